@@ -1,0 +1,45 @@
+"""The only way to an LLM: `await policy.generate(prompt_ids, sampling, session)`; and the table role -> policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from core.types import Completion, Sampling
+
+
+class PolicyError(RuntimeError):
+    """A call that gave no completion. `kind` is its name in the failure counts, such as `http_400` or `timeout`."""
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(message)
+        self.kind = kind
+
+
+class Policy(Protocol):
+    """An LLM behind token ids. Implementations: embedded, SGLang over HTTP, scripted."""
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        """Sample one completion of `prompt_ids`.
+
+        `session` names a conversation: turns of one session go to the same worker and reuse its cache.
+        Cancelling the call aborts the request on the worker.
+
+        Raises:
+            PolicyError: no completion could be had.
+        """
+        ...
+
+
+class Roles:
+    """Role name -> Policy. Method code asks for `roles["policy"]`; where that lives is the recipe's business."""
+
+    def __init__(self, policies: Mapping[str, Policy]):
+        self._policies = dict(policies)
+
+    def __getitem__(self, role: str) -> Policy:
+        try:
+            return self._policies[role]
+        except KeyError:
+            known = ", ".join(sorted(self._policies)) or "none"
+            raise KeyError(f"role {role!r} has no endpoint; the recipe defines: {known}. Add it under `roles`.") from None

@@ -1,0 +1,114 @@
+"""The project's words as frozen dataclasses: Task, Sampling, Completion, Turn, Trajectory, Row.
+
+Invariant: a Turn holds the very ids that went to the policy and the very ids that came back. Nothing sampled is ever
+decoded and encoded again, so what is trained is what was sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length", "abort"]
+Status = Literal["completed", "truncated", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One record of a data set.
+
+    `task_id` is unique within its data set. `answers` are all accepted answers. `context` is the text that the question
+    is about (empty for tasks without one).
+    """
+
+    task_id: str
+    question: str
+    answers: tuple[str, ...]
+    context: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one completion is sampled. `temperature` 0 is greedy; `top_k` -1 and `top_p` 1 switch the filters off.
+
+    Log-probs are those of the distribution at `temperature`, before `top_k` and `top_p` cut it (SGLang's convention).
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_new_tokens: int = 256
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the policy returned for one call. `token_ids` includes the stop id when `finish_reason` is `stop`."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: FinishReason
+    weight_version: str = "0"
+    cached_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.logprobs):
+            raise ValueError(f"completion has {len(self.token_ids)} tokens but {len(self.logprobs)} log-probs")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One call of one role. `trained` says whether the completion's tokens get a gradient."""
+
+    role: str
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+    trained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One rollout of one task. `failure` names what went wrong when `status` is `failed`; such a rollout has no reward.
+
+    `metrics` are numbers to average over rollouts; `log` is free-form and only shown.
+    """
+
+    task_id: str
+    turns: tuple[Turn, ...]
+    status: Status = "completed"
+    reward: float | None = None
+    failure: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    log: Mapping[str, Any] = field(default_factory=dict)
+
+
+Group = Sequence[Trajectory]
+"""The n trajectories of one task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One training sequence: `tokens` = prompt + response, and for each response token its mask and log-prob.
+
+    `rollout_id` says which rollout it belongs to: a rollout counts once however many rows it became.
+    Lengths: len(loss_mask) == len(logprobs) == number of response tokens <= len(tokens) - 1.
+    """
+
+    tokens: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    advantage: float
+    rollout_id: int
+
+    def __post_init__(self) -> None:
+        if len(self.loss_mask) != len(self.logprobs):
+            raise ValueError(f"row has {len(self.loss_mask)} mask entries but {len(self.logprobs)} log-probs")
+        if len(self.loss_mask) >= len(self.tokens):
+            raise ValueError("row has no prompt token before its response")
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(self.loss_mask)
