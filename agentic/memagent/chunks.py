@@ -1,0 +1,41 @@
+"""A document's token ids in chunks of bounded length, cut anywhere or only between sentences or documents."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from core.chat import Ids, encode_text, encode_texts
+
+Align = Literal["none", "sentence", "document"]
+
+_UNIT_STARTS = {"sentence": re.compile(r"(?<=[.!?])(?=\s)"), "document": re.compile(r"(?<=\n\n)(?=Document \d+:)")}
+
+
+def split_chunks(tokenizer: Any, text: str, chunk_tokens: int, align: Align) -> list[Ids]:
+    """Chunks of at most `chunk_tokens` ids that together hold all of `text`.
+
+    With an alignment, units (sentences or documents) are kept whole as far as they fit; a longer one is cut.
+    """
+    if align == "none":
+        ids = encode_text(tokenizer, text)
+        return _pieces(ids, chunk_tokens)
+    chunks: list[Ids] = []
+    current: list[int] = []
+    for unit in encode_texts(tokenizer, [u for u in _UNIT_STARTS[align].split(text) if u]):
+        if current and len(current) + len(unit) > chunk_tokens:
+            chunks.append(tuple(current))
+            current = []
+        if len(unit) > chunk_tokens:
+            *whole, rest = _pieces(unit, chunk_tokens)
+            chunks += whole
+            current = list(rest)
+        else:
+            current += unit
+    if current:
+        chunks.append(tuple(current))
+    return chunks
+
+
+def _pieces(ids: Ids, size: int) -> list[Ids]:
+    return [ids[start : start + size] for start in range(0, len(ids), size)]

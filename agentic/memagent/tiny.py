@@ -1,0 +1,91 @@
+"""The `tiny` preset's policy: a byte-level BPE tokenizer trained on its own word lists, and a small Qwen2 to match.
+
+`build` writes a Hugging Face folder that `AutoTokenizer` and any Qwen2 loader read. The tokenizer is trained inside
+`Qwen2Tokenizer` because `AutoTokenizer` puts that class's pre-tokenizer in place of any other. The paper's prompt tags
+are special tokens: one id each, and never produced by document text that is encoded with `split_special_tokens=True`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+from agentic.memagent.words import KEYS, NOISE, VALUES
+
+TAGS = tuple(f"<{slash}{name}>" for name in ("problem", "section", "memory") for slash in ("", "/"))
+QUESTION = "What is the special magic word for {key} mentioned in the provided text?"
+NEEDLE = "One of the special magic words for {key} is: {value}."
+RULER_NOISE = (
+    "The grass is green.",
+    "The sky is blue.",
+    "The sun is yellow.",
+    "Here we go.",
+    "There and back again.",
+)
+EMPTY_MEMORY = "No previous memory"
+ANSWER = "\\boxed{{ {value}}}"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def build(folder: Path, seed: int) -> Path:
+    """Write tokenizer and untrained weights, which depend on `seed` alone, to `folder`."""
+    tokenizer = train_tokenizer()
+    tokenizer.save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(model_config(tokenizer))
+    model.save_pretrained(folder)
+    return folder
+
+
+def train_tokenizer(vocab_size: int = 1280) -> PreTrainedTokenizerBase:
+    """Train the BPE; every key and value with its leading space becomes one token.
+
+    Raises:
+        ValueError: `vocab_size` leaves a word in pieces.
+    """
+    base = Qwen2Tokenizer(
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=["<|im_start|>", *TAGS],
+        chat_template=CHAT_TEMPLATE,
+    )
+    tokenizer = base.train_new_from_iterator(_corpus(), vocab_size=vocab_size, show_progress=False)
+    split = [word for word in (*KEYS, *VALUES) if len(tokenizer.encode(f" {word}")) != 1]
+    if split:
+        raise ValueError(f"vocab_size={vocab_size} leaves {len(split)} words in pieces, such as {split[0]!r}: raise it")
+    return tokenizer
+
+
+def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
+    """About 0.7M parameters. `initializer_range` is 1/sqrt(width), not 0.02: so small a model learns faster from it."""
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=352,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        initializer_range=0.05,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def _corpus() -> Iterator[str]:
+    for _ in range(20):
+        for words in (KEYS, VALUES, NOISE):
+            yield " " + " ".join(words)
+        yield "\n".join((*RULER_NOISE, EMPTY_MEMORY, NEEDLE, QUESTION, ANSWER))
+        yield " ".join((*RULER_NOISE, "user", "assistant", "system"))
+    yield "user\nassistant\nsystem\n"

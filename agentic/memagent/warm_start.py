@@ -1,0 +1,85 @@
+"""Cold start of the `tiny` preset: a small model learns copying, then single turns, from scripted demonstrations.
+
+The demonstrations read well and keep badly (see demonstrations.py), so that what GRPO adds is visible: keeping.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from agentic.memagent import tiny
+from agentic.memagent.config import MemAgentRecipe, WarmStartSection
+from agentic.memagent.demonstrations import Annotator, Demonstration, copying_drill, demonstration
+from agentic.memagent.rollout import MemAgent
+from core.chat import Ids, encode_text, load_tokenizer, special_ids
+from core.config import OptimizerSection
+from core.engine import weights
+from core.engine.trainer import Trainer
+from core.report.console import Progress
+from core.report.run_folder import StepLog
+
+Example = tuple[Ids, Ids]
+
+
+def warm_start(recipe: MemAgentRecipe, config: WarmStartSection, folder: Path, metrics: StepLog) -> Path:
+    """Train the start model of `recipe` into `folder`, unless it is there already. Returns `folder`.
+
+    The folder appears whole at the end: a process killed before starts this stage anew.
+    """
+    if folder.is_dir():
+        return folder
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    tiny.build(partial, config.seed)
+    tokenizer = load_tokenizer(partial)
+    model = weights.load(partial)
+    total = config.copy_steps + config.steps
+    schedule = OptimizerSection(
+        lr=config.lr, warmup_steps=20, decay="linear", decay_steps=total, weight_decay=0.01, max_tokens_per_pack=1 << 20
+    )
+    trainer = Trainer(model, schedule)
+    metrics.rewind("warm_start", 0)
+    batches = _batches(config, MemAgent(recipe.memagent, tokenizer), tokenizer)
+    with Progress(total, label="warm start") as progress:
+        for step in range(1, total + 1):
+            began = time.perf_counter()
+            stats = trainer.supervised_step(next(batches))
+            metrics.append({"stage": "warm_start", "step": step, **stats, "seconds": time.perf_counter() - began})
+            progress.update(step, loss=stats["loss"])
+    weights.save(model, partial, partial)
+    partial.rename(folder)
+    return folder
+
+
+def _batches(config: WarmStartSection, method: MemAgent, tokenizer: Any) -> Iterator[list[Example]]:
+    """Copying drills first, then demonstrations; batches of like length, so that little is padded in attention."""
+    rng = Random(config.seed)
+    plain = sorted(set(range(len(tokenizer))) - special_ids(tokenizer))
+    for _ in range(config.copy_steps):
+        yield [_drill(rng, plain) for _ in range(config.batch_size)]
+    annotator = Annotator(config.forget, config.distract)
+    while True:
+        drawn = [_encode(demonstration(rng, annotator), method, tokenizer) for _ in range(8 * config.batch_size)]
+        drawn.sort(key=lambda example: len(example[0]))
+        batches = [drawn[i : i + config.batch_size] for i in range(0, len(drawn), config.batch_size)]
+        rng.shuffle(batches)
+        yield from batches
+
+
+def _drill(rng: Random, token_ids: list[int]) -> Example:
+    prompt, completion = copying_drill(rng, token_ids)
+    return tuple(prompt), tuple(completion)
+
+
+def _encode(turn: Demonstration, method: MemAgent, tokenizer: Any) -> Example:
+    problem, memory = encode_text(tokenizer, turn.question), encode_text(tokenizer, turn.memory)
+    if turn.section is None:
+        prompt = method.final.render(problem=problem, memory=memory)
+    else:
+        prompt = method.update.render(problem=problem, section=encode_text(tokenizer, turn.section), memory=memory)
+    return prompt, (*encode_text(tokenizer, turn.completion), tokenizer.eos_token_id)

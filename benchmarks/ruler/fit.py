@@ -1,0 +1,63 @@
+"""Documents of a wanted token length: how many units fit, found with two or three tokenizations of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+JUMP = 32
+"""How far beyond the last measured size a rate is trusted."""
+
+TOLERANCE = 0.001
+"""Share of the limit that may stay unused, where that is more than one unit."""
+
+
+def token_counter(tokenizer: Any) -> Callable[[str], int]:
+    """`text -> number of tokens`, without special tokens.
+
+    `tokenizer` is a Hugging Face tokenizer, a `tokenizers.Tokenizer`, or any callable from text to a list of ids.
+    """
+    if hasattr(tokenizer, "encode_batch"):
+        return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+    if hasattr(tokenizer, "convert_ids_to_tokens"):
+        return lambda text: len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    if callable(tokenizer):
+        return lambda text: len(tokenizer(text))
+    raise TypeError(f"a tokenizer must be callable or a Hugging Face tokenizer, got {type(tokenizer).__name__}")
+
+
+def fit_units(
+    tokens: Callable[[int], int], limit: int, *, smallest: int = 1, largest: int | None = None
+) -> tuple[int, int]:
+    """The number of units that fill `limit` tokens to within one unit or 0.1%, and their exact token count.
+
+    `tokens(units)` should grow with `units`. A secant search inside a bracket: each probe aims by the tokens per unit
+    seen so far, so most probes are small and only the last one or two are of full size. The result depends on the
+    arguments alone.
+
+    Raises:
+        ValueError: even `smallest` units are too many, or `largest` too few to come near the limit.
+    """
+    low, low_tokens, high = smallest, tokens(smallest), None
+    if low_tokens > limit:
+        raise ValueError(f"the smallest sample ({smallest} units) has {low_tokens} tokens, over the limit of {limit}")
+    margin = limit * TOLERANCE
+    rate = low_tokens / max(smallest, 1)
+    while limit - low_tokens > margin and (high is None or high - low > 1):
+        if low == largest:
+            if limit - low_tokens > max(2 * rate, 10 * margin):
+                raise ValueError(f"all {largest} units together have {low_tokens} tokens, too few for {limit}")
+            break
+        aim = limit - low_tokens - margin / 2
+        if high is not None and limit - low_tokens < rate:
+            break
+        probe = min(low + max(1, int(aim / rate)), JUMP * max(low, 1))
+        probe = min(bound for bound in (probe, largest, high and high - 1) if bound is not None)
+        probe_tokens = tokens(probe)
+        if probe_tokens > limit or probe - low >= low / JUMP:
+            rate = max((probe_tokens - low_tokens) / (probe - low), 1e-3)
+        if probe_tokens > limit:
+            high = probe
+        else:
+            low, low_tokens = probe, probe_tokens
+    return low, low_tokens

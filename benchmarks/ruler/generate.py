@@ -1,0 +1,111 @@
+"""Build RULER tasks: `generate(family, ...)` in Python, `python -m benchmarks.ruler.generate` on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ruler.fit import fit_units, token_counter
+from benchmarks.ruler.sample import Budget, Family, SampleKey, to_task
+from benchmarks.ruler.tasks import OPTIONS, TASKS, make_family
+from core.data import write_jsonl
+from core.types import Task
+
+
+def generate(
+    family: Family,
+    *,
+    length: int,
+    count: int,
+    tokenizer: Any,
+    seed: int = 42,
+    split: str = "test",
+    budget: Budget = "prompt",
+    start: int = 0,
+    units: int | None = None,
+) -> Iterator[Task]:
+    """Samples `start` to `start + count - 1`, each at most `length` tokens and short of it by about one unit.
+
+    Args:
+        tokenizer: see `fit.token_counter`.
+        budget: what `length` limits: `prompt`, as in RULER, RULER's whole prompt and the room for its answer;
+            `document`, the context alone.
+        units: take exactly this many units (noise lines, essay words, documents ...) instead of fitting `length`,
+            which then serves as a name; not checked against it.
+
+    Raises:
+        ValueError: the length cannot be reached with this family's options; the message says why.
+    """
+    counted = token_counter(tokenizer)
+    for index in range(start, start + count):
+        key = SampleKey(family.name, split, seed, index, length)
+        sized = family.draw(key)
+
+        def tokens(size: int, sized: Any = sized) -> int:
+            draft = sized.build(size)
+            return counted(draft.context) if budget == "document" else counted(draft.prompt) + family.new_tokens
+
+        if units is None:
+            try:
+                size, total = fit_units(tokens, length, smallest=sized.smallest, largest=sized.largest)
+            except ValueError as error:
+                raise ValueError(f"{family.name}, sample {index}: {error}") from None
+        elif sized.smallest <= units <= (sized.largest or units):
+            size, total = units, tokens(units)
+        else:
+            possible = f"{sized.smallest} to {sized.largest or 'any'}"
+            raise ValueError(f"{family.name}, sample {index}: {units} units wanted, {possible} possible")
+        yield to_task(family, key, sized.build(size), units=size, tokens=total, budget=budget)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if (args.length is None) == (args.num_docs is None):
+        parser.error("give either --length or, for hqa and qa, --num-docs")
+    from rich.progress import track
+    from transformers import AutoTokenizer
+
+    try:
+        options = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
+        family = make_family(args.task, options)
+        tasks = generate(
+            family,
+            length=args.length or args.num_docs,
+            count=args.count,
+            tokenizer=AutoTokenizer.from_pretrained(args.tokenizer),
+            seed=args.seed,
+            split=args.split,
+            budget=args.budget,
+            units=args.num_docs,
+        )
+        label = f"{args.task} {args.length or args.num_docs}"
+        written = write_jsonl(args.out, track(tasks, description=label, total=args.count))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{written} tasks -> {args.out}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ruler.generate", description=__doc__)
+    parser.add_argument("--task", required=True, choices=TASKS)
+    parser.add_argument("--tokenizer", required=True, help="folder or Hub id of the tokenizer that counts")
+    parser.add_argument("--length", type=int, help="token limit of each sample")
+    parser.add_argument("--num-docs", type=int, help="hqa, qa: number of documents instead of --length")
+    parser.add_argument("--count", type=int, required=True, help="number of samples")
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--split", default="test", help="samples of different splits share nothing")
+    parser.add_argument("--budget", choices=("prompt", "document"), default="prompt", help="what --length limits")
+    parser.add_argument("--out", type=Path, required=True, help="JSONL file to write")
+    for name, option in OPTIONS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **option)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

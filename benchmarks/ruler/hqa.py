@@ -1,0 +1,91 @@
+"""RULER-HQA (MemAgent, arXiv 2507.02259): HotpotQA questions over their ten paragraphs and many others.
+
+Reads HotpotQA's own JSON (context as [title, sentences] pairs) and the Hub's (context as {title, sentences}).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ruler.documents import DocumentQa, QaItem
+from benchmarks.ruler.sample import Metric
+from benchmarks.ruler.templates import HQA, Template
+from core.data.files import Place, read_records
+
+
+def hqa(
+    hotpotqa: str | Path, pools: Iterable[str | Path] = (), *, name: str = "hqa", template: Template = HQA
+) -> DocumentQa:
+    """The family from a HotpotQA file; distractors come from that file's other questions and from `pools`.
+
+    A pool is another HotpotQA file or a list of {title, text} passages.
+
+    Raises:
+        DataError: a file is missing or broken, or a record lacks a field.
+    """
+    items = read_hotpotqa(hotpotqa)
+    pool = {document for item in items for document in item.own}
+    for path in pools:
+        pool.update(read_pool(path))
+    metric: Metric = "sub_em" if template is HQA else "string_match_part"
+    return DocumentQa(name=name, items=items, pool=tuple(sorted(pool)), template=template, metric=metric)
+
+
+def read_hotpotqa(path: str | Path) -> tuple[QaItem, ...]:
+    """Every question with its paragraphs; the gold ones are its evidence, with their supporting sentences."""
+    return tuple(_item(record, place) for place, record in read_records(path))
+
+
+def read_pool(path: str | Path) -> set[str]:
+    """Passages as "title, line break, text"."""
+    passages: set[str] = set()
+    for place, record in read_records(path):
+        if "context" in record:
+            passages.update(_document(title, sentences) for title, sentences in _paragraphs(record, place))
+        elif isinstance(record.get("title"), str) and isinstance(record.get("text"), str):
+            passages.add(_document(record["title"], [record["text"]]))
+        else:
+            raise place.error("text", "no passage found", "give {title, text} passages or HotpotQA items")
+    return passages
+
+
+def _item(record: Mapping[str, Any], place: Place) -> QaItem:
+    for name in ("question", "answer"):
+        if not isinstance(record.get(name), str) or not record[name].strip():
+            raise place.error(name, "must be a non-empty string", "use HotpotQA's distractor files")
+    paragraphs = _paragraphs(record, place)
+    facts = record.get("supporting_facts") or []
+    if isinstance(facts, Mapping):
+        facts = list(zip(facts["title"], facts["sent_id"], strict=True))
+    wanted: dict[str, list[int]] = {}
+    for title, number in facts:
+        wanted.setdefault(title, []).append(number)
+    evidence = {}
+    for title, sentences in paragraphs:
+        if title in wanted:
+            support = "".join(sentences[i] for i in sorted(wanted[title]) if i < len(sentences)).strip()
+            evidence[_document(title, sentences)] = (title, support)
+    return QaItem(
+        question=record["question"],
+        answers=(record["answer"],),
+        own=tuple(dict.fromkeys(_document(title, sentences) for title, sentences in paragraphs)),
+        evidence=evidence,
+        source_id=str(record.get("_id") or record.get("id") or ""),
+    )
+
+
+def _paragraphs(record: Mapping[str, Any], place: Place) -> list[tuple[str, list[str]]]:
+    context = record.get("context")
+    if isinstance(context, Mapping) and {"title", "sentences"} <= context.keys():
+        return list(zip(context["title"], context["sentences"], strict=True))
+    if isinstance(context, list) and context and all(isinstance(pair, list) and len(pair) == 2 for pair in context):
+        return [(title, sentences) for title, sentences in context]
+    raise place.error(
+        "context", "is not HotpotQA's list of [title, sentences]", "use HotpotQA's distractor files (with paragraphs)"
+    )
+
+
+def _document(title: str, sentences: list[str]) -> str:
+    return f"{title}\n{''.join(sentences)}"

@@ -1,0 +1,59 @@
+"""A response to a RULER task -> its scores, official and strict side by side.
+
+Official: as published, on the first answer where MemAgent uses only that one. A missing response (None: the request
+failed) or a missing answer phrase scores 0 and stays in the denominator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from core.rewards import qa
+from core.rewards.math import boxed_reward, last_boxed
+from core.types import Task
+
+AnswerFormat = Literal["boxed", "the_answer_is", "raw"]
+
+
+def extract(response: str, answer_format: AnswerFormat) -> str | None:
+    """The answer within a response; text up to `</think>` is not part of it."""
+    response = response.rpartition("</think>")[2].strip()
+    if answer_format == "boxed":
+        return last_boxed(response)
+    return qa.extract_the_answer_is(response) if answer_format == "the_answer_is" else response
+
+
+def score(task: Task, response: str | None, answer_format: AnswerFormat = "boxed") -> dict[str, float]:
+    """Scores in 0..1. `score` and `strict` are the task's own metric; `boxed` is MemAgent's training reward."""
+    metric = task.metadata.get("metric", "sub_em")
+    prediction = extract(response, answer_format) if response is not None else None
+    scores = _scores(metric, prediction, task.answers) if prediction else dict.fromkeys(_NAMES[metric], 0.0)
+    return scores | {"boxed": boxed_reward(response or "", task.answers)}
+
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "string_match_all": ("score", "strict"),
+    "string_match_part": ("score", "strict", "sub_em", "em", "f1"),
+    "sub_em": ("score", "strict", "em", "f1"),
+}
+
+
+def _scores(metric: str, prediction: str, answers: Sequence[str]) -> dict[str, float]:
+    if metric == "string_match_all":
+        return {
+            "score": qa.string_match_all(prediction, answers),
+            "strict": qa.strict_string_match_all(prediction, answers),
+        }
+    first = answers[0]
+    common = {"em": qa.em(prediction, first), "f1": qa.f1(prediction, first)}
+    if metric == "string_match_part":
+        return common | {
+            "score": qa.string_match_part(prediction, answers),
+            "strict": qa.strict_string_match_part(prediction, answers),
+            "sub_em": qa.sub_em(prediction, first),
+        }
+    return common | {
+        "score": qa.sub_em(prediction, first),
+        "strict": qa.max_over(qa.strict_sub_em, prediction, answers),
+    }

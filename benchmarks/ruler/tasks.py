@@ -1,0 +1,101 @@
+"""RULER's thirteen tasks by name (scripts/synthetic.yaml), `niah` with free parameters, and `hqa`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.ruler.cwe import CommonWords
+from benchmarks.ruler.fwe import FrequentWords
+from benchmarks.ruler.haystack import Essay
+from benchmarks.ruler.hqa import hqa
+from benchmarks.ruler.niah import Niah
+from benchmarks.ruler.qa import hotpot_qa, squad_qa
+from benchmarks.ruler.sample import Family
+from benchmarks.ruler.vt import VariableTracking
+from benchmarks.ruler.words import read_words
+
+NIAH_VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "niah_single_1": {"haystack": "noise"},
+    "niah_single_2": {"haystack": "essay"},
+    "niah_single_3": {"haystack": "essay", "value_type": "uuids"},
+    "niah_multikey_1": {"haystack": "essay", "num_k": 4},
+    "niah_multikey_2": {"haystack": "needle"},
+    "niah_multikey_3": {"haystack": "needle", "key_type": "uuids", "value_type": "uuids"},
+    "niah_multivalue": {"haystack": "essay", "num_v": 4},
+    "niah_multiquery": {"haystack": "essay", "num_q": 4},
+}
+TASKS = (*NIAH_VARIANTS, "niah", "vt", "cwe", "fwe", "qa_1", "qa_2", "hqa")
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "haystack": {"choices": ("noise", "essay", "needle"), "help": "niah: what the needles are hidden in"},
+    "key_type": {"choices": ("words", "numbers", "uuids"), "help": "niah"},
+    "value_type": {"choices": ("words", "numbers", "uuids"), "help": "niah"},
+    "num_k": {"type": int, "help": "niah: keys"},
+    "num_v": {"type": int, "help": "niah: values for each key"},
+    "num_q": {"type": int, "help": "niah: keys asked for"},
+    "placement": {"choices": ("uniform", "official"), "help": "niah, vt: where needles go"},
+    "noise": {"type": Path, "metavar": "FILE", "help": "niah, vt: noise, one line of text a line, instead of RULER's"},
+    "key_words": {"type": Path, "metavar": "FILE", "help": "niah: keys of type words, one a line"},
+    "value_words": {"type": Path, "metavar": "FILE", "help": "niah: values of type words, one a line"},
+    "essays": {"type": Path, "metavar": "FOLDER", "help": "niah: the essay haystack, .txt files"},
+    "num_chains": {"type": int, "help": "vt"},
+    "num_hops": {"type": int, "help": "vt"},
+    "num_cw": {"type": int, "help": "cwe: common words"},
+    "freq_cw": {"type": int, "help": "cwe: how often they come"},
+    "freq_ucw": {"type": int, "help": "cwe: how often others come"},
+    "words": {"type": Path, "metavar": "FILE", "help": "cwe: words to list, one a line"},
+    "alpha": {"type": float, "help": "fwe: exponent of the word counts"},
+    "squad": {"type": Path, "metavar": "FILE", "help": "qa_1: SQuAD's dev-v2.0.json"},
+    "hotpotqa": {"type": Path, "metavar": "FILE", "help": "qa_2, hqa: HotpotQA items with paragraphs"},
+    "pool": {"type": Path, "metavar": "FILE", "action": "append", "help": "hqa: more documents; may be repeated"},
+}
+"""Every option, as the command line takes it. Files are read by `make_family`."""
+
+_FIELDS = {
+    "niah": {"haystack", "key_type", "value_type", "num_k", "num_v", "num_q", "placement", "noise", "key_words",
+             "value_words", "essays"},
+    "vt": {"num_chains", "num_hops", "placement", "noise"},
+    "cwe": {"num_cw", "freq_cw", "freq_ucw", "words"},
+    "fwe": {"alpha"},
+    "qa_1": {"squad"},
+    "qa_2": {"hotpotqa"},
+    "hqa": {"hotpotqa", "pool"},
+}  # fmt: skip
+
+
+def make_family(task: str, options: Mapping[str, Any] | None = None) -> Family:
+    """The family called `task`, with `options` of OPTIONS (files as paths) over its own settings.
+
+    Raises:
+        ValueError: an unknown task, an option that the task does not have, or a file that it needs and lacks.
+    """
+    if task not in TASKS:
+        raise ValueError(f"unknown task {task!r}; known: {', '.join(TASKS)}")
+    allowed = _FIELDS["niah" if task.startswith("niah") else task]
+    given = dict(options or {})
+    if unknown := sorted(given.keys() - allowed):
+        raise ValueError(f"task {task} has no option {', '.join(unknown)}; it has: {', '.join(sorted(allowed))}")
+    if task in ("qa_1", "qa_2", "hqa"):
+        needed = "squad" if task == "qa_1" else "hotpotqa"
+        if needed not in given:
+            raise ValueError(f"task {task} needs the option `{needed}` (a file)")
+        if task == "hqa":
+            return hqa(given["hotpotqa"], given.get("pool", ()))
+        return squad_qa(given["squad"]) if task == "qa_1" else hotpot_qa(given["hotpotqa"])
+
+    for name in ("key_words", "value_words", "words"):
+        if name in given:
+            given[name] = read_words(given[name])
+    if "noise" in given:
+        given["noise"] = tuple(line for line in Path(given["noise"]).read_text(encoding="utf-8").splitlines() if line)
+    if "essays" in given:
+        given["essay"] = Essay.from_folder(given.pop("essays"))
+    if task == "vt":
+        return VariableTracking(**given)
+    if task == "cwe":
+        return CommonWords(**given)
+    if task == "fwe":
+        return FrequentWords(**given)
+    return Niah(**{"name": task, **NIAH_VARIANTS.get(task, {}), **given})

@@ -1,0 +1,112 @@
+"""RULER's prompts in parts (arXiv 2404.06654, scripts/data/synthetic/constants.py), and MemAgent's questions.
+
+RULER's prompt is before + context + after + answer prefix. MemAgent (arXiv 2507.02259) asks the same without the
+context: its `question`. The wording is part of the published protocol and is kept to the letter, with one exception:
+MemAgent's answer prefix for vt has a spelling mistake; ours is RULER's.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from benchmarks.ruler.sample import Draft, Needle
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Each part may hold placeholders such as `{query}`. `new_tokens` is RULER's room for the answer."""
+
+    before: str
+    after: str
+    answer_prefix: str
+    question: str
+    new_tokens: int
+
+    def fill(
+        self, context: str, answers: tuple[str, ...], needles: tuple[Needle, ...] = (), **values: str | int
+    ) -> Draft:
+        return Draft(
+            context=context,
+            question=self.question.format(**values),
+            before=self.before.format(**values),
+            after=self.after.format(**values),
+            answer_prefix=self.answer_prefix.format(**values),
+            answers=answers,
+            needles=needles,
+        )
+
+    def singular(self) -> Template:
+        """The grammar of NIAH when one value is asked for."""
+
+        def one(text: str) -> str:
+            for many, single in ((r"\bSome\b", "A"), (r"\bare all\b", "is"), (r"\bare\b", "is")):
+                text = re.sub(many, single, text)
+            return text
+
+        return Template(one(self.before), one(self.after), one(self.answer_prefix), one(self.question), self.new_tokens)
+
+
+_NIAH_INTRO = "Some special magic {kind} are hidden within the following text. Make sure to memorize it."
+_NIAH_QUESTION = "What are all the special magic {kind} for {query} mentioned in the provided text?"
+NIAH = Template(
+    before=_NIAH_INTRO + " I will quiz you about the {kind} afterwards.\n",
+    after="\n" + _NIAH_QUESTION,
+    answer_prefix=" The special magic {kind} for {query} mentioned in the provided text are",
+    question=f"{_NIAH_INTRO} {_NIAH_QUESTION}",
+    new_tokens=128,
+)
+
+_VT_INTRO = "Memorize and track the chain(s) of variable assignment hidden in the following text."
+_VT_QUESTION = "Question: Find all variables that are assigned the value {query} in the text above."
+VT = Template(
+    before=_VT_INTRO + "\n\n",
+    after="\n" + _VT_QUESTION,
+    answer_prefix=" Answer: According to the chain(s) of variable assignment in the text above, {count} variables are "
+    "assigned the value {query}, they are: ",
+    question=f"{_VT_INTRO} {_VT_QUESTION}",
+    new_tokens=30,
+)
+
+_CWE_INTRO = (
+    "Below is a numbered list of words. In these words, some appear more often than others. "
+    "Memorize the ones that appear most often."
+)
+_CWE_QUESTION = "Question: What are the {count} most common words in the above list?"
+CWE = Template(
+    before=_CWE_INTRO + "\n",
+    after="\n" + _CWE_QUESTION,
+    answer_prefix=" Answer: The top {count} words that appear most often in the list are:",
+    question=f"{_CWE_INTRO} {_CWE_QUESTION}",
+    new_tokens=120,
+)
+
+_FWE_INTRO = (
+    "Read the following coded text and track the frequency of each coded word. "
+    "Find the three most frequently appeared coded words."
+)
+_FWE_QUESTION = (
+    "Question: Do not provide any explanation. Please ignore the dots '....'. "
+    "What are the three most frequently appeared words in the above coded text?"
+)
+FWE = Template(
+    before=_FWE_INTRO + " ",
+    after="\n" + _FWE_QUESTION,
+    answer_prefix=" Answer: According to the coded text above, the three most frequently appeared words are:",
+    question=f"{_FWE_INTRO} {_FWE_QUESTION}",
+    new_tokens=50,
+)
+
+_QA_INTRO = "Answer the question based on the given documents."
+_QA_ONLY = f"{_QA_INTRO} Only give me the answer and do not output any other words."
+QA = Template(
+    before=f"{_QA_ONLY}\n\nThe following are given documents.\n\n",
+    after=f"\n\n{_QA_ONLY}\n\nQuestion: {{query}}",
+    answer_prefix=" Answer:",
+    question=_QA_INTRO + " {query}",
+    new_tokens=32,
+)
+HQA = Template(
+    before=QA.before, after=QA.after, answer_prefix=QA.answer_prefix, question="{query}", new_tokens=QA.new_tokens
+)
+"""RULER-HQA: MemAgent asks the bare HotpotQA question."""

@@ -1,0 +1,35 @@
+"""Group-relative advantages (GRPO, arXiv 2402.03300; without the std: Dr. GRPO, arXiv 2503.20783).
+
+One reward per rollout, before a rollout is expanded into rows, so that a rollout counts once however many rows it
+becomes. Same numbers as slime's `RolloutManager._post_process_rewards` on one group. Statistics are exact rationals: a
+group of equal rewards gets advantages of exactly 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import mean, stdev
+
+STD_EPSILON = 1e-6
+
+
+def group_advantages(rewards: Sequence[float | None], *, std_norm: bool) -> list[float | None]:
+    """Advantage of each rollout of one group: reward - mean, divided by (sample std + 1e-6) when `std_norm`.
+
+    None marks a failed rollout: it leaves the statistics and gets None back. One valid rollout gets 0.
+
+    Raises:
+        ValueError: a reward is not finite.
+    """
+    for index, reward in enumerate(rewards):
+        if reward is not None and not math.isfinite(reward):
+            raise ValueError(
+                f"reward {index} of the group is {reward}; give a finite number, or None for a failed rollout"
+            )
+    valid = [float(reward) for reward in rewards if reward is not None]
+    if not valid:
+        return [None] * len(rewards)
+    baseline = mean(valid)
+    scale = stdev(valid) + STD_EPSILON if std_norm and len(valid) > 1 else 1.0
+    return [None if reward is None else (reward - baseline) / scale for reward in rewards]

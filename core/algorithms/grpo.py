@@ -1,0 +1,138 @@
+"""The GRPO loss of a pack of rows (slime's `policy_loss_function` for `--advantage-estimator grpo`).
+
+loss = sum over trained tokens of scale * (tis * policy loss + kl_coef * KL - entropy_coef * entropy)
+
+`scale` comes from `aggregate.row_scales` over the whole batch, so the losses, gradients and statistics of packs add up
+to those of the batch. Suffix _T: one entry per response token, all rows of the pack one after another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from core.algorithms.kl import KL_KINDS, KLKind, kl_penalty
+from core.algorithms.losses import TIS_MODES, TISMode, clipped_policy_loss, tis_weights
+
+
+@dataclass(frozen=True)
+class GRPOConfig:
+    """Coefficients of the loss.
+
+    The ratio is clipped to [1 - clip_low, 1 + clip_high]. `dual_clip` (> 1) and `tis` (lowest and highest ratio of
+    trainer to rollout probability) are off when None.
+
+    Raises:
+        ValueError: a value is outside its range.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    kl_coef: float = 0.0
+    kl_kind: KLKind = "low_var_kl"
+    entropy_coef: float = 0.0
+    tis: tuple[float, float] | None = None
+    tis_mode: TISMode = "clamp"
+
+    def __post_init__(self) -> None:
+        def require(holds: bool, name: str, rule: str) -> None:
+            if not holds:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
+
+        require(0 < self.clip_low <= 1, "clip_low", "above 0 and at most 1")
+        require(self.clip_high > 0, "clip_high", "above 0")
+        require(self.dual_clip is None or self.dual_clip > 1, "dual_clip", "above 1, or None for no dual clip")
+        require(0 <= self.kl_coef < math.inf, "kl_coef", "finite and at least 0")
+        require(0 <= self.entropy_coef < math.inf, "entropy_coef", "finite and at least 0")
+        require(self.kl_kind in KL_KINDS, "kl_kind", f"one of {', '.join(KL_KINDS)}")
+        require(self.tis_mode in TIS_MODES, "tis_mode", f"one of {', '.join(TIS_MODES)}")
+        in_order = self.tis is None or (len(self.tis) == 2 and 0 <= self.tis[0] <= 1 <= self.tis[1])
+        require(in_order, "tis", "(low, high) with 0 <= low <= 1 <= high, or None for no correction")
+
+
+def grpo_loss(
+    logprobs_T: Tensor,
+    old_logprobs_T: Tensor,
+    rollout_logprobs_T: Tensor,
+    ref_logprobs_T: Tensor | None,
+    entropy_T: Tensor | None,
+    advantages_T: Tensor,
+    mask_T: Tensor,
+    scales_T: Tensor,
+    config: GRPOConfig,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Scalar loss, and detached statistics under slime's names, each the sum of scale * value over trained tokens.
+
+    `logprobs_T` (with gradient) and `old_logprobs_T` are the trainer's, now and before the first step on this batch;
+    `rollout_logprobs_T` are the inference engine's; all in nats, float32 or wider. Tokens with mask 0 are dropped
+    before any arithmetic: whatever they hold, they add nothing to loss or gradient.
+
+    Raises:
+        ValueError: lengths differ; or the reference log-probs or the entropy that a coefficient needs are missing.
+    """
+    if config.kl_coef and ref_logprobs_T is None:
+        raise ValueError(
+            f"kl_coef is {config.kl_coef}, but there are no reference log-probs: load a reference or set kl_coef to 0"
+        )
+    if config.entropy_coef and entropy_T is None:
+        raise ValueError(
+            f"entropy_coef is {config.entropy_coef}, but no entropy was given: compute it or set entropy_coef to 0"
+        )
+    _require_same_length(
+        logprobs_T=logprobs_T,
+        old_logprobs_T=old_logprobs_T,
+        rollout_logprobs_T=rollout_logprobs_T,
+        ref_logprobs_T=ref_logprobs_T,
+        entropy_T=entropy_T,
+        advantages_T=advantages_T,
+        mask_T=mask_T,
+        scales_T=scales_T,
+    )
+    trained_T = mask_T.bool()
+    logprobs, old_logprobs, rollout_logprobs = (
+        x[trained_T] for x in (logprobs_T, old_logprobs_T.detach(), rollout_logprobs_T.detach())
+    )
+    scales = scales_T[trained_T]
+
+    def total(x: Tensor) -> Tensor:
+        return (scales * x).sum()
+
+    policy, clipped = clipped_policy_loss(
+        logprobs,
+        old_logprobs,
+        advantages_T[trained_T],
+        clip_low=config.clip_low,
+        clip_high=config.clip_high,
+        dual_clip=config.dual_clip,
+    )
+    stats = {
+        "pg_clipfrac": total(clipped),
+        "ppo_kl": total(old_logprobs - logprobs),
+        "train_rollout_logprob_abs_diff": total((old_logprobs - rollout_logprobs).abs()),
+    }
+    if config.tis is not None:
+        low, high = config.tis
+        weights = tis_weights(old_logprobs, rollout_logprobs, low=low, high=high, mode=config.tis_mode)
+        policy = policy * weights
+        ratio = (old_logprobs - rollout_logprobs).exp()
+        stats |= {"tis": total(ratio), "tis_clipfrac": total((weights != ratio).to(ratio.dtype))}
+    loss = stats["pg_loss"] = total(policy)
+    if ref_logprobs_T is not None:
+        stats["kl_loss"] = total(kl_penalty(logprobs, ref_logprobs_T[trained_T], config.kl_kind))
+        if config.kl_coef:
+            loss = loss + config.kl_coef * stats["kl_loss"]
+    if entropy_T is not None:
+        stats["entropy_loss"] = total(entropy_T[trained_T])
+        if config.entropy_coef:
+            loss = loss - config.entropy_coef * stats["entropy_loss"]
+    stats["loss"] = loss
+    return loss, {name: value.detach() for name, value in stats.items()}
+
+
+def _require_same_length(**tensors: Tensor | None) -> None:
+    shapes = {name: tuple(x.shape) for name, x in tensors.items() if x is not None}
+    if len(set(shapes.values())) != 1 or len(next(iter(shapes.values()))) != 1:
+        raise ValueError(f"all tensors must be flat and of one length, got {shapes}")

@@ -1,0 +1,84 @@
+"""Messages to token ids: a chat template is tokenized once, and the changing parts are spliced in as ids.
+
+What a model wrote enters a later prompt as the ids it sampled, without its special tokens; text from outside (questions,
+documents) is encoded with special tokens switched off, so that neither can forge the structure of a prompt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from core.hub import CheckpointError, resolve
+
+Ids = tuple[int, ...]
+
+
+def load_tokenizer(model: str | Path) -> Any:
+    """The tokenizer of a folder or hub id. Raises CheckpointError when it has no chat template."""
+    from transformers import AutoTokenizer
+
+    folder = resolve(model)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder}: no usable tokenizer ({error}). Copy the tokenizer files of the base model into it.") from error
+    if not tokenizer.chat_template:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has no chat template. Use an instruction-tuned model, or put a chat_template.jinja into the folder."
+        )
+    return tokenizer
+
+
+def encode_text(tokenizer: Any, text: str) -> Ids:
+    """Ids of text from outside: what looks like a special token is encoded as the plain characters it is."""
+    return tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+
+
+def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ids]:
+    """As `encode_text`, for many texts at once."""
+    if not texts:
+        return []
+    return [tuple(ids) for ids in tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]]
+
+
+class TokenTemplate:
+    """One user message with `{slots}`, rendered by the model's chat template and tokenized once.
+
+    >>> template = TokenTemplate(tokenizer, "<problem>{problem}</problem>")
+    >>> template.render(problem=ids)
+    """
+
+    def __init__(self, tokenizer: Any, message: str, slots: Sequence[str]):
+        marks = {slot: f"@@{slot}@@" for slot in slots}
+        for slot, mark in marks.items():
+            if f"{{{slot}}}" not in message:
+                raise ValueError(f"the message has no slot {{{slot}}}")
+            message = message.replace(f"{{{slot}}}", mark)
+        rendered = tokenizer.apply_chat_template(
+            [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
+        )
+        pieces = re.split(f"@@({'|'.join(slots)})@@", rendered)
+        self._parts: list[Ids | str] = [
+            piece if i % 2 else tuple(tokenizer.encode(piece, add_special_tokens=False))
+            for i, piece in enumerate(pieces)
+        ]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the template itself, slots empty."""
+        return sum(len(part) for part in self._parts if isinstance(part, tuple))
+
+    def render(self, **slots: Sequence[int]) -> Ids:
+        """The prompt's ids with every slot filled."""
+        ids: list[int] = []
+        for part in self._parts:
+            ids += slots[part] if isinstance(part, str) else part
+        return tuple(ids)
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """All ids that stand for structure, not text: none of them may be spliced from a completion into a later prompt."""
+    return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)

@@ -1,0 +1,121 @@
+"""Files of records: JSONL, a JSON list or parquet in; JSONL out. Every error names file, place, field and fix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from core.types import Task
+
+
+class DataError(ValueError):
+    """A data set that cannot be used as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record stands: `path:line` for JSONL, `path, record i` (from 0) otherwise."""
+
+    path: Path
+    number: int
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number}" if self.unit == "line" else f"{self.path}, {self.unit} {self.number}"
+
+    def error(self, field: str, problem: str, fix: str) -> DataError:
+        return DataError(f"{self}: field {field!r}: {problem}. Fix: {fix}.")
+
+
+def read_records(path: str | Path) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Each record with its place. Parquet is told by its name; a JSON list from JSONL by its first character.
+
+    Raises:
+        DataError: the file is missing, empty or broken, or a record is not an object.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file. Fix: check the path, or download or generate the data set first.")
+    source = _parquet(path) if path.suffix == ".parquet" else _json(path)
+    place = None
+    for place, record in source:
+        if not isinstance(record, dict):
+            raise DataError(f"{place}: a {type(record).__name__}, not an object. Fix: one JSON object per record.")
+        yield place, record
+    if place is None:
+        raise DataError(f"{path}: holds no records. Fix: check that it was written completely.")
+
+
+def write_jsonl(path: str | Path, tasks: Iterable[Task]) -> int:
+    """Write tasks in our own format, all or nothing; the number written."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    count = 0
+    with partial.open("w", encoding="utf-8") as file:
+        for count, task in enumerate(tasks, start=1):  # noqa: B007 (the count outlives the loop)
+            file.write(json.dumps(task_to_record(task), ensure_ascii=False) + "\n")
+    partial.replace(path)
+    return count
+
+
+def task_to_record(task: Task) -> dict[str, Any]:
+    """Our own record: {task_id, question, answers, context, metadata}."""
+    return {
+        "task_id": task.task_id,
+        "question": task.question,
+        "answers": list(task.answers),
+        "context": task.context,
+        "metadata": dict(task.metadata),
+    }
+
+
+def _json(path: Path) -> Iterator[tuple[Place, Any]]:
+    with path.open(encoding="utf-8") as file:
+        first = file.read(1)
+        while first.isspace():
+            first = file.read(1)
+        file.seek(0)
+        if first == "[":
+            try:
+                records = json.load(file)
+            except json.JSONDecodeError as error:
+                raise _broken(f"{path}:{error.lineno}", error) from None
+            for number, record in enumerate(records):
+                yield Place(path, number, "record"), record
+            return
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            place = Place(path, number, "line")
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise _broken(str(place), error) from None
+            yield place, record
+
+
+def _broken(place: str, error: json.JSONDecodeError) -> DataError:
+    return DataError(
+        f"{place}: broken JSON at column {error.colno} ({error.msg}). "
+        "Fix: repair or remove the line; a cut last line means an unfinished download or write."
+    )
+
+
+def _parquet(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path}: not a readable parquet file ({error}). Fix: download it again.") from None
+    number = 0
+    with file:
+        for batch in file.iter_batches(batch_size=64):
+            for record in batch.to_pylist():
+                yield Place(path, number, "record"), record
+                number += 1

@@ -1,0 +1,177 @@
+"""Records into Tasks. The format is told by the fields:
+
+| format | fields | from |
+|---|---|---|
+| own | task_id, question, answers, context, metadata | `write_jsonl` |
+| training row | prompt, context, reward_model.ground_truth, extra_info | MemAgent's parquet or JSON |
+| evaluation | input, answers, context, num_docs, index | MemAgent's eval_{N}.json |
+| ruler | input, outputs, context, answer_prefix, length, index | MemAgent's eval_{task}_{length}.json |
+| slime | prompt, label, metadata.context, metadata.ground_truth | slime-agentic |
+
+Raw HotpotQA items are documents, not tasks: benchmarks.ruler.hqa reads those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from core.data.files import DataError, Place, read_records
+from core.types import Task
+
+Record = Mapping[str, Any]
+
+
+def iter_tasks(path: str | Path, *, require_context: bool = True) -> Iterator[Task]:
+    """Tasks of a file, one at a time. Records without an id are called `{file stem}-{index}`.
+
+    Raises:
+        DataError: a missing file, a broken line, an unknown format, a missing or empty field, an id twice, or (unless
+            `require_context` is off) a record without context.
+    """
+    seen: set[str] = set()
+    for place, record in read_records(path):
+        task = _detect(record, place)(record, place)
+        if require_context and not task.context.strip():
+            raise place.error("context", "is missing or empty", "give the document that the question is about")
+        if not task.task_id:
+            task = replace(task, task_id=f"{Path(path).stem}-{len(seen)}")
+        if task.task_id in seen:
+            raise place.error("task_id", f"{task.task_id!r} occurs twice", "make ids unique within the file")
+        seen.add(task.task_id)
+        yield task
+
+
+def read_tasks(path: str | Path, *, limit: int | None = None, require_context: bool = True) -> list[Task]:
+    """The first `limit` tasks of a file (all by default); errors as `iter_tasks`."""
+    return list(islice(iter_tasks(path, require_context=require_context), limit))
+
+
+def _detect(record: Record, place: Place) -> Callable[[Record, Place], Task]:
+    fields = record.keys()
+    for marks, convert in _FORMATS:
+        if marks <= fields:
+            return convert
+    if {"supporting_facts", "question", "answer"} <= fields:
+        raise DataError(
+            f"{place}: a raw HotpotQA item, which is documents and not yet a task. Fix: build tasks from the file with "
+            "`python -m benchmarks.ruler.generate --task hqa --hotpotqa FILE`."
+        )
+    known = "; ".join(", ".join(sorted(marks)) for marks, _ in _FORMATS)
+    raise DataError(
+        f"{place}: unknown format with fields {', '.join(map(str, fields)) or '(none)'}. "
+        f"Fix: give the fields of one known format: {known}."
+    )
+
+
+def _own(record: Record, place: Place) -> Task:
+    return Task(
+        task_id=_text(record, "task_id", place),
+        question=_text(record, "question", place),
+        answers=_answers(record["answers"], "answers", place),
+        context=_context(record.get("context"), place),
+        metadata=_mapping(record.get("metadata"), "metadata", place),
+    )
+
+
+def _training_row(record: Record, place: Place) -> Task:
+    truth = _mapping(record["reward_model"], "reward_model", place).get("ground_truth")
+    info = _mapping(record.get("extra_info"), "extra_info", place)
+    return Task(
+        task_id="",
+        question=_prompt(record["prompt"], place),
+        answers=_answers(truth, "reward_model.ground_truth", place),
+        context=_context(record.get("context"), place),
+        metadata={**info, "data_source": record.get("data_source")},
+    )
+
+
+def _evaluation(record: Record, place: Place) -> Task:
+    return Task(
+        task_id="",
+        question=_text(record, "input", place),
+        answers=_answers(record["answers"], "answers", place),
+        context=_context(record.get("context"), place),
+        metadata={name: record[name] for name in ("num_docs", "index") if name in record},
+    )
+
+
+def _ruler(record: Record, place: Place) -> Task:
+    return Task(
+        task_id="",
+        question=_text(record, "input", place),
+        answers=_answers(record["outputs"], "outputs", place),
+        context=_context(record.get("context"), place),
+        metadata={name: record[name] for name in ("index", "answer_prefix", "length") if name in record},
+    )
+
+
+def _slime(record: Record, place: Place) -> Task:
+    metadata = dict(_mapping(record.get("metadata"), "metadata", place))
+    context = metadata.pop("context", None)
+    if (truth := metadata.pop("ground_truth", None)) is None:
+        answers = _answers(record["label"], "label", place)
+    else:
+        answers = _answers(truth, "metadata.ground_truth", place)
+    return Task(
+        task_id="",
+        question=_prompt(record["prompt"], place),
+        answers=answers,
+        context=_context(context, place),
+        metadata=metadata,
+    )
+
+
+_FORMATS: tuple[tuple[frozenset[str], Callable[[Record, Place], Task]], ...] = (
+    (frozenset({"task_id", "question", "answers"}), _own),
+    (frozenset({"prompt", "reward_model"}), _training_row),
+    (frozenset({"prompt", "label"}), _slime),
+    (frozenset({"input", "outputs"}), _ruler),
+    (frozenset({"input", "answers"}), _evaluation),
+)
+
+
+def _text(record: Record, field: str, place: Place) -> str:
+    value = record[field]
+    if not isinstance(value, str) or not value.strip():
+        raise place.error(field, f"must be a non-empty string, is {value!r}", "write the text there")
+    return value
+
+
+def _prompt(value: Any, place: Place) -> str:
+    """A prompt is a string or a chat whose last message holds the question."""
+    if isinstance(value, list) and value and isinstance(value[-1], dict):
+        return _text({"prompt": value[-1].get("content")}, "prompt", place)
+    return _text({"prompt": value}, "prompt", place)
+
+
+def _answers(value: Any, field: str, place: Place) -> tuple[str, ...]:
+    answers = [value] if isinstance(value, str) else value
+    if not isinstance(answers, list) or not answers:
+        raise place.error(field, "holds no answer", "list at least one accepted answer")
+    if not all(isinstance(answer, str) and answer.strip() for answer in answers):
+        raise place.error(field, f"must hold non-empty strings, is {answers!r}", "quote numbers, drop empty answers")
+    return tuple(answers)
+
+
+def _context(value: Any, place: Place) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, list) and value and isinstance(value[0], int):
+        raise place.error(
+            "context",
+            "holds document numbers (MemAgent's format above 10,000 documents) and not their text",
+            "build the task with `python -m benchmarks.ruler.generate --task hqa --num-docs N`",
+        )
+    raise place.error("context", f"must be a string, is a {type(value).__name__}", "join the documents into one text")
+
+
+def _mapping(value: Any, field: str, place: Place) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise place.error(field, f"must be an object, is a {type(value).__name__}", "write it as a JSON object")
+    return value

@@ -1,0 +1,266 @@
+"""The inference engine: submit requests, call `step` until they end. One step is one forward of one batch.
+
+Continuous batching over slots, prefixes shared through a store, log-probs of every sampled token. The model is shared
+with the trainer; after an optimizer step call `weights_changed`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from core.engine import weights
+from core.engine.cache import PrefixStore, SlotCache
+from core.engine.model import CausalLM
+from core.engine.sampler import sample
+from core.engine.scheduler import Request, Scheduler
+from core.types import FinishReason, Sampling
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """Counts since the engine was made. `prefilled_tokens` were computed, `cached_tokens` were found in the store."""
+
+    prefilled_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+
+
+class Engine:
+    """Synchronous core; `core.engine.policy.EmbeddedPolicy` makes it awaitable.
+
+    `kv_tokens` is the budget of running sequences: kv_tokens // max_model_len of them run at once. The prefix store
+    takes `prefix_tokens` more (default: as much again).
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        *,
+        eos_token_ids: Sequence[int] = (),
+        max_model_len: int | None = None,
+        kv_tokens: int = 65536,
+        prefix_tokens: int | None = None,
+        block_size: int = 16,
+        prefill_budget: int = 8192,
+        weight_version: str = "0",
+        seed: int = 0,
+    ):
+        self.model, self.eos_token_ids, self.weight_version = model, frozenset(eos_token_ids), weight_version
+        self.max_model_len = min(max_model_len or model.config.max_positions, model.config.max_positions)
+        slots = kv_tokens // self.max_model_len
+        if slots < 1:
+            raise ValueError(f"kv_tokens {kv_tokens} is less than max_model_len {self.max_model_len}: raise it or lower max_model_len")
+        self.vocab_size = model.config.vocab_size
+        self.cache = SlotCache(model.config, slots, self.max_model_len, model.dtype, model.device)
+        stored = kv_tokens if prefix_tokens is None else prefix_tokens
+        self.prefixes = PrefixStore(self.cache, blocks=stored // block_size, block_size=block_size)
+        self.scheduler = Scheduler(self.cache, self.prefixes, prefill_budget)
+        self._requests: dict[str, Request] = {}
+        self._ids = itertools.count()
+        self._unseeded = itertools.count(seed << 32)
+        self._stats = EngineStats()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        dtype: str = "float32",
+        device: str = "auto",
+        max_model_len: int | None = None,
+        kv_tokens: int = 65536,
+    ) -> Engine:
+        """An engine on the weights of a local folder or a hub id."""
+        folder = weights.resolve(model)
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        network = weights.load(folder, getattr(torch, dtype), device).eval()
+        max_len = min(max_model_len or network.config.max_positions, network.config.max_positions, kv_tokens)
+        return cls(network, eos_token_ids=weights.eos_token_ids(folder), max_model_len=max_len, kv_tokens=kv_tokens)
+
+    def submit(
+        self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None, request_id: str | None = None
+    ) -> Request:
+        """Queue one call. Raises ValueError, naming the field, for one that can never run."""
+        self._check(prompt_ids, sampling)
+        request_id = request_id or f"r{next(self._ids)}"
+        if request_id in self._requests:
+            raise ValueError(f"request_id {request_id!r} is already running")
+        seed = next(self._unseeded) if sampling.seed is None else sampling.seed
+        request = Request(request_id, tuple(prompt_ids), sampling, seed, session)
+        self._requests[request_id] = request
+        self.scheduler.waiting.append(request)
+        return request
+
+    def _check(self, prompt_ids: Sequence[int], sampling: Sampling) -> None:
+        if not prompt_ids:
+            raise ValueError("input_ids: empty prompt")
+        if min(prompt_ids) < 0 or max(prompt_ids) >= self.vocab_size:
+            raise ValueError(f"input_ids: ids must lie in [0, {self.vocab_size})")
+        if sampling.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens: must be at least 1, is {sampling.max_new_tokens}")
+        if len(prompt_ids) + sampling.max_new_tokens > self.max_model_len:
+            raise ValueError(
+                f"input_ids: {len(prompt_ids)} prompt tokens and max_new_tokens {sampling.max_new_tokens} exceed the "
+                f"context of {self.max_model_len}; shorten the prompt or raise max_model_len"
+            )
+        if not (sampling.temperature >= 0 and math.isfinite(sampling.temperature)):
+            raise ValueError(f"temperature: must be finite and at least 0, is {sampling.temperature}")
+        if not 0 < sampling.top_p <= 1:
+            raise ValueError(f"top_p: must lie in (0, 1], is {sampling.top_p}")
+        if sampling.top_k == 0 or sampling.top_k < -1:
+            raise ValueError(f"top_k: must be -1 (off) or at least 1, is {sampling.top_k}")
+
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    @torch.inference_mode()
+    def step(self) -> list[Request]:
+        """Run one batch; returns the requests that ended in it."""
+        admitted = self.scheduler.admit()
+        if admitted:
+            logits_NV = self._prefill(admitted)
+            batch = [request for request, _ in admitted]
+        else:
+            batch = list(self.scheduler.running)
+            if not batch:
+                return []
+            logits_NV = self._decode(batch)
+        tokens_N, logprobs_N = sample(
+            logits_NV, [r.sampling for r in batch], [r.seed for r in batch], [len(r.output_ids) for r in batch]
+        )
+        ended = []
+        for request, token, logprob in zip(batch, tokens_N.tolist(), logprobs_N.tolist(), strict=True):
+            request.output_ids.append(token)
+            request.logprobs.append(logprob)
+            if token in self.eos_token_ids or token in request.sampling.stop_token_ids:
+                self._end(request, "stop")
+            elif len(request.output_ids) >= request.sampling.max_new_tokens:
+                self._end(request, "length")
+            if request.completion is not None:
+                ended.append(request)
+        self._count(generated_tokens=len(batch))
+        return ended
+
+    def abort(self, request_id: str) -> Request | None:
+        """End a request with what it has so far and finish reason `abort`; None when no such request runs."""
+        request = self._requests.get(request_id)
+        if request is not None:
+            self._end(request, "abort")
+        return request
+
+    def stats(self) -> EngineStats:
+        running = len(self.scheduler.running)
+        return replace(self._stats, num_running=running, num_waiting=len(self._requests) - running)
+
+    def weights_changed(self, weight_version: str) -> None:
+        """The model's weights are new: forget every cached key and value; running requests go on under the new ones."""
+        self.scheduler.preempt_all()
+        self.prefixes.clear()
+        self.weight_version = weight_version
+
+    def load_weights(self, path: str | Path, weight_version: str | None = None) -> None:
+        """Read other weights of the same architecture from a folder. On any error the old ones stay."""
+        weights.load_into(self.model, weights.resolve(path))
+        self.weights_changed(weight_version or str(int(self.weight_version) + 1 if self.weight_version.isdigit() else path))
+
+    def flush_cache(self) -> None:
+        self.prefixes.clear()
+
+    def _end(self, request: Request, reason: FinishReason) -> None:
+        if request.session is not None and request in self.scheduler.running:
+            # The last sampled token has not been computed yet.
+            self.prefixes.insert(request.tokens[:-1], self.scheduler.running.index(request))
+        self.scheduler.remove(request)
+        del self._requests[request.request_id]
+        request.finish(reason, self.weight_version)
+
+    def _prefill(self, admitted: list[tuple[Request, int]]) -> Tensor:
+        """Compute what is missing of the admitted prompts; logits of each one's last token, [N, V]."""
+        news = [request.tokens[cached:] for request, cached in admitted]
+        starts, lengths = [cached for _, cached in admitted], [len(new) for new in news]
+        device = self.model.device
+        first_slot = len(self.scheduler.running) - len(admitted)
+        positions = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)]).to(device)
+        ids = torch.tensor(list(itertools.chain.from_iterable(news)), device=device)
+        attend = PrefillAttention(self.cache.kv, first_slot, starts, lengths, positions)
+        hidden_TC = self.model(ids, positions, attend)
+        last = torch.tensor(list(itertools.accumulate(lengths)), device=device) - 1
+        for offset, (request, cached) in enumerate(admitted):
+            self.prefixes.insert(request.tokens, first_slot + offset)
+            request.cached_tokens += cached
+        self._count(prefilled_tokens=sum(lengths), cached_tokens=sum(starts))
+        return self.model.logits(hidden_TC[last])
+
+    def _decode(self, batch: list[Request]) -> Tensor:
+        """One more token for every running sequence; logits [N, V]."""
+        device = self.model.device
+        ids = torch.tensor([r.output_ids[-1] for r in batch], device=device)
+        positions = torch.tensor([r.length - 1 for r in batch], device=device)
+        attend = DecodeAttention(self.cache.kv, positions, longest=max(r.length for r in batch))
+        return self.model.logits(self.model(ids, positions, attend))
+
+    def _count(self, **more: int) -> None:
+        self._stats = replace(self._stats, **{name: getattr(self._stats, name) + n for name, n in more.items()})
+
+
+class PrefillAttention:
+    """New tokens of sequences in consecutive slots, each after `starts[i]` cached ones: write them, attend causally."""
+
+    def __init__(self, kv: Tensor, first_slot: int, starts: Sequence[int], lengths: Sequence[int], positions_T: Tensor):
+        self.kv, self.rows, self.longest = kv, len(lengths), max(lengths)
+        self.slots = slice(first_slot, first_slot + self.rows)
+        device = kv.device
+        lengths_N = torch.tensor(lengths, device=device)
+        self.row_T = torch.repeat_interleave(torch.arange(self.rows, device=device), lengths_N)
+        starts_N = torch.tensor(starts, device=device)
+        self.column_T, self.position_T = positions_T - starts_N[self.row_T], positions_T
+        self.end = max(s + n for s, n in zip(starts, lengths, strict=True))
+        self.mask = None
+        if any(starts):
+            queries_NL = starts_N[:, None] + torch.arange(self.longest, device=device)
+            self.mask = (torch.arange(self.end, device=device) <= queries_NL[..., None])[:, None]
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        keys, values = self.kv[0, layer, self.slots], self.kv[1, layer, self.slots]
+        keys[self.row_T, :, self.position_T] = k_TKD
+        values[self.row_T, :, self.position_T] = v_TKD
+        q = q_THD.new_zeros(self.rows, self.longest, *q_THD.shape[1:])
+        q[self.row_T, self.column_T] = q_THD
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2), keys[:, :, : self.end], values[:, :, : self.end],
+            attn_mask=self.mask, is_causal=self.mask is None, enable_gqa=q_THD.shape[1] != k_TKD.shape[1],
+        )  # fmt: skip
+        return out.transpose(1, 2)[self.row_T, self.column_T]
+
+
+class DecodeAttention:
+    """One new token for each of the sequences in slots 0..N-1: write it, attend to all before it.
+
+    Query heads that share a key head form one matrix, so keys and values are never repeated.
+    """
+
+    def __init__(self, kv: Tensor, positions_N: Tensor, longest: int):
+        self.kv, self.positions_N, self.end = kv, positions_N, longest
+        self.rows_N = torch.arange(len(positions_N), device=kv.device)
+        after_NS = torch.arange(longest, device=kv.device) > positions_N[:, None]
+        self.bias = torch.zeros(after_NS.shape, dtype=kv.dtype, device=kv.device).masked_fill_(after_NS, -torch.inf)
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        n, kv_heads, head_dim = k_TKD.shape
+        keys, values = self.kv[0, layer, :n], self.kv[1, layer, :n]
+        keys[self.rows_N, :, self.positions_N] = k_TKD
+        values[self.rows_N, :, self.positions_N] = v_TKD
+        q = q_THD.view(n, kv_heads, -1, head_dim) * head_dim**-0.5
+        scores = q @ keys[:, :, : self.end].transpose(2, 3) + self.bias[:, None, None]
+        return (scores.softmax(dim=-1) @ values[:, :, : self.end]).flatten(1, 2)

@@ -1,0 +1,228 @@
+"""A decoder-only transformer of the Qwen2, Qwen2.5, Qwen3 and Llama architectures, with Hugging Face's parameter names.
+
+Tokens of many sequences lie packed on one axis T; attention is a parameter of `forward`, so that training (packed rows),
+prefill and decode (KV cache) are three small `Attention` objects over one set of weights.
+
+Tensor suffixes: T tokens, H query heads, K key/value heads, D head dimension, C hidden size, N sequences, L tokens per
+sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The sizes and switches read from a Hugging Face config."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    max_positions: int
+    tie_embeddings: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    inv_freq: tuple[float, ...]
+    rope_scale: float
+
+    @classmethod
+    def from_hf(cls, config: Any) -> ModelConfig:
+        """Read a `PretrainedConfig`; raises ValueError for an architecture or an option that is not supported."""
+        if config.model_type not in ARCHITECTURES:
+            raise ValueError(f"model_type {config.model_type!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
+        if getattr(config, "use_sliding_window", False):
+            raise ValueError("use_sliding_window: true is not supported; set it to false in config.json")
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        inv_freq, rope_scale = _rope_frequencies(config, head_dim)
+        attention_bias = bool(getattr(config, "attention_bias", False))
+        return cls(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_layers=config.num_hidden_layers,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=head_dim,
+            rms_norm_eps=config.rms_norm_eps,
+            max_positions=config.max_position_embeddings,
+            tie_embeddings=bool(config.tie_word_embeddings),
+            qkv_bias=config.model_type == "qwen2" or attention_bias,
+            output_bias=attention_bias,
+            mlp_bias=bool(getattr(config, "mlp_bias", False)),
+            qk_norm=config.model_type == "qwen3",
+            inv_freq=inv_freq,
+            rope_scale=rope_scale,
+        )
+
+
+def _rope_frequencies(config: Any, head_dim: int) -> tuple[tuple[float, ...], float]:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = dict(getattr(config, "rope_parameters", None) or {})
+    kind = rope.get("rope_type", "default")
+    if kind == "default":
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+        return tuple((1.0 / rope["rope_theta"] ** exponents).tolist()), 1.0
+    if kind in ("dynamic", "longrope"):
+        raise ValueError(f"rope_type {kind!r} depends on the sequence length and is not supported; use yarn or linear")
+    inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    return tuple(inv_freq.tolist()), float(scale)
+
+
+class Attention(Protocol):
+    """How the packed tokens of one forward attend; called once per layer."""
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        """Returns the attended values, [T, H, D]."""
+        ...
+
+
+class PackedAttention:
+    """Causal attention inside each of several token trees packed one after the other (see core.engine.packing).
+
+    Only attention pads (to the longest tree, on the right, where causality hides it); every other operation of the model
+    runs on the packed tokens. `branch_T` says which branch of its tree a token is in; a branch sees itself and branch 0.
+    """
+
+    def __init__(self, lengths: Sequence[int], device: torch.device, branch_T: Tensor | None = None):
+        self.trees, self.longest = len(lengths), max(lengths)
+        self.uniform = min(lengths) == self.longest
+        inside_NL = torch.arange(self.longest, device=device) < torch.tensor(lengths, device=device)[:, None]
+        self.index_T = inside_NL.flatten().nonzero().squeeze(1)
+        self.mask = None
+        if branch_T is not None:
+            branch_NL = self._pad(branch_T)
+            seen = (branch_NL[:, None] == branch_NL[:, :, None]) | (branch_NL[:, None] == 0)
+            self.mask = (seen & torch.ones_like(seen[0]).tril())[:, None]
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        q, k, v = (self._pad(x).transpose(1, 2) for x in (q_THD, k_TKD, v_TKD))
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=self.mask, is_causal=self.mask is None, enable_gqa=q.shape[1] != k.shape[1]
+        )
+        out = out.transpose(1, 2).flatten(0, 1)
+        return out if self.uniform else out[self.index_T]
+
+    def _pad(self, x_T: Tensor) -> Tensor:
+        if not self.uniform:
+            x_T = x_T.new_zeros(self.trees * self.longest, *x_T.shape[1:]).index_copy(0, self.index_T, x_T)
+        return x_T.view(self.trees, self.longest, *x_T.shape[1:])
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size: int, eps: float):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        self.layer, self.head_dim = layer, config.head_dim
+        width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, width, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(width, config.hidden_size, bias=config.output_bias)
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.qk_norm = config.qk_norm
+
+    def forward(self, x_TC: Tensor, rotation: tuple[Tensor, Tensor], attend: Attention) -> Tensor:
+        q, k, v = (p(x_TC).unflatten(-1, (-1, self.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        if self.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return self.o_proj(attend(self.layer, _rotate(q, *rotation), _rotate(k, *rotation), v).flatten(1))
+
+
+def _rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    first, second = x_THD.chunk(2, dim=-1)
+    return x_THD * cos_TD[:, None] + torch.cat((-second, first), dim=-1) * sin_TD[:, None]
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+
+    def forward(self, x_TC: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x_TC)) * self.up_proj(x_TC))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        self.self_attn, self.mlp = SelfAttention(config, layer), MLP(config)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, x_TC: Tensor, rotation: tuple[Tensor, Tensor], attend: Attention) -> Tensor:
+        x_TC = x_TC + self.self_attn(self.input_layernorm(x_TC), rotation, attend)
+        return x_TC + self.mlp(self.post_attention_layernorm(x_TC))
+
+
+class Decoder(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class CausalLM(nn.Module):
+    """The whole model. `forward` gives hidden states; `logits` is separate, to be called on the positions that need it."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.model = Decoder(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        self.inv_freq = torch.tensor(config.inv_freq)
+
+    @property
+    def device(self) -> torch.device:
+        return self.lm_head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.lm_head.weight.dtype
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attention) -> Tensor:
+        """Hidden states after the last norm, [T, C]."""
+        if self.inv_freq.device != ids_T.device:
+            self.inv_freq = self.inv_freq.to(ids_T.device)
+        x_TC = self.model.embed_tokens(ids_T)
+        angles_TD = (positions_T[:, None].float() * self.inv_freq).repeat(1, 2)
+        scale = self.config.rope_scale
+        rotation = (angles_TD.cos() * scale).to(x_TC.dtype), (angles_TD.sin() * scale).to(x_TC.dtype)
+        for layer in self.model.layers:
+            x_TC = layer(x_TC, rotation, attend)
+        return self.model.norm(x_TC)
+
+    def logits(self, hidden_TC: Tensor) -> Tensor:
+        """Next-token logits in float32, [T, V]."""
+        return self.lm_head(hidden_TC).float()

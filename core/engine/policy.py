@@ -1,0 +1,123 @@
+"""The embedded engine as a Policy: coroutines await their completions while one driver steps the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from core.engine.engine import Engine
+from core.policy.base import PolicyError
+from core.types import Completion, Sampling
+
+T = TypeVar("T")
+
+
+class EmbeddedPolicy:
+    """Policy over an Engine in this process.
+
+    `threaded` steps the engine in a worker thread, so that the event loop stays responsive (the server); without it the
+    steps run in the loop itself, which is faster (the trainer).
+    """
+
+    def __init__(self, engine: Engine, *, threaded: bool = False):
+        self.engine, self.threaded = engine, threaded
+        self._waiting: dict[str, asyncio.Future[Completion]] = {}
+        self._between_steps: list[Callable[[], None]] = []
+        self._wake = asyncio.Event()
+        self._ids = itertools.count()
+        self._driver: asyncio.Task[None] | None = None
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None, request_id: str | None = None
+    ) -> Completion:
+        request_id = request_id or f"p{next(self._ids)}"
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+
+        def submit() -> None:
+            if future.cancelled():
+                return
+            try:
+                self.engine.submit(prompt_ids, sampling, session, request_id)
+            except ValueError as error:
+                future.set_exception(PolicyError("bad_request", str(error)))
+            else:
+                self._waiting[request_id] = future
+
+        self._do(submit)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.abort(request_id)
+            raise
+
+    def abort(self, request_id: str) -> None:
+        """End a request with what it has so far; its caller gets finish reason `abort`."""
+        self._do(lambda: self._abort_now(request_id))
+
+    def abort_all(self) -> None:
+        for request_id in list(self._waiting):
+            self.abort(request_id)
+
+    async def run_exclusive(self, function: Callable[[], T]) -> T:
+        """Run `function` between two steps, when nothing touches the engine."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def call() -> None:
+            try:
+                future.set_result(function())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._do(call)
+        return await future
+
+    async def close(self) -> None:
+        """Stop the driver; calls still waiting fail with kind `closed`."""
+        if self._driver is not None:
+            self._driver.cancel()
+            await asyncio.gather(self._driver, return_exceptions=True)
+            self._driver = None
+        self._fail_all(PolicyError("closed", "the policy was closed"))
+
+    def _do(self, action: Callable[[], None]) -> None:
+        """Run `action` now or, while a step runs in the worker thread, right after it."""
+        self._between_steps.append(action)
+        self._wake.set()
+        if self._driver is None or self._driver.done():
+            self._driver = asyncio.get_running_loop().create_task(self._drive())
+
+    async def _drive(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._between_steps or self.engine.has_work():
+                while self._between_steps:
+                    self._between_steps.pop(0)()
+                if self.engine.has_work():
+                    try:
+                        ended = await asyncio.to_thread(self.engine.step) if self.threaded else self.engine.step()
+                    except Exception as error:
+                        self._fail_all(PolicyError("engine", f"the engine failed: {error!r}"))
+                        raise
+                    for request in ended:
+                        self._resolve(request.request_id, request.completion)
+                await asyncio.sleep(0)
+
+    def _abort_now(self, request_id: str) -> None:
+        request = self.engine.abort(request_id)
+        if request is not None:
+            self._resolve(request_id, request.completion)
+
+    def _resolve(self, request_id: str, completion: Completion | None) -> None:
+        future = self._waiting.pop(request_id, None)
+        if future is not None and completion is not None and not future.done():
+            future.set_result(completion)
+
+    def _fail_all(self, error: PolicyError) -> None:
+        for request_id, future in list(self._waiting.items()):
+            self.engine.abort(request_id)
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()

@@ -1,0 +1,65 @@
+"""Sampling: each request brings its own temperature, filters and seed; its tokens do not depend on its neighbours.
+
+Randomness is counter based: the uniform number behind a request's t-th token is a hash of (seed, t), so a request
+samples the same tokens whatever else is in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.types import Sampling
+
+
+def sample(logits_NV: Tensor, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """One token for each row of float32 `logits_NV`.
+
+    Returns token ids [N] and their log-probs [N]: those of the distribution at the request's temperature before top-k and
+    top-p (greedy requests: at temperature 1), as SGLang reports them.
+    """
+    device = logits_NV.device
+    temperatures = torch.tensor([s.temperature if s.temperature > 0 else 1.0 for s in samplings], device=device)
+    logprobs_NV = torch.log_softmax(logits_NV / temperatures[:, None], dim=-1)
+    probs_NV = logprobs_NV.exp()
+    if any(s.top_k > 0 or s.top_p < 1 for s in samplings):
+        probs_NV = _filter(probs_NV, samplings)
+    cumulative_NV = probs_NV.double().cumsum(dim=-1)
+    draws_N = torch.from_numpy(uniforms(seeds, steps)).to(device) * cumulative_NV[:, -1]
+    tokens_N = torch.searchsorted(cumulative_NV, draws_N[:, None], right=True).squeeze(1).clamp_(max=logits_NV.shape[1] - 1)
+    if any(s.temperature == 0 for s in samplings):
+        greedy_N = torch.tensor([s.temperature == 0 for s in samplings], device=device)
+        tokens_N = torch.where(greedy_N, logits_NV.argmax(dim=-1), tokens_N)
+    return tokens_N, logprobs_NV.gather(1, tokens_N[:, None]).squeeze(1)
+
+
+def _filter(probs_NV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
+    """Zero what top-k and top-p leave out; the most likely token always stays."""
+    vocab = probs_NV.shape[1]
+    device = probs_NV.device
+    top_k = torch.tensor([s.top_k if s.top_k > 0 else vocab for s in samplings], device=device)
+    top_p = torch.tensor([s.top_p for s in samplings], device=device, dtype=probs_NV.dtype)
+    sorted_NV, order_NV = probs_NV.sort(dim=-1, descending=True)
+    before_NV = sorted_NV.cumsum(dim=-1) - sorted_NV
+    rank_V = torch.arange(vocab, device=device)
+    keep_NV = (rank_V < top_k[:, None]) & (before_NV < top_p[:, None])
+    keep_NV[:, 0] = True
+    return torch.zeros_like(probs_NV).scatter(1, order_NV, sorted_NV * keep_NV)
+
+
+def uniforms(seeds: Sequence[int], steps: Sequence[int]) -> np.ndarray:
+    """One float64 in [0, 1) for each (seed, step): the output function of SplitMix64 (Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        z = np.array([s % 2**64 for s in seeds], dtype=np.uint64) * np.uint64(0xD1342543DE82EF95)
+        z = _mix(z) + np.array(steps, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = _mix(z)
+    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))

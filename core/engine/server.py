@@ -1,0 +1,193 @@
+"""The embedded engine behind SGLang's wire: `python -m core.engine.server --model PATH_OR_HUB_ID`.
+
+It has the endpoints that SGLang clients and slime's rollout use. Departures: one prompt per request, and `stream` sends
+the whole completion as a single event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import json
+import socket
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from core.engine import weights, wire
+from core.engine.engine import Engine
+from core.engine.policy import EmbeddedPolicy
+from core.policy.sglang import ROUTING_HEADER
+from core.types import Sampling
+
+_MAX_BODY_BYTES = 1 << 28
+_PROBE_TIMEOUT_S = 20.0
+
+
+class Server:
+    """Handlers over one policy. `tokenizer` is a transformers tokenizer, or None: then only `input_ids` are taken."""
+
+    def __init__(self, policy: EmbeddedPolicy, model_path: str, tokenizer: Any = None):
+        self.policy, self.engine, self.model_path, self.tokenizer = policy, policy.engine, model_path, tokenizer
+
+    def app(self) -> web.Application:
+        """To be run with `handler_cancellation`: a client that goes away cancels its handler, hence its request."""
+        app = web.Application(middlewares=[wire.errors_as_json], client_max_size=_MAX_BODY_BYTES)
+        app.add_routes(
+            [
+                web.post("/generate", self.generate),
+                web.post("/abort_request", self.abort_request),
+                web.post("/update_weights_from_disk", self.update_weights_from_disk),
+                web.route("*", "/flush_cache", self.flush_cache),
+                web.get("/health", self.health),
+                web.get("/health_generate", self.health_generate),
+                web.get("/workers", self.workers),
+                web.get("/v1/loads", self.loads),
+                *(web.get(path, self.info) for path in ("/get_weight_version", "/model_info", "/get_model_info")),
+                *(web.get(path, self.info) for path in ("/server_info", "/get_server_info")),
+            ]
+        )
+        app.on_shutdown.append(lambda _: self.policy.close())
+        return app
+
+    async def generate(self, request: web.Request) -> web.Response:
+        started = time.perf_counter()
+        body = wire.Generate.model_validate_json(await request.read())
+        prompt_ids = self._prompt_ids(body)
+        params, rid = body.sampling_params, body.rid or uuid.uuid4().hex
+        completion = await self.policy.generate(
+            prompt_ids, params.sampling(), session=request.headers.get(ROUTING_HEADER), request_id=rid
+        )
+        text = ""
+        if self.tokenizer is not None:
+            text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=params.skip_special_tokens)
+        meta = wire.meta_info(completion, rid, len(prompt_ids), with_logprobs=body.return_logprob)
+        meta["e2e_latency"] = time.perf_counter() - started
+        reply = {"text": text, "output_ids": completion.token_ids, "meta_info": meta}
+        if body.stream:
+            return web.Response(text=f"data: {json.dumps(reply)}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
+        return web.json_response(reply)
+
+    def _prompt_ids(self, body: wire.Generate) -> list[int]:
+        if body.logprob_start_len != -1:
+            raise wire.BadRequest("logprob_start_len: log-probs of prompt tokens are not implemented; leave it at -1")
+        if (body.input_ids is None) == (body.text is None):
+            raise wire.BadRequest("input_ids: give either input_ids (a list of token ids) or text")
+        if body.input_ids is not None:
+            return body.input_ids
+        if self.tokenizer is None:
+            raise wire.BadRequest(f"text: {self.model_path} has no tokenizer; send input_ids")
+        return list(self.tokenizer.encode(body.text))
+
+    async def abort_request(self, request: web.Request) -> web.Response:
+        body = wire.Abort.model_validate_json(await request.read())
+        if body.abort_all:
+            self.policy.abort_all()
+        elif body.rid is not None:
+            self.policy.abort(body.rid)
+        else:
+            raise wire.BadRequest("rid: name a request, or set abort_all")
+        return web.Response()
+
+    async def update_weights_from_disk(self, request: web.Request) -> web.Response:
+        body = wire.UpdateWeights.model_validate_json(await request.read())
+        try:
+            await self.policy.run_exclusive(lambda: self.engine.load_weights(body.model_path, body.weight_version))
+        except (ValueError, OSError) as error:
+            raise wire.BadRequest(f"model_path: {error}") from error
+        self.model_path = body.model_path
+        return web.json_response({"success": True, "message": f"weight version {self.engine.weight_version}"})
+
+    async def flush_cache(self, _: web.Request) -> web.Response:
+        await self.policy.run_exclusive(self.engine.flush_cache)
+        return web.Response(text="Cache flushed.")
+
+    async def health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def health_generate(self, _: web.Request) -> web.Response:
+        """Healthy if a probe comes back or, under load, if anything was computed while it waited."""
+        before = self.engine.stats()
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                await self.policy.generate([0], Sampling(max_new_tokens=1))
+        except TimeoutError:
+            now = self.engine.stats()
+            if (now.prefilled_tokens, now.generated_tokens) == (before.prefilled_tokens, before.generated_tokens):
+                raise web.HTTPServiceUnavailable(text=f"no token within {_PROBE_TIMEOUT_S:g} s") from None
+        return web.Response()
+
+    async def workers(self, request: web.Request) -> web.Response:
+        url = str(request.url.origin())
+        return web.json_response({"workers": [{"id": url, "url": url, "worker_type": "regular"}]})
+
+    async def loads(self, _: web.Request) -> web.Response:
+        stats = self.engine.stats()
+        load = {"dp_rank": 0, "num_running_reqs": stats.num_running, "num_waiting_reqs": stats.num_waiting}
+        return web.json_response({"loads": [load]})
+
+    async def info(self, _: web.Request) -> web.Response:
+        about = {
+            "model_path": self.model_path,
+            "is_generation": True,
+            "weight_version": self.engine.weight_version,
+            "context_length": self.engine.max_model_len,
+            "vocab_size": self.engine.vocab_size,
+        }
+        return web.json_response(about | dict.fromkeys(("tp_size", "pp_size", "dp_size", "ep_size"), 1))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. It is taken before the model loads, so that a busy port is told at once (SystemExit)."""
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be opened ({error.strerror or error})"
+        sys.exit(f"port {port} on {host} {reason}: stop the other server, or choose another with --port")
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a checkpoint folder, or None when it has none."""
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m core.engine.server", description="Serve a model on SGLang's wire.")
+    parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=30000, help="0 takes a free one")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: cuda where there is one")
+    parser.add_argument("--kv-tokens", type=int, default=65536, help="budget of the KV cache, in tokens")
+    parser.add_argument("--max-model-len", type=int, help="longest prompt + completion, in tokens")
+    args = parser.parse_args(argv)
+    with listen(args.host, args.port) as listener:
+        try:
+            folder = weights.resolve(args.model)
+            engine = Engine.from_pretrained(
+                folder,
+                dtype=args.dtype,
+                device=args.device,
+                max_model_len=args.max_model_len,
+                kv_tokens=args.kv_tokens,
+            )
+            tokenizer = load_tokenizer(folder)
+        except ValueError as error:
+            sys.exit(str(error))
+        server = Server(EmbeddedPolicy(engine, threaded=True), args.model, tokenizer)
+        host, port = listener.getsockname()[:2]
+        print(f"serving {args.model} on http://{host}:{port}", flush=True)
+        web.run_app(server.app(), sock=listener, handler_cancellation=True, access_log=None, print=None)
+
+
+if __name__ == "__main__":
+    main()

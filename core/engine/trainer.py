@@ -1,0 +1,201 @@
+"""The trainer: GRPO and supervised steps on packed rows, AdamW with warm-up, checkpoints that resume exactly.
+
+It trains the very weights that the inference engine samples from. Logits are computed on trained positions only; rows
+without advantage are dropped before any forward unless a KL or entropy term needs them.
+
+Tensor suffixes as in core.engine.packing.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.algorithms.aggregate import LossUnit, row_scales
+from core.algorithms.grpo import GRPOConfig, grpo_loss
+from core.config import OptimizerSection
+from core.engine.model import CausalLM, PackedAttention
+from core.engine.packing import Pack, pack_rows
+from core.types import Row
+
+
+class Trainer:
+    """Owns the optimizer of one model. `temperature` is the one that rollouts are sampled at."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        optimizer: OptimizerSection,
+        grpo: GRPOConfig | None = None,
+        *,
+        loss_unit: LossUnit = "rollout",
+        temperature: float = 1.0,
+        steps_per_batch: int = 1,
+        seed: int = 0,
+    ):
+        self.model, self.config, self.grpo, self.loss_unit = model, optimizer, grpo or GRPOConfig(), loss_unit
+        self.temperature, self.steps_per_batch, self.seed = temperature, steps_per_batch, seed
+        decayed = [p for p in model.parameters() if p.ndim > 1]
+        others = [p for p in model.parameters() if p.ndim <= 1]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decayed}, {"params": others, "weight_decay": 0.0}],
+            lr=optimizer.lr,
+            betas=(optimizer.beta1, optimizer.beta2),
+            weight_decay=optimizer.weight_decay,
+        )
+        self.steps = 0
+        self.reference = copy.deepcopy(model).requires_grad_(False) if self.grpo.kl_coef else None
+
+    def grpo_step(self, rows: Sequence[Row]) -> dict[str, float]:
+        """One rollout batch: `steps_per_batch` optimizer steps over parts of it, rollouts kept whole.
+
+        Returns the mean of each statistic over the steps taken; `rows_skipped` counts rows dropped for having no advantage.
+        """
+        parts = self._split(rows)
+        old_logprobs = self._old_logprobs(rows) if self.steps_per_batch > 1 or self.grpo.tis else None
+        totals: dict[str, float] = defaultdict(float)
+        skipped = taken = 0
+        for part in parts:
+            scales = dict(zip(part, row_scales([rows[i] for i in part], self.loss_unit), strict=True))
+            used = [i for i in part if scales[i] and (rows[i].advantage or self.grpo.kl_coef or self.grpo.entropy_coef)]
+            skipped += len(part) - len(used)
+            if not used:
+                continue
+            chosen = [rows[i] for i in used]
+            chosen_scales = [scales[i] for i in used]
+            chosen_old = None if old_logprobs is None else [old_logprobs[i] for i in used]
+            for pack in pack_rows(chosen, self.config.max_tokens_per_pack, self.model.device):
+                for name, value in self._backward_grpo(pack, chosen, chosen_scales, chosen_old).items():
+                    totals[name] += value.item()
+            for name, number in self._apply().items():
+                totals[name] += number
+            taken += 1
+        return {name: value / taken for name, value in totals.items()} | {"rows": len(rows), "rows_skipped": skipped}
+
+    def supervised_step(self, examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, float]:
+        """One step of cross-entropy on the completions of (prompt ids, completion ids), every completion token equal."""
+        rows = [
+            Row((*prompt, *completion), (1,) * len(completion), (0.0,) * len(completion), 0.0, rollout_id=i)
+            for i, (prompt, completion) in enumerate(examples)
+        ]
+        tokens = sum(row.trained_tokens for row in rows)
+        total = 0.0
+        for pack in pack_rows(rows, self.config.max_tokens_per_pack, self.model.device):
+            with self._autocast():
+                loss = -self._logprobs(self.model, pack, temperature=1.0)[0].sum() / tokens
+            loss.backward()
+            total += loss.item()
+        return {"loss": total, **self._apply()}
+
+    def state(self) -> dict[str, Any]:
+        """All that an exact resume needs beyond the weights."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "steps": self.steps,
+            "reference": self.reference.state_dict() if self.reference else None,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps = state["steps"]
+        if self.reference is not None:
+            self.reference.load_state_dict(state["reference"])
+
+    def learning_rate(self) -> float:
+        """Linear warm-up, then constant, cosine or linear decay to zero over `decay_steps`."""
+        config, step = self.config, self.steps
+        if step < config.warmup_steps:
+            return config.lr * (step + 1) / config.warmup_steps
+        if config.decay == "constant" or not config.decay_steps:
+            return config.lr
+        progress = min(1.0, (step - config.warmup_steps) / max(1, config.decay_steps - config.warmup_steps))
+        return config.lr * (1 - progress if config.decay == "linear" else (1 + math.cos(math.pi * progress)) / 2)
+
+    def _split(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Row indices of each optimizer step: rollouts shuffled, then dealt in equal numbers."""
+        if self.steps_per_batch == 1:
+            return [list(range(len(rows)))]
+        by_rollout: dict[int, list[int]] = defaultdict(list)
+        for index, row in enumerate(rows):
+            by_rollout[row.rollout_id].append(index)
+        rollouts = sorted(by_rollout)
+        random.Random(f"{self.seed}-{self.steps}").shuffle(rollouts)
+        size = math.ceil(len(rollouts) / self.steps_per_batch)
+        return [
+            [index for rollout in rollouts[start : start + size] for index in by_rollout[rollout]]
+            for start in range(0, len(rollouts), size)
+        ]
+
+    @torch.no_grad()
+    def _old_logprobs(self, rows: Sequence[Row]) -> list[list[float]]:
+        """The trainer's own log-probs before the first step, one list over the response tokens of each row."""
+        old: list[list[float]] = [[0.0] * len(row.loss_mask) for row in rows]
+        for pack in pack_rows(rows, self.config.max_tokens_per_pack, self.model.device):
+            with self._autocast():
+                values = iter(self._logprobs(self.model, pack, self.temperature)[0].tolist())
+            for index in pack.row_indices:
+                old[index] = [next(values) if trained else 0.0 for trained in rows[index].loss_mask]
+        return old
+
+    def _backward_grpo(
+        self, pack: Pack, rows: Sequence[Row], scales: Sequence[float], old: Sequence[Sequence[float]] | None
+    ) -> dict[str, Tensor]:
+        masks = [row.loss_mask for row in rows]
+        rollout_logprobs = pack.gather([row.logprobs for row in rows], masks)
+        old_logprobs = rollout_logprobs if old is None else pack.gather(old, masks)
+        with self._autocast():
+            logprobs, entropy = self._logprobs(self.model, pack, self.temperature, with_entropy=True)
+            reference = None
+            if self.reference is not None:
+                with torch.no_grad():
+                    reference = self._logprobs(self.reference, pack, self.temperature)[0]
+        loss, stats = grpo_loss(
+            logprobs,
+            old_logprobs,
+            rollout_logprobs,
+            reference,
+            entropy,
+            advantages_T=pack.spread([row.advantage for row in rows]),
+            mask_T=torch.ones_like(logprobs),
+            scales_T=pack.spread(scales),
+            config=self.grpo,
+        )
+        loss.backward()
+        return stats
+
+    def _logprobs(
+        self, model: CausalLM, pack: Pack, temperature: float, with_entropy: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probs (and entropies) of the trained tokens at `temperature`, float32 [R]."""
+        hidden_TC = model(pack.ids_T, pack.positions_T, PackedAttention(pack.lengths, pack.ids_T.device, pack.branch_T))
+        logprobs_RV = torch.log_softmax(model.logits(hidden_TC[pack.predict_R]) / temperature, dim=-1)
+        entropy_R = None
+        if with_entropy:
+            with torch.set_grad_enabled(bool(self.grpo.entropy_coef)):
+                entropy_R = -(logprobs_RV.exp() * logprobs_RV).sum(dim=-1)
+        return logprobs_RV.gather(1, pack.targets_R[:, None]).squeeze(1), entropy_R
+
+    def _apply(self) -> dict[str, float]:
+        rate = self.learning_rate()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_grad)
+        if torch.isfinite(norm):
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        return {"grad_norm": norm.item(), "lr": rate, "nonfinite_steps": float(not torch.isfinite(norm))}
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.model.device.type == "cuda" and self.config.bf16_autocast:
+            return torch.autocast("cuda", dtype=torch.bfloat16)
+        return nullcontext()
+

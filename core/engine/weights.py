@@ -1,0 +1,101 @@
+"""Hugging Face folders: read into a CausalLM, write back. Bits survive the round trip."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from core.engine.model import CausalLM, ModelConfig
+from core.hub import CheckpointError, resolve
+
+__all__ = ["CheckpointError", "eos_token_ids", "load", "load_config", "load_into", "resolve", "save"]
+
+
+def load_config(folder: Path) -> ModelConfig:
+    """The model's sizes from `folder`/config.json."""
+    from transformers import AutoConfig
+
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{path}: missing. A checkpoint folder holds config.json and *.safetensors; is this one complete?")
+    try:
+        return ModelConfig.from_hf(AutoConfig.from_pretrained(folder))
+    except (ValueError, KeyError, OSError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> CausalLM:
+    """Build the model of `folder` and read its weights."""
+    config = load_config(folder)
+    with torch.device("meta"):
+        model = CausalLM(config)
+    model.to_empty(device=device).to(dtype)
+    model.inv_freq = torch.tensor(config.inv_freq)
+    if config.tie_embeddings:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    load_into(model, folder)
+    return model
+
+
+def load_into(model: CausalLM, folder: Path) -> None:
+    """Copy the weights of `folder` into `model` in place, so that everything that holds the model sees them.
+
+    Raises CheckpointError before anything is changed when a tensor is missing, has another shape or cannot be read.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for path in _weight_files(folder):
+        try:
+            tensors.update(load_file(path))
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({error}). Delete it and copy or download it again.") from error
+    wanted = dict(model.named_parameters())
+    missing = sorted(wanted.keys() - tensors.keys())
+    if missing:
+        raise CheckpointError(f"{folder}: {len(missing)} tensors are missing, the first is {missing[0]}")
+    for name, parameter in wanted.items():
+        if tensors[name].shape != parameter.shape:
+            found, expected = tuple(tensors[name].shape), tuple(parameter.shape)
+            raise CheckpointError(f"{folder}: {name} has shape {found}, config.json says {expected}")
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(tensors[name])
+
+
+def save(model: CausalLM, folder: Path, like: Path) -> None:
+    """Write `model` as safetensors into `folder`, with config, tokenizer and chat template copied from `like`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in like.iterdir() if like != folder else ():
+        if path.is_file() and path.suffix in (".json", ".txt", ".jinja", ".model") and not path.name.endswith(".index.json"):
+            shutil.copyfile(path, folder / path.name)
+    tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def eos_token_ids(folder: Path) -> tuple[int, ...]:
+    """The ids that end a completion, from generation_config.json or else config.json."""
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        if path.is_file():
+            eos = json.loads(path.read_text()).get("eos_token_id")
+            if eos is not None:
+                return tuple(eos) if isinstance(eos, list) else (eos,)
+    return ()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+        absent = [path for path in files if not path.is_file()]
+        if absent:
+            raise CheckpointError(f"{absent[0]}: missing, although {index.name} lists it. Is the download complete?")
+        return files
+    single = folder / "model.safetensors"
+    if not single.is_file():
+        raise CheckpointError(f"{single}: missing. Only safetensors checkpoints are read; convert .bin files with save_pretrained.")
+    return [single]

@@ -1,0 +1,115 @@
+"""SGLang's wire: the bodies that the server reads, checked field by field, the reply of `/generate`, and errors.
+
+A field that is not implemented is refused unless it is off (null, false, 0, empty; 1 for `n` and `repetition_penalty`),
+so that a client never gets something else than it asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from core.policy.base import PolicyError
+from core.types import Completion, Sampling
+
+_OFF_AT_ONE = frozenset({"n", "repetition_penalty"})
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_what_is_off(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+
+        def is_off(name: str, value: Any) -> bool:
+            return name not in cls.model_fields and (not value or (name in _OFF_AT_ONE and value == 1))
+
+        return {name: value for name, value in data.items() if not is_off(name, value)}
+
+
+class SamplingParams(_Body):
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    max_new_tokens: int = 128
+    stop_token_ids: list[int] | None = None
+    sampling_seed: int | None = None
+    # These three shape the text alone; only the first has an effect here.
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    no_stop_trim: bool = False
+
+    def sampling(self) -> Sampling:
+        stops = tuple(self.stop_token_ids or ())
+        return Sampling(self.temperature, self.top_p, self.top_k, self.max_new_tokens, stops, self.sampling_seed)
+
+
+class Generate(_Body):
+    input_ids: list[int] | None = None
+    text: str | None = None
+    sampling_params: SamplingParams = SamplingParams()
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    stream: bool = False
+    rid: str | None = None
+
+
+class UpdateWeights(BaseModel):
+    """Options about how to load (`load_format`, `flush_cache`, ...) are ignored: there is one way, and it flushes."""
+
+    model_config = ConfigDict(protected_namespaces=())
+    model_path: str
+    weight_version: str | None = None
+
+
+class Abort(BaseModel):
+    rid: str | None = None
+    abort_all: bool = False
+
+
+def meta_info(completion: Completion, rid: str, prompt_tokens: int, *, with_logprobs: bool) -> dict[str, Any]:
+    meta: dict[str, Any] = {
+        "id": rid,
+        "finish_reason": {"type": completion.finish_reason},
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": len(completion.token_ids),
+        "cached_tokens": completion.cached_tokens,
+        "weight_version": completion.weight_version,
+    }
+    if with_logprobs:
+        pairs = zip(completion.logprobs, completion.token_ids, strict=True)
+        meta["output_token_logprobs"] = [[logprob, token_id, None] for logprob, token_id in pairs]
+        meta["input_token_logprobs"] = []
+    return meta
+
+
+class BadRequest(Exception):
+    """The client's mistake: 400, with a message that names the field."""
+
+
+@web.middleware
+async def errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ValidationError as error:
+        status, message = 400, _describe(error)
+    except BadRequest as error:
+        status, message = 400, str(error)
+    except PolicyError as error:
+        status, message = 400 if error.kind == "bad_request" else 500, str(error)
+    return web.json_response({"error": {"message": message}}, status=status)
+
+
+def _describe(error: ValidationError) -> str:
+    """The first error, as `field: what is wrong`."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    field = ".".join(map(str, first["loc"])) or "body"
+    return f"{field}: {'not implemented by this server' if first['type'] == 'extra_forbidden' else first['msg']}"

@@ -1,0 +1,25 @@
+"""Where a model lives: a local folder, or the hub's snapshot of an id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class CheckpointError(ValueError):
+    """A model folder that is missing, incomplete or corrupt; the message names the file and the fix."""
+
+
+def resolve(model: str | Path) -> Path:
+    """The local folder of `model`: the path itself, or the hub's snapshot of that id."""
+    folder = Path(model)
+    if folder.is_dir():
+        return folder
+    if len(folder.parts) != 2 or str(model).startswith((".", "/", "~")):
+        raise CheckpointError(f"{model}: no such folder. Give a folder with config.json or a hub id such as Qwen/Qwen2.5-7B-Instruct.")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise CheckpointError(f"{model}: neither a local folder nor reachable on the hub ({error})") from error

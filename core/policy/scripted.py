@@ -1,0 +1,66 @@
+"""A policy for tests: a function says what comes back, and every call is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from core.types import Completion, FinishReason, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One `generate` as the policy received it."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    session: str | None
+
+
+class ScriptedPolicy:
+    """Answers with `respond(prompt_ids, sampling)`: ids to return, or an exception to raise (returned or raised).
+
+    As a real policy would, it ends after the first stop id (`stop`) or after `max_new_tokens` ids (`length`); ids that
+    run out before either also end with `stop`. `latency` is in seconds. `calls` holds every call in order of arrival,
+    `cancelled` counts the calls that were given up while they waited.
+    """
+
+    def __init__(
+        self,
+        respond: Callable[[tuple[int, ...], Sampling], Sequence[int] | Exception],
+        *,
+        logprob: float = 0.0,
+        latency: float = 0.0,
+        weight_version: str = "0",
+    ):
+        self._respond = respond
+        self._logprob = logprob
+        self._latency = latency
+        self.weight_version = weight_version
+        self.calls: list[Call] = []
+        self.cancelled = 0
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        call = Call(tuple(prompt_ids), sampling, session)
+        self.calls.append(call)
+        try:
+            # Even without latency other coroutines get their turn, as they would during a real call.
+            await asyncio.sleep(self._latency)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        response = self._respond(call.prompt_ids, sampling)
+        if isinstance(response, Exception):
+            raise response
+        token_ids, finish_reason = _end(tuple(response), sampling)
+        return Completion(token_ids, (self._logprob,) * len(token_ids), finish_reason, self.weight_version)
+
+
+def _end(token_ids: tuple[int, ...], sampling: Sampling) -> tuple[tuple[int, ...], FinishReason]:
+    """The part of `token_ids` that a policy under `sampling` would have produced, and why it ended there."""
+    budget = token_ids[: sampling.max_new_tokens]
+    for position, token_id in enumerate(budget):
+        if token_id in sampling.stop_token_ids:
+            return budget[: position + 1], "stop"
+    return budget, "length" if len(token_ids) > len(budget) else "stop"

@@ -1,0 +1,31 @@
+"""`python -m core.report RUN_DIR`: rebuild summary.json, table.md and report.html, and print the summary."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from core.report.build import write_report
+from core.report.console import print_summary
+from core.report.run_folder import RunFolder
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m core.report", description=__doc__)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a folder that a run has left")
+    parser.add_argument("--data", help="data set of the headline table (default: the most evaluated one)")
+    options = parser.parse_args(arguments)
+    try:
+        folder = RunFolder(options.run_dir)
+        summary = write_report(folder, options.data)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print_summary(summary)
+    print(f"report: {folder.path / 'report.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Files that survive `kill -9`: atomic whole-file writes, and JSON lines that drop a torn last line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` by `text` in one step: a reader, or a crash, sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the rename itself must reach the disk too
+    finally:
+        os.close(directory)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Atomic, indented, strict JSON. Raises ValueError on NaN and infinities, which JSON has no word for."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Raises ValueError naming the file and the place when it is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); delete it and run again to rebuild it") from None
+
+
+def read_jsonl(path: Path) -> Iterator[Record]:
+    """The records of a JSON-lines file; none when it does not exist. An unfinished last line is skipped.
+
+    Raises ValueError naming file and line when a finished line is not a JSON object.
+    """
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}:{number} is not JSON ({error}); repair or delete that line") from None
+            if not isinstance(record, dict):
+                raise ValueError(f"{path}:{number} must be a JSON object; repair or delete that line")
+            yield record
+
+
+def jsonable(value: Any) -> Any:
+    """`value` with non-finite floats as None and mappings, sequences and tensor scalars as plain Python."""
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if hasattr(value, "item"):
+        return jsonable(value.item())
+    raise TypeError(f"{type(value).__name__} {value!r} cannot be written as JSON")
+
+
+class JsonlLog:
+    """Appends records to a JSON-lines file, one `write` per line, so a killed process tears at most the last one."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        drop_torn_line(path)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (lives as long as the log)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        line = json.dumps(jsonable(record), ensure_ascii=False, allow_nan=False)
+        self._file.write(line.encode("utf-8", errors="replace") + b"\n")
+
+    def records(self) -> list[Record]:
+        return list(read_jsonl(self.path))
+
+    def keep(self, wanted: Callable[[Record], bool]) -> int:
+        """Drop the records that are not `wanted`, atomically. Returns how many were dropped."""
+        records = self.records()
+        kept = [record for record in records if wanted(record)]
+        if len(kept) < len(records):
+            self._file.close()
+            write_text(self.path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
+        return len(records) - len(kept)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut whatever follows the last newline: a line that was being written when the process died."""
+    if not path.exists():
+        return
+    with open(path, "rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        position = end
+        while position > 0:
+            start = max(0, position - 65536)
+            file.seek(start)
+            newline = file.read(position - start).rfind(b"\n")
+            if newline >= 0:
+                position = start + newline + 1
+                break
+            position = start
+        if position < end:
+            file.truncate(position)

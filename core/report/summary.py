@@ -1,0 +1,154 @@
+"""summary.json: what a run folder holds, in one object that other programs can rely on.
+
+    {"method", "preset", "seeds": [0, 1, 2], "score": "official", "data": "niah_multikey_2",
+     "arms": {arm: {"7168": {"score": {"mean", "ci95": [low, high], "n"}, "official": {...}, "strict": {...}, "seeds",
+                             "turns_per_task", "tokens_per_task", "seconds_per_1k_tokens", "failures": {kind: count}}}},
+     "retention": {arm: r per turn}, "retention_fit": {arm: {...}}, "other_data": {data: {"arms", "retention", ...}},
+     "reward": {seed: {"first", "last"}}, "seconds": {stage: s}, "counts": {"failures": {kind: n}, "drift": {kind: n}},
+     "checkpoints": {seed: [paths inside the folder]}, "departures": [...]}
+
+`arms` is about the data set `data`; others of the same run are under `other_data`. `score` repeats `official`.
+Intervals and the fit are explained in core/report/stats.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from core.report.evaluation import EvalResult
+from core.report.files import Record
+from core.report.run_folder import RunFolder
+from core.report.stats import mean_ci, retention
+
+ARMS = ("trained", "untrained", "full-context", "empty-document")
+"""The order of the known arms; others follow by name."""
+
+REWARD_WINDOW = 10
+"""Steps averaged into the first and the last reward."""
+
+
+def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, Any]:
+    """Everything in the module docstring. `headline` names the data set of `arms`; by default the most evaluated one.
+
+    Raises ValueError when `headline` was not evaluated, or a file of the folder is broken.
+    """
+    by_data: dict[str, list[EvalResult]] = defaultdict(list)
+    for result in folder.evaluations():
+        by_data[result.data].append(result)
+    if headline is not None and headline not in by_data:
+        raise ValueError(f"{folder.path} has no evaluation of {headline!r}; it has: {', '.join(by_data) or 'none'}")
+    data = headline or max(by_data, key=lambda name: len(by_data[name]), default=None)
+    sections = {name: summarize(results) for name, results in by_data.items()}
+    empty: dict[str, Any] = {"arms": {}, "retention": {}, "retention_fit": {}}
+    metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
+    seconds = stage_seconds(record for records in metrics.values() for record in records)
+    if by_data:
+        seconds["evaluation"] = sum(result.seconds for results in by_data.values() for result in results)
+    return {
+        "method": folder.config.get("method"),
+        "preset": folder.config.get("preset"),
+        "seeds": folder.seeds or sorted({result.seed for results in by_data.values() for result in results}),
+        "score": "official",
+        "data": data,
+        **(sections[data] if data else empty),
+        "other_data": {name: section for name, section in sections.items() if name != data},
+        "reward": {str(seed): first_and_last_reward(records) for seed, records in metrics.items()},
+        "seconds": seconds,
+        "counts": {name: count_events(metrics.values(), name) for name in ("failures", "drift")},
+        "checkpoints": {str(seed): checkpoint_paths(folder, seed) for seed in folder.seeds},
+        "departures": folder.published["departures"],
+    }
+
+
+def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:
+    """`arms`, `retention` and `retention_fit` of the results of one data set."""
+    cells: dict[str, dict[int, list[EvalResult]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        cells[result.arm][result.length].append(result)
+    arms = {
+        arm: {str(length): _cell(cells[arm][length]) for length in sorted(cells[arm])}
+        for arm in sorted(cells, key=lambda arm: (ARMS.index(arm) if arm in ARMS else len(ARMS), arm))
+    }
+    fits = {arm: _fit(lengths) for arm, lengths in arms.items()}
+    return {
+        "arms": arms,
+        "retention": {arm: fit["per_turn"] for arm, fit in fits.items()},
+        "retention_fit": fits,
+    }
+
+
+def stage_seconds(records: Iterable[Record]) -> dict[str, float]:
+    """Sum of `seconds` by stage, over steps and seeds: time spent, whatever ran side by side or was repeated."""
+    total: dict[str, float] = defaultdict(float)
+    for record in records:
+        total[record["stage"]] += record.get("seconds") or 0.0
+    return {stage: value for stage, value in total.items() if value}
+
+
+def first_and_last_reward(records: Sequence[Record]) -> dict[str, float | None]:
+    """Mean training reward over the first and the last steps; None without any."""
+    rewards = [r["reward"] for r in records if r["stage"] == "train" and r.get("reward") is not None]
+    first, last = rewards[:REWARD_WINDOW], rewards[-REWARD_WINDOW:]
+    if not rewards:
+        return {"first": None, "last": None}
+    return {"first": sum(first) / len(first), "last": sum(last) / len(last)}
+
+
+def count_events(metrics: Iterable[Sequence[Record]], name: str) -> dict[str, int]:
+    """Sum a counted metric by kind over every record; a plain number is of the kind `total`."""
+    counts: Counter[str] = Counter()
+    for records in metrics:
+        for record in records:
+            value = record.get(name) or 0
+            counts.update(value if isinstance(value, Mapping) else {"total": value})
+    return {kind: int(count) for kind, count in counts.items() if count}
+
+
+def checkpoint_paths(folder: RunFolder, seed: int) -> list[str]:
+    """Checkpoint folders of a seed, relative to the run folder, step-9 before step-10."""
+    base = folder.checkpoints_path(seed)
+    entries = [entry for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
+    return [str(entry.relative_to(folder.path)) for entry in sorted(entries, key=_natural) if entry.name[0] != "."]
+
+
+def _cell(results: Sequence[EvalResult]) -> dict[str, Any]:
+    """One arm at one length, over its seeds."""
+    metrics = [name for name in results[0].scores if all(name in result.scores for result in results)]
+    estimates = {}
+    for metric in metrics:
+        estimate = mean_ci([result.scores[metric] for result in results])
+        estimates[metric] = {"mean": estimate.mean, "ci95": [estimate.low, estimate.high], "n": estimate.n}
+    tasks = sum(result.n for result in results)
+    tokens = sum(sum(result.document_tokens) for result in results)
+    failures: Counter[str] = Counter()
+    for result in results:
+        failures.update(result.failures)
+    return {
+        "score": estimates["official"],
+        **estimates,
+        "seeds": [result.seed for result in results],
+        "turns_per_task": sum(sum(result.turns) for result in results) / tasks,
+        "tokens_per_task": tokens / tasks,
+        "seconds_per_1k_tokens": 1000 * sum(result.seconds for result in results) / tokens if tokens else None,
+        "failures": dict(failures),
+    }
+
+
+def _fit(lengths: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    cells = list(lengths.values())
+    return asdict(
+        retention(
+            [cell["turns_per_task"] for cell in cells],
+            [cell["score"]["mean"] for cell in cells],
+            [cell["score"]["n"] for cell in cells],
+        )
+    )
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]

@@ -1,0 +1,117 @@
+"""Question-answering scores: the official ones and, beside each that can be gamed, a strict one.
+
+Official: SQuAD's normalisation, em and f1 as used by HotpotQA; MemAgent's `sub_em` (arXiv 2507.02259, its
+taskutils/memory_eval); RULER's `string_match_all` and `string_match_part` (arXiv 2404.06654, scripts/eval).
+The official `sub_em` accepts containment either way, so the prediction "the" (empty once normalised) scores 1 and
+"19" matches "1995"; RULER's matches are plain substrings, so "1995" contains "19". The strict forms ask for the whole
+answer, as whole words, inside a prediction that is not empty.
+
+All functions take and return one sample's values in 0..1; percentages are the caller's business.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without ASCII punctuation, English articles and surplus white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def em(prediction: str, answer: str) -> float:
+    """1 if both are equal once normalised."""
+    return float(normalize_answer(prediction) == normalize_answer(answer))
+
+
+def f1(prediction: str, answer: str) -> float:
+    """Harmonic mean of word precision and recall; yes/no answers count only as a whole."""
+    predicted, expected = normalize_answer(prediction), normalize_answer(answer)
+    if predicted != expected and not _CLOSED_ANSWERS.isdisjoint((predicted, expected)):
+        return 0.0
+    predicted_words, expected_words = predicted.split(), expected.split()
+    common = sum((Counter(predicted_words) & Counter(expected_words)).values())
+    if common == 0:
+        return 0.0
+    precision, recall = common / len(predicted_words), common / len(expected_words)
+    return 2 * precision * recall / (precision + recall)
+
+
+def sub_em(prediction: str, answer: str) -> float:
+    """MemAgent's official score: either contains the other once normalised."""
+    predicted, expected = normalize_answer(prediction), normalize_answer(answer)
+    return float(expected in predicted or predicted in expected)
+
+
+def strict_sub_em(prediction: str, answer: str) -> float:
+    """1 if the normalised prediction contains the normalised answer as whole words.
+
+    An answer that is nothing but articles and punctuation must be given letter by letter.
+    """
+    predicted, expected = normalize_answer(prediction), normalize_answer(answer)
+    if not expected:
+        return float(bool(answer.strip()) and prediction.strip().lower() == answer.strip().lower())
+    return float(f" {expected} " in f" {predicted} ")
+
+
+def string_match_all(prediction: str, answers: Sequence[str]) -> float:
+    """RULER's official score for needles, vt, cwe and fwe: the share of answers found, as substrings, any case."""
+    return _share(_contains, prediction, answers)
+
+
+def string_match_part(prediction: str, answers: Sequence[str]) -> float:
+    """RULER's official score for qa: 1 if any answer is found, as a substring, any case."""
+    return max_over(_contains, prediction, answers)
+
+
+def strict_string_match_all(prediction: str, answers: Sequence[str]) -> float:
+    """The share of answers found as whole words."""
+    return _share(_contains_words, prediction, answers)
+
+
+def strict_string_match_part(prediction: str, answers: Sequence[str]) -> float:
+    """1 if any answer is found as whole words."""
+    return max_over(_contains_words, prediction, answers)
+
+
+def max_over(score: Callable[[str, str], float], prediction: str, answers: Sequence[str]) -> float:
+    """The best score over all accepted answers."""
+    _check(answers)
+    return max(score(prediction, answer) for answer in answers)
+
+
+def extract_the_answer_is(response: str) -> str | None:
+    """MemAgent's official extraction: what follows the last "the answer is" (that case), without asterisks and final
+    full stops; None if the phrase is missing."""
+    _, phrase, answer = response.replace("*", "").rpartition("the answer is")
+    if not phrase:
+        return None
+    for special in ("<｜Assistant｜>", "<｜end▁of▁sentence｜>"):
+        answer = answer.replace(special, "")
+    return answer.strip().strip(".").strip()
+
+
+def _share(found: Callable[[str, str], float], prediction: str, answers: Sequence[str]) -> float:
+    _check(answers)
+    return sum(found(prediction, answer) for answer in answers) / len(answers)
+
+
+def _contains(prediction: str, answer: str) -> float:
+    return float(answer.lower() in prediction.lower())
+
+
+def _contains_words(prediction: str, answer: str) -> float:
+    answer = answer.strip().lower()
+    return float(bool(answer) and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", prediction.lower()) is not None)
+
+
+def _check(answers: Sequence[str]) -> None:
+    if not answers or isinstance(answers, str):
+        raise ValueError(f"answers must be a list with at least one answer, got {answers!r}")

@@ -1,0 +1,35 @@
+"""What a method is to the engines: a task becomes a Trajectory with a reward."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Protocol
+
+from core.policy.base import Roles
+from core.types import Sampling, Task, Trajectory
+
+
+class Method(Protocol):
+    """One agentic-RL method. The embedded engine and slime both call nothing but this."""
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        """Run one task to its end. `sampling` brings temperature, filters and seed; lengths are the method's own.
+
+        Raises:
+            RolloutError: this rollout cannot be had; it is counted under its kind and left out of the baseline.
+        """
+        ...
+
+
+class RolloutError(RuntimeError):
+    """A rollout that failed for a known reason; `kind` is its name in the failure counts."""
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(message)
+        self.kind = kind
+
+
+def derive_seed(*parts: object) -> int:
+    """A 63-bit seed from anything with a stable text, the same on every machine and in every process."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

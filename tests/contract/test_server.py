@@ -1,0 +1,329 @@
+"""The embedded server on SGLang's wire: what clients and slime's rollout send, what they get, and every refusal."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from core.engine.engine import Engine
+from core.engine.policy import EmbeddedPolicy
+from core.engine.server import Server, load_tokenizer, main
+
+CONTEXT = 2048
+LONG = {"input_ids": [1], "sampling_params": {"max_new_tokens": CONTEXT - 1}, "return_logprob": True}
+
+
+class Characters:
+    """A tokenizer of one id per character."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return "".join(chr(i) for i in ids)
+
+
+@pytest.fixture
+def engine(tiny_model: Path) -> Engine:
+    return Engine.from_pretrained(str(tiny_model), max_model_len=CONTEXT, kv_tokens=4 * CONTEXT)
+
+
+@pytest.fixture
+async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[TestClient[Any, Any]]:
+    server = Server(EmbeddedPolicy(engine, threaded=True), "tiny", tokenizer=getattr(request, "param", None))
+    client = TestClient(TestServer(server.app()), timeout=aiohttp.ClientTimeout(total=30))
+    await client.server.start_server(shutdown_timeout=0)
+    async with client:
+        yield client
+
+
+Client = TestClient[Any, Any]
+
+
+async def generate(client: Client, **body: Any) -> Any:
+    async with client.post("/generate", json=body) as response:
+        assert response.status == 200, await response.text()
+        return await response.json()
+
+
+async def running(client: Client, number: int) -> None:
+    """Wait until the server says that `number` requests run."""
+    async with asyncio.timeout(20):
+        while True:
+            async with client.get("/v1/loads", params={"include": "core"}) as response:
+                (load,) = (await response.json())["loads"]
+            if load["num_running_reqs"] + load["num_waiting_reqs"] == number:
+                return
+            await asyncio.sleep(0.005)
+
+
+async def test_a_reply_has_what_slime_reads(client: Client) -> None:
+    slime_params = {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "max_new_tokens": 5,
+        "stop": None,
+        "stop_token_ids": None,
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+        "spaces_between_special_tokens": False,
+        "repetition_penalty": 1.0,
+        "sampling_seed": 4,
+    }
+    reply = await generate(client, input_ids=[1, 2, 3], sampling_params=slime_params, return_logprob=True, rid="r1")
+    meta = reply["meta_info"]
+    assert meta["id"] == "r1"
+    assert meta["finish_reason"] == {"type": "length"}
+    assert (meta["prompt_tokens"], meta["completion_tokens"], meta["weight_version"]) == (3, 5, "0")
+    assert reply["output_ids"] == [token_id for _, token_id, _ in meta["output_token_logprobs"]]
+    assert all(logprob < 0 for logprob, _, _ in meta["output_token_logprobs"])
+
+
+async def test_logprobs_only_when_asked_for(client: Client) -> None:
+    reply = await generate(client, input_ids=[1], sampling_params={"max_new_tokens": 2})
+    assert len(reply["output_ids"]) == 2
+    assert "output_token_logprobs" not in reply["meta_info"]
+
+
+async def test_a_stream_is_one_event_and_done(client: Client) -> None:
+    async with client.post(
+        "/generate", json={"input_ids": [1], "sampling_params": {"max_new_tokens": 2}, "stream": True}
+    ) as response:
+        assert response.content_type == "text/event-stream"
+        events = re.findall(r"data: (.*)\n\n", await response.text())
+    assert len(json.loads(events[0])["output_ids"]) == 2
+    assert events[1:] == ["[DONE]"]
+
+
+@pytest.mark.parametrize("client", [Characters()], indirect=True)
+async def test_text_in_and_out_with_a_tokenizer(client: Client) -> None:
+    params = {"max_new_tokens": 4, "temperature": 0}
+    from_text = await generate(client, text="ab", sampling_params=params)
+    from_ids = await generate(client, input_ids=[97, 98], sampling_params=params)
+    assert from_text["output_ids"] == from_ids["output_ids"]
+    assert from_text["text"] == "".join(map(chr, from_ids["output_ids"]))
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({}, "input_ids: give either"),
+        ({"input_ids": [1], "text": "a"}, "input_ids: give either"),
+        ({"text": "a"}, "text: tiny has no tokenizer"),
+        ({"input_ids": []}, "input_ids: empty prompt"),
+        ({"input_ids": [128]}, "input_ids: ids must lie in"),
+        ({"input_ids": [-1]}, "input_ids: ids must lie in"),
+        ({"input_ids": [[1], [2]]}, "input_ids.0"),
+        ({"input_ids": ["1"]}, "input_ids.0"),
+        ({"input_ids": [True]}, "input_ids.0"),
+        ({"input_ids": [1.5]}, "input_ids.0"),
+        ({"input_ids": [1] * CONTEXT}, f"exceed the context of {CONTEXT}"),
+        ({"input_ids": [1], "sampling_params": {"max_new_tokens": CONTEXT}}, "max_new_tokens"),
+        ({"input_ids": [1], "sampling_params": {"max_new_tokens": 0}}, "max_new_tokens"),
+        ({"input_ids": [1], "sampling_params": {"max_new_tokens": "9"}}, "sampling_params.max_new_tokens"),
+        ({"input_ids": [1], "sampling_params": {"temperature": "hot"}}, "sampling_params.temperature"),
+        ({"input_ids": [1], "sampling_params": {"temperature": -1}}, "temperature"),
+        ({"input_ids": [1], "sampling_params": {"top_p": 0}}, "top_p"),
+        ({"input_ids": [1], "sampling_params": {"top_k": 0}}, "top_k"),
+        ({"input_ids": [1], "sampling_params": {"stop_token_ids": 7}}, "sampling_params.stop_token_ids"),
+        ({"input_ids": [1], "sampling_params": {"stop": ["</s>"]}}, "sampling_params.stop: not implemented"),
+        ({"input_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n: not implemented"),
+        ({"input_ids": [1], "sampling_params": [1]}, "sampling_params"),
+        ({"input_ids": [1], "image_data": "x"}, "image_data: not implemented"),
+        ({"input_ids": [1], "logprob_start_len": 0}, "logprob_start_len"),
+        ([1], "body"),
+    ],
+)
+async def test_a_bad_request_names_its_field(client: Client, body: Any, says: str) -> None:
+    async with client.post("/generate", json=body) as response:
+        assert response.status == 400
+        assert says in (await response.json())["error"]["message"]
+
+
+async def test_a_body_that_is_not_json(client: Client) -> None:
+    async with client.post("/generate", data=b'{"input_ids": [1') as response:
+        assert response.status == 400
+        assert "JSON" in (await response.json())["error"]["message"]
+
+
+async def test_a_prompt_beyond_aiohttps_default_body_limit_arrives(client: Client) -> None:
+    async with client.post("/generate", json={"input_ids": [1] * 1_000_000}) as response:
+        assert response.status == 400
+        assert "1000000 prompt tokens" in (await response.json())["error"]["message"]
+
+
+@pytest.mark.parametrize("order", [{"rid": "long"}, {"abort_all": True}])
+async def test_an_aborted_request_returns_what_it_has(client: Client, order: dict[str, Any]) -> None:
+    call = asyncio.create_task(generate(client, rid="long", **LONG))
+    await running(client, 1)
+    async with client.post("/abort_request", json=order) as response:
+        assert response.status == 200
+    meta = (await call)["meta_info"]
+    assert meta["finish_reason"]["type"] == "abort"
+    assert meta["completion_tokens"] == len(meta["output_token_logprobs"]) < CONTEXT - 1
+    await running(client, 0)
+
+
+async def test_aborting_an_unknown_rid_is_harmless_and_no_rid_is_an_error(client: Client) -> None:
+    async with client.post("/abort_request", json={"rid": "gone"}) as response:
+        assert response.status == 200
+    async with client.post("/abort_request", json={}) as response:
+        assert response.status == 400
+
+
+async def test_a_client_that_goes_away_aborts_its_request(client: Client, engine: Engine) -> None:
+    call = asyncio.create_task(generate(client, **LONG))
+    await running(client, 1)
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    await running(client, 0)
+    assert engine.stats().generated_tokens < CONTEXT - 1
+
+
+async def test_a_rid_in_use_is_refused(client: Client) -> None:
+    call = asyncio.create_task(generate(client, rid="twice", **LONG))
+    await running(client, 1)
+    async with client.post("/generate", json={"rid": "twice", **LONG}) as response:
+        assert response.status == 400
+        assert "twice" in (await response.json())["error"]["message"]
+    await running(client, 1)
+    call.cancel()
+
+
+async def test_update_weights_from_disk(client: Client, tiny_model: Path, other_tiny_model: Path) -> None:
+    ask = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 8, "temperature": 0}}
+    before = await generate(client, **ask)
+    async with client.post("/update_weights_from_disk", json={"model_path": str(tiny_model / "none")}) as response:
+        assert response.status == 400
+        assert str(tiny_model / "none") in (await response.json())["error"]["message"]
+    assert (await generate(client, **ask))["output_ids"] == before["output_ids"]
+
+    update = {"model_path": str(other_tiny_model), "weight_version": "v2", "load_format": None}
+    async with client.post("/update_weights_from_disk", json=update) as response:
+        assert (await response.json())["success"] is True
+    after = await generate(client, **ask)
+    assert after["output_ids"] != before["output_ids"]
+    assert after["meta_info"]["weight_version"] == "v2"
+    assert after["meta_info"]["cached_tokens"] == 0
+    async with client.get("/get_weight_version") as response:
+        assert (await response.json())["weight_version"] == "v2"
+    async with client.get("/model_info") as response:
+        assert (await response.json())["model_path"] == str(other_tiny_model)
+
+
+async def test_weights_change_under_a_running_request(client: Client, other_tiny_model: Path) -> None:
+    call = asyncio.create_task(generate(client, **LONG))
+    await running(client, 1)
+    update = {"model_path": str(other_tiny_model), "weight_version": "v2"}
+    async with client.post("/update_weights_from_disk", json=update) as response:
+        assert response.status == 200
+    async with client.post("/abort_request", json={"abort_all": True}):
+        pass
+    assert (await call)["meta_info"]["weight_version"] == "v2"
+
+
+async def test_flush_cache(client: Client) -> None:
+    ask = {"input_ids": list(range(64)), "sampling_params": {"max_new_tokens": 1}}
+    await generate(client, **ask)
+    assert (await generate(client, **ask))["meta_info"]["cached_tokens"] > 0
+    for flush in (client.get, client.post):
+        async with flush("/flush_cache") as response:
+            assert response.status == 200
+        assert (await generate(client, **ask))["meta_info"]["cached_tokens"] == 0
+
+
+async def test_health_and_information(client: Client) -> None:
+    for path in ("/health", "/health_generate"):
+        async with client.get(path) as response:
+            assert response.status == 200
+    for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info"):
+        async with client.get(path) as response:
+            info = await response.json()
+        assert (info["tp_size"], info["pp_size"], info["context_length"]) == (1, 1, CONTEXT)
+    async with client.get("/workers") as response:
+        (worker,) = (await response.json())["workers"]
+    assert worker["url"] == str(client.make_url("/")).rstrip("/")
+
+
+async def test_health_generate_fails_when_the_engine_fails(client: Client, engine: Engine) -> None:
+    def broken() -> Any:
+        raise RuntimeError("out of memory")
+
+    engine.step = broken  # type: ignore[method-assign]
+    async with client.get("/health_generate") as response:
+        assert response.status == 500
+        assert "out of memory" in (await response.json())["error"]["message"]
+
+
+def test_a_busy_port_is_named_with_the_fix(tiny_model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit) as caught:
+            main(["--model", str(tiny_model), "--port", str(port)])
+    assert (
+        caught.value.code == f"port {port} on 127.0.0.1 is in use: stop the other server, or choose another with --port"
+    )
+
+
+def test_a_missing_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--model", str(tmp_path / "none"), "--port", "0"])
+    assert str(tmp_path / "none") in str(caught.value.code)
+
+
+def test_a_folder_without_tokenizer_has_none(tiny_model: Path) -> None:
+    assert load_tokenizer(tiny_model) is None
+
+
+def test_the_command_serves_notices_a_lost_client_and_stops(tiny_model: Path) -> None:
+    command = [sys.executable, "-m", "core.engine.server", "--model", str(tiny_model), "--port", "0", "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            address = re.search(r"http://(127\.0\.0\.1:\d+)", line)
+            assert address is not None, line
+
+            def post(max_new_tokens: int) -> http.client.HTTPConnection:
+                connection = http.client.HTTPConnection(address[1], timeout=60)
+                body = {"input_ids": [1], "sampling_params": {"max_new_tokens": max_new_tokens}}
+                connection.request("POST", "/generate", json.dumps(body))
+                return connection
+
+            def busy() -> bool:
+                with urllib.request.urlopen(f"{address[0]}/v1/loads", timeout=60) as response:
+                    return json.load(response)["loads"][0]["num_running_reqs"] > 0
+
+            started = time.perf_counter()
+            assert len(json.load(post(200).getresponse())["output_ids"]) == 200
+            time_of_200 = time.perf_counter() - started
+
+            lost = post(4000)
+            while not busy():
+                time.sleep(0.01)
+            lost.close()
+            closed = time.perf_counter()
+            while busy():
+                time.sleep(0.01)
+            assert time.perf_counter() - closed < 8 * time_of_200  # to the end it would have taken 20 times as long
+
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()

@@ -1,0 +1,404 @@
+"""Writes slime.json: what slime's own code answers on small inputs, for test_slime_numbers.py to compare with.
+
+    SLIME_ROOT=<checkout of github.com/THUDM/slime> python tests/golden/algorithms/make_golden.py [--check]
+
+Runs on a CPU. The packages that slime imports beside torch are replaced by stand-ins; every number comes from slime's
+functions. `--check` writes nothing and fails if the stored numbers differ from slime's by more than float32 rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from itertools import chain, product
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock, patch
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # slime compiles its losses; the first call would take a minute
+
+import torch
+
+GOLDEN = Path(__file__).with_name("slime.json")
+VOCABULARY = 5
+STATS = (
+    "pg_loss",
+    "entropy_loss",
+    "pg_clipfrac",
+    "ppo_kl",
+    "kl_loss",
+    "tis",
+    "tis_clipfrac",
+    "train_rollout_logprob_abs_diff",
+)
+
+# Optional: the sampling temperature (1), the micro-batches of row indices (all rows in one).
+GRPO_CASES: list[dict[str, Any]] = [
+    {"name": "plain", "unit": "rollout", "config": {}},
+    {"name": "clip_higher", "unit": "rollout", "config": {"clip_low": 0.1, "clip_high": 0.3}},
+    {"name": "dual_clip", "unit": "rollout", "config": {"dual_clip": 1.2}},
+    {"name": "k1", "unit": "rollout", "config": {"kl_coef": 0.1, "kl_kind": "k1"}},
+    {"name": "k2", "unit": "rollout", "config": {"kl_coef": 0.1, "kl_kind": "k2"}},
+    {"name": "k3", "unit": "rollout", "config": {"kl_coef": 0.1, "kl_kind": "k3"}},
+    {"name": "low_var_kl", "unit": "rollout", "config": {"kl_coef": 0.1}},
+    {"name": "entropy", "unit": "rollout", "config": {"entropy_coef": 0.05}},
+    {"name": "tis_clamp", "unit": "rollout", "config": {"tis": [0.7, 1.3]}},
+    {"name": "tis_mask", "unit": "rollout", "config": {"tis": [0.7, 1.3], "tis_mode": "mask"}},
+    {"name": "temperature", "unit": "rollout", "config": {"kl_coef": 0.1, "entropy_coef": 0.05}, "temperature": 0.7},
+    {
+        "name": "micro_batches",
+        "unit": "rollout",
+        "config": {"kl_coef": 0.1},
+        "micro_batches": [[4, 0], [2, 5], [1, 6, 3]],
+    },
+    {"name": "turn", "unit": "turn", "config": {"kl_coef": 0.1, "tis": [0.0, 1.3]}},
+    {"name": "token", "unit": "token", "config": {"kl_coef": 0.1, "tis": [0.0, 1.3]}},
+    {
+        "name": "token_micro_batches",
+        "unit": "token",
+        "config": {"dual_clip": 3.0},
+        "micro_batches": [[4, 0], [2, 5, 1, 6]],
+    },
+    {
+        "name": "everything",
+        "unit": "rollout",
+        "config": {
+            "clip_low": 0.1,
+            "clip_high": 0.3,
+            "dual_clip": 1.2,
+            "kl_coef": 0.1,
+            "entropy_coef": 0.05,
+            "tis": [0.7, 1.3],
+        },
+        "temperature": 1.3,
+    },
+]
+
+
+class StandIn(ModuleType):
+    """A module without content: every public name is a mock, the same at each look."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        mock = MagicMock(name=f"{self.__name__}.{name}")
+        setattr(self, name, mock)
+        return mock
+
+
+class StandInImporter(MetaPathFinder, Loader):
+    """Imports a StandIn for everything under the packages that slime wants and these numbers do not need."""
+
+    packages = ("megatron", "ray", "sglang", "sglang_router", "mbridge", "httpx", "transformers", "wandb")
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] in self.packages else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+class Slime:
+    """slime's functions, imported from a checkout."""
+
+    def __init__(self, root: Path):
+        sys.path.insert(0, str(root))
+        sys.meta_path.insert(0, StandInImporter())
+        import ray
+
+        ray.remote = lambda cls: cls  # type: ignore[assignment]
+        from megatron.core import mpu
+
+        mpu.get_context_parallel_world_size = lambda: 1
+        mpu.get_data_parallel_world_size = lambda with_context_parallel: 1
+        mpu.get_tensor_model_parallel_group = lambda: None
+
+        from slime.backends.megatron_utils import loss
+        from slime.ray.rollout import RolloutManager
+        from slime.utils import ppo_utils
+        from slime.utils.types import Sample
+
+        self.loss, self.ppo_utils, self.manager, self.sample = loss, ppo_utils, RolloutManager, Sample
+        self.commit = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    def advantages(self, groups: list[list[float]], std_norm: bool) -> list[float]:
+        """One batch of equal groups, through the rollout manager's reward post-processing."""
+        size = len(groups[0])
+        args = SimpleNamespace(
+            advantage_estimator="grpo",
+            rewards_normalization=True,
+            grpo_std_normalization=std_norm and size > 1,  # what slime's argument check does to a group of one
+            n_samples_per_prompt=size,
+            rollout_batch_size=len(groups),
+            reward_key=None,
+        )
+        samples = [self.sample(reward=reward) for group in groups for reward in group]
+        manager = SimpleNamespace(args=args, custom_reward_post_process_func=None)
+        return self.manager._post_process_rewards(manager, samples)[1]
+
+    def loss_args(self, case: dict[str, Any]) -> SimpleNamespace:
+        config = case["config"]
+        tis_low, tis_high = config.get("tis", (None, None))
+        mask = config.get("tis_mode") == "mask"
+        return SimpleNamespace(
+            loss_type="policy_loss",
+            advantage_estimator="grpo",
+            eps_clip=config.get("clip_low", 0.2),
+            eps_clip_high=config.get("clip_high", 0.2),
+            eps_clip_c=config.get("dual_clip"),
+            use_kl_loss=True,
+            kl_loss_coef=config.get("kl_coef", 0.0),
+            kl_loss_type=config.get("kl_kind", "low_var_kl"),
+            use_unbiased_kl=False,
+            entropy_coef=config.get("entropy_coef", 0.0),
+            use_tis="tis" in config,
+            tis_clip_low=tis_low,
+            tis_clip=tis_high,
+            custom_tis_function_path="slime.backends.megatron_utils.loss.icepop_function" if mask else None,
+            get_mismatch_metrics=False,
+            use_opsm=False,
+            use_rollout_logprobs=False,
+            calculate_per_token_loss=case["unit"] == "token",
+            rollout_temperature=case.get("temperature", 1.0),
+            rollout_top_p=1.0,
+            log_probs_chunk_size=-1,
+            allgather_cp=False,
+            recompute_loss_function=False,
+        )
+
+
+def kl_numbers(slime: Slime) -> dict[str, Any]:
+    x = [-30.0, -20.0, -5.0, -2.625, -2.5, -1.0, -0.125, -0.0078125, 0.0, 0.0078125, 0.125, 1.0, 5.0, 10.5, 12.0, 30.0]
+    numbers: dict[str, Any] = {"x": x}
+    for kind in ("k1", "k2", "k3", "low_var_kl"):
+        log_ratio = torch.tensor(x, requires_grad=True)
+        kl = slime.ppo_utils.compute_approx_kl(log_ratio, torch.zeros(len(x)), kind)
+        kl.sum().backward()
+        numbers[kind] = {"value": kl.tolist(), "grad": gradient(log_ratio, len(x))}
+    return numbers
+
+
+def policy_loss_numbers(slime: Slime) -> dict[str, Any]:
+    log_ratio = [-3.0, -0.5, -0.25, -0.2, -0.125, -0.0625, 0.0, 0.0625, 0.125, 0.2, 0.25, 0.5, 1.0, 1.25, 3.0]
+    bounds = [(0.2, 0.2, None), (0.2, 0.3, None), (0.1, 0.05, None), (1.0, 4.0, None), (0.2, 0.2, 3.0), (0.2, 0.3, 1.5)]
+    cases = []
+    for (low, high, dual), advantage in product(bounds, (-2.0, -0.1, 0.0, 1.5)):
+        x = torch.tensor(log_ratio, requires_grad=True)
+        loss, clipped = slime.ppo_utils.compute_policy_loss(-x, torch.full((len(x),), advantage), low, high, dual)
+        loss.sum().backward()
+        case = {"config": {"clip_low": low, "clip_high": high, "dual_clip": dual}, "advantage": advantage}
+        cases.append(case | {"value": loss.tolist(), "grad": gradient(x, len(x)), "clipped": clipped.tolist()})
+    return {"log_ratio": log_ratio, "cases": cases}
+
+
+def tis_numbers(slime: Slime) -> dict[str, Any]:
+    log_ratio = [-5.0, -1.0, -0.5, -0.1, 0.0, 0.1, 0.5, 0.65, 0.75, 1.0, 5.0]
+    x = torch.tensor(log_ratio)
+    functions = {"clamp": slime.loss.vanilla_tis_function, "mask": slime.loss.icepop_function}
+    cases = []
+    for low, high in ((0.0, 2.0), (0.5, 2.0), (0.5, 5.0)):
+        for mode, function in functions.items():
+            weights, _, _ = function(
+                SimpleNamespace(tis_clip_low=low, tis_clip=high),
+                pg_loss=torch.ones_like(x),
+                train_log_probs=[x],
+                rollout_log_probs=[torch.zeros_like(x)],
+                loss_masks=[torch.ones_like(x)],
+            )
+            cases.append({"low": low, "high": high, "mode": mode, "weights": weights.tolist()})
+    return {"log_ratio": log_ratio, "cases": cases}
+
+
+def advantage_numbers(slime: Slime) -> list[dict[str, Any]]:
+    batches = [
+        [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]],
+        [[0.25, -1.5, 3.0], [10.0, 10.5, 9.0]],
+        [[1.0, 1.0, 1.0, 1.0]],
+        [[0.7]],
+        [[1.0, 0.0]],
+    ]
+    return [
+        {"groups": groups, "std_norm": std_norm, "advantages": slime.advantages(groups, std_norm)}
+        for groups in batches
+        for std_norm in (True, False)
+    ]
+
+
+def make_rows() -> list[dict[str, Any]]:
+    """Three rollouts of 1, 3 and 3 rows; masks with holes, and one row without a trained token (index 3).
+
+    `logits` are those that predict each response token.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(0, "1111"), (1, "101"), (1, "11111"), (1, "00"), (2, "11"), (2, "0110"), (2, "111")]
+    advantages = {0: 1.1, 1: -0.8, 2: -0.3}
+    rows = []
+    for rollout_id, mask in shapes:
+        length = len(mask)
+        tokens = torch.randint(VOCABULARY, (2 + length,), generator=generator)
+        logits = torch.randn(length, VOCABULARY, generator=generator)
+        noise = torch.randn(3, length, generator=generator)
+        logprobs = logits.log_softmax(-1).gather(-1, tokens[2:, None]).squeeze(-1)
+        old = logprobs + 0.4 * noise[0]
+        rollout = old + 0.4 * noise[1]
+        reference = logprobs + 0.8 * noise[2]
+        reference[-1] += 4.0 if rollout_id == 0 else 0.0  # KL beyond the clamp of low_var_kl
+        row: dict[str, Any] = {
+            "rollout_id": rollout_id,
+            "tokens": tokens.tolist(),
+            "loss_mask": [int(bit) for bit in mask],
+        }
+        row["advantage"] = advantages[rollout_id]
+        for name, x in (("logits", logits), ("old", old), ("rollout", rollout), ("reference", reference)):
+            row[name] = (x * 1024).round().div(1024).tolist()  # short to write, exact in float32
+        rows.append(row)
+    return rows
+
+
+def grpo_numbers(slime: Slime, rows: list[dict[str, Any]], case: dict[str, Any]) -> dict[str, Any]:
+    """Loss, statistics and gradients of one optimizer step, as Megatron would add up its micro-batches.
+
+    slime counts rows without a trained token as a part under `turn` and as one token under `token`; there it gets none.
+    """
+    per_token, per_rollout = case["unit"] == "token", case["unit"] == "rollout"
+    kept = [index for index, row in enumerate(rows) if per_rollout or any(row["loss_mask"])]
+    micro_batches = case.get("micro_batches", [kept])
+    order = list(chain.from_iterable(micro_batches))
+    assert sorted(order) == kept
+    parts = len({row["rollout_id"] for row in rows}) if per_rollout else len(kept)
+    args = slime.loss_args(case)
+    logits = {index: torch.tensor(rows[index]["logits"], requires_grad=True) for index in kept}
+    logprobs: list[torch.Tensor] = []
+    compute = slime.loss.get_log_probs_and_entropy
+
+    def compute_and_hold(*args: Any, **kwargs: Any) -> Any:
+        empty, result = compute(*args, **kwargs)
+        for x in result["log_probs"]:
+            x.retain_grad()
+        logprobs.extend(result["log_probs"])
+        return empty, result
+
+    loss, normalizer, stats = torch.zeros(()), 0.0, dict.fromkeys(STATS, 0.0)
+    with patch.object(slime.loss, "get_log_probs_and_entropy", compute_and_hold):
+        for indices in micro_batches:
+            scaled, tokens, log = slime.loss.loss_function(
+                args,
+                to_batch([rows[index] for index in indices], rows if per_rollout else None),
+                len(micro_batches),
+                parts,
+                torch.cat([with_prompt(logits[index]) for index in indices])[None],
+            )
+            loss = loss + (scaled if per_token else scaled / len(micro_batches))
+            normalizer += float(tokens) if per_token else 0.0
+            for name, value in zip(log["keys"], log["values"][1:].tolist(), strict=True):
+                if name in stats:
+                    stats[name] += value
+    if per_token:
+        loss = loss / normalizer
+    loss.backward()
+    count = normalizer if per_token else parts
+    row_logprobs = dict(zip(order, logprobs, strict=True))
+    if "tis" not in case["config"]:
+        del stats["tis"], stats["tis_clipfrac"]
+    return {
+        "loss": loss.item(),
+        "stats": {name: value / count for name, value in stats.items()},
+        "grad_logprobs": [gradient(row_logprobs.get(index), len(row["old"])) for index, row in enumerate(rows)],
+        "grad_logits": [gradient(logits.get(index), len(row["old"]), VOCABULARY) for index, row in enumerate(rows)],
+    }
+
+
+def with_prompt(logits: torch.Tensor) -> torch.Tensor:
+    """All positions of a row with two prompt tokens; those that predict no response token are zero."""
+    zeros = torch.zeros(1, VOCABULARY)
+    return torch.cat([zeros, logits, zeros])
+
+
+def to_batch(rows: list[dict[str, Any]], siblings: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """slime's micro-batch of `rows`; `siblings` are all rows of the step if rollouts are the unit, else None."""
+
+    def rollout_mask_sum(rollout_id: int) -> torch.Tensor:
+        return torch.tensor(sum(sum(row["loss_mask"]) for row in siblings or () if row["rollout_id"] == rollout_id))
+
+    def column(name: str) -> list[torch.Tensor]:
+        return [torch.tensor(row[name]) for row in rows]
+
+    return {
+        "unconcat_tokens": column("tokens"),
+        "total_lengths": [len(row["tokens"]) for row in rows],
+        "response_lengths": [len(row["old"]) for row in rows],
+        "loss_masks": [mask.float() for mask in column("loss_mask")],
+        "advantages": [torch.full((len(row["old"]),), row["advantage"]) for row in rows],
+        "log_probs": column("old"),
+        "rollout_log_probs": column("rollout"),
+        "ref_log_probs": column("reference"),
+        "rollout_mask_sums": [rollout_mask_sum(row["rollout_id"]) for row in rows] if siblings else None,
+    }
+
+
+def gradient(x: torch.Tensor | None, *shape: int) -> Any:
+    return (torch.zeros(shape) if x is None or x.grad is None else x.grad).tolist()
+
+
+def make(root: Path) -> dict[str, Any]:
+    slime = Slime(root)
+    rows = make_rows()
+    return {
+        "slime": slime.commit,
+        "torch": torch.__version__,
+        "kl": kl_numbers(slime),
+        "policy_loss": policy_loss_numbers(slime),
+        "tis": tis_numbers(slime),
+        "advantages": advantage_numbers(slime),
+        "grpo": {"rows": rows, "cases": [case | {"expected": grpo_numbers(slime, rows, case)} for case in GRPO_CASES]},
+    }
+
+
+def difference(ours: Any, theirs: Any, path: str = "") -> str | None:
+    """Where two trees of numbers first differ by more than float32 rounding; None if nowhere."""
+    if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
+        children = [(ours[key], theirs[key], f"{path}/{key}") for key in ours]
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        children = [(a, b, f"{path}/{index}") for index, (a, b) in enumerate(zip(ours, theirs, strict=True))]
+    elif isinstance(ours, float) and isinstance(theirs, float):
+        return None if math.isclose(ours, theirs, rel_tol=1e-6, abs_tol=1e-6) else f"{path}: {ours} != {theirs}"
+    else:
+        return None if ours == theirs else f"{path}: {ours!r} != {theirs!r}"
+    return next(filter(None, (difference(*child) for child in children)), None)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the stored numbers instead of writing them")
+    check = parser.parse_args().check
+    root = os.environ.get("SLIME_ROOT")
+    if not root:
+        print("nothing done: set SLIME_ROOT to a checkout of slime")
+        return 0
+    numbers = json.loads(json.dumps(make(Path(root))))
+    if not check:
+        GOLDEN.write_text(json.dumps(numbers, separators=(",", ":")) + "\n")
+        return 0
+    stored = json.loads(GOLDEN.read_text())
+    for versions in (numbers, stored):
+        del versions["slime"], versions["torch"]
+    found = difference(stored, numbers)
+    if found:
+        print(f"{GOLDEN.name} differs from slime: {found}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

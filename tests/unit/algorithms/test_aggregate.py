@@ -1,0 +1,85 @@
+"""Row scales: each unit's parts weigh the same, and how a rollout is cut into rows does not matter to `rollout`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.algorithms.aggregate import LOSS_UNITS, LossUnit, row_scales
+from core.types import Row
+
+
+def make_row(rollout_id: int, mask: list[int]) -> Row:
+    return Row(
+        tokens=(7,) * (len(mask) + 2),
+        loss_mask=tuple(mask),
+        logprobs=(-1.0,) * len(mask),
+        advantage=0.0,
+        rollout_id=rollout_id,
+    )
+
+
+rows = st.builds(make_row, st.integers(0, 4), st.lists(st.integers(0, 1), max_size=6))
+batches = st.lists(rows, max_size=10)
+
+
+def weights(batch: list[Row], unit: LossUnit) -> list[float]:
+    """Total weight of each row's tokens in the loss of the batch."""
+    return [scale * row.trained_tokens for scale, row in zip(row_scales(batch, unit), batch, strict=True)]
+
+
+@pytest.mark.parametrize("unit", LOSS_UNITS)
+@settings(deadline=None)
+@given(batch=batches)
+def test_weights_add_up_to_one_and_empty_rows_weigh_nothing(unit: LossUnit, batch: list[Row]) -> None:
+    scales = row_scales(batch, unit)
+    assert all((scale > 0) == (row.trained_tokens > 0) for scale, row in zip(scales, batch, strict=True))
+    assert sum(weights(batch, unit)) == pytest.approx(1 if any(row.trained_tokens for row in batch) else 0)
+
+
+@settings(deadline=None)
+@given(batches)
+def test_each_part_weighs_the_same(batch: list[Row]) -> None:
+    per_rollout: defaultdict[int, float] = defaultdict(float)
+    for row, weight in zip(batch, weights(batch, "rollout"), strict=True):
+        per_rollout[row.rollout_id] += weight
+    trained_rollouts = {row.rollout_id for row in batch if row.trained_tokens}
+    assert [per_rollout[r] for r in trained_rollouts] == pytest.approx(
+        [1 / max(len(trained_rollouts), 1)] * len(trained_rollouts)
+    )
+
+    trained_rows = [w for w in weights(batch, "turn") if w]
+    assert trained_rows == pytest.approx([1 / max(len(trained_rows), 1)] * len(trained_rows))
+
+    assert len({scale for scale in row_scales(batch, "token") if scale}) <= 1
+
+
+@settings(deadline=None)
+@given(batches, st.data())
+def test_cutting_a_rollout_into_more_rows_keeps_the_scale_of_its_tokens(batch: list[Row], data: st.DataObject) -> None:
+    cuts = [data.draw(st.integers(0, len(row.loss_mask))) for row in batch]
+    pieces = [
+        make_row(row.rollout_id, list(part))
+        for row, cut in zip(batch, cuts, strict=True)
+        for part in (row.loss_mask[:cut], row.loss_mask[cut:])
+    ]
+    for unit in ("rollout", "token"):
+        whole, cut_scales = row_scales(batch, unit), row_scales(pieces, unit)
+        for index, piece in enumerate(pieces):
+            if piece.trained_tokens:
+                assert cut_scales[index] == pytest.approx(whole[index // 2])
+
+
+def test_numbers_by_hand() -> None:
+    batch = [make_row(0, [1, 1]), make_row(0, [1, 0, 1]), make_row(1, [1]), make_row(2, [0])]
+    assert row_scales(batch, "rollout") == [1 / 8, 1 / 8, 1 / 2, 0]
+    assert row_scales(batch, "turn") == [1 / 6, 1 / 6, 1 / 3, 0]
+    assert row_scales(batch, "token") == [1 / 5, 1 / 5, 1 / 5, 0]
+
+
+def test_unknown_unit_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="known: rollout, turn, token"):
+        row_scales([], "sample")  # type: ignore[arg-type]

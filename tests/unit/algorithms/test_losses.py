@@ -1,0 +1,71 @@
+"""Clipped policy loss and importance weights, token by token. Their numbers are in tests/golden/algorithms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from core.algorithms.losses import clipped_policy_loss, tis_weights
+
+log_ratios = st.floats(-5, 5)
+advantages = st.floats(-3, 3)
+
+
+def loss_and_grad(log_ratio: float, advantage: float, dual_clip: float | None = None) -> tuple[float, float, float]:
+    x = torch.tensor([log_ratio], dtype=torch.float64, requires_grad=True)
+    loss, clipped = clipped_policy_loss(
+        x, torch.zeros_like(x), torch.full_like(x, advantage), clip_low=0.2, clip_high=0.3, dual_clip=dual_clip
+    )
+    loss.sum().backward()
+    assert x.grad is not None
+    return loss.item(), clipped.item(), x.grad.item()
+
+
+@settings(deadline=None)
+@given(log_ratios, advantages)
+def test_clipping_only_ever_raises_the_loss_and_stops_the_gradient(log_ratio: float, advantage: float) -> None:
+    loss, clipped, grad = loss_and_grad(log_ratio, advantage)
+    unclipped = -advantage * torch.tensor(log_ratio, dtype=torch.float64).exp().item()
+    assert loss >= unclipped
+    assert clipped == (loss > unclipped)
+    assert grad == (0 if clipped else pytest.approx(unclipped))
+
+
+@settings(deadline=None)
+@given(log_ratios, advantages)
+def test_dual_clip_bounds_the_loss_of_negative_advantages_alone(log_ratio: float, advantage: float) -> None:
+    loss, _, _ = loss_and_grad(log_ratio, advantage)
+    dual, _, grad = loss_and_grad(log_ratio, advantage, dual_clip=3.0)
+    assert dual == pytest.approx(min(loss, -3 * advantage) if advantage < 0 else loss)
+    if dual < loss:
+        assert grad == 0
+
+
+def test_on_policy_gradient_is_minus_the_advantage_even_if_old_is_the_same_tensor() -> None:
+    logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
+    loss, clipped = clipped_policy_loss(
+        logprobs, logprobs, torch.tensor([0.5, -1.5]), clip_low=0.2, clip_high=0.2, dual_clip=3.0
+    )
+    loss.sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [-0.5, 1.5]
+    assert not clipped.any()
+
+
+def weights(mode: str) -> Tensor:
+    old = torch.tensor([0.1, 0.5, 1.0, 2.0, 9.0]).log().requires_grad_()
+    return tis_weights(old, torch.zeros(5), low=0.5, high=2.0, mode=mode)  # type: ignore[arg-type]
+
+
+def test_tis_clamps_and_icepop_drops() -> None:
+    torch.testing.assert_close(weights("clamp"), torch.tensor([0.5, 0.5, 1.0, 2.0, 2.0]))
+    torch.testing.assert_close(weights("mask"), torch.tensor([0.0, 0.5, 1.0, 2.0, 0.0]))
+    assert not weights("clamp").requires_grad
+
+
+def test_unknown_tis_mode_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="known: clamp, mask"):
+        weights("truncate")

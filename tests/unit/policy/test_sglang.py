@@ -1,0 +1,301 @@
+"""SGLangPolicy against a real loopback server that misbehaves in each way a server can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer, unused_port
+
+from core.policy.base import PolicyError
+from core.policy.sglang import SGLangPolicy
+from core.types import Completion, Sampling
+
+pytestmark = pytest.mark.asyncio
+
+PROMPT = [5, 6, 7]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def reply(
+    ids: list[Any], finish: str = "stop", *, logprobs: list[Any] | None = None, **meta: Any
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """A handler that answers as SGLang does; `meta` overrides fields of meta_info, None removes one."""
+    logprobs = [-0.5] * len(ids) if logprobs is None else logprobs
+    meta_info = {
+        "finish_reason": {"type": finish},
+        "completion_tokens": len(ids),
+        "output_token_logprobs": [[lp, i, None] for lp, i in zip(logprobs, ids, strict=True)],
+        "cached_tokens": 2,
+        "weight_version": "7",
+    } | meta
+    body = {"text": "", "meta_info": {name: value for name, value in meta_info.items() if value is not None}}
+
+    async def handle(_: web.Request) -> web.Response:
+        return web.json_response(body)
+
+    return handle
+
+
+def status(code: int) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        return web.json_response({"error": {"message": "as told"}}, status=code)
+
+    return handle
+
+
+async def hang(_: web.Request) -> web.Response:
+    await asyncio.sleep(30)
+    raise AssertionError("nobody waited for less than 30 s")
+
+
+async def truncated_json(_: web.Request) -> web.Response:
+    return web.Response(body=b'{"meta_info": {"finish', content_type="application/json")
+
+
+async def disconnect(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+class Worker:
+    """An SGLang worker that answers its n-th /generate with its n-th handler (the last one from then on)."""
+
+    def __init__(self, *handlers: Handler):
+        self.handlers = handlers
+        self.payloads: list[dict[str, Any]] = []
+        self.headers: list[Any] = []
+        self.aborted: list[str] = []
+        self.arrived = asyncio.Event()
+        self.app = web.Application()
+        self.app.router.add_post("/generate", self._generate)
+        self.app.router.add_post("/abort_request", self._abort)
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        self.payloads.append(json.loads(await request.read()))
+        self.headers.append(request.headers)
+        self.arrived.set()
+        return await self.handlers[min(len(self.payloads), len(self.handlers)) - 1](request)
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        self.aborted.append((await request.json())["rid"])
+        return web.Response()
+
+
+@asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[str]:
+    server = TestServer(app)
+    await server.start_server(shutdown_timeout=0)
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        await server.close()
+
+
+async def ask(
+    worker: Worker, sampling: Sampling | None = None, session: str | None = None, **options: Any
+) -> Completion:
+    async with serving(worker.app) as url, SGLangPolicy(url, backoff_s=0.01, **options) as policy:
+        return await policy.generate(PROMPT, sampling or Sampling(max_new_tokens=4), session)
+
+
+async def failure(worker: Worker, **options: Any) -> PolicyError:
+    with pytest.raises(PolicyError) as caught:
+        await ask(worker, **options)
+    return caught.value
+
+
+async def test_request_and_reply() -> None:
+    worker = Worker(reply([9, 3], logprobs=[-0.25, 0]))
+    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=20, max_new_tokens=4, stop_token_ids=(3,), seed=11)
+    completion = await ask(worker, sampling, session="s1")
+    assert completion == Completion((9, 3), (-0.25, 0.0), "stop", "7", 2)
+    (payload,) = worker.payloads
+    assert len(payload.pop("rid")) == 32
+    assert payload == {
+        "input_ids": PROMPT,
+        "return_logprob": True,
+        "sampling_params": {
+            "temperature": 0.7,
+            "top_p": 0.9,
+            "top_k": 20,
+            "max_new_tokens": 4,
+            "stop_token_ids": [3],
+            "sampling_seed": 11,
+            "no_stop_trim": True,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+        },
+    }
+    assert worker.headers[0]["X-SMG-Routing-Key"] == "s1"
+
+
+async def test_no_seed_and_no_session_are_not_sent() -> None:
+    worker = Worker(reply([1]))
+    await ask(worker)
+    assert "sampling_seed" not in worker.payloads[0]["sampling_params"]
+    assert "X-SMG-Routing-Key" not in worker.headers[0]
+
+
+@pytest.mark.parametrize("first", [status(500), status(503), disconnect])
+async def test_server_errors_and_lost_connections_are_retried_under_a_new_rid(first: Handler) -> None:
+    worker = Worker(first, reply([1]))
+    assert (await ask(worker)).token_ids == (1,)
+    first_rid, second_rid = (payload["rid"] for payload in worker.payloads)
+    assert first_rid != second_rid
+    assert worker.aborted == [first_rid]
+
+
+async def test_retries_are_bounded() -> None:
+    worker = Worker(status(500))
+    assert (await failure(worker, max_retries=2)).kind == "http_500"
+    assert len(worker.payloads) == 3
+
+
+@pytest.mark.parametrize("code", [400, 404, 429])
+async def test_client_errors_fail_at_once(code: int) -> None:
+    worker = Worker(status(code))
+    error = await failure(worker)
+    assert error.kind == f"http_{code}"
+    assert "as told" in str(error)
+    assert len(worker.payloads) == 1
+    assert worker.aborted == []
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind", "says"),
+    [
+        (truncated_json, "bad_json", "not JSON"),
+        (reply([1, 2], completion_tokens=3), "bad_reply", "completion_tokens is 3"),
+        (reply([1, 2, 3, 4, 5], "length"), "bad_reply", "max_new_tokens was 4"),
+        (reply([]), "bad_reply", "no tokens"),
+        (reply(["1"]), "bad_reply", "token id"),
+        (reply([1.0]), "bad_reply", "token id"),
+        (reply([-1]), "bad_reply", "token id"),
+        (reply([1], logprobs=[float("nan")]), "bad_reply", "finite"),
+        (reply([1], logprobs=[float("-inf")]), "bad_reply", "finite"),
+        (reply([1], logprobs=[None]), "bad_reply", "lacks a field"),
+        (reply([1], "tired"), "bad_reply", "tired"),
+        (reply([1], finish_reason=None), "bad_reply", "finish_reason"),
+        (reply([1], output_token_logprobs=None), "bad_reply", "output_token_logprobs"),
+    ],
+)
+async def test_malformed_replies_fail_at_once(handler: Handler, kind: str, says: str) -> None:
+    worker = Worker(handler)
+    error = await failure(worker)
+    assert error.kind == kind
+    assert says in str(error)
+    assert len(worker.payloads) == 1
+
+
+async def test_a_body_cut_short_is_a_lost_connection() -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"meta_info": ')
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    assert (await ask(Worker(cut, reply([1])))).token_ids == (1,)
+
+
+async def test_abort_before_the_first_token_is_a_completion() -> None:
+    completion = await ask(Worker(reply([], "abort", output_token_logprobs=None)))
+    assert completion.finish_reason == "abort"
+    assert completion.token_ids == ()
+
+
+async def test_connection_refused() -> None:
+    async with SGLangPolicy(f"http://127.0.0.1:{unused_port()}", max_retries=1, backoff_s=0.01) as policy:
+        with pytest.raises(PolicyError) as caught:
+            await policy.generate(PROMPT, Sampling())
+    assert caught.value.kind == "connection"
+
+
+async def test_timeout_aborts_on_the_worker() -> None:
+    worker = Worker(hang)
+    assert (await failure(worker, timeout_s=0.2)).kind == "timeout"
+    assert worker.aborted == [worker.payloads[0]["rid"]]
+
+
+async def test_cancellation_aborts_before_it_returns() -> None:
+    worker = Worker(hang)
+    async with serving(worker.app) as url, SGLangPolicy(url) as policy:
+        call = asyncio.create_task(policy.generate(PROMPT, Sampling()))
+        await worker.arrived.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert worker.aborted == [worker.payloads[0]["rid"]]
+
+
+async def test_close_waits_for_an_abort_whose_caller_was_cancelled_twice() -> None:
+    worker = Worker(hang)
+    async with serving(worker.app) as url:
+        policy = SGLangPolicy(url)
+        call = asyncio.create_task(policy.generate(PROMPT, Sampling()))
+        await worker.arrived.wait()
+        call.cancel()
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await policy.close()
+        assert worker.aborted == [worker.payloads[0]["rid"]]
+
+
+async def test_aborts_reach_every_worker_of_a_router_and_a_dead_worker_stops_none() -> None:
+    """SGLang's router has /workers and no /abort_request; the list is cached until an abort fails."""
+    asked = 0
+    front, worker = Worker(hang), Worker(hang)
+    async with serving(worker.app) as worker_url:
+        workers = [{"id": "a", "url": f"{worker_url}/"}]
+
+        async def list_workers(_: web.Request) -> web.Response:
+            nonlocal asked
+            asked += 1
+            return web.json_response({"workers": workers})
+
+        router = web.Application()
+        router.router.add_post("/generate", front._generate)
+        router.router.add_get("/workers", list_workers)
+        async with serving(router) as url, SGLangPolicy(url, timeout_s=0.1) as policy:
+
+            async def time_out() -> None:
+                with pytest.raises(PolicyError):
+                    await policy.generate(PROMPT, Sampling())
+
+            await time_out()
+            await time_out()
+            assert asked == 1
+            policy._workers = [f"http://127.0.0.1:{unused_port()}", worker_url]
+            await time_out()
+            await time_out()
+            assert asked == 2
+    assert worker.aborted == [payload["rid"] for payload in front.payloads]
+    assert len(worker.aborted) == 4
+
+
+async def test_more_calls_at_once_than_a_default_connection_pool() -> None:
+    together = asyncio.Barrier(120)
+
+    async def wait_for_all(request: web.Request) -> web.StreamResponse:
+        await together.wait()
+        return await reply([1])(request)
+
+    worker = Worker(wait_for_all)
+    async with serving(worker.app) as url, SGLangPolicy(url, timeout_s=10, max_retries=0) as policy:
+        completions = await asyncio.gather(*(policy.generate(PROMPT, Sampling()) for _ in range(120)))
+    assert len(completions) == 120
+
+
+async def test_url_needs_a_scheme() -> None:
+    with pytest.raises(ValueError, match="http://host:port"):
+        SGLangPolicy("localhost:30000")

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.report.evaluation import EvalResult, file_name, load_evaluations
+
+GOOD = {
+    "arm": "trained", "data": "niah", "length": 7168, "seed": 0, "n": 2, "scores": {"official": [1.0, 0.5]},
+    "turns": [8, 8], "document_tokens": [7000, 7100], "seconds": 1.5, "failures": {"timeout": 1}, "model": "m",
+    "sampling": {"temperature": 0.0},
+}  # fmt: skip
+
+
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    result = EvalResult.from_json(GOOD)
+    path = result.save(tmp_path)
+    assert EvalResult.load(path) == result
+    assert json.loads(path.read_text()) == GOOD
+    assert load_evaluations(tmp_path) == [result]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"n": 0}, "n"),
+        ({"n": 3}, r"scores\.official"),
+        ({"n": True}, "n"),
+        ({"length": -1}, "length"),
+        ({"seed": "0"}, "seed"),
+        ({"arm": ""}, "arm"),
+        ({"scores": {"strict": [1, 1]}}, "scores"),
+        ({"scores": {"official": [1, 1.01]}}, r"scores\.official"),
+        ({"scores": {"official": [1, None]}}, r"scores\.official"),
+        ({"scores": {"official": [1, 1], "strict": [1]}}, r"scores\.strict"),
+        ({"turns": [8]}, "turns"),
+        ({"turns": [8, 1.5]}, "turns"),
+        ({"document_tokens": 7}, "document_tokens"),
+        ({"seconds": float("nan")}, "seconds"),
+        ({"failures": {"timeout": 3}}, "failures"),
+        ({"failures": ["timeout"]}, "failures"),
+        ({"extra": 1}, "unknown field extra"),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict, field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        EvalResult.from_json({**GOOD, **change})
+
+
+def test_a_missing_field_is_named_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps({key: value for key, value in GOOD.items() if key != "turns"}))
+    with pytest.raises(ValueError, match=r"x\.json: evaluation result: turns is missing"):
+        load_evaluations(tmp_path)
+
+
+name = st.text("ab_/.- ", min_size=1, max_size=4)
+
+
+@given(first=st.tuples(name, name), second=st.tuples(name, name))
+def test_different_results_never_share_a_file(first: tuple[str, str], second: tuple[str, str]) -> None:
+    one, other = file_name(*first, 480, 0), file_name(*second, 480, 0)
+    assert (one == other) == (first == second)
+    assert "/" not in one

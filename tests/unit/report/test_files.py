@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from core.report.files import JsonlLog, read_json, read_jsonl, write_json, write_text
+
+records = st.lists(st.dictionaries(st.text(max_size=5), st.one_of(st.integers(), st.text(max_size=20)), max_size=3))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(written=records, torn=st.text(min_size=1, max_size=40).filter(lambda text: "\n" not in text), more=records)
+def test_a_torn_last_line_is_dropped_and_nothing_else(tmp_path: Path, written: list, torn: str, more: list) -> None:
+    path = tmp_path / "log.jsonl"
+    path.unlink(missing_ok=True)
+    log = JsonlLog(path)
+    for record in written:
+        log.append(record)
+    log.close()
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(torn)
+    assert list(read_jsonl(path)) == written
+    again = JsonlLog(path)
+    for record in more:
+        again.append(record)
+    assert again.records() == written + more
+    again.close()
+
+
+def test_a_torn_line_longer_than_one_read_block_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1}\n{"text": "' + "x" * 200_000)
+    assert JsonlLog(path).records() == [{"step": 1}]
+    assert path.read_text() == '{"step": 1}\n'
+
+
+def test_kill_9_leaves_a_log_without_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    program = (
+        "import sys; from pathlib import Path; from core.report.files import JsonlLog\n"
+        "log = JsonlLog(Path(sys.argv[1])); step = len(log.records())\n"
+        "while True:\n    log.append({'step': step, 'text': 'x' * 500}); step += 1\n"
+    )
+    for _ in range(3):
+        size = path.stat().st_size if path.exists() else 0
+        process = subprocess.Popen([sys.executable, "-c", program, str(path)], cwd=Path(__file__).parents[3])
+        deadline = time.monotonic() + 30
+        while (not path.exists() or path.stat().st_size < size + 2000) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        steps = [record["step"] for record in JsonlLog(path).records()]
+        assert len(steps) > 3
+        assert steps == list(range(len(steps)))
+
+
+def test_a_broken_line_names_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1}\n{"step": \n{"step": 3}\n')
+    with pytest.raises(ValueError, match=r"log\.jsonl:2 is not JSON.*delete that line"):
+        list(read_jsonl(path))
+    path.write_text("[1]\n")
+    with pytest.raises(ValueError, match=r"log\.jsonl:1 must be a JSON object"):
+        list(read_jsonl(path))
+
+
+def test_numbers_that_json_cannot_say_become_null_in_a_log(tmp_path: Path) -> None:
+    log = JsonlLog(tmp_path / "log.jsonl")
+    log.append({"loss": float("nan"), "nested": {"kl": float("inf")}, "kept": 1.5})
+    assert log.records() == [{"loss": None, "nested": {"kl": None}, "kept": 1.5}]
+    with pytest.raises(TypeError, match="cannot be written as JSON"):
+        log.append({"what": object()})
+
+
+def test_keep_drops_records_and_goes_on_appending(tmp_path: Path) -> None:
+    log = JsonlLog(tmp_path / "log.jsonl")
+    for step in range(5):
+        log.append({"step": step})
+    assert log.keep(lambda record: record["step"] < 2) == 3
+    log.append({"step": 9})
+    assert [record["step"] for record in log.records()] == [0, 1, 9]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "summary.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, {"a": float("nan")})
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_text(path, "half")
+    assert json.loads(path.read_text()) == {"a": 1}
+
+
+def test_read_json_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(ValueError, match=r"x\.json is not valid JSON"):
+        read_json(tmp_path / "x.json")

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from core.report.build import write_report
+from core.report.evaluation import EvalResult
+from core.report.run_folder import RunFolder
+from core.report.summary import build_summary, count_events, stage_seconds
+
+
+def result(
+    arm: str, length: int, official: list[float], seed: int = 0, data: str = "niah", **more: object
+) -> EvalResult:
+    n = len(official)
+    fields = {"turns": [length // 100] * n, "document_tokens": [length] * n, "seconds": 2.0, **more}
+    return EvalResult(arm, data, length, seed, n, {"official": official}, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def empty(tmp_path: Path, config: dict) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", config)
+
+
+def test_cells_hold_mean_cost_and_failures_over_seeds(empty: RunFolder) -> None:
+    empty.save_evaluation(result("trained", 500, [1, 1, 1, 0], 0, failures={"timeout": 1}))
+    empty.save_evaluation(result("trained", 500, [1, 0, 0, 0], 1, failures={"timeout": 1, "http_400": 1}))
+    empty.save_evaluation(result("trained", 1000, [1, 0]))
+    empty.save_evaluation(result("empty-document", 500, [0, 0], document_tokens=[0, 0]))
+    summary = build_summary(empty)
+    cell = summary["arms"]["trained"]["500"]
+    assert cell["score"] == cell["official"]
+    assert (cell["score"]["mean"], cell["score"]["n"], cell["seeds"]) == (0.5, 8, [0, 1])
+    assert cell["score"]["ci95"] == [0.0, 1.0]
+    assert cell["failures"] == {"timeout": 2, "http_400": 1}
+    assert cell["tokens_per_task"] == 500
+    assert cell["seconds_per_1k_tokens"] == pytest.approx(1000 * 4.0 / (8 * 500))
+    assert summary["arms"]["empty-document"]["500"]["seconds_per_1k_tokens"] is None
+    assert list(summary["arms"]) == ["trained", "empty-document"]
+    assert summary["retention"] == {"trained": pytest.approx(1.0), "empty-document": None}
+    assert summary["seconds"] == {"evaluation": 8.0}
+
+
+def test_the_headline_is_the_most_evaluated_data_set_or_the_one_named(empty: RunFolder) -> None:
+    empty.save_evaluation(result("trained", 500, [1.0], data="other"))
+    for seed in (0, 1):
+        empty.save_evaluation(result("trained", 500, [0.0], seed, data="niah"))
+    summary = build_summary(empty)
+    assert summary["data"] == "niah"
+    assert summary["other_data"]["other"]["arms"]["trained"]["500"]["score"]["mean"] == 1.0
+    named = build_summary(empty, "other")
+    assert (named["data"], list(named["other_data"])) == ("other", ["niah"])
+    with pytest.raises(ValueError, match="no evaluation of 'qa'; it has: niah, other"):
+        build_summary(empty, "qa")
+
+
+def test_a_run_without_anything_still_has_a_summary_and_a_report(empty: RunFolder) -> None:
+    summary = write_report(empty)
+    assert (summary["method"], summary["arms"], summary["seeds"], summary["data"]) == ("memagent", {}, [], None)
+    assert "No evaluation yet" in (empty.path / "table.md").read_text()
+
+
+def test_the_whole_folder(run: RunFolder) -> None:
+    summary = write_report(run)
+    assert json.loads((run.path / "summary.json").read_text()) == summary
+    assert summary["seeds"] == [0, 1, 2]
+    assert list(summary["arms"]) == ["trained", "untrained", "full-context", "empty-document"]
+    assert summary["checkpoints"]["1"] == ["seed-1/checkpoints/step-120"]
+    assert summary["seconds"]["train"] == pytest.approx(3 * 20 * 2.7)
+    assert summary["reward"]["0"]["last"] > summary["reward"]["0"]["first"]
+    assert len(summary["departures"]) == 2
+
+
+def test_checkpoints_are_in_the_order_of_their_steps(empty: RunFolder) -> None:
+    for name in ("step-10", "step-9", ".step-11.partial"):
+        (empty.checkpoints_path(0) / name).mkdir(parents=True)
+    assert [Path(path).name for path in build_summary(empty)["checkpoints"]["0"]] == ["step-9", "step-10"]
+
+
+def test_seconds_and_events_are_summed() -> None:
+    records = [
+        {"stage": "train", "step": 1, "seconds": 2.0, "failures": {"timeout": 2}, "drift": 1},
+        {"stage": "train", "step": 2, "seconds": None, "failures": 3, "drift": 0},
+        {"stage": "eval", "step": 2},
+    ]
+    assert stage_seconds(records) == {"train": 2.0}
+    assert count_events([records], "failures") == {"timeout": 2, "total": 3}
+    assert count_events([records, records], "drift") == {"total": 2}
+
+
+def test_a_broken_evaluation_stops_the_report_by_name(empty: RunFolder) -> None:
+    empty.evaluation_path.mkdir()
+    (empty.evaluation_path / "bad.json").write_text('{"arm": "trained"}')
+    with pytest.raises(ValueError, match=r"bad\.json"):
+        build_summary(empty)
