@@ -24,7 +24,9 @@ def load_tokenizer(model: str | Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder}: no usable tokenizer ({error}). Copy the tokenizer files of the base model into it.") from error
+        raise CheckpointError(
+            f"{folder}: no usable tokenizer ({error}). Copy the tokenizer files of the base model into it."
+        ) from error
     if not tokenizer.chat_template:
         raise CheckpointError(
             f"{folder}: the tokenizer has no chat template. Use an instruction-tuned model, or put a chat_template.jinja into the folder."
@@ -41,7 +43,9 @@ def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ids]:
     """As `encode_text`, for many texts at once."""
     if not texts:
         return []
-    return [tuple(ids) for ids in tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]]
+    return [
+        tuple(ids) for ids in tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    ]
 
 
 class TokenTemplate:

@@ -15,11 +15,15 @@ def resolve(model: str | Path) -> Path:
     if folder.is_dir():
         return folder
     if len(folder.parts) != 2 or str(model).startswith((".", "/", "~")):
-        raise CheckpointError(f"{model}: no such folder. Give a folder with config.json or a hub id such as Qwen/Qwen2.5-7B-Instruct.")
+        raise CheckpointError(
+            f"{model}: no such folder. Give a folder with config.json or a hub id such as Qwen/Qwen2.5-7B-Instruct."
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(model), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"]))
+        return Path(
+            snapshot_download(str(model), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"])
+        )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(f"{model}: neither a local folder nor reachable on the hub ({error})") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +15,9 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real records not found at {folder}")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Matrices this small only lose by threads, and on a busy machine the threads wait for one another."""
+    torch.set_num_threads(1)

@@ -63,7 +63,9 @@ def demonstration(rng: Random, annotator: Annotator, section_words: tuple[int, i
     return Demonstration(question, section, memory, update)
 
 
-def copying_drill(rng: Random, token_ids: Sequence[int], length: tuple[int, int] = (8, 40)) -> tuple[list[int], list[int]]:
+def copying_drill(
+    rng: Random, token_ids: Sequence[int], length: tuple[int, int] = (8, 40)
+) -> tuple[list[int], list[int]]:
     """A random sequence of `token_ids` as prompt, and again as completion: learned first, it makes extraction easy."""
     sequence = rng.choices(token_ids, k=rng.randint(*length))
     return sequence, list(sequence)
@@ -101,7 +103,9 @@ def _letter_sentence(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:
     def word() -> str:
         return "".join(rng.choices(string.ascii_lowercase, k=rng.randint(1, 6)))
 
-    return lambda: _sentence(rng, [word() if rng.random() < 0.5 else rng.choice(NOISE) for _ in range(rng.randint(2, 8))])
+    return lambda: _sentence(
+        rng, [word() if rng.random() < 0.5 else rng.choice(NOISE) for _ in range(rng.randint(2, 8))]
+    )
 
 
 def _sentence(rng: Random, words: Sequence[str]) -> str:

@@ -74,7 +74,9 @@ class MemAgent:
             RolloutError: there is no document, or it has more than `max_chunks` chunks and `overlong` is `error`.
         """
         if not task.context.strip():
-            raise RolloutError("no_context", f"task {task.task_id}: field `context` is empty; MemAgent needs a document")
+            raise RolloutError(
+                "no_context", f"task {task.task_id}: field `context` is empty; MemAgent needs a document"
+            )
         chunks = split_chunks(self.tokenizer, task.context, self.config.chunk_tokens, self.config.align)
         limit = self.config.max_chunks
         if len(chunks) <= limit:

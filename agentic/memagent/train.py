@@ -81,7 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.dry_run:
             print(yaml.safe_dump(recipe.dump(), sort_keys=False), end="")
             return 0
-        folder = RunFolder.create(options.out or Path("runs") / f"memagent-{recipe.preset}", recipe.dump(), fresh=options.fresh)
+        folder = RunFolder.create(
+            options.out or Path("runs") / f"memagent-{recipe.preset}", recipe.dump(), fresh=options.fresh
+        )
         train(recipe, folder)
     except (RecipeError, RunFolderError, CheckpointError, DataError, TrainingError) as error:
         print(f"error: {error}", file=sys.stderr)

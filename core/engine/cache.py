@@ -14,6 +14,9 @@ import torch
 
 from core.engine.model import ModelConfig
 
+Key = tuple[int, tuple[int, ...]]
+"""A block in the trie: its parent's node and its own tokens."""
+
 
 class SlotCache:
     """Keys and values of the running sequences: [2, layers, slots, K, max_len, D]."""
@@ -44,13 +47,15 @@ class PrefixStore:
         self.clear()
 
     def clear(self) -> None:
-        self._nodes: OrderedDict[tuple[int, tuple[int, ...]], tuple[int, int]] = OrderedDict()
+        self._nodes: OrderedDict[Key, tuple[int, int]] = OrderedDict()
         self._free = list(range(self.pool.shape[2]))
         self._next_node = self.ROOT + 1
 
     def match(self, tokens: Sequence[int]) -> list[int]:
         """Pool blocks that hold the longest stored prefix of `tokens`, always leaving at least one token to compute."""
-        chain, blocks, node = [], [], self.ROOT
+        chain: list[Key] = []
+        blocks: list[int] = []
+        node = self.ROOT
         for start in range(0, len(tokens) - self.block_size, self.block_size):
             key = (node, tuple(tokens[start : start + self.block_size]))
             entry = self._nodes.get(key)
@@ -71,7 +76,10 @@ class PrefixStore:
 
     def insert(self, tokens: Sequence[int], slot: int) -> None:
         """Store every full block of `tokens`, whose keys and values stand at the start of `slot`."""
-        chain, new_blocks, new_starts, node = [], [], [], self.ROOT
+        chain: list[Key] = []
+        new_blocks: list[int] = []
+        new_starts: list[int] = []
+        node = self.ROOT
         for start in range(0, len(tokens) - self.block_size + 1, self.block_size):
             key = (node, tuple(tokens[start : start + self.block_size]))
             entry = self._nodes.get(key)
@@ -96,7 +104,7 @@ class PrefixStore:
         end = (matched + 1) * self.block_size
         return tuple(tokens[:end]) if end < len(tokens) else ()
 
-    def _take_block(self, keep: Sequence[tuple[int, tuple[int, ...]]]) -> int | None:
+    def _take_block(self, keep: Sequence[Key]) -> int | None:
         if self._free:
             return self._free.pop()
         oldest = next(iter(self._nodes), None)
@@ -104,6 +112,6 @@ class PrefixStore:
             return None
         return self._nodes.pop(oldest)[1]
 
-    def _touch(self, chain: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+    def _touch(self, chain: Sequence[Key]) -> None:
         for key in reversed(chain):  # the root last, so that no child outlives its parent
             self._nodes.move_to_end(key)

@@ -59,5 +59,7 @@ def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(path, map_location=model.device, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}). Delete {checkpoint}; the run resumes from the one before.") from error
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}). Delete {checkpoint}; the run resumes from the one before."
+        ) from error
     return state

@@ -59,7 +59,9 @@ class Engine:
         self.max_model_len = min(max_model_len or model.config.max_positions, model.config.max_positions)
         slots = kv_tokens // self.max_model_len
         if slots < 1:
-            raise ValueError(f"kv_tokens {kv_tokens} is less than max_model_len {self.max_model_len}: raise it or lower max_model_len")
+            raise ValueError(
+                f"kv_tokens {kv_tokens} is less than max_model_len {self.max_model_len}: raise it or lower max_model_len"
+            )
         self.vocab_size = model.config.vocab_size
         self.cache = SlotCache(model.config, slots, self.max_model_len, model.dtype, model.device)
         stored = kv_tokens if prefix_tokens is None else prefix_tokens
@@ -172,7 +174,9 @@ class Engine:
     def load_weights(self, path: str | Path, weight_version: str | None = None) -> None:
         """Read other weights of the same architecture from a folder. On any error the old ones stay."""
         weights.load_into(self.model, weights.resolve(path))
-        self.weights_changed(weight_version or str(int(self.weight_version) + 1 if self.weight_version.isdigit() else path))
+        self.weights_changed(
+            weight_version or str(int(self.weight_version) + 1 if self.weight_version.isdigit() else path)
+        )
 
     def flush_cache(self) -> None:
         self.prefixes.clear()

@@ -146,7 +146,9 @@ class GRPOLoop:
             "tokens_per_second": sum(_tokens(t) for t in done) / (sampled - began),
         }
         self.metrics.append(record)
-        self.trackers.log(self.step, {f"train/{k}": v for k, v in record.items() if k not in ("stage", "step", "tasks")})
+        self.trackers.log(
+            self.step, {f"train/{k}": v for k, v in record.items() if k not in ("stage", "step", "tasks")}
+        )
         every = self.recipe.run.trajectories_every
         if every and (self.step % every == 0 or self.step == 1):
             for trajectory in groups[0]:
@@ -183,7 +185,11 @@ class GRPOLoop:
         groups = await self.runner.run_groups(tasks, 1, sampling, derive_seed(self.seed, "eval"))
         done = [group[0] for group in groups if group[0].status != "failed"]
         # A failed rollout counts as 0 here: it stays in the denominator.
-        record = {**_means(done), "reward": sum(t.reward or 0.0 for t in done) / len(tasks), "failures": len(tasks) - len(done)}
+        record = {
+            **_means(done),
+            "reward": sum(t.reward or 0.0 for t in done) / len(tasks),
+            "failures": len(tasks) - len(done),
+        }
         self.metrics.append({"stage": "eval", "step": self.step, **record, "seconds": time.perf_counter() - began})
         self.trackers.log(self.step, {f"eval/{k}": v for k, v in record.items()})
         for task, group in list(zip(tasks, groups, strict=True))[:2]:

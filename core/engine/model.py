@@ -45,7 +45,9 @@ class ModelConfig:
     def from_hf(cls, config: Any) -> ModelConfig:
         """Read a `PretrainedConfig`; raises ValueError for an architecture or an option that is not supported."""
         if config.model_type not in ARCHITECTURES:
-            raise ValueError(f"model_type {config.model_type!r} is not supported; supported: {', '.join(ARCHITECTURES)}")
+            raise ValueError(
+                f"model_type {config.model_type!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
+            )
         if getattr(config, "use_sliding_window", False):
             raise ValueError("use_sliding_window: true is not supported; set it to false in config.json")
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -24,7 +24,7 @@ class EmbeddedPolicy:
     def __init__(self, engine: Engine, *, threaded: bool = False):
         self.engine, self.threaded = engine, threaded
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
-        self._between_steps: list[Callable[[], None]] = []
+        self._between_steps: list[Callable[[], object]] = []
         self._wake = asyncio.Event()
         self._ids = itertools.count()
         self._driver: asyncio.Task[None] | None = None
@@ -57,14 +57,15 @@ class EmbeddedPolicy:
         self._do(lambda: self._abort_now(request_id))
 
     def abort_all(self) -> None:
-        for request_id in list(self._waiting):
-            self.abort(request_id)
+        self._do(lambda: [self._abort_now(request_id) for request_id in list(self._waiting)])
 
     async def run_exclusive(self, function: Callable[[], T]) -> T:
         """Run `function` between two steps, when nothing touches the engine."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def call() -> None:
+            if future.cancelled():
+                return
             try:
                 future.set_result(function())
             except Exception as error:
@@ -81,7 +82,7 @@ class EmbeddedPolicy:
             self._driver = None
         self._fail_all(PolicyError("closed", "the policy was closed"))
 
-    def _do(self, action: Callable[[], None]) -> None:
+    def _do(self, action: Callable[[], object]) -> None:
         """Run `action` now or, while a step runs in the worker thread, right after it."""
         self._between_steps.append(action)
         self._wake.set()

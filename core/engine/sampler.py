@@ -15,7 +15,9 @@ from torch import Tensor
 from core.types import Sampling
 
 
-def sample(logits_NV: Tensor, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int]) -> tuple[Tensor, Tensor]:
+def sample(
+    logits_NV: Tensor, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int]
+) -> tuple[Tensor, Tensor]:
     """One token for each row of float32 `logits_NV`.
 
     Returns token ids [N] and their log-probs [N]: those of the distribution at the request's temperature before top-k and
@@ -29,7 +31,9 @@ def sample(logits_NV: Tensor, samplings: Sequence[Sampling], seeds: Sequence[int
         probs_NV = _filter(probs_NV, samplings)
     cumulative_NV = probs_NV.double().cumsum(dim=-1)
     draws_N = torch.from_numpy(uniforms(seeds, steps)).to(device) * cumulative_NV[:, -1]
-    tokens_N = torch.searchsorted(cumulative_NV, draws_N[:, None], right=True).squeeze(1).clamp_(max=logits_NV.shape[1] - 1)
+    tokens_N = (
+        torch.searchsorted(cumulative_NV, draws_N[:, None], right=True).squeeze(1).clamp_(max=logits_NV.shape[1] - 1)
+    )
     if any(s.temperature == 0 for s in samplings):
         greedy_N = torch.tensor([s.temperature == 0 for s in samplings], device=device)
         tokens_N = torch.where(greedy_N, logits_NV.argmax(dim=-1), tokens_N)

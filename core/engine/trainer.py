@@ -198,4 +198,3 @@ class Trainer:
         if self.model.device.type == "cuda" and self.config.bf16_autocast:
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return nullcontext()
-

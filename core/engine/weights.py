@@ -22,7 +22,9 @@ def load_config(folder: Path) -> ModelConfig:
 
     path = folder / "config.json"
     if not path.is_file():
-        raise CheckpointError(f"{path}: missing. A checkpoint folder holds config.json and *.safetensors; is this one complete?")
+        raise CheckpointError(
+            f"{path}: missing. A checkpoint folder holds config.json and *.safetensors; is this one complete?"
+        )
     try:
         return ModelConfig.from_hf(AutoConfig.from_pretrained(folder))
     except (ValueError, KeyError, OSError) as error:
@@ -52,7 +54,9 @@ def load_into(model: CausalLM, folder: Path) -> None:
         try:
             tensors.update(load_file(path))
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path}: cannot be read ({error}). Delete it and copy or download it again.") from error
+            raise CheckpointError(
+                f"{path}: cannot be read ({error}). Delete it and copy or download it again."
+            ) from error
     wanted = dict(model.named_parameters())
     missing = sorted(wanted.keys() - tensors.keys())
     if missing:
@@ -70,7 +74,11 @@ def save(model: CausalLM, folder: Path, like: Path) -> None:
     """Write `model` as safetensors into `folder`, with config, tokenizer and chat template copied from `like`."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in like.iterdir() if like != folder else ():
-        if path.is_file() and path.suffix in (".json", ".txt", ".jinja", ".model") and not path.name.endswith(".index.json"):
+        if (
+            path.is_file()
+            and path.suffix in (".json", ".txt", ".jinja", ".model")
+            and not path.name.endswith(".index.json")
+        ):
             shutil.copyfile(path, folder / path.name)
     tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -97,5 +105,7 @@ def _weight_files(folder: Path) -> list[Path]:
         return files
     single = folder / "model.safetensors"
     if not single.is_file():
-        raise CheckpointError(f"{single}: missing. Only safetensors checkpoints are read; convert .bin files with save_pretrained.")
+        raise CheckpointError(
+            f"{single}: missing. Only safetensors checkpoints are read; convert .bin files with save_pretrained."
+        )
     return [single]

@@ -42,4 +42,4 @@ class Roles:
             return self._policies[role]
         except KeyError:
             known = ", ".join(sorted(self._policies)) or "none"
-            raise KeyError(f"role {role!r} has no endpoint; the recipe defines: {known}. Add it under `roles`.") from None
+            raise KeyError(f"role {role!r} has no endpoint; defined: {known}. Add it under `roles`.") from None

@@ -241,9 +241,9 @@ def _trajectories(trajectories: Sequence[Record]) -> str:
         return ""
     shown = pick(trajectories)
     note = (
-        f'<p class="note">{len(shown)} of {len(trajectories):,} sampled: the best and the worst of the last step of each '
-        'stage, then of the first. A <span class="badge accent">trained</span> turn is tinted: its completion gets a '
-        "gradient. Texts are decoded for showing only.</p>"
+        f'<p class="note">{len(shown)} of {len(trajectories):,} sampled: the best and the worst of each stage, '
+        'at its last step and at its first. A <span class="badge accent">trained</span> turn is tinted: its '
+        "completion gets a gradient. Texts are decoded for showing only.</p>"
     )
     return note + "".join(render_trajectory(record, opened=index == 0) for index, record in enumerate(shown))
 

@@ -54,7 +54,10 @@ class Trackers:
 
 
 class WandbTracker:
-    """`mode` is `online`, `offline` or `disabled`. The step is a metric of its own, so a resumed run may step back."""
+    """Files in `folder/wandb`; `mode` is `online`, `offline` or `disabled`.
+
+    The step is a metric of its own, so a resumed run may step back.
+    """
 
     def __init__(self, folder: Path, run_name: str, project: str, config: Mapping[str, Any], mode: str):
         import wandb
@@ -113,7 +116,7 @@ def open_trackers(
     """
     trackers = Trackers({})
     makers: dict[str, Callable[[], Tracker]] = {
-        "wandb": lambda: WandbTracker(folder / "wandb", run_name, project, config, wandb_mode),
+        "wandb": lambda: WandbTracker(folder, run_name, project, config, wandb_mode),
         "tensorboard": lambda: TensorBoardTracker(folder / "tensorboard"),
     }
     for name in names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import re
 import signal
 import socket
@@ -293,7 +294,8 @@ def test_a_folder_without_tokenizer_has_none(tiny_model: Path) -> None:
 
 def test_the_command_serves_notices_a_lost_client_and_stops(tiny_model: Path) -> None:
     command = [sys.executable, "-m", "core.engine.server", "--model", str(tiny_model), "--port", "0", "--device", "cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()

@@ -83,7 +83,7 @@ def test_wandb_gets_mode_and_folder_and_may_step_back(tmp_path: Path, monkeypatc
     trackers.log(5, {"loss": 1.0})
     trackers.log(4, {"loss": 0.5})
     trackers.close()
-    assert (asked["mode"], asked["dir"], asked["step_metric"]) == ("offline", str(tmp_path / "wandb"), "step")
+    assert (asked["mode"], asked["dir"], asked["step_metric"]) == ("offline", str(tmp_path), "step")
     assert logged == [{"step": 5, "loss": 1.0}, {"step": 4, "loss": 0.5}]
     assert asked["finished"]
     assert trackers.failures == {}

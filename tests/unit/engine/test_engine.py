@@ -1,0 +1,196 @@
+"""The engine against Hugging Face's full forward, on every path a token can take."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.engine.engine import Engine
+from core.engine.scheduler import Request
+from core.types import Sampling
+
+TOLERANCE = 1e-5
+
+
+def make_engine(folder: Path, **options: int) -> Engine:
+    return Engine.from_pretrained(folder, device="cpu", **{"max_model_len": 128, "kv_tokens": 128 * 8, **options})
+
+
+def drain(engine: Engine) -> None:
+    while engine.has_work():
+        engine.step()
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(96) for _ in range(length)]
+
+
+def check(request: Request, folder: Path, reference) -> None:  # type: ignore[no-untyped-def]
+    completion = request.completion
+    assert completion is not None
+    expected = reference(folder, request.prompt_ids, completion.token_ids, request.sampling.temperature or 1.0)
+    torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=TOLERANCE, rtol=0)
+
+
+def test_batch_of_uneven_requests(any_model, reference):
+    engine = make_engine(any_model)
+    requests = [
+        engine.submit(prompt(3 + 7 * i, i), Sampling(temperature=0.5 + 0.1 * i, max_new_tokens=5 + i, seed=i))
+        for i in range(12)
+    ]
+    drain(engine)
+    for request in requests:
+        check(request, any_model, reference)
+
+
+def test_requests_that_join_late(any_model, reference):
+    engine = make_engine(any_model)
+    requests = []
+    for i in range(10):
+        requests.append(engine.submit(prompt(10 + i, i), Sampling(max_new_tokens=20, seed=i)))
+        engine.step()
+        engine.step()
+    drain(engine)
+    for request in requests:
+        check(request, any_model, reference)
+
+
+def test_group_prefills_its_prompt_once(any_model, reference):
+    engine = make_engine(any_model)
+    shared = prompt(65)
+    requests = [engine.submit(shared, Sampling(max_new_tokens=6, seed=i)) for i in range(8)]
+    drain(engine)
+    stats = engine.stats()
+    # 65 tokens once; the seven others recompute only the token after the last full block of 16.
+    assert stats.prefilled_tokens == 65 + 7
+    assert stats.cached_tokens == 7 * 64
+    for request in requests:
+        check(request, any_model, reference)
+    assert len({request.completion.token_ids for request in requests}) > 1
+
+
+def test_session_reuses_its_own_completion(any_model, reference):
+    engine = make_engine(any_model)
+    first = engine.submit(prompt(40), Sampling(max_new_tokens=25, seed=1), session="s")
+    drain(engine)
+    history = [*first.prompt_ids, *first.completion.token_ids, 5, 6, 7]
+    second = engine.submit(history, Sampling(max_new_tokens=10, seed=2), session="s")
+    drain(engine)
+    assert second.completion.cached_tokens == 64  # of 40 + 24 computed tokens
+    check(second, any_model, reference)
+
+
+def test_weight_update_forgets_the_cache(qwen2, other_qwen2, reference):
+    engine = make_engine(qwen2)
+    before = engine.submit(prompt(50), Sampling(max_new_tokens=5, seed=1))
+    drain(engine)
+    engine.load_weights(other_qwen2, "v2")
+    after = engine.submit(prompt(50), Sampling(max_new_tokens=5, seed=1))
+    drain(engine)
+    check(before, qwen2, reference)
+    check(after, other_qwen2, reference)
+    assert (before.completion.weight_version, after.completion.weight_version) == ("0", "v2")
+    assert after.completion.cached_tokens == 0
+
+
+def test_weight_update_under_a_running_request(qwen2, other_qwen2, reference):
+    engine = make_engine(qwen2)
+    request = engine.submit(prompt(30), Sampling(max_new_tokens=12, seed=3))
+    for _ in range(5):
+        engine.step()
+    engine.load_weights(other_qwen2)
+    drain(engine)
+    tokens, logprobs = request.completion.token_ids, torch.tensor(request.completion.logprobs)
+    old = reference(qwen2, request.prompt_ids, tokens, 1.0)
+    new = reference(other_qwen2, request.prompt_ids, tokens, 1.0)
+    torch.testing.assert_close(logprobs, torch.cat([old[:5], new[5:]]), atol=TOLERANCE, rtol=0)
+
+
+def test_same_seed_same_tokens_whatever_else_runs(qwen2):
+    alone = make_engine(qwen2)
+    wanted = [alone.submit(prompt(20, i), Sampling(max_new_tokens=15, seed=i)) for i in range(3)]
+    for _ in wanted:
+        drain(alone)
+    crowd = make_engine(qwen2)
+    for i in range(20):
+        crowd.submit(prompt(5 + i, 100 + i), Sampling(max_new_tokens=3 + i))
+    crowd.step()
+    again = [crowd.submit(prompt(20, i), Sampling(max_new_tokens=15, seed=i)) for i in range(3)]
+    drain(crowd)
+    assert [r.completion.token_ids for r in wanted] == [r.completion.token_ids for r in again]
+
+
+def test_greedy_equals_generate(qwen2):
+    from transformers import AutoModelForCausalLM
+
+    engine = make_engine(qwen2)
+    request = engine.submit(prompt(20), Sampling(temperature=0.0, max_new_tokens=16))
+    drain(engine)
+    model = AutoModelForCausalLM.from_pretrained(qwen2)
+    out = model.generate(torch.tensor([prompt(20)]), max_new_tokens=16, do_sample=False, pad_token_id=0)
+    assert list(request.completion.token_ids) == out[0, 20:].tolist()
+
+
+def test_stop_ids_end_a_completion_and_belong_to_it(qwen2):
+    engine = make_engine(qwen2)
+    free = engine.submit(prompt(20), Sampling(max_new_tokens=20, seed=4))
+    drain(engine)
+    stop = free.completion.token_ids[7]
+    stopped = engine.submit(prompt(20), Sampling(max_new_tokens=20, seed=4, stop_token_ids=(stop,)))
+    drain(engine)
+    first = free.completion.token_ids.index(stop)
+    assert stopped.completion.token_ids == free.completion.token_ids[: first + 1]
+    assert stopped.completion.finish_reason == "stop"
+    assert free.completion.finish_reason == "length"
+
+
+def test_abort_keeps_what_there_is_and_frees_the_slot(qwen2, reference):
+    engine = make_engine(qwen2, kv_tokens=128 * 2)
+    first, second, third = (engine.submit(prompt(10, i), Sampling(max_new_tokens=30, seed=i)) for i in range(3))
+    for _ in range(4):
+        engine.step()
+    engine.abort(first.request_id)
+    engine.abort(third.request_id)  # still waiting
+    drain(engine)
+    assert first.completion.finish_reason == "abort" and len(first.completion.token_ids) == 4
+    assert third.completion.finish_reason == "abort" and third.completion.token_ids == ()
+    check(first, qwen2, reference)
+    check(second, qwen2, reference)
+    assert engine.stats().num_running == engine.stats().num_waiting == 0
+
+
+def test_bfloat16_stays_close(qwen2, reference):
+    engine = Engine.from_pretrained(qwen2, dtype="bfloat16", device="cpu", max_model_len=128, kv_tokens=1024)
+    request = engine.submit(prompt(30), Sampling(max_new_tokens=10, seed=0))
+    drain(engine)
+    expected = reference(qwen2, request.prompt_ids, request.completion.token_ids, 1.0)
+    torch.testing.assert_close(torch.tensor(request.completion.logprobs), expected, atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("ids", "sampling", "field"),
+    [
+        ([], Sampling(), "input_ids"),
+        ([96], Sampling(), "input_ids"),
+        ([1] * 120, Sampling(max_new_tokens=9), "max_new_tokens"),
+        ([1], Sampling(max_new_tokens=0), "max_new_tokens"),
+        ([1], Sampling(temperature=-1.0, max_new_tokens=1), "temperature"),
+        ([1], Sampling(top_p=0.0, max_new_tokens=1), "top_p"),
+        ([1], Sampling(top_k=0, max_new_tokens=1), "top_k"),
+    ],
+)
+def test_impossible_requests_name_the_field(qwen2, ids, sampling, field):
+    with pytest.raises(ValueError, match=field):
+        make_engine(qwen2).submit(ids, sampling)
+
+
+def test_more_requests_than_slots_all_finish(qwen2, reference):
+    engine = make_engine(qwen2, kv_tokens=128 * 3)
+    requests = [engine.submit(prompt(5 + i % 9, i), Sampling(max_new_tokens=1 + i % 7, seed=i)) for i in range(40)]
+    drain(engine)
+    for request in requests:
+        check(request, qwen2, reference)

@@ -1,0 +1,80 @@
+"""Packing changes nothing but the cost: trees of shared prefixes have the log-probs and gradients of separate rows."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.engine import weights
+from core.engine.packing import grow_trees, pack_rows
+from core.engine.trainer import Trainer
+from core.config import OptimizerSection
+from core.types import Row
+
+
+def make_rows(seed: int, groups: int = 4, members: int = 5) -> list[Row]:
+    """Groups with a shared prompt start, masks with gaps, uneven lengths, some identical prompts."""
+    rng = random.Random(seed)
+    rows = []
+    for group in range(groups):
+        shared = [rng.randrange(96) for _ in range(rng.choice([2, 20, 30]))]
+        for member in range(members):
+            own = [rng.randrange(96) for _ in range(rng.choice([0, 0, 3, 9]))]
+            response = [rng.randrange(96) for _ in range(rng.randint(1, 7))]
+            mask = tuple(rng.choice([0, 1]) for _ in response)
+            rows.append(
+                Row(
+                    (*shared, *own, *response),
+                    mask,
+                    (-4.5,) * len(mask),
+                    rng.choice([-1.0, 0.0, 0.7]),
+                    group * members + member,
+                )
+            )
+    rng.shuffle(rows)
+    return rows
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10_000), st.integers(8, 300))
+def test_every_row_is_packed_once_within_the_budget(seed, budget):
+    rows = make_rows(seed)
+    packs = pack_rows(rows, budget, torch.device("cpu"))
+    assert sorted(i for pack in packs for i in pack.row_indices) == list(range(len(rows)))
+    for pack in packs:
+        assert sum(pack.lengths) == len(pack.ids_T)
+        assert sum(pack.lengths) <= budget or len(pack.lengths) == 1
+        expected = [
+            t
+            for i in pack.row_indices
+            for t, m in zip(rows[i].tokens[-len(rows[i].loss_mask) :], rows[i].loss_mask)
+            if m
+        ]
+        assert pack.targets_R.tolist() == expected
+
+
+def test_groups_become_trees():
+    rows = make_rows(0)
+    trees = grow_trees(rows, 4096)
+    assert len(trees) < len(rows)
+    assert sum(tree.length for tree in trees) < sum(len(row.tokens) for row in rows)
+
+
+def test_tree_gradients_equal_those_of_separate_rows(qwen2):
+    rows = make_rows(3)
+    model = weights.load(qwen2)
+    whole = gradients(model, rows, max_tokens=4096)
+    single = gradients(model, rows, max_tokens=1)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(gradient, single[name], atol=1e-6, rtol=1e-4)
+
+
+def gradients(model, rows, max_tokens):  # type: ignore[no-untyped-def]
+    trainer = Trainer(model, OptimizerSection(lr=0.0, weight_decay=0.0, clip_grad=1e9, max_tokens_per_pack=max_tokens))
+    trainer.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
+    model.zero_grad()
+    trainer.grpo_step(rows)
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
