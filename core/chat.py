@@ -1,7 +1,7 @@
 """Messages to token ids: a chat template is tokenized once, and the changing parts are spliced in as ids.
 
-What a model wrote enters a later prompt as the ids it sampled, without its special tokens; text from outside (questions,
-documents) is encoded with special tokens switched off, so that neither can forge the structure of a prompt.
+What a model wrote enters a later prompt as the ids it sampled, without its special tokens; text from outside
+(questions, documents) is encoded with special tokens switched off, so that neither can forge the structure of a prompt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def load_tokenizer(model: str | Path) -> Any:
         ) from error
     if not tokenizer.chat_template:
         raise CheckpointError(
-            f"{folder}: the tokenizer has no chat template. Use an instruction-tuned model, or put a chat_template.jinja into the folder."
+            f"{folder}: the tokenizer has no chat template. Use an instruction-tuned model, or put a "
+            "chat_template.jinja into the folder."
         )
     return tokenizer
 

@@ -10,10 +10,20 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from core.algorithms.aggregate import LossUnit
 from core.algorithms.grpo import GRPOConfig
@@ -24,7 +34,7 @@ class RecipeError(ValueError):
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelSection(Section):
@@ -32,7 +42,7 @@ class ModelSection(Section):
     """Folder or hub id of the model that training starts from."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "auto"
-    max_model_len: int | None = None
+    max_model_len: PositiveInt | None = None
 
 
 class DataSection(Section):
@@ -42,18 +52,18 @@ class DataSection(Section):
 
 
 class RolloutSection(Section):
-    tasks_per_step: int
-    group_size: int
-    temperature: float = 1.0
+    tasks_per_step: PositiveInt
+    group_size: PositiveInt
+    temperature: PositiveFloat = 1.0
     top_p: float = 1.0
     top_k: int = -1
-    concurrency: int = 512
+    concurrency: PositiveInt = 512
     """Trajectories in flight."""
-    deadline_s: float = 3600.0
+    deadline_s: PositiveFloat = 3600.0
     """A trajectory that takes longer fails with `deadline`."""
     filter: Literal["none", "zero_std"] = "none"
     """`zero_std` drops groups whose rewards are all equal (DAPO's dynamic sampling) and samples other tasks instead."""
-    filter_rounds: int = 3
+    filter_rounds: PositiveInt = 3
     """At most so many rounds of sampling for one step when groups were dropped."""
 
 
@@ -71,46 +81,57 @@ class AlgorithmSection(Section):
     entropy_coef: float = 0.0
     tis: tuple[float, float] | None = None
     tis_mode: Literal["clamp", "mask"] = "clamp"
-    steps_per_batch: int = 1
+    steps_per_batch: PositiveInt = 1
     """Optimizer steps on each batch of rollouts."""
 
     def grpo(self) -> GRPOConfig:
         names = ("clip_low", "clip_high", "dual_clip", "kl_coef", "kl_kind", "entropy_coef", "tis", "tis_mode")
         return GRPOConfig(**{name: getattr(self, name) for name in names})
 
+    @model_validator(mode="after")
+    def _coefficients_in_range(self) -> AlgorithmSection:
+        self.grpo()
+        return self
+
 
 class OptimizerSection(Section):
-    lr: float
-    warmup_steps: int = 0
+    lr: NonNegativeFloat
+    warmup_steps: NonNegativeInt = 0
     decay: Literal["constant", "linear", "cosine"] = "constant"
-    decay_steps: int | None = None
+    decay_steps: PositiveInt | None = None
     beta1: float = 0.9
     beta2: float = 0.98
     weight_decay: float = 0.1
     clip_grad: float = 1.0
-    max_tokens_per_pack: int = 16384
+    max_tokens_per_pack: PositiveInt = 16384
     bf16_autocast: bool = True
     """On CUDA only."""
 
+    @model_validator(mode="after")
+    def _decay_has_an_end(self) -> OptimizerSection:
+        if self.decay != "constant" and self.decay_steps is None:
+            raise ValueError(f"decay {self.decay} needs decay_steps, the step at which the rate reaches 0")
+        return self
+
 
 class EngineSection(Section):
-    kv_tokens: int = 65536
-    prefix_tokens: int | None = None
-    block_size: int = 16
-    prefill_budget: int = 8192
-    threads: int | None = None
+    kv_tokens: PositiveInt = 65536
+    prefix_tokens: NonNegativeInt | None = None
+    block_size: PositiveInt = 16
+    prefill_budget: PositiveInt = 8192
+    threads: PositiveInt | None = None
     """PyTorch threads; None leaves PyTorch's own choice."""
 
 
 class RunSection(Section):
-    steps: int
-    seeds: tuple[int, ...] = (0,)
-    eval_every: int = 0
-    eval_tasks: int = 64
+    steps: PositiveInt
+    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    eval_every: NonNegativeInt = 0
+    eval_tasks: PositiveInt = 64
     eval_temperature: float = 1.0
     eval_top_p: float = 0.7
-    save_every: int = 10
-    trajectories_every: int = 10
+    save_every: PositiveInt = 10
+    trajectories_every: NonNegativeInt = 10
     """Every so many steps one group's trajectories are written out whole."""
     trackers: tuple[Literal["wandb", "tensorboard"], ...] = ()
     tracker_mode: Literal["offline", "online"] = "offline"
@@ -133,6 +154,12 @@ class Recipe(Section):
     run: RunSection
     roles: Mapping[str, str] = {}
     """Further roles: name -> URL of a server that speaks SGLang's wire. `policy` is always the model being trained."""
+
+    @model_validator(mode="after")
+    def _evaluation_has_tasks(self) -> Recipe:
+        if self.run.eval_every and self.data.eval is None:
+            raise ValueError("run.eval_every needs data.eval, a file of held-out tasks; set that, or run.eval_every=0")
+        return self
 
     def dump(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
@@ -175,17 +202,25 @@ def _override(values: dict[str, Any], override: str) -> None:
         values = values.setdefault(parent, {})
         if not isinstance(values, dict):
             raise RecipeError(f"override {override!r}: {parent} is a value, not a section")
-    values[last] = yaml.load(text, Loader=_Loader)
+    try:
+        values[last] = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"override {override!r}: the value is not valid YAML: {error}") from error
 
 
 def _explain(kind: type[BaseModel], path: Path, problem: Any) -> str:
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
+    if problem["type"] == "missing":
+        return f"{path}: {key}: missing; add it"
+    if problem["type"] == "value_error":
+        return ": ".join(part for part in (str(path), key, str(problem["ctx"]["error"])) if part)
     if problem["type"] != "extra_forbidden":
         return f"{path}: {key}: {problem['msg']} (is {problem['input']!r})"
     section: Any = kind
     for part in location[:-1]:
-        section = section.model_fields[part].annotation
+        annotation = section.model_fields[part].annotation
+        section = next((arm for arm in get_args(annotation) if hasattr(arm, "model_fields")), annotation)
     known = list(section.model_fields)
     close = difflib.get_close_matches(location[-1], known, n=1)
     hint = f"did you mean {'.'.join([*location[:-1], close[0]])}?" if close else f"known keys: {', '.join(known)}"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from pydantic import PositiveInt
+
 from agentic.memagent.prompts import Order, Style
 from core.config import Recipe, Section, load
 
@@ -13,10 +15,10 @@ PRESETS = Path(__file__).parent / "presets"
 
 
 class MemAgentSection(Section):
-    chunk_tokens: int = 5000
-    max_memory_tokens: int = 1024
-    max_final_tokens: int = 1024
-    max_chunks: int = 512
+    chunk_tokens: PositiveInt = 5000
+    max_memory_tokens: PositiveInt = 1024
+    max_final_tokens: PositiveInt = 1024
+    max_chunks: PositiveInt = 512
     overlong: Literal["error", "truncate_middle"] = "error"
     """A document of more than `max_chunks` chunks fails, or loses its middle as in the official trainer."""
     align: Literal["none", "sentence", "document"] = "none"

@@ -50,7 +50,7 @@ def demonstration(rng: Random, annotator: Annotator, section_words: tuple[int, i
         return Demonstration(question, None, memory, ANSWER.format(value=value))
 
     present = memory != wanted and rng.random() < 0.55
-    distractors = rng.choices((0, 1, 2, 3), (0.4, 0.3, 0.2, 0.1))[0]
+    distractors = rng.choices((0, 1, 2, 3), (0.2, 0.25, 0.3, 0.25))[0]
     section = _section(rng, [*needles[:1] * present, *needles[1 : 1 + distractors]], rng.randint(*section_words), keys)
     if present:
         update = wanted

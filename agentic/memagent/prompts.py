@@ -20,13 +20,13 @@ KEEP = "KEEP"
 _UPDATE = (
     "You are presented with a problem, a section of an article that may contain the answer to the problem, and a "
     "previous memory. Please read the provided section carefully and update the memory with the new information that "
-    "helps to answer the problem. Be sure to retain all relevant details from the previous memory while adding any new, "
-    "useful information.{gate}\n\n{parts}\n\nUpdated memory:\n"
+    "helps to answer the problem. Be sure to retain all relevant details from the previous memory while adding any "
+    "new, useful information.{gate}\n\n{parts}\n\nUpdated memory:\n"
 )
 _GATE = f" If the section adds nothing, answer with the single word {KEEP} and the memory stays as it is."
 _FINAL = (
-    "You are presented with a problem and a previous memory. Please answer the problem based on the previous memory and "
-    "put the answer in \\boxed{}.\n\n{parts}\n\nYour answer:\n"
+    "You are presented with a problem and a previous memory. Please answer the problem based on the previous memory "
+    "and put the answer in \\boxed{}.\n\n{parts}\n\nYour answer:\n"
 )
 _OFFICIAL_PARTS = {
     "problem": "<problem> \n{problem}\n</problem>",

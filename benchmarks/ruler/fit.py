@@ -42,7 +42,7 @@ def fit_units(
     if low_tokens > limit:
         raise ValueError(f"the smallest sample ({smallest} units) has {low_tokens} tokens, over the limit of {limit}")
     margin = limit * TOLERANCE
-    rate = low_tokens / max(smallest, 1)
+    rate = max(low_tokens / max(smallest, 1), 1e-3)
     while limit - low_tokens > margin and (high is None or high - low > 1):
         if low == largest:
             if limit - low_tokens > max(2 * rate, 10 * margin):

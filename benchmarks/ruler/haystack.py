@@ -16,7 +16,7 @@ RULER_NOISE = ("The grass is green. The sky is blue. The sun is yellow. Here we 
 OFFICIAL_DEPTHS = tuple(round(step * 100 / 39) for step in range(40))
 """RULER's depths in percent: 40 points from 0 to 100, rounded."""
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=\S)")
+_SENTENCE_END = re.compile(r"([.!?][\"')\]]*) ")
 
 
 def noise_lines(lines: Sequence[str], count: int) -> list[str]:
@@ -32,7 +32,7 @@ class Essay:
 
     def __init__(self, text: str):
         text = " ".join(text.split())
-        self._sentences = [sentence for sentence in _SENTENCE_END.split(text) if sentence]
+        self._sentences = _SENTENCE_END.sub(r"\1\n", text).splitlines()
         self._ends = list(accumulate(len(sentence.split()) for sentence in self._sentences))
         if not self._sentences:
             raise ValueError("the essay haystack is empty")

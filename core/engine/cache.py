@@ -33,7 +33,7 @@ class SlotCache:
 
 
 class PrefixStore:
-    """Blocks of `block_size` tokens, each reached from its parent by its very tokens, so that a hit is never a collision.
+    """Blocks of `block_size` tokens, each reached from its parent by its very tokens: a hit is never a collision.
 
     Node numbers are never reused: when a parent is evicted its children can no longer be reached and age out.
     """

@@ -54,7 +54,6 @@ def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
     Raises:
         CheckpointError: a file is corrupt; the message names it.
     """
-    weights.load_into(model, checkpoint)
     path = checkpoint / STATE
     try:
         state: dict[str, Any] = torch.load(path, map_location=model.device, weights_only=True)
@@ -62,4 +61,5 @@ def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: cannot be read ({error}). Delete {checkpoint}; the run resumes from the one before."
         ) from error
+    weights.load_into(model, checkpoint)
     return state

@@ -60,7 +60,7 @@ class Engine:
         slots = kv_tokens // self.max_model_len
         if slots < 1:
             raise ValueError(
-                f"kv_tokens {kv_tokens} is less than max_model_len {self.max_model_len}: raise it or lower max_model_len"
+                f"kv_tokens {kv_tokens} is less than max_model_len {self.max_model_len}: raise it or lower the other"
             )
         self.vocab_size = model.config.vocab_size
         self.cache = SlotCache(model.config, slots, self.max_model_len, model.dtype, model.device)
@@ -84,9 +84,7 @@ class Engine:
     ) -> Engine:
         """An engine on the weights of a local folder or a hub id."""
         folder = weights.resolve(model)
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        network = weights.load(folder, getattr(torch, dtype), device).eval()
+        network = weights.load(folder, dtype, device).eval()
         max_len = min(max_model_len or network.config.max_positions, network.config.max_positions, kv_tokens)
         return cls(network, eos_token_ids=weights.eos_token_ids(folder), max_model_len=max_len, kv_tokens=kv_tokens)
 

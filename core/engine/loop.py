@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from core.config import Recipe
+from core.config import Recipe, RecipeError
 from core.engine import checkpoint, weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
@@ -56,8 +54,7 @@ class GRPOLoop:
         self.checkpoints = folder.checkpoints_path(seed)
         self.metrics, self.trajectories = folder.metrics(seed), folder.trajectories(seed)
         self.trackers = trackers or Trackers({})
-        device = "cpu" if recipe.model.device == "auto" else recipe.model.device
-        self.model: CausalLM = weights.load(start, getattr(torch, recipe.model.dtype), device)
+        self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
         algorithm, section = recipe.algorithm, recipe.engine
         self.trainer = Trainer(
             self.model,
@@ -68,15 +65,18 @@ class GRPOLoop:
             steps_per_batch=algorithm.steps_per_batch,
             seed=seed,
         )
-        self.engine = Engine(
-            self.model,
-            eos_token_ids=weights.eos_token_ids(start),
-            max_model_len=recipe.model.max_model_len,
-            kv_tokens=section.kv_tokens,
-            prefix_tokens=section.prefix_tokens,
-            block_size=section.block_size,
-            prefill_budget=section.prefill_budget,
-        )
+        try:
+            self.engine = Engine(
+                self.model,
+                eos_token_ids=weights.eos_token_ids(start),
+                max_model_len=recipe.model.max_model_len,
+                kv_tokens=section.kv_tokens,
+                prefix_tokens=section.prefix_tokens,
+                block_size=section.block_size,
+                prefill_budget=section.prefill_budget,
+            )
+        except ValueError as error:
+            raise RecipeError(f"engine.{error}") from error
         self.policy = EmbeddedPolicy(self.engine)
         self.runner = Runner(
             method,
@@ -89,21 +89,22 @@ class GRPOLoop:
     def _resume(self) -> int:
         """Go back to the newest checkpoint, or to the start; forget what was logged after it."""
         newest = checkpoint.latest(self.checkpoints)
-        step = 0
+        step, logged = 0, -1  # without a checkpoint the evaluation before the first step is done again
         if newest is not None:
             state = checkpoint.load(newest, self.model)
             self.trainer.load_state(state["trainer"])
-            self.stream.cursor, step = state["cursor"], state["step"]
+            self.stream.cursor = state["cursor"]
+            step = logged = state["step"]
         self.engine.weights_changed(str(step))
-        self.metrics.rewind("train", step)
-        self.trajectories.rewind("train", step)
+        self.metrics.rewind("train", logged)
+        self.trajectories.rewind("train", logged)
         return step
 
     async def run(self) -> Path:
         """Train to the last step; returns the last checkpoint."""
         run = self.recipe.run
         with Progress(run.steps, label=f"seed {self.seed}", start=self.step) as progress:
-            if self.step == 0 and run.eval_every and self.metrics.last_step("eval") is None:
+            if self.step == 0 and run.eval_every:
                 await self._evaluate()
             while self.step < run.steps:
                 record = await self._train_step()
@@ -151,8 +152,9 @@ class GRPOLoop:
         )
         every = self.recipe.run.trajectories_every
         if every and (self.step % every == 0 or self.step == 1):
+            task = next(task for task in tasks if task.task_id == groups[0][0].task_id)
             for trajectory in groups[0]:
-                self._log_trajectory("train", tasks[0], trajectory)
+                self._log_trajectory("train", task, trajectory)
         return record
 
     async def _sample(self) -> tuple[list[list[Trajectory]], Failures, list[Task]]:
@@ -160,6 +162,7 @@ class GRPOLoop:
         rollout = self.recipe.rollout
         sampling = Sampling(temperature=rollout.temperature, top_p=rollout.top_p, top_k=rollout.top_k)
         kept: list[list[Trajectory]] = []
+        dropped: list[list[Trajectory]] = []
         taken: list[Task] = []
         failures = Failures()
         for round_ in range(rollout.filter_rounds if rollout.filter != "none" else 1):
@@ -169,12 +172,13 @@ class GRPOLoop:
             taken += tasks
             for trajectory in (t for group in groups for t in group if t.status == "failed"):
                 failures.add(trajectory)
-            kept += [g for g in groups if rollout.filter == "none" or has_signal(g)]
+            for group in groups:
+                (kept if rollout.filter == "none" or has_signal(group) else dropped).append(group)
             if len(kept) == rollout.tasks_per_step:
                 break
         if sum(failures.counts.values()) == len(taken) * rollout.group_size:
             raise TrainingError(f"step {self.step + 1}: every rollout failed: {failures.describe()}")
-        return kept or groups, failures, taken
+        return kept or dropped, failures, taken
 
     async def _evaluate(self) -> None:
         """Mean reward on the held-out tasks, one rollout each."""
@@ -183,6 +187,8 @@ class GRPOLoop:
         began = time.perf_counter()
         sampling = Sampling(temperature=run.eval_temperature, top_p=run.eval_top_p)
         groups = await self.runner.run_groups(tasks, 1, sampling, derive_seed(self.seed, "eval"))
+        # A run that resumes here does not evaluate again; its next step must find the same cache, which is none.
+        self.engine.flush_cache()
         done = [group[0] for group in groups if group[0].status != "failed"]
         # A failed rollout counts as 0 here: it stays in the denominator.
         record = {

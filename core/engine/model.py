@@ -1,7 +1,7 @@
 """A decoder-only transformer of the Qwen2, Qwen2.5, Qwen3 and Llama architectures, with Hugging Face's parameter names.
 
-Tokens of many sequences lie packed on one axis T; attention is a parameter of `forward`, so that training (packed rows),
-prefill and decode (KV cache) are three small `Attention` objects over one set of weights.
+Tokens of many sequences lie packed on one axis T; attention is a parameter of `forward`, so that training (packed
+rows), prefill and decode (KV cache) are three small `Attention` objects over one set of weights.
 
 Tensor suffixes: T tokens, H query heads, K key/value heads, D head dimension, C hidden size, N sequences, L tokens per
 sequence.
@@ -98,8 +98,9 @@ class Attention(Protocol):
 class PackedAttention:
     """Causal attention inside each of several token trees packed one after the other (see core.engine.packing).
 
-    Only attention pads (to the longest tree, on the right, where causality hides it); every other operation of the model
-    runs on the packed tokens. `branch_T` says which branch of its tree a token is in; a branch sees itself and branch 0.
+    Only attention pads (to the longest tree, on the right, where causality hides it); every other operation of the
+    model runs on the packed tokens. `branch_T` says which branch of its tree a token is in; a branch sees itself and
+    branch 0.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device, branch_T: Tensor | None = None):
@@ -194,7 +195,7 @@ class Decoder(nn.Module):
 
 
 class CausalLM(nn.Module):
-    """The whole model. `forward` gives hidden states; `logits` is separate, to be called on the positions that need it."""
+    """The whole model. `forward` gives hidden states; `logits` is called on the positions that need it."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()

@@ -24,7 +24,7 @@ class EmbeddedPolicy:
     def __init__(self, engine: Engine, *, threaded: bool = False):
         self.engine, self.threaded = engine, threaded
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
-        self._between_steps: list[Callable[[], object]] = []
+        self._between_steps: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
         self._ids = itertools.count()
         self._driver: asyncio.Task[None] | None = None
@@ -42,6 +42,8 @@ class EmbeddedPolicy:
                 self.engine.submit(prompt_ids, sampling, session, request_id)
             except ValueError as error:
                 future.set_exception(PolicyError("bad_request", str(error)))
+            except Exception as error:  # the caller's problem, not the driver's, on which all callers depend
+                future.set_exception(error)
             else:
                 self._waiting[request_id] = future
 
@@ -57,7 +59,11 @@ class EmbeddedPolicy:
         self._do(lambda: self._abort_now(request_id))
 
     def abort_all(self) -> None:
-        self._do(lambda: [self._abort_now(request_id) for request_id in list(self._waiting)])
+        def abort_each() -> None:
+            for request_id in list(self._waiting):
+                self._abort_now(request_id)
+
+        self._do(abort_each)
 
     async def run_exclusive(self, function: Callable[[], T]) -> T:
         """Run `function` between two steps, when nothing touches the engine."""
@@ -82,7 +88,7 @@ class EmbeddedPolicy:
             self._driver = None
         self._fail_all(PolicyError("closed", "the policy was closed"))
 
-    def _do(self, action: Callable[[], object]) -> None:
+    def _do(self, action: Callable[[], None]) -> None:
         """Run `action` now or, while a step runs in the worker thread, right after it."""
         self._between_steps.append(action)
         self._wake.set()
@@ -101,7 +107,8 @@ class EmbeddedPolicy:
                         ended = await asyncio.to_thread(self.engine.step) if self.threaded else self.engine.step()
                     except Exception as error:
                         self._fail_all(PolicyError("engine", f"the engine failed: {error!r}"))
-                        raise
+                        self.engine.flush_cache()  # the failed step may have left a prefix half computed
+                        continue
                     for request in ended:
                         self._resolve(request.request_id, request.completion)
                 await asyncio.sleep(0)

@@ -20,8 +20,8 @@ def sample(
 ) -> tuple[Tensor, Tensor]:
     """One token for each row of float32 `logits_NV`.
 
-    Returns token ids [N] and their log-probs [N]: those of the distribution at the request's temperature before top-k and
-    top-p (greedy requests: at temperature 1), as SGLang reports them.
+    Returns token ids [N] and their log-probs [N]: those of the distribution at the request's temperature before top-k
+    and top-p (greedy requests: at temperature 1), as SGLang reports them.
     """
     device = logits_NV.device
     temperatures = torch.tensor([s.temperature if s.temperature > 0 else 1.0 for s in samplings], device=device)

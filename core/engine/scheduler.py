@@ -1,7 +1,7 @@
 """Which requests run next: waiting ones are prefilled as soon as a slot is free, otherwise all running ones decode.
 
-Invariant: `running[i]` owns slot i. Each slot holds a whole sequence (prompt plus new tokens), so nothing running is ever
-evicted.
+Invariant: `running[i]` owns slot i. Each slot holds a whole sequence (prompt plus new tokens), so nothing running is
+ever evicted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Request:
 
 
 class Scheduler:
-    """Queues and slots. `prefill_budget` bounds the tokens computed in one prefill step (one longer prompt runs alone)."""
+    """Queues and slots. `prefill_budget` bounds the tokens of one prefill step (one longer prompt runs alone)."""
 
     def __init__(self, cache: SlotCache, prefixes: PrefixStore, prefill_budget: int):
         self.cache, self.prefixes, self.prefill_budget = cache, prefixes, prefill_budget
@@ -52,8 +52,8 @@ class Scheduler:
     def admit(self) -> list[tuple[Request, int]]:
         """Move waiting requests into slots; returns them with the number of tokens already in their slot.
 
-        A request whose next block is being computed by an earlier one of this very step waits one step and then finds it
-        in the store: that is how a prompt shared by a group is prefilled once.
+        A request whose next block is being computed by an earlier one of this very step waits one step and then finds
+        it in the store: that is how a prompt shared by a group is prefilled once.
         """
         admitted: list[tuple[Request, int]] = []
         in_flight: set[tuple[int, ...]] = set()

@@ -43,10 +43,12 @@ class Trainer:
     ):
         self.model, self.config, self.grpo, self.loss_unit = model, optimizer, grpo or GRPOConfig(), loss_unit
         self.temperature, self.steps_per_batch, self.seed = temperature, steps_per_batch, seed
-        decayed = [p for p in model.parameters() if p.ndim > 1]
-        others = [p for p in model.parameters() if p.ndim <= 1]
+        groups: list[dict[str, Any]] = [
+            {"params": [p for p in model.parameters() if p.ndim > 1]},
+            {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+        ]
         self.optimizer = torch.optim.AdamW(
-            [{"params": decayed}, {"params": others, "weight_decay": 0.0}],
+            groups,
             lr=optimizer.lr,
             betas=(optimizer.beta1, optimizer.beta2),
             weight_decay=optimizer.weight_decay,
@@ -57,31 +59,25 @@ class Trainer:
     def grpo_step(self, rows: Sequence[Row]) -> dict[str, float]:
         """One rollout batch: `steps_per_batch` optimizer steps over parts of it, rollouts kept whole.
 
-        Returns the mean of each statistic over the steps taken; `rows_skipped` counts rows dropped for having no advantage.
+        Returns the mean of each statistic over the steps taken; `rows_skipped` counts rows dropped for no advantage.
         """
-        parts = self._split(rows)
-        old_logprobs = self._old_logprobs(rows) if self.steps_per_batch > 1 or self.grpo.tis else None
+        steps = [step for part in self._split(rows) if (step := self._used(part))[0]]
+        old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
+        if self.steps_per_batch > 1 or self.grpo.tis:
+            old_logprobs = [self._old_logprobs(used) for used, _ in steps]
         totals: dict[str, float] = defaultdict(float)
-        skipped = taken = 0
-        for part in parts:
-            scales = dict(zip(part, row_scales([rows[i] for i in part], self.loss_unit), strict=True))
-            used = [i for i in part if scales[i] and (rows[i].advantage or self.grpo.kl_coef or self.grpo.entropy_coef)]
-            skipped += len(part) - len(used)
-            if not used:
-                continue
-            chosen = [rows[i] for i in used]
-            chosen_scales = [scales[i] for i in used]
-            chosen_old = None if old_logprobs is None else [old_logprobs[i] for i in used]
-            for pack in pack_rows(chosen, self.config.max_tokens_per_pack, self.model.device):
-                for name, value in self._backward_grpo(pack, chosen, chosen_scales, chosen_old).items():
+        for (used, scales), old in zip(steps, old_logprobs, strict=True):
+            for pack in pack_rows(used, self.config.max_tokens_per_pack, self.model.device):
+                for name, value in self._backward_grpo(pack, used, scales, old).items():
                     totals[name] += value.item()
             for name, number in self._apply().items():
                 totals[name] += number
-            taken += 1
-        return {name: value / taken for name, value in totals.items()} | {"rows": len(rows), "rows_skipped": skipped}
+        skipped = len(rows) - sum(len(used) for used, _ in steps)
+        means = {name: value / len(steps) for name, value in totals.items()}
+        return means | {"rows": len(rows), "rows_skipped": skipped}
 
     def supervised_step(self, examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, float]:
-        """One step of cross-entropy on the completions of (prompt ids, completion ids), every completion token equal."""
+        """One step of cross-entropy on the completions of (prompt ids, completion ids); every token counts the same."""
         rows = [
             Row((*prompt, *completion), (1,) * len(completion), (0.0,) * len(completion), 0.0, rollout_id=i)
             for i, (prompt, completion) in enumerate(examples)
@@ -119,20 +115,26 @@ class Trainer:
         progress = min(1.0, (step - config.warmup_steps) / max(1, config.decay_steps - config.warmup_steps))
         return config.lr * (1 - progress if config.decay == "linear" else (1 + math.cos(math.pi * progress)) / 2)
 
-    def _split(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Row indices of each optimizer step: rollouts shuffled, then dealt in equal numbers."""
+    def _split(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """The rows of each optimizer step: rollouts shuffled, then dealt one by one."""
         if self.steps_per_batch == 1:
-            return [list(range(len(rows)))]
-        by_rollout: dict[int, list[int]] = defaultdict(list)
-        for index, row in enumerate(rows):
-            by_rollout[row.rollout_id].append(index)
+            return [list(rows)]
+        by_rollout: dict[int, list[Row]] = defaultdict(list)
+        for row in rows:
+            by_rollout[row.rollout_id].append(row)
         rollouts = sorted(by_rollout)
         random.Random(f"{self.seed}-{self.steps}").shuffle(rollouts)
-        size = math.ceil(len(rollouts) / self.steps_per_batch)
         return [
-            [index for rollout in rollouts[start : start + size] for index in by_rollout[rollout]]
-            for start in range(0, len(rollouts), size)
+            [row for rollout in rollouts[first :: self.steps_per_batch] for row in by_rollout[rollout]]
+            for first in range(self.steps_per_batch)
         ]
+
+    def _used(self, rows: Sequence[Row]) -> tuple[list[Row], list[float]]:
+        """The rows of one step that have a gradient, and the factor of each in the average over all of them."""
+        always = bool(self.grpo.kl_coef or self.grpo.entropy_coef)
+        scales = row_scales(rows, self.loss_unit)
+        used = [(row, s) for row, s in zip(rows, scales, strict=True) if s and (row.advantage or always)]
+        return [row for row, _ in used], [scale for _, scale in used]
 
     @torch.no_grad()
     def _old_logprobs(self, rows: Sequence[Row]) -> list[list[float]]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -27,16 +29,18 @@ def load_config(folder: Path) -> ModelConfig:
         )
     try:
         return ModelConfig.from_hf(AutoConfig.from_pretrained(folder))
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, KeyError, OSError, StrictDataclassError) as error:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> CausalLM:
-    """Build the model of `folder` and read its weights."""
+def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM:
+    """Build the model of `folder` and read its weights. `device` auto is the GPU where there is one."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     config = load_config(folder)
     with torch.device("meta"):
         model = CausalLM(config)
-    model.to_empty(device=device).to(dtype)
+    model.to_empty(device=device).to(getattr(torch, dtype))
     model.inv_freq = torch.tensor(config.inv_freq)
     if config.tie_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
@@ -89,7 +93,7 @@ def eos_token_ids(folder: Path) -> tuple[int, ...]:
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         if path.is_file():
-            eos = json.loads(path.read_text()).get("eos_token_id")
+            eos = _read_json(path).get("eos_token_id")
             if eos is not None:
                 return tuple(eos) if isinstance(eos, list) else (eos,)
     return ()
@@ -98,7 +102,10 @@ def eos_token_ids(folder: Path) -> tuple[int, ...]:
 def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        files = sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise CheckpointError(f"{index}: has no weight_map; copy or download the file again.")
+        files = sorted({folder / name for name in weight_map.values()})
         absent = [path for path in files if not path.is_file()]
         if absent:
             raise CheckpointError(f"{absent[0]}: missing, although {index.name} lists it. Is the download complete?")
@@ -109,3 +116,13 @@ def _weight_files(folder: Path) -> list[Path]:
             f"{single}: missing. Only safetensors checkpoints are read; convert .bin files with save_pretrained."
         )
     return [single]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}). Copy or download the file again.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must hold a JSON object. Copy or download the file again.")
+    return value

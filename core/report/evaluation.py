@@ -8,7 +8,10 @@ Schema, written by the evaluators of `benchmarks/` and read by `core/report/summ
      "document_tokens": [7101, 7098, 7110],   length of the document per task, without the method's own prompts
      "seconds": 12.5,                         wall-clock time of all n tasks together
      "failures": {"timeout": 1},              tasks that failed, by kind; they are among the n and score 0
-     "model": "runs/tiny/seed-0/checkpoints/final", "sampling": {"temperature": 0.0, "max_new_tokens": 64}}
+     "model": "runs/tiny/seed-0/checkpoints/final", "sampling": {"temperature": 0.0, "max_new_tokens": 64},
+     "policy_tokens": [9120, 9098, 9131],     prompt and completion tokens of all the task's calls
+     "settings": {"data": {...}},             what else the scores follow from: data, method
+     "notes": {"documents_cut": 0}}           other facts: documents cut to fit a context, concurrency, device
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ class EvalResult:
     failures: Mapping[str, int] = field(default_factory=dict)
     model: str = ""
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    policy_tokens: Sequence[int] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("length", "seed", "n"):
@@ -51,8 +57,10 @@ class EvalResult:
         for metric, values in self.scores.items():
             _require(_is_list(values, self.n), f"scores.{metric}", f"must be a list of n={self.n} values")
             _require(all(_is_score(value) for value in values), f"scores.{metric}", "must lie between 0 and 1")
-        for name in ("turns", "document_tokens"):
+        for name in ("turns", "document_tokens", "policy_tokens"):
             values = getattr(self, name)
+            if name == "policy_tokens" and values is None:
+                continue
             _require(_is_list(values, self.n), name, f"must be a list of n={self.n} values")
             _require(all(_is_count(value) for value in values), name, "must be integers of at least 0")
         _require(_is_number(self.seconds) and self.seconds >= 0, "seconds", "must be a number of at least 0")
@@ -68,7 +76,7 @@ class EvalResult:
         """Raises ValueError naming the field that is missing, unknown or wrong."""
         _require(isinstance(record, Mapping), "the result", "must be a JSON object")
         known = {item.name for item in fields(cls)}
-        optional = {"failures", "model", "sampling"}
+        optional = {"failures", "model", "sampling", "policy_tokens", "settings", "notes"}
         for name in sorted(known - optional - record.keys()):
             raise ValueError(f"evaluation result: {name} is missing")
         for name in sorted(record.keys() - known):

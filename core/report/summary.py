@@ -2,12 +2,14 @@
 
     {"method", "preset", "seeds": [0, 1, 2], "score": "official", "data": "niah_multikey_2",
      "arms": {arm: {"7168": {"score": {"mean", "ci95": [low, high], "n"}, "official": {...}, "strict": {...}, "seeds",
-                             "turns_per_task", "tokens_per_task", "seconds_per_1k_tokens", "failures": {kind: count}}}},
+                             "turns_per_task", "tokens_per_task", "policy_tokens_per_1k_tokens",
+                             "seconds_per_1k_tokens", "documents_cut", "failures": {kind: count}}}},
      "retention": {arm: r per turn}, "retention_fit": {arm: {...}}, "other_data": {data: {"arms", "retention", ...}},
      "reward": {seed: {"first", "last"}}, "seconds": {stage: s}, "counts": {"failures": {kind: n}, "drift": {kind: n}},
      "checkpoints": {seed: [paths inside the folder]}, "departures": [...]}
 
 `arms` is about the data set `data`; others of the same run are under `other_data`. `score` repeats `official`.
+"Per 1K tokens" counts tokens of documents: policy tokens are the prompts and completions spent on them.
 Intervals and the fit are explained in core/report/stats.py.
 """
 
@@ -125,6 +127,8 @@ def _cell(results: Sequence[EvalResult]) -> dict[str, Any]:
         estimates[metric] = {"mean": estimate.mean, "ci95": [estimate.low, estimate.high], "n": estimate.n}
     tasks = sum(result.n for result in results)
     tokens = sum(sum(result.document_tokens) for result in results)
+    counted = [result.policy_tokens for result in results]
+    spent = None if None in counted else sum(map(sum, counted))  # type: ignore[arg-type]
     failures: Counter[str] = Counter()
     for result in results:
         failures.update(result.failures)
@@ -134,7 +138,9 @@ def _cell(results: Sequence[EvalResult]) -> dict[str, Any]:
         "seeds": [result.seed for result in results],
         "turns_per_task": sum(sum(result.turns) for result in results) / tasks,
         "tokens_per_task": tokens / tasks,
+        "policy_tokens_per_1k_tokens": 1000 * spent / tokens if tokens and spent is not None else None,
         "seconds_per_1k_tokens": 1000 * sum(result.seconds for result in results) / tokens if tokens else None,
+        "documents_cut": sum(result.notes.get("documents_cut", 0) for result in results),
         "failures": dict(failures),
     }
 

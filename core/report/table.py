@@ -59,7 +59,7 @@ def arms_table(arms: Mapping[str, Any], metric: str, fits: Mapping[str, Any]) ->
 
 
 def cost_table(arms: Mapping[str, Any]) -> list[list[str]]:
-    """Tasks, document tokens and turns per task, seconds per 1K tokens, failures: a header, then one row per cell."""
+    """What each cell cost; a header, then one row per cell. `cut` counts documents cut to fit a context."""
     rows = [
         [
             arm,
@@ -67,13 +67,16 @@ def cost_table(arms: Mapping[str, Any]) -> list[list[str]]:
             f"{cell['score']['n']:,}",
             f"{cell['tokens_per_task']:,.0f}",
             f"{cell['turns_per_task']:.1f}",
+            "–" if cell["policy_tokens_per_1k_tokens"] is None else f"{cell['policy_tokens_per_1k_tokens']:,.0f}",
             "–" if cell["seconds_per_1k_tokens"] is None else f"{cell['seconds_per_1k_tokens']:.3g}",
+            str(cell["documents_cut"]),
             failures_text(cell["failures"]),
         ]
         for arm, cells in arms.items()
         for length, cell in cells.items()
     ]
-    return [["arm", "length", "tasks", "tokens / task", "turns / task", "s / 1K tokens", "failures"], *rows]
+    header = ["arm", "length", "tasks", "tokens / task", "turns / task", "policy tokens / 1K", "s / 1K tokens", "cut"]
+    return [[*header, "failures"], *rows]
 
 
 def published_table(published: Sequence[Published], sections: Mapping[str, Any]) -> list[list[str]]:

@@ -26,8 +26,8 @@ def rows_from_groups(groups: Sequence[Group], *, std_norm: bool, credit: Credit)
         rewards = [None if t.status == "failed" else t.reward for t in group]
         for trajectory, advantage in zip(group, group_advantages(rewards, std_norm=std_norm), strict=True):
             if advantage is not None:
-                share = advantage / len(trajectory.turns) if credit == "split" else advantage
-                rows += _rows(trajectory, share, rollout_id)
+                parts = max(1, len(trajectory.turns)) if credit == "split" else 1
+                rows += _rows(trajectory, advantage / parts, rollout_id)
             rollout_id += 1
     return rows
 

@@ -42,7 +42,7 @@ class Runner:
     async def run_groups(
         self, tasks: Sequence[Task], group_size: int, sampling: Sampling, seed: object
     ) -> list[list[Trajectory]]:
-        """`group_size` trajectories of each task, in the order of `tasks`. Seeds follow from `seed`, task and member."""
+        """`group_size` trajectories of each task, in their order. Seeds follow from `seed`, task and member."""
         members = [
             self.run_one(task, replace(sampling, seed=derive_seed(seed, task.task_id, member)))
             for task in tasks
@@ -55,14 +55,24 @@ class Runner:
         """One trajectory; a failure is a Trajectory too."""
         async with self._slots:
             try:
-                async with asyncio.timeout(self.deadline_s):
+                async with asyncio.timeout(self.deadline_s) as limit:
                     return await self.method.rollout(task, self.roles, sampling)
-            except TimeoutError:
-                return _failed(task, "deadline", f"not finished after {self.deadline_s:g} s")
+            except asyncio.CancelledError:
+                if _cancelled_from_outside():
+                    raise
+                return _failed(task, "cancelled", traceback.format_exc())
             except (RolloutError, PolicyError) as error:
                 return _failed(task, error.kind, str(error))
             except Exception as error:
+                if limit.expired():
+                    return _failed(task, "deadline", f"not finished after {self.deadline_s:g} s")
                 return _failed(task, f"exception_{type(error).__name__}", traceback.format_exc())
+
+
+def _cancelled_from_outside() -> bool:
+    """Whether this coroutine itself was cancelled, and not merely something that the method waited for."""
+    current = asyncio.current_task()
+    return current is None or current.cancelling() > 0
 
 
 def _failed(task: Task, kind: str, message: str) -> Trajectory:
@@ -70,6 +80,6 @@ def _failed(task: Task, kind: str, message: str) -> Trajectory:
 
 
 def has_signal(group: Sequence[Trajectory]) -> bool:
-    """Whether a group's rewards differ, so that it has an advantage (DAPO's dynamic sampling keeps only such groups)."""
-    rewards = {t.reward for t in group if t.status != "failed"}
+    """Whether a group's rewards differ, so that it has an advantage (what DAPO's dynamic sampling keeps)."""
+    rewards = {t.reward for t in group if t.status != "failed" and t.reward is not None}
     return len(rewards) > 1

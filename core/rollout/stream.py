@@ -1,4 +1,4 @@
-"""The order in which a run meets its tasks: a seeded permutation each epoch, and a cursor that a checkpoint can hold."""
+"""The order in which a run meets its tasks: a seeded permutation each epoch, and a cursor for checkpoints."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ QUERY = {
     "vt": r"(?<=the value )\d{5}",
     "qa": r"(?<=Question: ).*(?= Answer:)",
 }
-NEEDLE = re.compile(r"One of the special magic (\w+) for (\S+) is: (\S+)\.")
+NEEDLE = re.compile(r"One of the special magic (\w+) for (.+?) is: (\S+)\.")
 KINDS = {
     "number": re.compile(r"\d{7}$"),
     "uuid": re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"),
-    "pair": re.compile(r"[^\s\d]+-[^\s\d]+$"),
+    "pair": re.compile(r"\D+-\D+$"),
 }
 
 

@@ -32,6 +32,7 @@ from tests.golden.ruler.predictions import cases
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 LENGTH, COUNT, SEED = 4096, 40, 42
+QA_LENGTH, QA_COUNT = 16_384, 10  # the official qa loops for ever where ten documents come near the limit
 FAMILY = {"niah": "niah", "variable_tracking": "vt", "common_words_extraction": "cwe", "freq_words_extraction": "fwe"}
 SHIMS = {
     "tokenizer.py": """
@@ -54,9 +55,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("ruler-root", "memagent-root", "data"):
         parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--only", choices=("scorers", "generators"))
     args = parser.parse_args()
-    _write("scorers.json", score_all(args.ruler_root, args.memagent_root))
-    _write("generators.json", generate_all(args.ruler_root, args.data))
+    if args.only != "generators":
+        _write("scorers.json", score_all(args.ruler_root, args.memagent_root))
+    if args.only != "scorers":
+        _write("generators.json", generate_all(args.ruler_root, args.data))
 
 
 def score_all(ruler: Path, memagent: Path) -> dict[str, Any]:
@@ -91,7 +95,7 @@ def score_all(ruler: Path, memagent: Path) -> dict[str, Any]:
 
 def generate_all(ruler: Path, data: Path) -> dict[str, Any]:
     tasks = yaml.safe_load((ruler / "scripts/synthetic.yaml").read_text())
-    golden: dict[str, Any] = {"length": LENGTH, "count": COUNT, "tasks": {}}
+    golden: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         shutil.copytree(ruler / "scripts/data", work / "data")
@@ -104,7 +108,8 @@ def generate_all(ruler: Path, data: Path) -> dict[str, Any]:
             new_tokens, records = _run_official(work, name, task)
             prompts = [record["input"] + record["answer_prefix"] for record in records]
             seen = [describe.facts(family, p, r["outputs"]) for p, r in zip(prompts, records, strict=True)]
-            entry = golden["tasks"][name] = {
+            entry = golden[name] = {
+                "limit": _size(name)[0],
                 "new_tokens": new_tokens,
                 "template": describe.template(family, prompts[0]),
                 "facts": seen[0] if family == "fwe" else _common(seen),
@@ -121,15 +126,22 @@ def generate_all(ruler: Path, data: Path) -> dict[str, Any]:
 def _run_official(work: Path, name: str, task: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:
     constants = _load(work / "data/synthetic/constants.py").TASKS[task["task"]]
     command = [sys.executable, f"{task['task']}.py", "--save_dir", str(work / "out"), "--save_name", name]
-    command += ["--tokenizer_path", "x", "--tokenizer_type", "hf", "--max_seq_length", str(LENGTH)]
-    command += ["--tokens_to_generate", str(constants["tokens_to_generate"]), "--num_samples", str(COUNT)]
+    limit, count = _size(name)
+    command += ["--tokenizer_path", "x", "--tokenizer_type", "hf", "--max_seq_length", str(limit)]
+    command += ["--tokens_to_generate", str(constants["tokens_to_generate"]), "--num_samples", str(count)]
     command += ["--random_seed", str(SEED), "--template", constants["template"] + constants["answer_prefix"]]
     for option, value in task["args"].items():
         command += [f"--{option}", str(value)]
     path = os.pathsep.join((str(work / "shims"), str(ROOT), os.environ.get("PYTHONPATH", "")))
-    subprocess.run(command, cwd=work / "data/synthetic", env={**os.environ, "PYTHONPATH": path}, check=True)
+    subprocess.run(
+        command, cwd=work / "data/synthetic", env={**os.environ, "PYTHONPATH": path}, check=True, timeout=300
+    )
     lines = (work / "out" / name / "validation.jsonl").read_text().splitlines()
     return constants["tokens_to_generate"], [json.loads(line) for line in lines]
+
+
+def _size(name: str) -> tuple[int, int]:
+    return (QA_LENGTH, QA_COUNT) if name.startswith("qa") else (LENGTH, COUNT)
 
 
 def _stand_in_data(folder: Path, data: Path) -> None:
@@ -161,7 +173,8 @@ def _common(seen: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"official_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

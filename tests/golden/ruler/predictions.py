@@ -14,9 +14,9 @@ ANSWERS = (
     "John's", "U.S.", "The answer", "café", "北京", "A", "3,000", "\\text{ cm}", "York",
 )  # fmt: skip
 LATEX = (
-    "1", "2", "3", "x", "=", "k=", "0.5", ".5", " .5", "\\frac12", "\\frac{1}{2}", "\\frac1{72}", "\\dfrac{3}{4}", "\\tfrac34",
-    "1/2", "a/b", "\\sqrt3", "\\sqrt{3}", "\\sqrt", "\\frac", "\\left(", "\\right)", "\\!", " ", "\\$", "\\%", "^\\circ",
-    "^{\\circ}", "\\text{ cm}", "{", "}", "\\\\", "\n", "/",
+    "1", "2", "3", "x", "=", "k=", "0.5", ".5", " .5", "\\frac12", "\\frac{1}{2}", "\\frac1{72}", "\\dfrac{3}{4}",
+    "\\tfrac34", "1/2", "a/b", "\\sqrt3", "\\sqrt{3}", "\\sqrt", "\\frac", "\\left(", "\\right)", "\\!", " ", "\\$",
+    "\\%", "^\\circ", "^{\\circ}", "\\text{ cm}", "{", "}", "\\\\", "\n", "/",
 )  # fmt: skip
 
 
@@ -38,6 +38,9 @@ def _answers(rng: random.Random) -> list[str]:
 
 
 def _response(rng: random.Random, answers: list[str]) -> str:
+    if rng.random() < 0.15:
+        answer = rng.choice(answers)
+        return rng.choice((answer, f"The {answer}.", answer.upper(), f"{answer} {answer}"))
     words = [rng.choice([*WORDS, *answers, *answers]) for _ in range(rng.choice((0, 1, 1, 2, 5, 12, 60)))]
     text = rng.choice((" ", ", ", "\n")).join(words)
     inner = rng.choice([*answers, *answers, rng.choice(WORDS), text[:20]])

@@ -156,8 +156,10 @@ def test_abort_keeps_what_there_is_and_frees_the_slot(qwen2, reference):
     engine.abort(first.request_id)
     engine.abort(third.request_id)  # still waiting
     drain(engine)
-    assert first.completion.finish_reason == "abort" and len(first.completion.token_ids) == 4
-    assert third.completion.finish_reason == "abort" and third.completion.token_ids == ()
+    assert first.completion.finish_reason == "abort"
+    assert len(first.completion.token_ids) == 4
+    assert third.completion.finish_reason == "abort"
+    assert third.completion.token_ids == ()
     check(first, qwen2, reference)
     check(second, qwen2, reference)
     assert engine.stats().num_running == engine.stats().num_waiting == 0

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.config import OptimizerSection
 from core.engine import weights
 from core.engine.packing import grow_trees, pack_rows
 from core.engine.trainer import Trainer
-from core.config import OptimizerSection
 from core.types import Row
 
 
@@ -50,7 +50,7 @@ def test_every_row_is_packed_once_within_the_budget(seed, budget):
         expected = [
             t
             for i in pack.row_indices
-            for t, m in zip(rows[i].tokens[-len(rows[i].loss_mask) :], rows[i].loss_mask)
+            for t, m in zip(rows[i].tokens[-len(rows[i].loss_mask) :], rows[i].loss_mask, strict=True)
             if m
         ]
         assert pack.targets_R.tolist() == expected

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Evaluate any checkpoint on RULER or HotpotQA, from 7K to 448K tokens and beyond; --help lists what there is:
+#   bash agentic/memagent/evaluate.sh --run runs/memagent-tiny
+#   bash agentic/memagent/evaluate.sh --model BytedTsinghua-SIA/RL-MemoryAgent-7B --preset paper --policy-url http://host:30000
+# A call that was interrupted goes on where it stopped when it is given again.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+bash scripts/setup.sh --no-dev
+# OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their core.
+export OMP_WAIT_POLICY=passive
+export TOKENIZERS_PARALLELISM=false
+exec .venv/bin/python -m benchmarks.ruler.evaluate "$@"

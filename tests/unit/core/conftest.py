@@ -1,0 +1,21 @@
+"""The tiny tokenizer: a chat template, and prompt tags that are special tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic.memagent import tiny
+from core.chat import load_tokenizer
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_folder: Path) -> Any:
+    return load_tokenizer(tiny_folder)

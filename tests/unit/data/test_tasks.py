@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.data import DataError, iter_tasks, read_tasks, write_jsonl
+from core.types import Task
+
+TRAINING = {
+    "data_source": "hotpotqa",
+    "prompt": [{"role": "user", "content": "Who?"}],
+    "context": "Document 1:\nBob",
+    "ability": "memory",
+    "reward_model": {"style": "rule", "ground_truth": ["Bob", "Robert"]},
+    "extra_info": {"index": 7, "question": "Who?", "num_docs": 200},
+}
+EVALUATION = {"context": "Document 1:\nBob", "input": "Who?", "answers": ["Bob"], "num_docs": 50, "index": 3}
+RULER = {"index": 1, "input": "Who?", "context": "Bob", "outputs": ["Bob"], "answer_prefix": " It is", "length": 9}
+SLIME = {"prompt": "Who?", "label": "Bob", "metadata": {"context": "Bob", "ground_truth": ["Bob", "B."], "num_docs": 2}}
+OWN = {"task_id": "a", "question": "Who?", "answers": ["Bob"], "context": "Bob", "metadata": {"depth": [0.5]}}
+
+
+def _jsonl(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("record", "answers", "metadata"),
+    [
+        (TRAINING, ("Bob", "Robert"), {"index": 7, "num_docs": 200, "data_source": "hotpotqa"}),
+        (EVALUATION, ("Bob",), {"num_docs": 50, "index": 3}),
+        (RULER, ("Bob",), {"answer_prefix": " It is", "length": 9, "index": 1}),
+        (SLIME, ("Bob", "B."), {"num_docs": 2}),
+        (OWN, ("Bob",), {"depth": [0.5]}),
+    ],
+)
+@pytest.mark.parametrize("layout", ["jsonl", "list", "parquet"])
+def test_every_format_in_every_layout(
+    record: dict[str, Any], answers: tuple[str, ...], metadata: dict[str, Any], layout: str, tmp_path: Path
+) -> None:
+    second = {**record, "task_id": "b"} if "task_id" in record else record
+    if layout == "jsonl":
+        path = _jsonl(tmp_path / "set.jsonl", record, second)
+    elif layout == "list":
+        path = tmp_path / "set.json"
+        path.write_text("\n " + json.dumps([record, second], indent=1))
+    else:
+        path = tmp_path / "set.parquet"
+        pq.write_table(pa.Table.from_pylist([record, second]), path)
+    tasks = read_tasks(path)
+    assert [task.task_id for task in tasks] == (["a", "b"] if "task_id" in record else ["set-0", "set-1"])
+    for task in tasks:
+        assert task.question == "Who?"
+        assert task.answers == answers
+        assert task.context.endswith("Bob")
+        assert metadata.items() <= dict(task.metadata).items()
+
+
+def _bad(**changes: Any) -> dict[str, Any]:
+    return {**OWN, **changes}
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (_bad(context=""), r"x\.jsonl:2: field 'context': is missing or empty"),
+        ({k: v for k, v in TRAINING.items() if k != "context"}, r":2: field 'context'"),
+        (_bad(answers=[]), r":2: field 'answers': holds no answer"),
+        (_bad(answers=["", "a"]), r":2: field 'answers': must hold non-empty"),
+        (_bad(answers=[7]), r":2: field 'answers'.*quote numbers"),
+        (_bad(question=None), r":2: field 'question': must be a non-empty string"),
+        (_bad(metadata=[1]), r":2: field 'metadata': must be an object"),
+        (_bad(context={"a": 1}), r":2: field 'context': must be a string"),
+        ({**EVALUATION, "context": [4, 5]}, r":2: field 'context': holds document numbers.*--num-docs"),
+        ({**TRAINING, "reward_model": {"style": "rule"}}, r"'reward_model.ground_truth': holds no answer"),
+        ({**TRAINING, "prompt": []}, r":2: field 'prompt'"),
+        ({"q": 1}, r":2: unknown format with fields q"),
+        ({"question": "q", "answer": "a", "supporting_facts": [], "context": []}, r":2: a raw HotpotQA item"),
+        ([1], r":2: a list, not an object"),
+        ({**OWN, "task_id": "first"}, r":2: field 'task_id': 'first' occurs twice"),
+    ],
+)
+def test_bad_record(record: Any, message: str, tmp_path: Path) -> None:
+    path = _jsonl(tmp_path / "x.jsonl", {**OWN, "task_id": "first"}, record)
+    tasks = iter_tasks(path)
+    assert next(tasks).task_id == "first"
+    with pytest.raises(DataError, match=message) as caught:
+        next(tasks)
+    assert "Fix: " in str(caught.value)
+
+
+def test_broken_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps(OWN) + "\n\n" + json.dumps(OWN)[:20])
+    with pytest.raises(DataError, match=r"x\.jsonl:3: broken JSON at column \d+"):
+        read_tasks(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.jsonl", None, "no such file"),
+        ("empty.jsonl", b"\n", "holds no records"),
+        ("broken.json", b'[{"a": 1},\n{"b": ]', r"broken\.json:2: broken JSON"),
+        ("broken.parquet", b"nothing", "not a readable parquet file"),
+    ],
+)
+def test_bad_file(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_tasks(tmp_path / name)
+
+
+def test_context_may_be_optional_and_reading_stops_at_the_limit(tmp_path: Path) -> None:
+    path = _jsonl(tmp_path / "x.jsonl", {"prompt": "1+1?", "label": "2"}, {"broken": 1})
+    (task,) = read_tasks(path, limit=1, require_context=False)
+    assert (task.question, task.answers, task.context) == ("1+1?", ("2",), "")
+
+
+texts = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
+
+
+@given(
+    st.lists(st.builds(Task, texts, texts, st.tuples(texts, texts), texts), min_size=1, unique_by=lambda t: t.task_id)
+)
+def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, tasks: list[Task]) -> None:
+    path = tmp_path_factory.mktemp("data") / "deep" / "x.jsonl"
+    assert write_jsonl(path, tasks) == len(tasks)
+    assert read_tasks(path) == tasks
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    write_jsonl(path, [Task("a", "q", ("1",), "c")])
+    before = path.read_text()
+
+    def tasks() -> Any:
+        yield Task("b", "q", ("1",), "c")
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError):
+        write_jsonl(path, tasks())
+    assert path.read_text() == before

@@ -1,0 +1,107 @@
+"""Credit: normalised over rollouts first, expanded into turns afterwards; what was sampled is what is trained."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.algorithms.advantages import group_advantages
+from core.rollout.rows import rows_from_groups
+from core.types import Completion, Trajectory, Turn
+
+TOKENS = st.integers(0, 999)
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> Turn:
+    prompt = tuple(draw(st.lists(TOKENS, min_size=1, max_size=6)))
+    sampled = tuple(draw(st.lists(TOKENS, max_size=6)))
+    logprobs = tuple(draw(st.floats(-9, 0)) for _ in sampled)
+    return Turn("turn", prompt, Completion(sampled, logprobs, "stop"), draw(st.booleans()))
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    if draw(st.integers(0, 5)) == 0:
+        # A failed rollout may have got somewhere before it failed.
+        partial = tuple(draw(st.lists(turns(), max_size=2)))
+        return Trajectory("t", partial, status="failed", failure="deadline", reward=draw(st.sampled_from([None, 1.0])))
+    made = tuple(draw(st.lists(turns(), min_size=1, max_size=5)))
+    status = draw(st.sampled_from(["completed", "truncated"]))
+    return Trajectory("t", made, status=status, reward=draw(st.sampled_from([0.0, 0.25, 1.0])))
+
+
+GROUPS = st.lists(st.lists(trajectories(), min_size=1, max_size=5), min_size=1, max_size=4)
+CREDITS = st.sampled_from(["broadcast", "split"])
+
+
+def trained(trajectory: Trajectory) -> list[Turn]:
+    return [turn for turn in trajectory.turns if turn.trained and turn.completion.token_ids]
+
+
+@given(GROUPS, st.booleans(), CREDITS)
+def test_rows_hold_what_was_sampled_in_trained_turns_and_nothing_else(groups, std_norm, credit):
+    rows = rows_from_groups(groups, std_norm=std_norm, credit=credit)
+    alive = [t for group in groups for t in group if t.status != "failed"]
+    wanted = [turn for trajectory in alive for turn in trained(trajectory)]
+    assert [row.tokens for row in rows] == [(*t.prompt_ids, *t.completion.token_ids) for t in wanted]
+    assert [row.logprobs for row in rows] == [turn.completion.logprobs for turn in wanted]
+    assert sum(row.trained_tokens for row in rows) == sum(len(turn.completion.token_ids) for turn in wanted)
+
+
+@given(GROUPS, st.booleans(), CREDITS)
+def test_a_rollout_id_is_a_trajectory(groups, std_norm, credit):
+    rows = rows_from_groups(groups, std_norm=std_norm, credit=credit)
+    numbered = list(enumerate(t for group in groups for t in group))
+    expected = [number for number, t in numbered if t.status != "failed" for _ in trained(t)]
+    assert [row.rollout_id for row in rows] == expected
+
+
+@given(GROUPS, st.booleans(), CREDITS)
+def test_failed_rollouts_leave_the_baseline(groups, std_norm, credit):
+    """The rows are those of groups that never held the failed rollouts."""
+    rows = rows_from_groups(groups, std_norm=std_norm, credit=credit)
+    without = [alive for group in groups if (alive := [t for t in group if t.status != "failed"])]
+    expected = rows_from_groups(without, std_norm=std_norm, credit=credit)
+    assert [(row.tokens, row.advantage) for row in rows] == [(row.tokens, row.advantage) for row in expected]
+
+
+@given(GROUPS, st.booleans())
+def test_credit_is_the_trajectorys_advantage_whole_or_in_equal_parts(groups, std_norm):
+    broadcast = rows_from_groups(groups, std_norm=std_norm, credit="broadcast")
+    split = rows_from_groups(groups, std_norm=std_norm, credit="split")
+    flat = [t for group in groups for t in group]
+    for group in groups:
+        rewards = [t.reward if t.status != "failed" else None for t in group]
+        expected = dict(zip(map(id, group), group_advantages(rewards, std_norm=std_norm), strict=True))
+        for whole, part in zip(broadcast, split, strict=True):
+            trajectory = flat[whole.rollout_id]
+            if id(trajectory) in expected:
+                assert whole.advantage == expected[id(trajectory)]
+                assert part.advantage == pytest.approx(whole.advantage / len(trajectory.turns))
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=6), st.data(), st.booleans())
+def test_turn_counts_do_not_touch_the_statistics(rewards, data, std_norm):
+    """slime's positional reshape gets this wrong: a rollout counts once however many rows it became."""
+
+    def advantages(counts: list[int]) -> list[float]:
+        turn = Turn("turn", (1,), Completion((2,), (0.0,), "stop"), True)
+        group = [Trajectory("t", (turn,) * n, reward=r) for n, r in zip(counts, rewards, strict=True)]
+        rows = rows_from_groups([group], std_norm=std_norm, credit="broadcast")
+        return [next(row.advantage for row in rows if row.rollout_id == i) for i in range(len(rewards))]
+
+    counts = data.draw(st.lists(st.integers(1, 7), min_size=len(rewards), max_size=len(rewards)))
+    uneven = advantages(counts)
+    assert uneven == advantages([1] * len(rewards))
+    assert mean(uneven) == pytest.approx(0, abs=1e-9)
+
+
+def test_rollouts_without_turns_or_reward_make_no_rows():
+    turn = Turn("turn", (1,), Completion((2,), (0.0,), "stop"), True)
+    group = [Trajectory("t", (), reward=1.0), Trajectory("t", (turn,), reward=None), Trajectory("t", (turn,), reward=0)]
+    rows = rows_from_groups([group], std_norm=False, credit="split")
+    assert [(row.rollout_id, row.advantage) for row in rows] == [(2, -0.5)]

@@ -1,0 +1,258 @@
+"""Many rollouts at once: bounded, on time, independent of each other, and every failure has a name."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from core.engine.engine import Engine
+from core.engine.policy import EmbeddedPolicy
+from core.policy.base import Policy, PolicyError, Roles
+from core.policy.scripted import ScriptedPolicy
+from core.rollout.method import RolloutError, derive_seed
+from core.rollout.runner import Failures, Runner, has_signal
+from core.types import Completion, Sampling, Task, Trajectory, Turn
+
+Rollout = Callable[[Task, Roles, Sampling], Awaitable[Trajectory]]
+
+
+class FromFunction:
+    """A method whose rollout is a function."""
+
+    def __init__(self, function: Rollout):
+        self.function = function
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        return await self.function(task, roles, sampling)
+
+
+def make_tasks(count: int) -> list[Task]:
+    return [Task(f"t{i}", "q", ("a",), metadata={"index": i}) for i in range(count)]
+
+
+def runner(
+    function: Rollout, policy: Policy | None = None, *, concurrency: int = 64, deadline_s: float = 30.0
+) -> Runner:
+    roles = Roles({"policy": policy} if policy else {})
+    return Runner(FromFunction(function), roles, concurrency=concurrency, deadline_s=deadline_s)
+
+
+def turns_of(count: Callable[[Task], int]) -> Rollout:
+    """Rollouts of as many turns as `count` says, the prompt being (task index, turn)."""
+
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        turns = []
+        for turn in range(count(task)):
+            prompt = (task.metadata["index"], turn)
+            turns.append(Turn("turn", prompt, await roles["policy"].generate(prompt, sampling), True))
+        return Trajectory(task.task_id, tuple(turns), reward=1.0)
+
+    return rollout
+
+
+async def test_groups_come_in_the_order_of_tasks_and_members_have_their_own_seeds():
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        await asyncio.sleep(0.01 * (3 - task.metadata["index"]))
+        return Trajectory(task.task_id, (), reward=0.0, log={"seed": sampling.seed})
+
+    groups = await runner(rollout).run_groups(make_tasks(3), 4, Sampling(), seed="s")
+    again = await runner(rollout, concurrency=1).run_groups(make_tasks(3), 4, Sampling(), seed="s")
+    other = await runner(rollout).run_groups(make_tasks(3), 4, Sampling(), seed="another")
+    seeds = [[t.log["seed"] for t in group] for group in groups]
+    assert [[t.task_id for t in group] for group in groups] == [[f"t{i}"] * 4 for i in range(3)]
+    assert len({seed for group in seeds for seed in group}) == 12
+    assert seeds == [[t.log["seed"] for t in group] for group in again]
+    assert not {s for g in seeds for s in g} & {t.log["seed"] for g in other for t in g}
+    assert seeds[1][2] == derive_seed("s", "t1", 2)
+
+
+async def test_no_more_than_concurrency_at_once():
+    running = most = 0
+
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        return Trajectory(task.task_id, (), reward=0.0)
+
+    groups = await runner(rollout, concurrency=3).run_groups(make_tasks(5), 4, Sampling(), seed=0)
+    assert most == 3
+    assert sum(map(len, groups)) == 20
+
+
+async def test_no_barrier_between_turns():
+    """The fast rollouts finish all their turns while a slow one is still in its first."""
+    finished: list[str] = []
+
+    class Uneven:
+        async def generate(self, prompt_ids, sampling, session=None):
+            await asyncio.sleep(0.3 if prompt_ids[0] == 0 else 0.005)
+            return Completion((1,), (0.0,), "stop")
+
+    inner = turns_of(lambda task: 1 if task.metadata["index"] == 0 else 6)
+
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        trajectory = await inner(task, roles, sampling)
+        finished.append(task.task_id)
+        return trajectory
+
+    began = time.perf_counter()
+    await runner(rollout, Uneven()).run_groups(make_tasks(5), 1, Sampling(), seed=0)
+    assert finished[-1] == "t0"
+    assert sorted(finished[:-1]) == ["t1", "t2", "t3", "t4"]
+    assert time.perf_counter() - began < 0.3 + 4 * 6 * 0.005 + 0.2
+
+
+async def test_a_rollout_past_its_deadline_fails_alone_and_its_call_is_cancelled():
+    slow = ScriptedPolicy(lambda prompt, sampling: [1], latency=10.0)
+
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        if task.task_id == "t0":
+            await roles["policy"].generate((1,), sampling)
+        return Trajectory(task.task_id, (), reward=1.0)
+
+    late, fine = await runner(rollout, slow, deadline_s=0.05).run_groups(make_tasks(2), 1, Sampling(), seed=0)
+    assert (late[0].status, late[0].failure, late[0].reward) == ("failed", "deadline", None)
+    assert "0.05 s" in late[0].log["error"]
+    assert (fine[0].status, fine[0].reward) == ("completed", 1.0)
+    assert slow.cancelled == 1
+
+
+async def test_the_deadline_starts_when_the_rollout_does():
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        await asyncio.sleep(0.04)
+        return Trajectory(task.task_id, (), reward=1.0)
+
+    groups = await runner(rollout, concurrency=1, deadline_s=0.3).run_groups(make_tasks(10), 1, Sampling(), seed=0)
+    assert [group[0].status for group in groups] == ["completed"] * 10
+
+
+async def test_a_deadline_frees_the_slot_of_the_engine(qwen2):
+    engine = Engine.from_pretrained(qwen2, device="cpu", max_model_len=256, kv_tokens=512)
+    policy = EmbeddedPolicy(engine)
+
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        for _ in range(1000):
+            await roles["policy"].generate([1, 2, 3], Sampling(max_new_tokens=250))
+        return Trajectory(task.task_id, (), reward=1.0)
+
+    group = await runner(rollout, policy, deadline_s=0.1).run_groups(make_tasks(1), 3, Sampling(), seed=0)
+    assert [t.failure for t in group[0]] == ["deadline"] * 3
+    await asyncio.sleep(0.05)
+    assert not engine.has_work()
+    after = await policy.generate([1, 2, 3], Sampling(max_new_tokens=4))
+    assert len(after.token_ids) == 4
+    await policy.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RolloutError("no_context", "empty"), "no_context"),
+        (PolicyError("http_500", "down"), "http_500"),
+        (KeyError("role"), "exception_KeyError"),
+        (TimeoutError("a tool gave up"), "exception_TimeoutError"),
+        (asyncio.CancelledError(), "cancelled"),
+    ],
+)
+async def test_what_a_rollout_raises_names_its_failure(error: BaseException, kind: str):
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        if task.task_id == "t1":
+            raise error
+        await asyncio.sleep(0.01)
+        return Trajectory(task.task_id, (), reward=1.0)
+
+    groups = await runner(rollout).run_groups(make_tasks(3), 1, Sampling(), seed=0)
+    assert [group[0].failure for group in groups] == [None, kind, None]
+    assert groups[1][0].turns == ()
+
+
+async def test_cancelling_the_run_cancels_its_rollouts():
+    policy = ScriptedPolicy(lambda prompt, sampling: [1], latency=10.0)
+    run = asyncio.create_task(runner(turns_of(lambda _: 1), policy).run_groups(make_tasks(3), 2, Sampling(), seed=0))
+    await asyncio.sleep(0.02)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    await asyncio.sleep(0)
+    assert policy.cancelled == 6
+
+
+async def test_an_engine_that_fails_fails_its_calls_by_name_and_serves_the_next(qwen2: Path):
+    engine = Engine.from_pretrained(qwen2, device="cpu", max_model_len=64, kv_tokens=256)
+    policy = EmbeddedPolicy(engine)
+    expected = await policy.generate([5] * 40, Sampling(max_new_tokens=4, seed=1))
+    engine.flush_cache()
+    prefill = engine._prefill
+
+    def broken(admitted):
+        raise RuntimeError("out of memory")
+
+    engine._prefill = broken
+    run = runner(turns_of(lambda _: 1), policy)
+    groups = await run.run_groups(make_tasks(2), 2, Sampling(max_new_tokens=4), seed=0)
+    assert {t.failure for group in groups for t in group} == {"engine"}
+    assert "out of memory" in groups[0][0].log["error"]
+    with pytest.raises(PolicyError):
+        await policy.generate([5] * 40, Sampling(max_new_tokens=4, seed=1), session="s")
+    engine._prefill = prefill
+    assert await policy.generate([5] * 40, Sampling(max_new_tokens=4, seed=1)) == expected
+    await policy.close()
+
+
+async def test_calls_made_while_a_threaded_engine_fails_are_answered(qwen2: Path):
+    engine = Engine.from_pretrained(qwen2, device="cpu", max_model_len=64, kv_tokens=256)
+    policy = EmbeddedPolicy(engine, threaded=True)
+    step = engine.step
+
+    def fail_slowly():
+        engine.step = step
+        time.sleep(0.1)
+        raise RuntimeError("lost device")
+
+    engine.step = fail_slowly
+    first = asyncio.create_task(policy.generate([1, 2], Sampling(max_new_tokens=2)))
+    await asyncio.sleep(0.03)
+    second = asyncio.create_task(policy.generate([1, 2], Sampling(max_new_tokens=2)))
+    with pytest.raises(PolicyError, match="lost device"):
+        await first
+    assert len((await asyncio.wait_for(second, 5)).token_ids) == 2
+    await policy.close()
+
+
+async def test_a_prompt_of_the_wrong_type_harms_nobody_else(qwen2: Path):
+    policy = EmbeddedPolicy(Engine.from_pretrained(qwen2, device="cpu", max_model_len=64, kv_tokens=256))
+    fine = asyncio.create_task(policy.generate([1, 2], Sampling(max_new_tokens=8)))
+    with pytest.raises(TypeError):
+        await asyncio.wait_for(policy.generate(["text"], Sampling(max_new_tokens=8)), 5)
+    assert len((await fine).token_ids) == 8
+    await policy.close()
+
+
+def failed(kind: str, error: str) -> Trajectory:
+    return Trajectory("t", (), status="failed", failure=kind, log={"error": error})
+
+
+def test_failures_are_counted_with_the_first_message_of_each_kind():
+    failures = Failures()
+    for trajectory in (failed("deadline", "one"), failed("http_500", "down"), failed("deadline", "two")):
+        failures.add(trajectory)
+    assert failures.counts == {"deadline": 2, "http_500": 1}
+    assert failures.describe() == "2 x deadline (first: one); 1 x http_500 (first: down)"
+
+
+def test_a_signal_needs_two_different_rewards_of_finished_rollouts():
+    def group(*rewards: float | None) -> list[Trajectory]:
+        return [failed("x", "") if r is None else Trajectory("t", (), reward=r) for r in rewards]
+
+    assert has_signal(group(0.0, 1.0, None))
+    assert not has_signal(group(1.0, 1.0))
+    assert not has_signal(group(1.0, None))
+    assert not has_signal(group(None, None))
+    assert not has_signal([Trajectory("t", (), reward=None), Trajectory("t", (), reward=1.0)])

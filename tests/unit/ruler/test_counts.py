@@ -1,0 +1,82 @@
+"""cwe and fwe: what is counted."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from benchmarks.ruler.cwe import CommonWords
+from benchmarks.ruler.fwe import FrequentWords, zeta
+from benchmarks.ruler.generate import generate
+from benchmarks.ruler.sample import Family, SampleKey
+from core.types import Task
+
+
+def build(family: Family, length: int, count: int = 3) -> list[Task]:
+    return list(generate(family, length=length, count=count, tokenizer=str.split))
+
+
+def listed(context: str) -> list[str]:
+    """The words of "1. word 2. word ..."; some have a space in them."""
+    return re.findall(r"\d+\. (.+?)(?= \d+\. |$)", context)
+
+
+@pytest.mark.parametrize(("length", "often", "rarely"), [(2000, 6, 1), (6000, 30, 3), (60_000, 30, 3)])
+def test_cwe_repeats_as_ruler_does(length: int, often: int, rarely: int) -> None:
+    for index in range(3):
+        draft = CommonWords().draw(SampleKey("cwe", "test", 1, index, length)).build(length // 8)
+        counts = Counter(listed(draft.context))
+        assert Counter(counts.values()) == {often: 10, rarely: length // 8 - 10}
+        assert {counts[answer] for answer in draft.answers} == {often}
+
+
+def test_cwe_goes_on_beyond_its_word_list() -> None:
+    key = SampleKey("cwe", "test", 1, 0, 450_000)
+    draft = CommonWords().draw(key).build(30_000)
+    words = listed(draft.context)
+    assert len(words) == 10 * 30 + 3 * 29_990
+    assert len(set(words)) == 30_000
+    assert CommonWords().draw(key).build(100).answers == draft.answers
+
+
+def test_cwe_with_its_own_words() -> None:
+    family = CommonWords(words=tuple(f"w{i}" for i in range(40)), num_cw=2)
+    sized = family.draw(SampleKey("cwe", "test", 1, 0, 100))
+    assert sized.largest == 40
+    assert "the 2 most common" in sized.build(40).question
+    with pytest.raises(ValueError, match="all 40 units together"):
+        build(family, 3000)
+    with pytest.raises(ValueError, match="over 2 needed"):
+        CommonWords(words=("a", "b"), num_cw=2)
+    with pytest.raises(ValueError, match="must exceed"):
+        CommonWords(freq_cw=3)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 3.5])
+def test_fwe_asks_for_ranks_two_to_four(alpha: float) -> None:
+    for task in build(FrequentWords(alpha=alpha), 20_000):
+        ranked = Counter(task.context.split(" ")).most_common(5)
+        assert ranked[0][0] == "..."
+        assert [word for word, _ in ranked[1:4]] == list(task.answers)
+        assert ranked[3][1] > ranked[4][1]
+
+
+def test_fwe_vocabulary_and_order_differ_between_samples() -> None:
+    first, second, _ = build(FrequentWords(), 2000)
+    assert not set(first.answers) & set(second.answers)
+    dots = [[word == "..." for word in task.context.split(" ")] for task in (first, second)]
+    assert dots[0] != dots[1]
+
+
+def test_fwe_bad_options() -> None:
+    with pytest.raises(ValueError, match="alpha"):
+        FrequentWords(alpha=1.0)
+    with pytest.raises(ValueError, match="vocab_size"):
+        FrequentWords(vocab_size=3)
+
+
+def test_zeta() -> None:
+    assert zeta(2.0) == pytest.approx(1.6449340668482264, abs=1e-12)
+    assert zeta(1.5) == pytest.approx(2.612375348685488, abs=1e-12)

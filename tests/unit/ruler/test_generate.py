@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from benchmarks.ruler.generate import main
+from benchmarks.ruler.tasks import NIAH_VARIANTS, OPTIONS, TASKS, make_family
+from core.data import read_tasks
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    raw = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="?").save_pretrained(folder)
+    return str(folder)
+
+
+def test_command_writes_tasks_that_read_back(tokenizer: str, tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("alpha\nbeta\ngamma\n")
+    (tmp_path / "noise").write_text("Nothing here.\nNor there.\n")
+    out = tmp_path / "deep" / "niah.jsonl"
+    arguments = ["--task", "niah", "--value-type", "words", "--value-words", str(tmp_path / "words"), "--num-v", "2"]
+    arguments += ["--noise", str(tmp_path / "noise"), "--tokenizer", tokenizer, "--length", "600", "--count", "3"]
+    assert main([*arguments, "--out", str(out)]) == 0
+    tasks = read_tasks(out)
+    assert [task.task_id for task in tasks] == [f"niah-600-test-42-{i}" for i in range(3)]
+    for task in tasks:
+        assert set(task.answers) <= {"alpha", "beta", "gamma"}
+        assert "Nor there." in task.context
+        assert 580 < task.metadata["length"] <= 600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "niah_single_2", "--length", "900"], "--essays FOLDER"),
+        (["--task", "vt", "--length", "900", "--alpha", "2"], "task vt has no option alpha"),
+        (["--task", "hqa", "--num-docs", "9"], "needs the option `hotpotqa`"),
+        (["--task", "niah", "--length", "20"], "over the limit of 20"),
+        (["--task", "qa_2", "--length", "900", "--hotpotqa", "none.json"], "none.json: no such file"),
+    ],
+)
+def test_command_says_what_is_wrong(
+    arguments: list[str], message: str, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "x.jsonl"
+    assert main([*arguments, "--tokenizer", tokenizer, "--count", "1", "--out", str(out)]) == 1
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_length_or_documents_must_be_given(tokenizer: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["--task", "niah", "--tokenizer", tokenizer, "--count", "1", "--out", "x"])
+
+
+def test_thirteen_official_tasks_and_their_options() -> None:
+    assert len(set(TASKS) - {"niah", "hqa"}) == 13
+    assert len(NIAH_VARIANTS) == 8
+    assert {"num_k", "pool", "essays"} <= OPTIONS.keys()
+    with pytest.raises(ValueError, match="unknown task 'niah_single_9'"):
+        make_family("niah_single_9")

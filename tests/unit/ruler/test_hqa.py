@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.ruler.generate import generate
+from benchmarks.ruler.hqa import hqa, read_hotpotqa
+from benchmarks.ruler.qa import squad_qa
+from benchmarks.ruler.sample import ruler_prompt
+from core.data import DataError
+
+
+def tokenize(text: str) -> list[str]:
+    """About as many tokens as a real tokenizer gives for English."""
+    return re.findall(r" ?\w{1,6}|[^\w\s]|\n", text)
+
+
+def item(number: int) -> dict[str, Any]:
+    paragraphs = [[f"T{number}.{i}", [f"First {i}.", f" Second {i}."]] for i in range(10)]
+    facts = [[f"T{number}.2", 1], [f"T{number}.7", 0]]
+    return {
+        "_id": f"id{number}",
+        "question": f"Q{number}?",
+        "answer": "yes",
+        "supporting_facts": facts,
+        "context": paragraphs,
+    }
+
+
+def hub(record: dict[str, Any]) -> dict[str, Any]:
+    titles, sentences = zip(*record["context"], strict=True)
+    facts = {"title": [t for t, _ in record["supporting_facts"]], "sent_id": [n for _, n in record["supporting_facts"]]}
+    return {**record, "context": {"title": titles, "sentences": sentences}, "supporting_facts": facts}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "hotpot.json"
+    path.write_text(json.dumps([item(i) for i in range(40)]))
+    return path
+
+
+def test_both_layouts_read_alike(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "hub.json"
+    other.write_text(json.dumps([hub(item(i)) for i in range(40)]))
+    assert read_hotpotqa(file) == read_hotpotqa(other)
+
+
+def test_gold_documents_are_marked_and_everywhere(file: Path) -> None:
+    family = hqa(file)
+    slots: Counter[int] = Counter()
+    for task in generate(family, length=50, units=50, count=40, tokenizer=str.split):
+        documents = task.context.split("\n\n")
+        assert [text.split("\n")[0] for text in documents] == [f"Document {i}:" for i in range(1, 51)]
+        assert len({text.split("\n", 1)[1] for text in documents}) == 50
+        index = task.metadata["index"]
+        assert task.question == f"Q{index}?"
+        assert {(n["key"], n["value"]) for n in task.metadata["needles"]} == {
+            (f"T{index}.2", "Second 2."),
+            (f"T{index}.7", "First 7."),
+        }
+        for needle in task.metadata["needles"]:
+            start = round(needle["depth"] * len(task.context))
+            assert task.context[start:].split("\n", 2)[1] == needle["key"]
+            slots[next(i for i, text in enumerate(documents) if f"\n{needle['key']}\n" in text)] += 1
+        assert task.metadata["num_docs"] == 50
+    assert len(slots) > 30, "the original builder puts them at the same two places in every sample"
+
+
+def test_more_documents_keep_the_fewer(file: Path) -> None:
+    family = hqa(file)
+    few, many = (next(generate(family, length=n, units=n, count=1, tokenizer=str.split)).context for n in (20, 100))
+    assert set(re.findall(r"\nT\S+", few)) < set(re.findall(r"\nT\S+", many))
+
+
+def test_impossible_sizes(file: Path) -> None:
+    family = hqa(file)
+    with pytest.raises(ValueError, match="5 units wanted, 10 to 400 possible"):
+        next(generate(family, length=5, units=5, count=1, tokenizer=str.split))
+    with pytest.raises(ValueError, match="all 400 units together"):
+        next(generate(family, length=10**6, count=1, tokenizer=str.split))
+    with pytest.raises(ValueError, match="sample 40 asked for, but the file has 40"):
+        list(generate(family, length=1000, count=41, tokenizer=str.split))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"answer": ""}, "record 1: field 'answer'"),
+        ({"context": []}, "field 'context'"),
+        ({"question": 3}, "'question'"),
+    ],
+)
+def test_bad_items(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps([item(0), {**item(1), **change}]))
+    with pytest.raises(DataError, match=message):
+        hqa(path)
+
+
+def test_bad_pool(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pool.json"
+    path.write_text(json.dumps([{"title": "t"}]))
+    with pytest.raises(DataError, match="no passage found"):
+        hqa(file, [path])
+
+
+def test_squad_takes_the_article_first(tmp_path: Path) -> None:
+    question = {"question": "Q?", "answers": [{"text": "A"}, {"text": "A"}], "is_impossible": False, "id": "1"}
+    articles = [
+        {"title": f"t{i}", "paragraphs": [{"context": f"p{i}.{j}", "qas": [question] * (j == 0)} for j in range(4)]}
+        for i in range(5)
+    ]
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": articles}))
+    task = next(generate(squad_qa(path), length=4, units=4, count=1, tokenizer=str.split))
+    assert set(re.findall(r"p\d\.\d", task.context)) == {"p0.0", "p0.1", "p0.2", "p0.3"}
+    assert task.answers == ("A",)
+    path.write_text("{}")
+    with pytest.raises(DataError, match="not SQuAD's JSON"):
+        squad_qa(path)
+
+
+@pytest.mark.parametrize("length", [7_000, 28_000, 112_000])
+def test_real_records_build_at_any_length(length: int, shared_data: Path) -> None:
+    family = hqa(shared_data / "hotpotqa_dev_distractor_75.json", [shared_data / "2wikimultihopqa_corpus.json"])
+    for task in generate(family, length=length, count=2, tokenizer=tokenize, budget="document"):
+        total = len(tokenize(task.context))
+        assert task.metadata["length"] == total <= length
+        assert total > 0.95 * length
+        assert task.metadata["needles"]
+        assert all(needle["key"] in task.context for needle in task.metadata["needles"])
+        assert ruler_prompt(task).endswith(f"Question: {task.question} Answer:")

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.ruler.generate import generate
+from benchmarks.ruler.haystack import Essay, weave
+from benchmarks.ruler.niah import Niah
+from benchmarks.ruler.sample import Family
+from benchmarks.ruler.vt import VariableTracking
+from core.types import Task
+
+KEYS = tuple(f"key{i}" for i in range(20))
+VALUES = tuple(f"value{i}" for i in range(30))
+
+
+def build(family: Family, length: int = 500, count: int = 1, **options: object) -> list[Task]:
+    return list(generate(family, length=length, count=count, tokenizer=str.split, **options))  # type: ignore[arg-type]
+
+
+FAMILIES = [
+    Niah(num_k=3, num_v=2, num_q=2),
+    Niah(haystack="needle", key_type="uuids", value_type="uuids"),
+    Niah(haystack="essay", essay=Essay("One two three. Four five! Six seven eight nine? " * 9)),
+    Niah(num_k=2, key_words=KEYS, value_words=VALUES, value_type="words", noise=("x y z.", "u v.")),
+    VariableTracking(num_chains=2),
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_needles_stand_where_metadata_says(family: Family) -> None:
+    for task in build(family, count=20):
+        context, needles = task.context, task.metadata["needles"]
+        assert task.metadata["depth"] == [needle["depth"] for needle in needles if needle["queried"]]
+        for needle in needles:
+            start = round(needle["depth"] * len(context))
+            found = context[max(start - 1, 0) : start + len(needle["key"]) + len(needle["value"]) + 60]
+            assert needle["key"] in found
+            assert needle["value"] in found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sample_depends_on_its_own_name_alone(family: Family) -> None:
+    tasks = build(family, count=5)
+    assert build(family, count=2, start=3) == tasks[3:]
+    assert len({task.context for task in tasks}) == 5
+    for other in (build(family, count=5, seed=1), build(family, count=5, split="train")):
+        assert all(a.context != b.context for a, b in zip(tasks, other, strict=True))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_length_changes_neither_question_nor_answers_nor_depths(family: Family) -> None:
+    (short,), (long,) = build(family, 400), build(family, 16_000)
+    assert (short.question, short.answers) == (long.question, long.answers)
+    assert long.metadata["depth"] == pytest.approx(short.metadata["depth"], abs=0.25)
+    assert len(long.context) > 20 * len(short.context)
+
+
+def test_answers_are_the_values_of_the_queried_keys_and_the_question_has_no_haystack() -> None:
+    (task,) = build(FAMILIES[0])
+    asked = [needle for needle in task.metadata["needles"] if needle["queried"]]
+    assert len(task.metadata["needles"]) == 6
+    assert Counter(needle["value"] for needle in asked) == Counter(task.answers)
+    assert len(task.answers) == 4
+    assert all(needle["key"] in task.question for needle in asked)
+    assert "grass" not in task.question
+    assert "special magic numbers for" in task.question
+
+
+def test_depths_are_uniform() -> None:
+    tasks = build(Niah(num_q=4), 1500, count=150)
+    depths = [depth for task in tasks for depth in task.metadata["depth"]]
+    counts = Counter(min(int(depth * 10), 9) for depth in depths)
+    expected = len(depths) / 10
+    assert sum((counts[i] - expected) ** 2 / expected for i in range(10)) < 27.9, "chi-square, 9 degrees, 0.1%"
+
+
+def test_words_and_noise_can_be_given() -> None:
+    family = Niah(key_words=KEYS, value_words=VALUES, value_type="words", noise=("zig.", "zag."))
+    tasks = build(family, 200, count=30)
+    for task in tasks:
+        (needle,) = task.metadata["needles"]
+        assert needle["key"] in KEYS
+        assert task.answers == (needle["value"],)
+        assert needle["value"] in VALUES
+        assert set(task.context.split("\n")) - {"zig.", "zag."} == {
+            f"One of the special magic words for {needle['key']} is: {needle['value']}."
+        }
+    assert len({task.answers for task in tasks}) > 10
+
+
+def test_distractors_never_share_a_queried_key() -> None:
+    for task in build(Niah(haystack="needle", key_words=KEYS), 2000, count=10):
+        key = task.metadata["needles"][0]["key"]
+        assert sum(f" for {key} is" in line for line in task.context.split("\n")) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"haystack": "essay"}, "needs `essay`"),
+        ({"num_q": 0}, "at least 1"),
+        ({"noise": (" ",)}, "holds no text"),
+        ({"num_k": 3, "key_words": ("a", "b")}, "`key_words` has 2 different words; 3 are needed"),
+        ({"num_v": 3, "value_words": ("a", "b")}, "`value_words` has 2 different words; 3"),
+    ],
+)
+def test_impossible_options(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Niah(**options)
+
+
+def test_a_limit_below_the_prompt_is_an_error() -> None:
+    with pytest.raises(ValueError, match="niah, sample 0: the smallest sample"):
+        build(Niah(), 100)
+    (task,) = build(Niah(), 100, budget="document")
+    assert len(task.context.split()) == task.metadata["length"] <= 100
+
+
+def test_weave_keeps_order_and_finds_places() -> None:
+    text, starts = weave(["a", "b"], [(2, "X"), (0, "Y"), (2, "Z")], "\n")
+    assert text == "Y\na\nb\nX\nZ"
+    assert [text[start] for start in starts] == ["X", "Y", "Z"]
+
+
+def test_essay_by_words() -> None:
+    essay = Essay("One two. Three four five!  (Six.) Seven")
+    assert essay.sentences(4) == ["One two.", "Three four"]
+    assert (
+        " ".join(essay.sentences(17)).split() == (["One", "two.", "Three", "four", "five!", "(Six.)", "Seven"] * 3)[:17]
+    )
