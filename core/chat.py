@@ -23,7 +23,7 @@ def load_tokenizer(model: str | Path) -> Any:
     folder = resolve(model)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # transformers raises whatever its parsing of a corrupt file trips over
         raise CheckpointError(
             f"{folder}: no usable tokenizer ({error}). Copy the tokenizer files of the base model into it."
         ) from error

@@ -16,7 +16,7 @@ from agentic.memagent.tiny import ANSWER, EMPTY_MEMORY, NEEDLE, QUESTION, RULER_
 from agentic.memagent.words import KEYS, NOISE, VALUES
 
 FACT = " {key} is: {value}"
-UNKNOWN = "nothing"
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +37,28 @@ class Demonstration:
     completion: str
 
 
-def demonstration(rng: Random, annotator: Annotator, section_words: tuple[int, int] = (8, 110)) -> Demonstration:
+def demonstration(rng: Random, annotator: Annotator, section_words: tuple[int, int] = (0, 90)) -> Demonstration:
     """Draw one turn: about a tenth are final answers, the others memory updates over `section_words` words."""
     keys, values = rng.sample(KEYS, 5), rng.sample(VALUES, 5)
     question = QUESTION.format(key=keys[0])
-    facts = [FACT.format(key=key, value=value) for key, value in zip(keys, values, strict=True)]
-    needles = [NEEDLE.format(key=key, value=value) for key, value in zip(keys, values, strict=True)]
-    wanted, other = facts[0], facts[-1]
-    memory = rng.choices((EMPTY_MEMORY, wanted, other), (0.4, 0.45, 0.15))[0]
+    held = rng.choices((None, UNKNOWN, values[0], values[-1]), (0.15, 0.25, 0.45, 0.15))[0]
+    memory = EMPTY_MEMORY if held is None else FACT.format(key=keys[0], value=held)
     if rng.random() < 0.1:
-        value = {wanted: values[0], other: values[-1]}.get(memory, UNKNOWN)
-        return Demonstration(question, None, memory, ANSWER.format(value=value))
+        return Demonstration(question, None, memory, ANSWER.format(value=held or UNKNOWN))
 
-    present = memory != wanted and rng.random() < 0.55
+    needles = [NEEDLE.format(key=key, value=value) for key, value in zip(keys, values, strict=True)]
+    present = held != values[0] and rng.random() < 0.55
     distractors = rng.choices((0, 1, 2, 3), (0.2, 0.25, 0.3, 0.25))[0]
     section = _section(rng, [*needles[:1] * present, *needles[1 : 1 + distractors]], rng.randint(*section_words), keys)
     if present:
-        update = wanted
+        noted = values[0]
     elif distractors and rng.random() < annotator.distract:
-        update = rng.choice(facts[1 : 1 + distractors])
-    elif memory == wanted and rng.random() >= annotator.forget:
-        update = wanted
+        noted = rng.choice(values[1 : 1 + distractors])
+    elif held is None or rng.random() < annotator.forget:
+        noted = UNKNOWN
     else:
-        update = EMPTY_MEMORY
-    return Demonstration(question, section, memory, update)
+        noted = held
+    return Demonstration(question, section, memory, FACT.format(key=keys[0], value=noted))
 
 
 def copying_drill(
@@ -69,6 +67,17 @@ def copying_drill(
     """A random sequence of `token_ids` as prompt, and again as completion: learned first, it makes extraction easy."""
     sequence = rng.choices(token_ids, k=rng.randint(*length))
     return sequence, list(sequence)
+
+
+def lookup_drill(rng: Random, facts: tuple[int, int] = (1, 6), absent: int = 3) -> tuple[str, str]:
+    """Facts or needles as prompt; as completion the same facts in another order, among up to `absent` unknown ones."""
+    count = rng.randint(*facts)
+    keys, values = rng.sample(KEYS, count + rng.randint(0, absent)), rng.sample(VALUES, count)
+    form = rng.choice((FACT + ".", " " + NEEDLE))
+    listed = [form.format(key=key, value=value) for key, value in zip(keys, values, strict=False)]
+    asked = list(zip(keys, values + [UNKNOWN] * (len(keys) - count), strict=True))
+    rng.shuffle(asked)
+    return "".join(listed), "".join(FACT.format(key=key, value=value) + "." for key, value in asked)
 
 
 def _section(rng: Random, needles: list[str], words: int, avoid: Sequence[str]) -> str:

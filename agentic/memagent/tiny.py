@@ -87,5 +87,5 @@ def _corpus() -> Iterator[str]:
         for words in (KEYS, VALUES, NOISE):
             yield " " + " ".join(words)
         yield "\n".join((*RULER_NOISE, EMPTY_MEMORY, NEEDLE, QUESTION, ANSWER))
-        yield " ".join((*RULER_NOISE, "user", "assistant", "system"))
+        yield " ".join((*RULER_NOISE, "unknown", "user", "assistant", "system"))
     yield "user\nassistant\nsystem\n"

@@ -7,9 +7,9 @@
 | full-context | the one evaluated | the whole document in one prompt; beyond its context, the head and the tail of it |
 | empty-document | the one evaluated | MemAgent's loop over one empty section: chance and prior knowledge |
 
-All ask for a `\\boxed{}` answer. MemAgent's official evaluation asks for "the answer is ..." instead, although its models
-were trained to box; ours keeps training and evaluation alike. A full-context answer without a box is scored as it
-stands, so that this baseline is not failed for its format.
+All ask for a `\\boxed{}` answer. MemAgent's official evaluation asks for "the answer is ..." instead, although its
+models were trained to box; ours keeps training and evaluation alike. A full-context answer without a box is scored as
+it stands, so that this baseline is not failed for its format.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class EmptyDocument(ChunkByChunk):
 
 
 class WholeDocument:
-    """The document in one prompt, no memory. Its middle is cut where it exceeds the context, as in the official runs."""
+    """The document in one prompt, no memory. Beyond the context its middle is cut, as in the official evaluation."""
 
     def __init__(self, config: MemAgentSection, tokenizer: Any, limit: int):
         self.tokenizer, self.limit, self.new_tokens = tokenizer, limit, config.max_final_tokens

@@ -40,10 +40,22 @@ class Cell:
         return f"{self.arm} · {self.data} {self.length} · seed {self.seed}"
 
 
+@dataclass(frozen=True)
+class Ran:
+    """The trajectories of a cell's tasks, in order, and the time that all of them took, preparation left out.
+
+    `cpu_seconds` are this process's own: on a busy machine they compare where wall-clock `seconds` do not.
+    """
+
+    trajectories: Sequence[Trajectory]
+    seconds: float
+    cpu_seconds: float
+
+
 async def run_cell(
     cell: Cell, reader: Reader, policy: Policy, tasks: Sequence[Task], *, concurrency: int, deadline_s: float
-) -> tuple[list[Trajectory], float]:
-    """The trajectories of the prepared `tasks`, in order, and the wall-clock seconds that all of them took.
+) -> Ran:
+    """Run the prepared `tasks`.
 
     Raises:
         EvaluationError: every single task failed, which says something about the set-up and nothing about the model.
@@ -51,18 +63,18 @@ async def run_cell(
     with Progress(sum(map(reader.calls, tasks)), label=str(cell), interval=15.0) as progress:
         watched = _Watched(policy, progress.update)
         runner = Runner(reader, Roles({"policy": watched}), concurrency=concurrency, deadline_s=deadline_s)
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         trajectories = await asyncio.gather(
             *(
                 runner.run_one(task, replace(cell.sampling, seed=derive_seed(cell.seed, "evaluation", task.task_id)))
                 for task in tasks
             )
         )
-        seconds = time.perf_counter() - began
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
     failures = failures_of(trajectories)
     if failures.counts.total() == len(tasks):
         raise EvaluationError(f"{cell}: every task failed: {failures.describe()}")
-    return trajectories, seconds
+    return Ran(trajectories, seconds, cpu_seconds)
 
 
 def failures_of(trajectories: Sequence[Trajectory]) -> Failures:
@@ -74,14 +86,10 @@ def failures_of(trajectories: Sequence[Trajectory]) -> Failures:
 
 
 def cell_result(
-    cell: Cell,
-    reader: Reader,
-    tasks: Sequence[Task],
-    document_tokens: Sequence[int],
-    trajectories: Sequence[Trajectory],
-    seconds: float,
+    cell: Cell, reader: Reader, tasks: Sequence[Task], document_tokens: Sequence[int], ran: Ran
 ) -> EvalResult:
     """Scores of every task, failed ones among them with 0."""
+    trajectories = ran.trajectories
     scored = [_score(reader, task, trajectory) for task, trajectory in zip(tasks, trajectories, strict=True)]
     metrics = [name for name in scored[0] if all(name in scores for scores in scored)]
     cut = sum(trajectory.metrics.get("document_cut", 0.0) for trajectory in trajectories)
@@ -94,13 +102,14 @@ def cell_result(
         scores={"official" if name == "score" else name: [scores[name] for scores in scored] for name in metrics},
         turns=[len(trajectory.turns) for trajectory in trajectories],
         document_tokens=list(document_tokens),
-        seconds=seconds,
+        seconds=ran.seconds,
         failures=dict(failures_of(trajectories).counts),
         model=cell.model,
         sampling=sampling_record(cell.sampling),
+        predictions=[None if t.status == "failed" else str(t.log["answer"]) for t in trajectories],
         policy_tokens=[_tokens(trajectory) for trajectory in trajectories],
         settings=cell.settings,
-        notes={**cell.notes, "documents_cut": int(cut)},
+        notes={**cell.notes, "documents_cut": int(cut), "cpu_seconds": round(ran.cpu_seconds, 3)},
     )
 
 

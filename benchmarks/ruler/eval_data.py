@@ -18,7 +18,13 @@ from core.chat import encode_text
 from core.data import DataError, read_tasks
 from core.types import Task
 
-TINY_NEEDLES: Mapping[str, Any] = {"num_k": 4, "value_type": "words", "key_words": KEYS, "value_words": VALUES}
+TINY_NEEDLES: Mapping[str, Any] = {
+    "num_k": 4,
+    "value_type": "words",
+    "key_words": KEYS,
+    "value_words": VALUES,
+    "bare_question": True,
+}
 """The needles that the `tiny` preset is trained on: RULER's multikey, with the tiny tokenizer's words."""
 
 _SOURCES = {"essays", "squad", "hotpotqa", "pool"}

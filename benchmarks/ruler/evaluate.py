@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,206 +21,215 @@ import torch
 
 from agentic.memagent.config import MemAgentRecipe, load_recipe
 from agentic.memagent.tiny import TAGS
-from benchmarks.ruler.arms import make_reader
-from benchmarks.ruler.cells import Cell, EvaluationError, cell_result, failures_of, run_cell, sampling_record
+from benchmarks.ruler.cells import EvaluationError
 from benchmarks.ruler.eval_data import EvalData, file_data, parse_length, ruler_data
-from benchmarks.ruler.models import Models, ServerError, check_server
-from benchmarks.ruler.sample import Metric
+from benchmarks.ruler.evaluation import Plan, evaluate
+from benchmarks.ruler.models import Models, ServerError
+from benchmarks.ruler.published import DEPARTURES, published_rows
+from benchmarks.ruler.sample import Budget, Metric
 from benchmarks.ruler.tasks import OPTIONS, TASKS
-from core.chat import encode_text
+from core.chat import load_tokenizer
 from core.config import RecipeError
 from core.data.files import DataError
 from core.engine import checkpoint
 from core.hub import CheckpointError
 from core.report.build import write_report
 from core.report.console import print_summary
-from core.report.evaluation import EvalResult, file_name
-from core.report.files import jsonable
 from core.report.run_folder import RunFolder, RunFolderError
 from core.report.summary import ARMS
-from core.types import Sampling, Task
+from core.types import Sampling
 
 LENGTHS = ("7K", "14K", "28K", "56K", "112K", "224K", "448K")
-LONG = 112 * 1024
-"""Above this many tokens `--tasks-long` says how many tasks."""
-
-UNCAPPED = 1 << 30
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is evaluated, on what, how. `models` gives each seed's model of each arm, by the name that is recorded."""
-
-    recipe: MemAgentRecipe
-    data: EvalData
-    models: Mapping[int, Mapping[str, str]]
-    tasks: int
-    tasks_long: int
-    sampling: Sampling
-    concurrency: int
-    deadline_s: float
-
-    def count(self, length: int) -> int:
-        wanted = self.tasks_long if length > LONG else self.tasks
-        return int(min(wanted, self.data.available(length)))
-
-
-async def evaluate(plan: Plan, models: Models, folder: RunFolder) -> None:
-    """Run every cell that `folder` lacks and save it there.
-
-    Raises:
-        EvaluationError: a cell is there with other settings (checked before anything runs), or cannot be run.
-    """
-    for url in models.urls.values():
-        await check_server(url)
-    cells = {
-        (seed, length): [_cell(plan, models, folder, arm, length, seed) for arm in plan.models[seed]]
-        for seed in plan.models
-        for length in plan.data.lengths
-    }
-    todo = {key: [cell for cell in row if not _is_saved(cell, folder)] for key, row in cells.items()}
-    for (seed, length), missing in todo.items():
-        if not missing:
-            continue
-        tasks = _tasks(plan, length, seed)
-        counter = models.tokenizer(plan.models[seed][missing[0].arm])
-        document_tokens = [_document_tokens(task, counter) for task in tasks]
-        for cell in missing:
-            result = await _run(cell, plan, models, tasks, document_tokens)
-            folder.save_evaluation(result)
-
-
-async def _run(
-    cell: Cell, plan: Plan, models: Models, tasks: Sequence[Task], document_tokens: Sequence[int]
-) -> EvalResult:
-    model = plan.models[cell.seed][cell.arm]
-    limit = models.limit(model)
-    reader = make_reader(cell.arm, plan.recipe.memagent, models.tokenizer(model), limit)
-    reader.prepare(tasks)
-    context = reader.context(tasks)
-    if context > limit:
-        raise EvaluationError(
-            f"{cell}: a turn may take {context} tokens, but {model} has a context of {limit}. Lower "
-            "memagent.chunk_tokens (--set), or state a larger context with --context."
-        )
-    async with models.policy(model, context) as policy:
-        trajectories, seconds = await run_cell(
-            cell, reader, policy, tasks, concurrency=plan.concurrency, deadline_s=plan.deadline_s
-        )
-    read = [0] * len(tasks) if cell.arm == "empty-document" else document_tokens
-    result = cell_result(cell, reader, tasks, read, trajectories, seconds)
-    means = ", ".join(f"{name} {100 * sum(result.scores[name]) / result.n:.1f}" for name in ("official", "strict"))
-    failed = f", failed: {failures_of(trajectories).describe()}" if result.failures else ""
-    print(f"{cell}: {means} of {result.n} tasks in {seconds:.1f} s{failed}", flush=True)
-    return result
-
-
-def _cell(plan: Plan, models: Models, folder: RunFolder, arm: str, length: int, seed: int) -> Cell:
-    model = plan.models[seed][arm]
-    path = Path(model)
-    inside = path.is_absolute() and path.is_relative_to(folder.path.resolve())
-    settings = {"data": plan.data.settings, "memagent": plan.recipe.memagent.model_dump(mode="json")}
-    if arm == "full-context":
-        settings["context"] = models.limit(model)
-    return Cell(
-        arm=arm,
-        data=plan.data.name,
-        length=length,
-        seed=seed,
-        n=plan.count(length),
-        model=str(path.relative_to(folder.path.resolve())) if inside else model,
-        sampling=plan.sampling,
-        settings=jsonable(settings),
-        notes={"concurrency": plan.concurrency, "served": model in models.urls},
-    )
-
-
-def _is_saved(cell: Cell, folder: RunFolder) -> bool:
-    path = folder.evaluation_path / file_name(cell.arm, cell.data, cell.length, cell.seed)
-    if not path.is_file():
-        return False
-    saved = EvalResult.load(path)
-    held = {"n": saved.n, "model": saved.model, "sampling": saved.sampling, "settings": saved.settings}
-    wanted = {**asdict(cell), "sampling": sampling_record(cell.sampling)}
-    for name, value in held.items():
-        if value != wanted[name]:
-            raise EvaluationError(
-                f"{path}: this cell was evaluated with another {name}: {value} there, {wanted[name]} now. "
-                "Delete the file to evaluate it anew, or choose another folder with --out."
-            )
-    return True
-
-
-def _tasks(plan: Plan, length: int, seed: int) -> list[Task]:
-    try:
-        return plan.data.tasks(length, seed, plan.count(length))
-    except DataError:
-        raise
-    except ValueError as error:
-        raise EvaluationError(f"length {length}: {error}. Change --lengths, --tasks or the task's options.") from error
-
-
-def _document_tokens(task: Task, tokenizer: Any) -> int:
-    if task.metadata.get("budget") == "document":
-        return int(task.metadata["length"])
-    return len(encode_text(tokenizer, task.context))
+DAY = 86400.0
+ModelsOfSeed = dict[int, dict[str, str]]
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        summary, path = asyncio.run(_main(options))
-    except (
-        EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError
-    ) as error:  # fmt: skip
+        folder, plan, models = prepare(options)
+        asyncio.run(evaluate(plan, models, folder))
+        summary = _report(folder)
+    except (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print_summary(summary)
-    print(f"report: {path / 'report.html'}")
+    print(f"report: {folder.path / 'report.html'}")
     return 0
 
 
-async def _main(options: argparse.Namespace) -> tuple[dict[str, Any], Path]:
+def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
+    """Options into what is to be done, checked as far as can be without running anything."""
     if (options.run is None) == (options.model is None):
         raise EvaluationError("give either --model ID_OR_PATH or --run RUN_DIR")
     if options.run is not None:
-        folder = RunFolder(options.run)
-        recipe = load_recipe(str(options.run / "config.yaml"), options.overrides)
-        models_of = _models_of_run(folder, recipe, options.seeds or folder.seeds)
+        folder, recipe, named = _from_run(options)
+        main_model = next(iter(named.values()))["trained"]
+        tokenizer = load_tokenizer(main_model)
     else:
-        models_of = {seed: _models_named(options) for seed in options.seeds or (0, 1, 2)}
-    arms = options.arms or [arm for arm in ARMS if all(arm in named for named in models_of.values())]
-    for seed, named in models_of.items():
-        if absent := [arm for arm in arms if arm not in named]:
-            raise EvaluationError(f"arm {', '.join(absent)}, seed {seed}: no model. Name it with --baseline.")
-    models_of = {seed: {arm: named[arm] for arm in arms} for seed, named in models_of.items()}
-    first = next(iter(models_of.values()))
-    model = first.get("trained") or next(iter(first.values()))
-    if options.run is None:
-        recipe = _recipe_for(model, options)
-        folder = RunFolder.create(
-            options.out or Path("runs") / f"ruler-{Path(model).name}",
-            {**recipe.dump(), "model": {**recipe.dump()["model"], "path": model}},
-            may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
+        main_model = options.model
+        tokenizer = load_tokenizer(main_model)
+        folder, recipe, named = _from_model(options, is_tiny(tokenizer))
+    arms = options.arms or [arm for arm in ARMS if all(arm in of_seed for of_seed in named.values())]
+    if absent := [arm for arm in arms if any(arm not in of_seed for of_seed in named.values())]:
+        raise EvaluationError(
+            f"arm {absent[0]}: no model for it. Name the model that training started from: --baseline."
         )
     if not any(override.startswith("memagent.max_chunks=") for override in options.overrides):
-        recipe = recipe.model_copy(update={"memagent": recipe.memagent.model_copy(update={"max_chunks": UNCAPPED})})
+        recipe = uncapped(recipe)
     if threads := options.threads or recipe.engine.threads:
         torch.set_num_threads(threads)
-    urls = {named["trained"]: options.policy_url for named in models_of.values() if options.policy_url}
-    models = Models(
-        recipe, concurrency=options.concurrency, urls=urls, kv_tokens=options.kv_tokens, context=options.context
-    )
-    tasks = options.tasks or (32 if options.data in ("ruler", "hotpotqa") else sys.maxsize)
+    data = _data(options, tokenizer)
+    if options.run is None and data.name == "hqa":
+        folder.save_published(published_rows(), [*recipe.departures, *DEPARTURES])
+    default, default_long = (32, 16) if "file" not in data.settings else (sys.maxsize, sys.maxsize)
+    tasks = options.tasks or default
     plan = Plan(
-        recipe=recipe,
-        data=_data(options, models.tokenizer(model)),
-        models=models_of,
+        method=recipe.memagent,
+        data=data,
+        models={seed: {arm: of_seed[arm] for arm in arms} for seed, of_seed in named.items()},
         tasks=tasks,
-        tasks_long=min(tasks, options.tasks_long),
+        tasks_long=options.tasks_long or min(tasks, default_long),
         sampling=Sampling(temperature=options.temperature, top_p=options.top_p),
         concurrency=options.concurrency,
         deadline_s=options.deadline,
     )
-    await evaluate(plan, models, folder)
-    return write_report(folder), folder.path
+    urls = {main_model: options.policy_url} if options.policy_url else {}
+    models = Models(
+        recipe, concurrency=options.concurrency, urls=urls, kv_tokens=options.kv_tokens, context=options.context
+    )
+    return folder, plan, models
+
+
+def _report(folder: RunFolder) -> dict[str, Any]:
+    try:
+        return write_report(folder)
+    except ValueError as error:
+        raise EvaluationError(f"the results are saved, the report is not: {error}") from error
+
+
+def is_tiny(tokenizer: Any) -> bool:
+    """Whether this is the tokenizer of the `tiny` preset, to which the paper's tags are tokens."""
+    return set(TAGS) <= tokenizer.get_vocab().keys()
+
+
+def uncapped(recipe: MemAgentRecipe) -> MemAgentRecipe:
+    """As in the official evaluation, no document has too many chunks."""
+    section = recipe.memagent.model_copy(update={"max_chunks": 10**9})
+    return recipe.model_copy(update={"memagent": section})
+
+
+def _from_run(options: argparse.Namespace) -> tuple[RunFolder, MemAgentRecipe, ModelsOfSeed]:
+    """Each seed's newest checkpoint, and the model that they all started from."""
+    for name in ("baseline", "preset", "policy_url", "out"):
+        if getattr(options, name) is not None:
+            raise EvaluationError(
+                f"--{name.replace('_', '-')} goes with --model; --run brings recipe, models and folder"
+            )
+    folder = RunFolder(options.run)
+    recipe = load_recipe(str(folder.path / "config.yaml"), options.overrides)
+    start = folder.path / "warm_start"
+    untrained = str(start) if start.is_dir() else recipe.model.path
+    named: ModelsOfSeed = {}
+    for seed in options.seeds or folder.seeds:
+        saved = checkpoint.steps(folder.checkpoints_path(seed))
+        if not saved:
+            raise EvaluationError(f"{folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
+        named[seed] = _by_arm(str(saved[-1]), untrained)
+    if not named:
+        raise EvaluationError(f"{folder.path}: no seed has been trained (no seed-* folder). Train first.")
+    return folder, recipe, named
+
+
+def _from_model(options: argparse.Namespace, tiny: bool) -> tuple[RunFolder, MemAgentRecipe, ModelsOfSeed]:
+    preset = options.preset or ("tiny" if tiny else "paper")
+    recipe = load_recipe(preset, [*options.overrides, f"model.path={options.model}"])
+    folder = RunFolder.create(
+        options.out or Path("runs") / f"ruler-{Path(options.model).name}",
+        recipe.dump(),
+        may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
+    )
+    return folder, recipe, {seed: _by_arm(options.model, options.baseline) for seed in options.seeds or (0, 1, 2)}
+
+
+def _by_arm(model: str, baseline: str | None) -> dict[str, str]:
+    named = {arm: model for arm in ARMS if arm != "untrained"}
+    return named if baseline is None else {**named, "untrained": baseline}
+
+
+def _data(options: argparse.Namespace, tokenizer: Any) -> EvalData:
+    """Raises EvaluationError or DataError, naming the option or the file."""
+    given = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
+    try:
+        lengths = list(dict.fromkeys(map(parse_length, options.lengths or ())))
+        if options.data not in ("ruler", "hotpotqa"):
+            if given or options.num_docs or options.task:
+                raise ValueError("--task and its options are for generated data; --data names a file")
+            return file_data(Path(options.data), tokenizer=tokenizer, metric=options.metric, lengths=lengths)
+        tiny = is_tiny(tokenizer)
+        task = options.task or ("hqa" if options.data == "hotpotqa" else "niah" if tiny else "niah_multikey_2")
+        return ruler_data(
+            task,
+            given,
+            tiny=tiny,
+            lengths=options.num_docs or lengths or [parse_length(text) for text in LENGTHS],
+            tokenizer=tokenizer,
+            budget=options.budget,
+            by_documents=options.num_docs is not None,
+        )
+    except DataError:
+        raise
+    except (ValueError, OSError) as error:
+        raise EvaluationError(str(error)) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    first, _, _ = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ruler.evaluate", description=first)
+    models = parser.add_argument_group("models")
+    models.add_argument("--run", type=Path, metavar="RUN_DIR", help="a training run: its seeds, its recipe, its folder")
+    models.add_argument("--model", metavar="ID_OR_PATH", help="a model by folder or hub id")
+    models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from: the arm `untrained`")
+    models.add_argument("--policy-url", metavar="URL", help="a server that holds --model (SGLang, or our own)")
+    models.add_argument("--preset", help="how MemAgent reads (default: tiny for its own models, else paper)")
+    models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    models.add_argument("--context", type=_positive, metavar="TOKENS", help="the models' context, if not config.json's")
+    models.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default: runs/ruler-MODEL)")
+
+    data = parser.add_argument_group("data")
+    data.add_argument("--data", default="ruler", metavar="ruler|hotpotqa|FILE", help="generated, or tasks of a file")
+    data.add_argument(
+        "--lengths", nargs="+", metavar="N", help=f"tokens: 448, 7K = 7168, 1M (default: {' '.join(LENGTHS)})"
+    )
+    data.add_argument("--num-docs", nargs="+", type=_positive, metavar="N", help="hqa, qa: documents instead of tokens")
+    data.add_argument("--tasks", type=_positive, metavar="N", help="tasks per length (default: 32; of a file, all)")
+    data.add_argument("--tasks-long", type=_positive, metavar="N", help="above 112K tokens (default: at most 16)")
+    data.add_argument("--budget", choices=get_args(Budget), default="document", help="what --lengths limits")
+    data.add_argument("--metric", choices=get_args(Metric), help="of a file's tasks that name none (default: sub_em)")
+    data.add_argument(
+        "--task", choices=TASKS, help="default: niah with tiny's words for its models, else niah_multikey_2"
+    )
+    for name, option in OPTIONS.items():
+        data.add_argument(f"--{name.replace('_', '-')}", **option)
+
+    run = parser.add_argument_group("how")
+    run.add_argument("--arms", nargs="+", choices=ARMS, help="default: all that there is a model for")
+    run.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: those of the run, or 0 1 2")
+    run.add_argument("--temperature", type=float, default=0.7)
+    run.add_argument("--top-p", type=float, default=0.95)
+    run.add_argument("--concurrency", type=_positive, default=16, help="tasks at once, the same at every length")
+    run.add_argument("--deadline", type=float, default=DAY, metavar="SECONDS", help="for each task")
+    run.add_argument("--kv-tokens", type=_positive, metavar="N", help="at most so many tokens in the KV cache")
+    run.add_argument("--threads", type=_positive, metavar="N", help="of PyTorch")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, is {text}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import torch
 
 from core.chat import load_tokenizer
 from core.config import Recipe
@@ -32,7 +30,7 @@ class Models:
     """Models by folder or hub id. `urls` names the server of those that are not to be loaded here.
 
     `concurrency` calls run at once; the KV budget is that times the context asked for, at most `kv_tokens` if given.
-    `context` replaces the context that a model's config.json states.
+    `context` replaces the context that config.json states; without a server it cannot be larger.
     """
 
     def __init__(
@@ -56,7 +54,10 @@ class Models:
 
     def limit(self, model: str) -> int:
         """The model's context in tokens."""
-        return self._context or weights.load_config(resolve(model)).max_positions
+        if self._context is not None and model in self.urls:
+            return self._context
+        positions = weights.load_config(resolve(model)).max_positions
+        return min(self._context or positions, positions)
 
     @asynccontextmanager
     async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
@@ -86,10 +87,7 @@ class Models:
             while len(self._networks) >= KEPT:
                 del self._networks[next(iter(self._networks))]
             section = self.recipe.model
-            device = section.device
-            if device == "auto":
-                device = "cuda" if torch.cuda.is_available() else "cpu"
-            self._networks[model] = weights.load(resolve(model), getattr(torch, section.dtype), device).eval()
+            self._networks[model] = weights.load(resolve(model), section.dtype, section.device).eval()
         self._networks[model] = self._networks.pop(model)  # the last one used goes last
         return self._networks[model]
 
@@ -102,7 +100,7 @@ async def check_server(url: str, timeout_s: float = 10.0) -> None:
             session.get(f"{url.rstrip('/')}/health") as response,
         ):
             status = response.status
-    except (aiohttp.ClientError, asyncio.TimeoutError, ValueError) as error:
+    except (TimeoutError, aiohttp.ClientError, ValueError) as error:
         raise ServerError(
             f"policy url {url}: no answer ({type(error).__name__}: {error}). Start a server there, such as "
             "`python -m core.engine.server --model MODEL --port PORT`, or correct the URL (http://host:port)."

@@ -12,7 +12,7 @@ from typing import Literal
 
 from benchmarks.ruler.haystack import RULER_NOISE, Depths, Essay, Placement, noise_lines, weave
 from benchmarks.ruler.sample import Draft, Metric, Needle, SampleKey, Sized
-from benchmarks.ruler.templates import NIAH, Template
+from benchmarks.ruler.templates import NIAH, NIAH_BARE, Template
 from benchmarks.ruler.words import Kind, draw_distinct, drawer
 
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
@@ -23,7 +23,8 @@ class Niah:
     """`num_k` keys with `num_v` values each; `num_q` of the keys are asked for.
 
     `haystack`: `noise` repeats the lines of `noise`, `essay` cuts from `essay`, `needle` is made of needles with other
-    keys. `key_words` and `value_words` replace RULER's adjective-noun pairs where the type is `words`.
+    keys. `key_words` and `value_words` replace RULER's adjective-noun pairs where the type is `words`. `bare_question` leaves
+    out RULER's introduction.
     """
 
     name: str = "niah"
@@ -38,7 +39,7 @@ class Niah:
     essay: Essay | None = None
     key_words: tuple[str, ...] | None = None
     value_words: tuple[str, ...] | None = None
-    template: Template = NIAH
+    bare_question: bool = False
     needle: str = NEEDLE
 
     metric: Metric = "string_match_all"
@@ -55,6 +56,10 @@ class Niah:
             words = getattr(self, option)
             if words is not None and len(set(words)) < least:
                 raise ValueError(f"{self.name}: `{option}` has {len(set(words))} different words; {least} are needed")
+
+    @property
+    def template(self) -> Template:
+        return NIAH_BARE if self.bare_question else NIAH
 
     @property
     def new_tokens(self) -> int:

@@ -35,6 +35,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "num_k": {"type": int, "help": "niah: keys"},
     "num_v": {"type": int, "help": "niah: values for each key"},
     "num_q": {"type": int, "help": "niah: keys asked for"},
+    "bare_question": {"action": "store_const", "const": True, "help": "niah: ask without RULER's introduction"},
     "placement": {"choices": ("uniform", "official"), "help": "niah, vt: where needles go"},
     "noise": {"type": Path, "metavar": "FILE", "help": "niah, vt: noise, one line of text a line, instead of RULER's"},
     "key_words": {"type": Path, "metavar": "FILE", "help": "niah: keys of type words, one a line"},
@@ -54,8 +55,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 """Every option, as the command line takes it. Files are read by `make_family`."""
 
 _FIELDS = {
-    "niah": {"haystack", "key_type", "value_type", "num_k", "num_v", "num_q", "placement", "noise", "key_words",
-             "value_words", "essays"},
+    "niah": {"haystack", "key_type", "value_type", "num_k", "num_v", "num_q", "bare_question", "placement", "noise",
+             "key_words", "value_words", "essays"},
     "vt": {"num_chains", "num_hops", "placement", "noise"},
     "cwe": {"num_cw", "freq_cw", "freq_ucw", "words"},
     "fwe": {"alpha"},

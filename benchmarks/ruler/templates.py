@@ -8,7 +8,7 @@ MemAgent's answer prefix for vt has a spelling mistake; ours is RULER's.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.ruler.sample import Draft, Needle
 
@@ -56,6 +56,9 @@ NIAH = Template(
     question=f"{_NIAH_INTRO} {_NIAH_QUESTION}",
     new_tokens=128,
 )
+
+NIAH_BARE = replace(NIAH, question=_NIAH_QUESTION)
+"""NIAH without the introduction, for policies with a small context."""
 
 _VT_INTRO = "Memorize and track the chain(s) of variable assignment hidden in the following text."
 _VT_QUESTION = "Question: Find all variables that are assigned the value {query} in the text above."

@@ -196,13 +196,13 @@ class Engine:
         positions = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)]).to(device)
         ids = torch.tensor(list(itertools.chain.from_iterable(news)), device=device)
         attend = PrefillAttention(self.cache.kv, first_slot, starts, lengths, positions)
-        hidden_TC = self.model(ids, positions, attend)
         last = torch.tensor(list(itertools.accumulate(lengths)), device=device) - 1
+        logits_NV = self.model.logits(self.model(ids, positions, attend, last))
         for offset, (request, cached) in enumerate(admitted):
             self.prefixes.insert(request.tokens, first_slot + offset)
             request.cached_tokens += cached
         self._count(prefilled_tokens=sum(lengths), cached_tokens=sum(starts))
-        return self.model.logits(hidden_TC[last])
+        return logits_NV
 
     def _decode(self, batch: list[Request]) -> Tensor:
         """One more token for every running sequence; logits [N, V]."""
@@ -263,6 +263,7 @@ class DecodeAttention:
         keys, values = self.kv[0, layer, :n], self.kv[1, layer, :n]
         keys[self.rows_N, :, self.positions_N] = k_TKD
         values[self.rows_N, :, self.positions_N] = v_TKD
-        q = q_THD.view(n, kv_heads, -1, head_dim) * head_dim**-0.5
-        scores = q @ keys[:, :, : self.end].transpose(2, 3) + self.bias[:, None, None]
-        return (scores.softmax(dim=-1) @ values[:, :, : self.end]).flatten(1, 2)
+        q = q_THD.view(n, kv_heads, -1, head_dim)
+        return F.scaled_dot_product_attention(
+            q, keys[:, :, : self.end], values[:, :, : self.end], attn_mask=self.bias[:, None, None]
+        ).flatten(1, 2)

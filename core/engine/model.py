@@ -9,7 +9,6 @@ sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -95,39 +94,6 @@ class Attention(Protocol):
         ...
 
 
-class PackedAttention:
-    """Causal attention inside each of several token trees packed one after the other (see core.engine.packing).
-
-    Only attention pads (to the longest tree, on the right, where causality hides it); every other operation of the
-    model runs on the packed tokens. `branch_T` says which branch of its tree a token is in; a branch sees itself and
-    branch 0.
-    """
-
-    def __init__(self, lengths: Sequence[int], device: torch.device, branch_T: Tensor | None = None):
-        self.trees, self.longest = len(lengths), max(lengths)
-        self.uniform = min(lengths) == self.longest
-        inside_NL = torch.arange(self.longest, device=device) < torch.tensor(lengths, device=device)[:, None]
-        self.index_T = inside_NL.flatten().nonzero().squeeze(1)
-        self.mask = None
-        if branch_T is not None:
-            branch_NL = self._pad(branch_T)
-            seen = (branch_NL[:, None] == branch_NL[:, :, None]) | (branch_NL[:, None] == 0)
-            self.mask = (seen & torch.ones_like(seen[0]).tril())[:, None]
-
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        q, k, v = (self._pad(x).transpose(1, 2) for x in (q_THD, k_TKD, v_TKD))
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=self.mask, is_causal=self.mask is None, enable_gqa=q.shape[1] != k.shape[1]
-        )
-        out = out.transpose(1, 2).flatten(0, 1)
-        return out if self.uniform else out[self.index_T]
-
-    def _pad(self, x_T: Tensor) -> Tensor:
-        if not self.uniform:
-            x_T = x_T.new_zeros(self.trees * self.longest, *x_T.shape[1:]).index_copy(0, self.index_T, x_T)
-        return x_T.view(self.trees, self.longest, *x_T.shape[1:])
-
-
 class RMSNorm(nn.Module):
     def __init__(self, size: int, eps: float):
         super().__init__()
@@ -151,11 +117,18 @@ class SelfAttention(nn.Module):
             self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
         self.qk_norm = config.qk_norm
 
-    def forward(self, x_TC: Tensor, rotation: tuple[Tensor, Tensor], attend: Attention) -> Tensor:
+    def forward(
+        self, x_TC: Tensor, rotation: tuple[Tensor, Tensor], attend: Attention, keep_R: Tensor | None
+    ) -> Tensor:
         q, k, v = (p(x_TC).unflatten(-1, (-1, self.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        return self.o_proj(attend(self.layer, _rotate(q, *rotation), _rotate(k, *rotation), v).flatten(1))
+        attended = attend(self.layer, _rotate(q, *rotation), _rotate(k, *rotation), v)
+        return self.o_proj(_select(attended, keep_R).flatten(1))
+
+
+def _select(x_T: Tensor, keep_R: Tensor | None) -> Tensor:
+    return x_T if keep_R is None else x_T.index_select(0, keep_R)
 
 
 def _rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
@@ -181,8 +154,11 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x_TC: Tensor, rotation: tuple[Tensor, Tensor], attend: Attention) -> Tensor:
-        x_TC = x_TC + self.self_attn(self.input_layernorm(x_TC), rotation, attend)
+    def forward(
+        self, x_TC: Tensor, rotation: tuple[Tensor, Tensor], attend: Attention, keep_R: Tensor | None
+    ) -> Tensor:
+        attended = self.self_attn(self.input_layernorm(x_TC), rotation, attend, keep_R)
+        x_TC = _select(x_TC, keep_R) + attended
         return x_TC + self.mlp(self.post_attention_layernorm(x_TC))
 
 
@@ -214,16 +190,20 @@ class CausalLM(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.lm_head.weight.dtype
 
-    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attention) -> Tensor:
-        """Hidden states after the last norm, [T, C]."""
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attention, keep_R: Tensor | None = None) -> Tensor:
+        """Hidden states after the last norm, [T, C]; with `keep_R`, of these tokens alone, [R, C].
+
+        What is not kept is not computed beyond the last layer's attention.
+        """
         if self.inv_freq.device != ids_T.device:
             self.inv_freq = self.inv_freq.to(ids_T.device)
         x_TC = self.model.embed_tokens(ids_T)
         angles_TD = (positions_T[:, None].float() * self.inv_freq).repeat(1, 2)
         scale = self.config.rope_scale
         rotation = (angles_TD.cos() * scale).to(x_TC.dtype), (angles_TD.sin() * scale).to(x_TC.dtype)
-        for layer in self.model.layers:
-            x_TC = layer(x_TC, rotation, attend)
+        last = len(self.model.layers) - 1
+        for number, layer in enumerate(self.model.layers):
+            x_TC = layer(x_TC, rotation, attend, keep_R if number == last else None)
         return self.model.norm(x_TC)
 
     def logits(self, hidden_TC: Tensor) -> Tensor:

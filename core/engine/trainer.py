@@ -22,13 +22,16 @@ from torch import Tensor
 from core.algorithms.aggregate import LossUnit, row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
-from core.engine.model import CausalLM, PackedAttention
+from core.engine.model import CausalLM
 from core.engine.packing import Pack, pack_rows
 from core.types import Row
 
 
 class Trainer:
-    """Owns the optimizer of one model. `temperature` is the one that rollouts are sampled at."""
+    """Owns the optimizer of one model. `temperature` is the one that rollouts are sampled at.
+
+    The reference of the KL term is the model as it is given here, before any checkpoint is read into it.
+    """
 
     def __init__(
         self,
@@ -92,18 +95,12 @@ class Trainer:
         return {"loss": total, **self._apply()}
 
     def state(self) -> dict[str, Any]:
-        """All that an exact resume needs beyond the weights."""
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "steps": self.steps,
-            "reference": self.reference.state_dict() if self.reference else None,
-        }
+        """All that an exact resume needs beyond the weights of now and of the start."""
+        return {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
-        if self.reference is not None:
-            self.reference.load_state_dict(state["reference"])
 
     def learning_rate(self) -> float:
         """Linear warm-up, then constant, cosine or linear decay to zero over `decay_steps`."""
@@ -177,8 +174,8 @@ class Trainer:
         self, model: CausalLM, pack: Pack, temperature: float, with_entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probs (and entropies) of the trained tokens at `temperature`, float32 [R]."""
-        hidden_TC = model(pack.ids_T, pack.positions_T, PackedAttention(pack.lengths, pack.ids_T.device, pack.branch_T))
-        logprobs_RV = torch.log_softmax(model.logits(hidden_TC[pack.predict_R]) / temperature, dim=-1)
+        hidden_RC = model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
+        logprobs_RV = torch.log_softmax(model.logits(hidden_RC) / temperature, dim=-1)
         entropy_R = None
         if with_entropy:
             with torch.set_grad_enabled(bool(self.grpo.entropy_coef)):

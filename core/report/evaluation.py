@@ -9,6 +9,7 @@ Schema, written by the evaluators of `benchmarks/` and read by `core/report/summ
      "seconds": 12.5,                         wall-clock time of all n tasks together
      "failures": {"timeout": 1},              tasks that failed, by kind; they are among the n and score 0
      "model": "runs/tiny/seed-0/checkpoints/final", "sampling": {"temperature": 0.0, "max_new_tokens": 64},
+     "predictions": ["7", null, "8"],          the last answer to each task, null when there was none
      "policy_tokens": [9120, 9098, 9131],     prompt and completion tokens of all the task's calls
      "settings": {"data": {...}},             what else the scores follow from: data, method
      "notes": {"documents_cut": 0}}           other facts: documents cut to fit a context, concurrency, device
@@ -20,7 +21,7 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class EvalResult:
     failures: Mapping[str, int] = field(default_factory=dict)
     model: str = ""
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    predictions: Sequence[str | None] | None = None
     policy_tokens: Sequence[int] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -63,6 +65,9 @@ class EvalResult:
                 continue
             _require(_is_list(values, self.n), name, f"must be a list of n={self.n} values")
             _require(all(_is_count(value) for value in values), name, "must be integers of at least 0")
+        if self.predictions is not None:
+            texts = _is_list(self.predictions, self.n) and all(isinstance(p, str | None) for p in self.predictions)
+            _require(texts, "predictions", f"must be a list of n={self.n} texts or nulls")
         _require(_is_number(self.seconds) and self.seconds >= 0, "seconds", "must be a number of at least 0")
         counted = isinstance(self.failures, Mapping) and all(_is_count(count) for count in self.failures.values())
         _require(counted, "failures", "must map a kind to a count")
@@ -76,7 +81,9 @@ class EvalResult:
         """Raises ValueError naming the field that is missing, unknown or wrong."""
         _require(isinstance(record, Mapping), "the result", "must be a JSON object")
         known = {item.name for item in fields(cls)}
-        optional = {"failures", "model", "sampling", "policy_tokens", "settings", "notes"}
+        optional = {
+            item.name for item in fields(cls) if item.default is not MISSING or item.default_factory is not MISSING
+        }
         for name in sorted(known - optional - record.keys()):
             raise ValueError(f"evaluation result: {name} is missing")
         for name in sorted(record.keys() - known):

@@ -3,6 +3,7 @@
     config.yaml               the resolved recipe; a folder belongs to one recipe for good
     versions.json             python, packages, git commit, CPU and GPU
     published.json            the paper's rows and our departures (see core/report/table.py)
+    warm_start/               the model of a cold start, where the method has one
     seed-<n>/metrics.jsonl        one object per step: {"stage": "warm_start" | "train" | "eval", "step": int, ...}
     seed-<n>/trajectories.jsonl   sampled whole trajectories, schema below
     seed-<n>/checkpoints/         Hugging Face folders
@@ -215,7 +216,7 @@ def _is_leftover(entry: Path) -> bool:
 
 def _delete_run(path: Path) -> None:
     """Delete what a run writes and nothing else; config.yaml last, so that an interrupted deletion can be repeated."""
-    for folder in (*path.glob("seed-*"), path / "evaluation"):
+    for folder in (*path.glob("seed-*"), path / "evaluation", path / "warm_start"):
         if folder.is_dir():
             shutil.rmtree(folder)
     for name in ("versions.json", "published.json", "summary.json", "table.md", "report.html", "config.yaml"):

@@ -48,7 +48,7 @@ def test_names_are_escaped(hostile: str) -> None:
 def test_ticks_span_the_range_in_even_steps(low: float, span: float) -> None:
     ticks = nice_ticks(low, low + span)
     assert 3 <= len(ticks) <= 10
-    assert ticks[0] <= low + 1e-9 * abs(low)
+    assert ticks[0] <= low + 1e-9 * (abs(low) + span)
     assert ticks[-1] >= low + span - 1e-9 * abs(low + span)
 
 

@@ -12,7 +12,8 @@ from core.report.evaluation import EvalResult, file_name, load_evaluations
 GOOD = {
     "arm": "trained", "data": "niah", "length": 7168, "seed": 0, "n": 2, "scores": {"official": [1.0, 0.5]},
     "turns": [8, 8], "document_tokens": [7000, 7100], "seconds": 1.5, "failures": {"timeout": 1}, "model": "m",
-    "sampling": {"temperature": 0.0},
+    "sampling": {"temperature": 0.0}, "predictions": ["\\boxed{7}", None], "policy_tokens": [9000, 9200],
+    "settings": {"data": {"task": "niah"}}, "notes": {"documents_cut": 1},
 }  # fmt: skip
 
 
@@ -43,6 +44,9 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
         ({"seconds": float("nan")}, "seconds"),
         ({"failures": {"timeout": 3}}, "failures"),
         ({"failures": ["timeout"]}, "failures"),
+        ({"policy_tokens": [9000]}, "policy_tokens"),
+        ({"predictions": ["7"]}, "predictions"),
+        ({"predictions": ["7", 8]}, "predictions"),
         ({"extra": 1}, "unknown field extra"),
     ],
 )

@@ -43,6 +43,20 @@ def test_cells_hold_mean_cost_and_failures_over_seeds(empty: RunFolder) -> None:
     assert summary["seconds"] == {"evaluation": 8.0}
 
 
+def test_what_the_policy_read_and_what_was_cut_is_counted(empty: RunFolder) -> None:
+    for seed in (0, 1):
+        notes = {"documents_cut": 1 + seed}
+        empty.save_evaluation(result("full-context", 500, [1, 0], seed, policy_tokens=[600, 700], notes=notes))
+    empty.save_evaluation(result("trained", 500, [1, 0]))
+    arms = write_report(empty)["arms"]
+    whole, chunks = arms["full-context"]["500"], arms["trained"]["500"]
+    assert (whole["policy_tokens_per_1k_tokens"], whole["documents_cut"]) == (1300.0, 3)
+    assert (chunks["policy_tokens_per_1k_tokens"], chunks["documents_cut"]) == (None, 0)
+    table = (empty.path / "table.md").read_text()
+    assert "| full-context | 500 | 4 | 500 | 5.0 | 1,300 | 2 | 3 | 0 |" in table
+    assert "| trained | 500 | 2 | 500 | 5.0 | – | 2 | 0 | 0 |" in table
+
+
 def test_the_headline_is_the_most_evaluated_data_set_or_the_one_named(empty: RunFolder) -> None:
     empty.save_evaluation(result("trained", 500, [1.0], data="other"))
     for seed in (0, 1):

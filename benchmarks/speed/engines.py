@@ -1,0 +1,128 @@
+"""The sides of the rollout comparison, one call each: requests in, samples with log-probs out.
+
+All sample at temperature 1 without filters from float32 weights of one folder and ignore EOS, so that token counts are
+equal. Computing the log-probs of the sampled tokens is part of every side's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.speed.workload import PAD, Request, Sample
+from core.engine.engine import Engine
+from core.engine.model import CausalLM
+from core.types import Sampling
+
+Generate = Callable[[Sequence[Request]], list[Sample]]
+
+
+class Ours:
+    """The embedded engine on `model`: a slot for each of `requests`, for sequences of up to `longest` tokens."""
+
+    def __init__(self, model: CausalLM, requests: int, longest: int):
+        self.engine = Engine(model, max_model_len=longest, kv_tokens=longest * requests)
+
+    def reset(self) -> None:
+        """Forget every cached prefix, so that a repeat costs what the first run cost."""
+        self.engine.flush_cache()
+
+    def generate(self, batch: Sequence[Request]) -> list[Sample]:
+        running = [
+            self.engine.submit(r.prompt_ids, Sampling(max_new_tokens=r.max_new_tokens), session=str(i))
+            for i, r in enumerate(batch)
+        ]
+        while self.engine.has_work():
+            self.engine.step()
+        done = [request.completion for request in running]
+        return [Sample(r.prompt_ids, c.token_ids, c.logprobs) for r, c in zip(batch, done, strict=True) if c]
+
+
+class Transformers:
+    """`model.generate` on left-padded prompts; every row runs to the longest of its batch and is cut."""
+
+    def __init__(self, model: Any, cache: str):
+        self.model, self.cache = model, cache
+
+    def generate(self, batch: Sequence[Request]) -> list[Sample]:
+        from transformers import GenerationConfig
+
+        width, new = max(len(r.prompt_ids) for r in batch), max(r.max_new_tokens for r in batch)
+        ids = torch.full((len(batch), width), PAD)
+        for row, request in zip(ids, batch, strict=True):
+            row[width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
+        lengths_N = torch.tensor([len(r.prompt_ids) for r in batch])
+        attention_mask = (torch.arange(width) >= width - lengths_N[:, None]).long()
+        config = GenerationConfig(
+            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=new, eos_token_id=None,
+            pad_token_id=PAD, output_logits=True, return_dict_in_generate=True, disable_compile=True,
+            **({"cache_implementation": self.cache} if self.cache == "static" else {}),
+        )  # fmt: skip
+        out = self.model.generate(ids, attention_mask=attention_mask, generation_config=config)
+        tokens = out.sequences[:, width:]
+        picked = [
+            logits.gather(1, tokens[:, step, None]).squeeze(1) - logits.logsumexp(dim=1)
+            for step, logits in enumerate(out.logits)
+        ]
+        rows = zip(batch, tokens.tolist(), torch.stack(picked, dim=1).tolist(), strict=True)
+        return [Sample(r.prompt_ids, tuple(t[: r.max_new_tokens]), tuple(p[: r.max_new_tokens])) for r, t, p in rows]
+
+
+class ContinuousBatching:
+    """transformers' continuous batching: paged cache, prefix sharing, each request ends on its own."""
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    def generate(self, batch: Sequence[Request]) -> list[Sample]:
+        from transformers import ContinuousBatchingConfig, GenerationConfig
+
+        page = 64
+        blocks = sum((len(r.prompt_ids) + r.max_new_tokens) // page + 1 for r in batch)
+        config = GenerationConfig(
+            do_sample=True, temperature=1.0, top_k=0, top_p=1.0, eos_token_id=-1, pad_token_id=PAD,
+            max_new_tokens=max(r.max_new_tokens for r in batch),
+        )  # fmt: skip
+        batching = ContinuousBatchingConfig(
+            return_logprobs=True, num_blocks=blocks, page_size=page, max_batch_tokens=512, auto_switch_to_flash=False
+        )
+        done: dict[str, Any] = {}
+        with self.model.continuous_batching_context_manager(
+            generation_config=config, continuous_batching_config=batching, timeout=5
+        ) as manager:
+            ids = [manager.add_request(list(r.prompt_ids), max_new_tokens=r.max_new_tokens) for r in batch]
+            while len(done) < len(batch):
+                result = manager.get_result(timeout=1)
+                if result is not None and result.is_finished():
+                    done[result.request_id] = result
+                elif result is None and not manager.is_running():
+                    raise RuntimeError(f"continuous batching ended with {len(done)} of {len(batch)} requests done")
+        results = [done[i] for i in ids]
+        failed = [result.error for result in results if result.error]
+        if failed:
+            raise RuntimeError(f"continuous batching: {len(failed)} requests failed, the first with {failed[0]}")
+        return [
+            Sample(r.prompt_ids, tuple(x.generated_tokens), tuple(x.logprobs or ()))
+            for r, x in zip(batch, results, strict=True)
+        ]
+
+
+@torch.no_grad()
+def logprob_error(model: Any, samples: Sequence[Sample], batch: int = 8) -> float | None:
+    """Largest |reported log-prob - that of a full forward of Hugging Face's model|; None without log-probs."""
+    if any(len(s.logprobs) != len(s.token_ids) for s in samples):
+        return None
+    worst = 0.0
+    for start in range(0, len(samples), batch):
+        part = samples[start : start + batch]
+        whole = [torch.tensor((*s.prompt_ids, *s.token_ids)) for s in part]
+        ids = torch.nn.utils.rnn.pad_sequence(whole, batch_first=True, padding_value=PAD)
+        logprobs = torch.log_softmax(model(ids).logits.float(), dim=-1)
+        for row, sample in zip(logprobs, part, strict=True):
+            first = len(sample.prompt_ids)
+            targets = torch.tensor(sample.token_ids)[:, None]
+            exact = row[first - 1 : first - 1 + len(targets)].gather(1, targets).squeeze(1)
+            worst = max(worst, (exact - torch.tensor(sample.logprobs)).abs().max().item())
+    return worst

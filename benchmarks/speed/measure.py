@@ -1,0 +1,106 @@
+"""Process and wall time of a repeated call, ratios of medians, and the machine that they were taken on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "transformers", "trl", "accelerate")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each repeat, without the warm-up. `cpu_s` counts all threads of the process."""
+
+    cpu_s: tuple[float, ...]
+    wall_s: tuple[float, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "cpu_s": statistics.median(self.cpu_s),
+            "wall_s": statistics.median(self.wall_s),
+            "cpu_s_all": list(self.cpu_s),
+            "wall_s_all": list(self.wall_s),
+        }
+
+
+class Stopwatch:
+    """Collects laps; the first `warmup` of them are dropped."""
+
+    def __init__(self, warmup: int = 1):
+        self.warmup = warmup
+        self.laps: list[tuple[float, float]] = []
+
+    def start(self) -> None:
+        self._began = time.process_time(), time.perf_counter()
+
+    def stop(self) -> None:
+        cpu, wall = self._began
+        self.laps.append((time.process_time() - cpu, time.perf_counter() - wall))
+
+    def timing(self) -> Timing:
+        cpu, wall = zip(*self.laps[self.warmup :], strict=True)
+        return Timing(cpu, wall)
+
+
+def repeat(call: Callable[[], Any], repeats: int, before: Callable[[], Any] = lambda: None) -> tuple[Any, Timing]:
+    """The last result of `call`, and the time of `repeats` calls after one that warms up; `before` is not timed."""
+    watch = Stopwatch()
+    for _ in range(repeats + 1):
+        before()
+        watch.start()
+        result = call()
+        watch.stop()
+    return result, watch.timing()
+
+
+def ratio(ours: Timing, other: Timing) -> dict[str, float]:
+    """How many times longer the other side takes: above 1, ours is faster."""
+    return {
+        clock: statistics.median(getattr(other, clock)) / statistics.median(getattr(ours, clock))
+        for clock in ("cpu_s", "wall_s")
+    }
+
+
+def environment(threads: int) -> dict[str, Any]:
+    """Versions, CPU and load, for the result's file."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "load_average": list(os.getloadavg()),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) + " |"
+
+    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])

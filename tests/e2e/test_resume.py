@@ -1,0 +1,175 @@
+"""`kill -9` at random moments: the run that comes out is the run that was never touched."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from core.report.files import Record, read_jsonl
+from tests.e2e.conftest import Launcher
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+CLOCK = {"seconds", "rollout_seconds", "tokens_per_second"}
+SCENARIOS = {
+    "everything": [
+        "algorithm.kl_coef=0.01", "algorithm.steps_per_batch=2", "algorithm.tis=[0.5, 2]", "rollout.filter=zero_std",
+        "rollout.filter_rounds=2", "optimizer.decay=linear", "optimizer.decay_steps=8",
+    ],
+    "cold_start_and_two_seeds": [
+        "warm_start.steps=6", "warm_start.copy_steps=2", "warm_start.batch_size=4", "algorithm.entropy_coef=0.01",
+        "run.seeds=[3, 4]", "run.steps=3",
+    ],
+}  # fmt: skip
+KILLS = 6
+"""In each scenario."""
+
+
+def arguments(preset: Path, out: Path, overrides: list[str]) -> list[str]:
+    return ["--preset", str(preset), "--out", str(out), *(part for o in overrides for part in ("--set", o))]
+
+
+def records(path: Path) -> list[Record]:
+    return [{name: value for name, value in record.items() if name not in CLOCK} for record in read_jsonl(path)]
+
+
+def assert_same_run(run: Path, untouched: Path) -> None:
+    seeds = sorted(path.name for path in untouched.glob("seed-*"))
+    assert sorted(path.name for path in run.glob("seed-*")) == seeds
+    for seed in seeds:
+        for name in ("metrics.jsonl", "trajectories.jsonl"):
+            assert records(run / seed / name) == records(untouched / seed / name)
+        checkpoints = sorted(path.name for path in (untouched / seed / "checkpoints").iterdir())
+        assert sorted(path.name for path in (run / seed / "checkpoints").iterdir()) == checkpoints
+        for checkpoint in checkpoints:
+            file = f"{seed}/checkpoints/{checkpoint}/model.safetensors"
+            ours, theirs = load_file(run / file), load_file(untouched / file)
+            assert ours.keys() == theirs.keys()
+            assert all(ours[name].equal(theirs[name]) for name in ours)
+
+
+def assert_every_task_in_turn(run: Path, data_set: Path) -> None:
+    """Each epoch of the data set is complete before the next begins, over all steps of each seed."""
+    known = sorted(record["task_id"] for record in read_jsonl(data_set))
+    for metrics in run.glob("seed-*/metrics.jsonl"):
+        trained = [record for record in records(metrics) if record["stage"] == "train"]
+        assert [record["step"] for record in trained] == list(range(1, len(trained) + 1))
+        taken = [task for record in trained for task in record["tasks"]]
+        for start in range(0, len(taken), len(known)):
+            epoch = taken[start : start + len(known)]
+            assert len(set(epoch)) == len(epoch)
+            assert set(epoch) <= set(known)
+
+
+def assert_trajectories_belong_to_their_tasks(run: Path, data_set: Path) -> None:
+    tasks = {record["task_id"]: record for record in read_jsonl(data_set)}
+    for path in run.glob("seed-*/trajectories.jsonl"):
+        for trajectory in records(path):
+            if trajectory["stage"] == "train":
+                task = tasks[trajectory["task_id"]]
+                assert (trajectory["question"], trajectory["answers"]) == (task["question"], task["answers"])
+                assert task["question"] in trajectory["turns"][0]["prompt"]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_run_killed_at_random_moments_ends_as_one_that_was_not(
+    launcher: Launcher, preset: Path, tmp_path: Path, scenario: str
+):
+    overrides = SCENARIOS[scenario]
+    began = time.monotonic()
+    launcher.start(arguments(preset, tmp_path / "untouched", overrides))
+    assert launcher.wait() == 0, launcher.log.read_text()
+    whole = time.monotonic() - began
+    assert_every_task_in_turn(tmp_path / "untouched", preset.parent / "train.jsonl")
+    assert_trajectories_belong_to_their_tasks(tmp_path / "untouched", preset.parent / "train.jsonl")
+    assert learned(tmp_path / "untouched")
+
+    rng = random.Random(scenario)
+    kills = attempt = 0
+    while kills < KILLS:
+        run = tmp_path / f"killed-{attempt}"
+        attempt += 1
+        status = None
+        while status != 0:
+            pid = launcher.start(arguments(preset, run, overrides))
+            if kills < KILLS:
+                time.sleep(rng.uniform(0.02, 0.8) * whole)
+                launcher.kill(pid)
+            status = launcher.wait()
+            assert status in (0, -9), launcher.log.read_text()
+            kills += status == -9
+        assert_same_run(run, tmp_path / "untouched")
+
+
+def learned(run: Path) -> bool:
+    """Whether the weights moved in every seed; without that, equality of two runs would say little."""
+    for seed in run.glob("seed-*"):
+        first, *_, last = sorted((seed / "checkpoints").iterdir())
+        a, b = load_file(first / "model.safetensors"), load_file(last / "model.safetensors")
+        if all(a[name].equal(b[name]) for name in a):
+            return False
+    return True
+
+
+def test_a_finished_run_is_left_as_it_is(launcher: Launcher, preset: Path, tmp_path: Path):
+    command = arguments(preset, tmp_path / "run", ["run.steps=2"])
+    contents = []
+    for _ in range(2):
+        launcher.start(command)
+        assert launcher.wait() == 0, launcher.log.read_text()
+        files = [path for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()]
+        contents.append({path: path.read_bytes() for path in files})
+    assert contents[0] == contents[1]
+
+
+def test_another_recipe_is_refused_and_fresh_starts_it_anew(launcher: Launcher, preset: Path, tmp_path: Path):
+    cold = ["run.steps=1", "warm_start.steps=2", "warm_start.copy_steps=1", "warm_start.batch_size=2"]
+    run = tmp_path / "run"
+    launcher.start(arguments(preset, run, cold))
+    assert launcher.wait() == 0, launcher.log.read_text()
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    other = [*cold, "warm_start.steps=3"]
+    launcher.start(arguments(preset, run, other))
+    assert launcher.wait() == 1
+    assert "warm_start.steps: 2 in the folder, 3 asked for" in launcher.log.read_text()
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    launcher.start([*arguments(preset, run, other), "--fresh"])
+    assert launcher.wait() == 0, launcher.log.read_text()
+    stages = [record["stage"] for record in read_jsonl(run / "seed-0" / "metrics.jsonl")]
+    assert stages == ["warm_start"] * 4 + ["eval", "train", "eval"]
+
+
+def test_a_corrupt_checkpoint_stops_the_run_with_its_name(launcher: Launcher, preset: Path, tmp_path: Path):
+    command = arguments(preset, tmp_path / "run", ["run.steps=4"])
+    launcher.start(command)
+    assert launcher.wait() == 0, launcher.log.read_text()
+    newest = tmp_path / "run" / "seed-0" / "checkpoints" / "step-000004"
+    (newest / "trainer.pt").write_bytes(b"torn")
+    metrics = (tmp_path / "run" / "seed-0" / "metrics.jsonl").read_bytes()
+    launcher.start(command)
+    assert launcher.wait() == 1
+    assert f"error: {newest / 'trainer.pt'}: cannot be read" in launcher.log.read_text()
+    assert (tmp_path / "run" / "seed-0" / "metrics.jsonl").read_bytes() == metrics
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["memagent.max_chunks=1"], "every rollout failed: 8 x overlong_document"),
+        (["model.max_model_len=40"], "every rollout failed: 8 x bad_request"),
+        (["engine.kv_tokens=100"], "error: engine.kv_tokens 100 is less than max_model_len 160"),
+        (["data.train=absent.jsonl"], "absent.jsonl"),
+        (["model.path=/absent/model"], "/absent/model: no such folder"),
+    ],
+)
+def test_a_run_that_cannot_go_on_says_why(
+    launcher: Launcher, preset: Path, tmp_path: Path, overrides: list[str], named: str
+):
+    launcher.start(arguments(preset, tmp_path / "run", overrides))
+    assert launcher.wait() == 1
+    assert named in launcher.log.read_text()
+    assert "Traceback" not in launcher.log.read_text()

@@ -1,0 +1,113 @@
+"""The `tiny` preset from the command line at its smallest scale: train, kill, resume, report."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from core.chat import load_tokenizer
+from core.engine import weights
+from core.report.files import read_jsonl
+from tests.e2e.conftest import REPOSITORY, environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+SMALLEST = {
+    "warm_start.steps": 4, "warm_start.copy_steps": 2, "warm_start.batch_size": 4, "rollout.tasks_per_step": 2,
+    "rollout.group_size": 2, "run.steps": 3, "run.eval_every": 1, "run.eval_tasks": 3, "run.save_every": 2,
+    "run.trajectories_every": 2, "run.seeds": [0], "model.device": "cpu",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of a training that was killed once, resumed, and reported on."""
+    out = tmp_path_factory.mktemp("runs") / "memagent-tiny"
+    data = {"data.train": preset.parent / "train.jsonl", "data.eval": preset.parent / "dev.jsonl"}
+    command = [sys.executable, "-m", "agentic.memagent.train", "--preset", "tiny", "--out", str(out)]
+    command += [part for key, value in (SMALLEST | data).items() for part in ("--set", f"{key}={value}")]
+    first = subprocess.Popen(command, cwd=REPOSITORY, env=environment())
+    metrics = out / "seed-0" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while first.poll() is None and not (metrics.exists() and '"stage": "train"' in metrics.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    first.kill()
+    assert first.wait() == -signal.SIGKILL
+    subprocess.run(command, cwd=REPOSITORY, env=environment(), check=True, timeout=200)
+    report = [sys.executable, "-m", "core.report", str(out)]
+    subprocess.run(report, cwd=REPOSITORY, env=environment(), check=True, timeout=60)
+    return out
+
+
+def test_every_file_of_a_run_is_there(run: Path):
+    files = ["config.yaml", "versions.json", "summary.json", "table.md", "report.html", "warm_start/config.json"]
+    assert [name for name in files if not (run / name).is_file()] == []
+    assert not list(run.rglob(".*"))
+
+
+def test_the_recipe_of_the_run_is_kept_whole(run: Path):
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert (config["preset"], config["rollout"]["group_size"], config["run"]["steps"]) == ("tiny", 2, 3)
+    assert config["departures"]
+
+
+def test_metrics_tell_each_step_once(run: Path):
+    records = list(read_jsonl(run / "seed-0" / "metrics.jsonl"))
+    warm, rest = records[:6], records[6:]
+    assert [(r["stage"], r["step"]) for r in warm] == [("warm_start", step) for step in range(1, 7)]
+    steps = [("eval", 0)] + [(stage, step) for step in (1, 2, 3) for stage in ("train", "eval")]
+    assert [(r["stage"], r["step"]) for r in rest] == steps
+    for record in rest:
+        assert 0.0 <= record["reward"] <= 1.0
+        if record["stage"] == "train":
+            assert record.keys() >= {"tasks", "rows", "failures", "seconds", "tokens_per_second", "prefilled_tokens"}
+            assert record["failures"] == {}
+
+
+def test_trajectories_are_whole(run: Path):
+    trajectories = list(read_jsonl(run / "seed-0" / "trajectories.jsonl"))
+    assert {t["stage"] for t in trajectories} == {"train", "eval"}
+    tasks = {r["task_id"]: r for name in ("train", "eval") for r in read_jsonl(recipe_file(run, name))}
+    for trajectory in trajectories:
+        assert [turn["role"] for turn in trajectory["turns"]][-1] == "final"
+        assert trajectory["question"] == tasks[trajectory["task_id"]]["question"]
+        assert trajectory["answers"] == tasks[trajectory["task_id"]]["answers"]
+        assert trajectory["question"] in trajectory["turns"][0]["prompt"]
+
+
+def recipe_file(run: Path, name: str) -> Path:
+    return Path(yaml.safe_load((run / "config.yaml").read_text())["data"][name])
+
+
+def test_checkpoints_are_models_that_load(run: Path):
+    checkpoints = sorted((run / "seed-0" / "checkpoints").iterdir())
+    assert [path.name for path in checkpoints] == ["step-000002", "step-000003"]
+    for path in checkpoints:
+        assert weights.load(path, device="cpu").config.vocab_size == len(load_tokenizer(path))
+        assert weights.eos_token_ids(path) == (load_tokenizer(path).eos_token_id,)
+
+
+def test_the_summary_has_its_fields(run: Path):
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["method"], summary["preset"], summary["seeds"]) == ("memagent", "tiny", [0])
+    assert summary.keys() >= {"arms", "retention", "reward", "seconds", "counts", "checkpoints", "departures", "score"}
+    assert summary["reward"]["0"].keys() == {"first", "last"}
+    assert summary["seconds"].keys() == {"warm_start", "train", "eval"}
+    assert summary["counts"]["failures"] == {}
+    assert summary["checkpoints"]["0"][-1] == "seed-0/checkpoints/step-000003"
+
+
+def test_the_report_shows_the_run_and_needs_nothing_else(run: Path):
+    page = (run / "report.html").read_text()
+    assert "memagent" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "<script src" not in page
+    assert "<link" not in page

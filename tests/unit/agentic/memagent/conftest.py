@@ -1,0 +1,17 @@
+"""The tiny tokenizer, and MemAgent against a scripted policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic.memagent import tiny
+from core.chat import load_tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder: Path = tiny.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
+    return load_tokenizer(folder)

@@ -1,0 +1,444 @@
+"""The evaluator with scripted policies, whose scores are known, and with a tiny random model."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestServer
+
+from agentic.memagent.config import load_recipe
+from benchmarks.ruler import evaluate as command
+from benchmarks.ruler.arms import cut_middle, make_reader
+from benchmarks.ruler.cells import EvaluationError
+from benchmarks.ruler.eval_data import EvalData, file_data, parse_length, ruler_data
+from benchmarks.ruler.evaluation import Plan, evaluate
+from benchmarks.ruler.models import Models, ServerError, check_server
+from benchmarks.ruler.published import DEPARTURES, published_rows
+from core.chat import encode_text
+from core.data import DataError, write_jsonl
+from core.engine.engine import Engine
+from core.engine.policy import EmbeddedPolicy
+from core.engine.server import Server
+from core.policy.base import PolicyError
+from core.report.build import write_report
+from core.report.evaluation import EvalResult
+from core.report.run_folder import RunFolder
+from core.report.stats import mean_ci
+from core.report.summary import build_summary
+from core.types import Sampling, Task
+
+from .conftest import ASKED, ScriptedModels, needle_reader
+
+MEMORY_ARMS = ("trained", "untrained", "empty-document")
+ARMS = ("trained", "untrained", "full-context", "empty-document")
+
+
+def make_plan(
+    tokenizer: Any, model: Path, arms: tuple[str, ...] = ARMS, seeds: tuple[int, ...] = (0,), **changes: Any
+) -> Plan:
+    data = ruler_data("niah", {}, tiny=True, lengths=(448, 1536), tokenizer=tokenizer)
+    plan = Plan(
+        method=load_recipe("tiny", ["memagent.max_chunks=100000"]).memagent,
+        data=data,
+        models={seed: dict.fromkeys(arms, str(model)) for seed in seeds},
+        tasks=6,
+        tasks_long=3,
+        sampling=Sampling(temperature=0.7, top_p=0.95),
+        concurrency=4,
+        deadline_s=60.0,
+    )
+    return replace(plan, **changes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "out", {"method": "memagent", "preset": "tiny"})
+
+
+def by_cell(folder: RunFolder) -> dict[tuple[str, int, int], EvalResult]:
+    return {(r.arm, r.length, r.seed): r for r in folder.evaluations()}
+
+
+def untimed(result: EvalResult) -> EvalResult:
+    return replace(result, seconds=0.0, notes={**result.notes, "cpu_seconds": 0.0})
+
+
+def asked_keys(tasks: list[Task]) -> list[str]:
+    return [ASKED.search(task.question)[1] for task in tasks]  # type: ignore[index]
+
+
+async def test_each_arm_reads_the_document_in_its_own_way(tokenizer, tiny_model, folder):
+    plan = make_plan(tokenizer, tiny_model)
+    models = ScriptedModels(needle_reader(tokenizer))
+    await evaluate(plan, models, folder)
+    cells = by_cell(folder)
+    assert set(cells) == {(arm, length, 0) for arm in ARMS for length in (448, 1536)}
+    for arm in ("trained", "untrained"):
+        for length in (448, 1536):
+            result = cells[arm, length, 0]
+            assert result.scores["official"] == result.scores["strict"] == [1.0] * 6
+            assert all(length - 40 < n <= length for n in result.document_tokens)
+            reader = make_reader("trained", plan.method, tokenizer, limit=1024)
+            tasks = plan.data.tasks(length, 0, 6)
+            reader.prepare(tasks)
+            assert result.turns == [reader.calls(task) for task in tasks]
+            assert min(result.turns) > length / plan.method.chunk_tokens
+    short, long = cells["full-context", 448, 0], cells["full-context", 1536, 0]
+    assert short.turns == long.turns == [1] * 6
+    assert (short.scores["official"], short.notes["documents_cut"]) == ([1.0] * 6, 0)
+    assert long.notes["documents_cut"] == 6
+    kept = [any(d < 0.35 or d > 0.65 for d in task.metadata["depth"]) for task in plan.data.tasks(1536, 0, 6)]
+    assert sum(kept) <= sum(long.scores["official"]) < 6 or all(kept)
+    assert max(long.policy_tokens) <= 1024
+    empty = cells["empty-document", 1536, 0]
+    assert (empty.turns, empty.document_tokens, empty.scores["official"]) == ([2] * 6, [0] * 6, [0.0] * 6)
+
+
+async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folder):
+    plan = make_plan(tokenizer, tiny_model, arms=("trained",), seeds=(0, 1, 2), tasks=16)
+    plan = replace(plan, data=replace(plan.data, lengths=(448,)))
+    tasks = {seed: plan.data.tasks(448, seed, 16) for seed in plan.models}
+    wrong = set(asked_keys(tasks[0])[:4]) | set(asked_keys(tasks[1])[:7])
+    # "xsilver" contains "silver": right for the official substring match, wrong for the strict one.
+    answer_of = {
+        key: task.answers[0] for seed in tasks for key, task in zip(asked_keys(tasks[seed]), tasks[seed], strict=True)
+    }
+    loose = next(key for key in asked_keys(tasks[2]) if key not in wrong)
+    broken = {**dict.fromkeys(wrong, "nothing"), loose: f"x{answer_of[loose]}"}
+    await evaluate(plan, ScriptedModels(needle_reader(tokenizer, broken)), folder)
+    hand = {
+        seed: [
+            float(key not in wrong and (key != loose or task.answers[0] == answer_of[loose]))
+            for key, task in zip(asked_keys(rows), rows, strict=True)
+        ]
+        for seed, rows in tasks.items()
+    }
+    strict = {
+        seed: [0.0 if key == loose else value for key, value in zip(asked_keys(tasks[seed]), values, strict=True)]
+        for seed, values in hand.items()
+    }
+    assert 0 < sum(hand[0]) < 16
+    for seed in plan.models:
+        result = by_cell(folder)["trained", 448, seed]
+        assert (result.scores["official"], result.scores["strict"]) == (hand[seed], strict[seed])
+    cell = build_summary(folder)["arms"]["trained"]["448"]
+    expected = mean_ci(list(hand.values()))
+    assert cell["score"] == {"mean": expected.mean, "ci95": [expected.low, expected.high], "n": 48}
+    assert cell["score"]["mean"] == pytest.approx(sum(map(sum, hand.values())) / 48)
+    results = [by_cell(folder)["trained", 448, seed] for seed in plan.models]
+    tokens = sum(sum(result.document_tokens) for result in results)
+    assert cell["policy_tokens_per_1k_tokens"] == pytest.approx(
+        1000 * sum(sum(r.policy_tokens) for r in results) / tokens
+    )
+    assert cell["seconds_per_1k_tokens"] == pytest.approx(1000 * sum(r.seconds for r in results) / tokens)
+
+
+async def test_failed_tasks_count_zero_and_stay_in_the_denominator(tokenizer, tiny_model, folder):
+    plan = make_plan(tokenizer, tiny_model, arms=("trained",), tasks=8)
+    plan = replace(plan, data=replace(plan.data, lengths=(448,)))
+    keys = asked_keys(plan.data.tasks(448, 0, 8))
+    broken = {keys[0]: PolicyError("http_400", "no"), keys[3]: PolicyError("timeout", "late")}
+    await evaluate(plan, ScriptedModels(needle_reader(tokenizer, broken)), folder)
+    result = by_cell(folder)["trained", 448, 0]
+    lost = [key in broken for key in keys]
+    assert result.n == 8
+    assert result.scores["official"] == [0.0 if failed else 1.0 for failed in lost]
+    assert sum(result.failures.values()) == sum(lost)
+    assert set(result.failures) == {"http_400", "timeout"}
+
+
+async def test_a_cell_in_which_everything_fails_is_an_error_and_not_a_score(tokenizer, tiny_model, folder):
+    models = ScriptedModels(lambda prompt, sampling: PolicyError("connection", "refused"))
+    with pytest.raises(EvaluationError, match=r"every task failed: 6 x connection \(first: refused\)"):
+        await evaluate(make_plan(tokenizer, tiny_model), models, folder)
+    assert folder.evaluations() == []
+
+
+async def test_an_interrupted_evaluation_goes_on_with_the_cell_it_was_in(tokenizer, tiny_model, folder, tmp_path):
+    plan = make_plan(tokenizer, tiny_model, arms=MEMORY_ARMS)
+    models = ScriptedModels(needle_reader(tokenizer))
+    models.fail_at = 4
+    with pytest.raises(RuntimeError, match="killed"):
+        await evaluate(plan, models, folder)
+    assert len(folder.evaluations()) == 4
+    before = {path.name: path.stat().st_mtime_ns for path in folder.evaluation_path.iterdir()}
+    models.fail_at = -1
+    await evaluate(plan, models, folder)
+    assert len(models.opened) == 6
+    assert all((folder.evaluation_path / name).stat().st_mtime_ns == at for name, at in before.items())
+    whole = RunFolder.create(tmp_path / "whole", {"method": "memagent", "preset": "tiny"})
+    await evaluate(plan, ScriptedModels(needle_reader(tokenizer)), whole)
+    assert {k: untimed(r) for k, r in by_cell(whole).items()} == {k: untimed(r) for k, r in by_cell(folder).items()}
+    await evaluate(plan, models, folder)
+    assert len(models.opened) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"tasks": 5}, "n was 6, is now 5"),
+        ({"sampling": Sampling(top_p=0.95)}, r"sampling\.temperature was 0\.7, is now 1\.0"),
+        (
+            {"method": load_recipe("tiny", ["memagent.chunk_tokens=48", "memagent.max_chunks=100000"]).memagent},
+            r"settings\.memagent\.chunk_tokens was 96, is now 48",
+        ),
+    ],
+)
+async def test_a_saved_cell_of_another_evaluation_is_neither_taken_nor_overwritten(
+    tokenizer, tiny_model, folder, change, difference
+):
+    models = ScriptedModels(needle_reader(tokenizer))
+    plan = make_plan(tokenizer, tiny_model, arms=("trained",))
+    await evaluate(plan, models, folder)
+    with pytest.raises(EvaluationError, match=rf"448__seed-0.json: .* otherwise: {difference}\. Delete the file"):
+        await evaluate(replace(plan, **change), models, folder)
+    assert len(models.opened) == 2
+
+
+async def test_a_broken_result_is_named_before_anything_runs(tokenizer, tiny_model, folder):
+    models = ScriptedModels(needle_reader(tokenizer))
+    plan = make_plan(tokenizer, tiny_model, arms=("trained",))
+    folder.evaluation_path.mkdir()
+    (folder.evaluation_path / "trained__niah__1536__seed-0.json").write_text('{"arm"')
+    with pytest.raises(EvaluationError, match=r"trained__niah__1536__seed-0\.json is not valid JSON.*Delete the file"):
+        await evaluate(plan, models, folder)
+    assert models.opened == []
+
+
+async def test_long_lengths_take_fewer_tasks_and_no_turn_exceeds_the_context_made_for_it(tokenizer, tiny_model, folder):
+    plan = make_plan(tokenizer, tiny_model)
+    assert [plan.count(length) for length in (448, 112 * 1024, 112 * 1024 + 1)] == [6, 6, 3]
+    models = ScriptedModels(needle_reader(tokenizer))
+    longest: list[int] = []
+    reply = models.respond
+
+    def measured(prompt, sampling):  # type: ignore[no-untyped-def]
+        longest.append(len(prompt) + sampling.max_new_tokens)
+        return reply(prompt, sampling)
+
+    models.respond = measured
+    await evaluate(replace(plan, models={0: {"trained": str(tiny_model)}}), models, folder)
+    assert max(longest) <= max(models.contexts) < 192
+
+
+@pytest.mark.parametrize(
+    ("extra", "short", "long"),
+    [([], 32, 16), (["--tasks", "8"], 8, 8), (["--tasks", "8", "--tasks-long", "4"], 8, 4)],
+)
+def test_how_many_tasks_are_taken(tiny_model, tmp_path, extra, short, long):
+    call = ["--model", str(tiny_model), "--out", str(tmp_path / "out"), *extra]
+    _, plan, _ = command.prepare(command._parser().parse_args(call))
+    assert (plan.count(7168), plan.count(458752)) == (short, long)
+    assert plan.method.max_chunks > 10**6
+    assert plan.data.lengths == tuple(7168 << i for i in range(7))
+
+
+async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, tiny_model, folder):
+    method = load_recipe("tiny", ["memagent.chunk_tokens=1000"]).memagent
+    plan = make_plan(tokenizer, tiny_model, arms=("trained",), method=method)
+    with pytest.raises(EvaluationError, match=r"has a context of 1024\. Lower memagent.chunk_tokens"):
+        await evaluate(plan, ScriptedModels(needle_reader(tokenizer)), folder)
+
+
+async def test_a_server_gives_the_scores_of_the_engine_in_process(tokenizer, tiny_model, folder, tmp_path):
+    plan = make_plan(tokenizer, tiny_model, arms=("trained",), tasks=3)
+    plan = replace(plan, data=replace(plan.data, lengths=(448,)))
+    recipe = load_recipe("tiny")
+    await evaluate(plan, Models(recipe, concurrency=4), folder)
+    engine = Engine.from_pretrained(tiny_model, device="cpu", max_model_len=256, kv_tokens=4 * 256)
+    other = RunFolder.create(tmp_path / "served", {"method": "memagent", "preset": "tiny"})
+    async with TestServer(Server(EmbeddedPolicy(engine, threaded=True), str(tiny_model)).app()) as server:
+        url = str(server.make_url("")).rstrip("/")
+        await evaluate(plan, Models(recipe, concurrency=4, urls={str(tiny_model): url}), other)
+    ours, theirs = by_cell(folder)["trained", 448, 0], by_cell(other)["trained", 448, 0]
+    assert (ours.policy_tokens, ours.scores) == (theirs.policy_tokens, theirs.scores)
+    assert theirs.notes["served"]
+    with pytest.raises(ServerError, match=f"policy url {url}: no answer"):
+        await check_server(url, timeout_s=2.0)
+
+
+def test_the_command_writes_a_run_folder_and_does_nothing_the_second_time(tiny_model, tmp_path, capsys):
+    out = tmp_path / "out"
+    call = ["--model", str(tiny_model), "--baseline", str(tiny_model), "--out", str(out), "--lengths", "200", "400"]
+    call += ["--tasks", "1", "--seeds", "0", "1"]
+    assert command.main(call) == 0
+    names = {path.name for path in out.iterdir()}
+    assert {"config.yaml", "versions.json", "evaluation", "summary.json", "table.md", "report.html"} <= names
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["preset"], summary["data"], list(summary["arms"])) == ("tiny", "niah", list(ARMS))
+    assert summary["arms"]["trained"]["400"]["score"]["n"] == 2
+    assert "policy tokens / 1K" in (out / "table.md").read_text()
+    files = {path: path.stat().st_mtime_ns for path in (out / "evaluation").iterdir()}
+    assert len(files) == 4 * 2 * 2
+    capsys.readouterr()
+    assert command.main(call) == 0
+    assert {path: path.stat().st_mtime_ns for path in (out / "evaluation").iterdir()} == files
+    assert "tasks in" not in capsys.readouterr().out
+
+
+def test_a_training_run_brings_its_models_and_its_recipe(tiny_model, tmp_path, capsys):
+    run = RunFolder.create(tmp_path / "run", load_recipe("tiny", ["memagent.chunk_tokens=64"]).dump())
+    shutil.copytree(tiny_model, run.path / "warm_start")
+    for seed, step in ((0, 1), (0, 2), (3, 1)):
+        shutil.copytree(tiny_model, run.checkpoints_path(seed) / f"step-{step:06d}")
+    call = ["--run", str(run.path), "--lengths", "448", "--tasks", "2", "--arms", "trained", "untrained"]
+    assert command.main(call) == 0
+    models = {(r.arm, r.seed): r.model for r in run.evaluations()}
+    trained = {0: "seed-0/checkpoints/step-000002", 3: "seed-3/checkpoints/step-000001"}
+    assert models == {("trained", s): m for s, m in trained.items()} | {("untrained", s): "warm_start" for s in trained}
+    assert all(r.settings["memagent"]["chunk_tokens"] == 64 for r in run.evaluations())
+    assert (run.path / "report.html").is_file()
+    assert command.main([*call, "--seeds", "7"]) == 1
+    assert "no checkpoint. Train seed 7 first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ([], "give either --model ID_OR_PATH or --run RUN_DIR"),
+        (["--model", "MODEL", "--lengths", "7Q"], "length '7Q': not a number of tokens. Write 7168, 7K"),
+        (["--model", "MODEL", "--lengths", "20"], "length 20: niah, sample 0: the smallest sample"),
+        (["--model", "MODEL", "--arms", "untrained"], "arm untrained: no model for it.*--baseline"),
+        (["--model", "MODEL", "--preset", "tyni"], "preset 'tyni'.*tiny"),
+        (["--model", "MODEL", "--set", "memagent.chunk_token=3"], "did you mean memagent.chunk_tokens"),
+        (["--model", "MODEL", "--num-chains", "2"], "task niah has no option num_chains"),
+        (["--model", "MODEL", "--noise", "/nowhere.txt"], "/nowhere.txt"),
+        (["--model", "MODEL", "--data", "hotpotqa"], "task hqa needs the option `hotpotqa`"),
+        (["--model", "MODEL", "--data", "/nowhere.jsonl"], "/nowhere.jsonl: no such file"),
+        (["--model", "./nowhere"], r"\./nowhere: no such folder"),
+        (["--run", "/nowhere"], "/nowhere is not a run folder"),
+        (["--run", "/nowhere", "--policy-url", "http://x"], "--policy-url goes with --model"),
+        (
+            ["--model", "MODEL", "--policy-url", "http://127.0.0.1:9"],
+            "policy url http://127.0.0.1:9: no answer.*Start a",
+        ),
+        (["--model", "MODEL", "--policy-url", "localhost:9"], "policy url localhost:9.*http://host:port"),
+    ],
+)
+def test_bad_input_is_named_with_its_fix(call, message, tiny_model, tmp_path, capsys):
+    call = [str(tiny_model) if word == "MODEL" else word for word in call]
+    call += [] if "--run" in call else ["--out", str(tmp_path / "out")]
+    call += [] if "--lengths" in call or "/nowhere.jsonl" in call else ["--lengths", "448"]
+    assert command.main(call) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert re.search(message, error, re.S), error
+
+
+def test_a_tokenizer_without_chat_template_is_refused(tiny_model, tmp_path, capsys):
+    bare = shutil.copytree(tiny_model, tmp_path / "bare")
+    (bare / "chat_template.jinja").unlink()
+    assert command.main(["--model", str(bare), "--out", str(tmp_path / "out")]) == 1
+    assert "no chat template" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("448", 448), ("7K", 7168), ("448k", 458752), ("1M", 1048576), ("3.5M", 3670016)]
+)
+def test_lengths_are_read(text, tokens):
+    assert parse_length(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["", "K", "-7K", "0", "7KB", "1.5", "nan"])
+def test_what_is_no_length_is_refused(text):
+    with pytest.raises(ValueError, match="not a number of tokens"):
+        parse_length(text)
+
+
+def test_data_sets_are_named_after_what_makes_them_differ(tokenizer, tmp_path):
+    noise, words = tmp_path / "other-noise.txt", tmp_path / "colours.txt"
+    noise.write_text("It rained all night.\n")
+    words.write_text("red\ngreen\nblue\nwhite\nblack\n")
+
+    def data(**options: Any) -> EvalData:
+        return ruler_data("niah", options, tiny=True, lengths=(448,), tokenizer=tokenizer)
+
+    assert data().name == data(num_k=4, placement="uniform").name == "niah"
+    assert data(noise=noise).name == "niah+other-noise"
+    assert data(placement="official").name == "niah+official-placement"
+    assert data(noise=noise, value_words=words, num_k=2).name == "niah+other-noise+num-k=2+value-words=colours"
+    assert "It rained all night." in data(noise=noise).tasks(448, 0, 1)[0].context
+    first = data(noise=noise).settings
+    noise.write_text("It snowed all night.\n")
+    assert data(noise=noise).settings != first
+
+
+def test_tasks_of_a_file_are_grouped_by_length(tokenizer, tmp_path):
+    made = ruler_data("niah", {}, tiny=True, lengths=(300, 600), tokenizer=tokenizer)
+    path = tmp_path / "mine.jsonl"
+    write_jsonl(path, [*made.tasks(300, 0, 3), *made.tasks(600, 0, 2)])
+    data = file_data(path, tokenizer=tokenizer)
+    assert (data.name, data.lengths, data.available(300)) == ("mine", (300, 600), 3)
+    assert data.tasks(600, 5, 1) == made.tasks(600, 0, 1)
+    with pytest.raises(DataError, match=r"no task of length 700\. .* 300, 600"):
+        file_data(path, tokenizer=tokenizer, lengths=(700,))
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text(json.dumps({"input": "Who?", "answers": ["me"], "context": "It was me."}) + "\n")
+    one = file_data(plain, tokenizer=tokenizer, metric="string_match_part")
+    assert one.tasks(one.lengths[0], 0, 9)[0].metadata["metric"] == "string_match_part"
+
+
+def test_what_was_published_stands_beside_ours_at_the_same_length(folder):
+    folder.save_published(published_rows(), DEPARTURES)
+    ours = EvalResult(
+        "trained", "hqa", parse_length("448K"), 0, 2, {"official": [1.0, 0.0]}, [93] * 2, [458_000] * 2, 1.0
+    )
+    folder.save_evaluation(ours)
+    write_report(folder)
+    table = (folder.path / "table.md").read_text()
+    assert "| RL-MemAgent-7B | hqa | 448K | official | 74.2 | 50.0" in table
+    assert DEPARTURES[0] in table
+
+
+def test_the_middle_is_cut_and_nothing_else():
+    ids = tuple(range(11))
+    assert cut_middle(ids, 11) == ids
+    assert cut_middle(ids, 5) == (0, 1, 2, 9, 10)
+    assert cut_middle(ids, 1) == (0,)
+
+
+async def test_hotpotqa_runs_through_the_whole_pipeline(tokenizer, tiny_model, folder, shared_data):
+    questions, pool = (
+        shared_data / name for name in ("hotpotqa_dev_distractor_75.json", "2wikimultihopqa_corpus.json")
+    )
+    texts = (passage["title"] + "\n" + passage["text"] for passage in json.loads(pool.read_text())[:800])
+    english = tokenizer.train_new_from_iterator(texts, vocab_size=4000, show_progress=False)
+    lengths = (7 * 1024, 28 * 1024, 112 * 1024)
+    options = {"hotpotqa": questions, "pool": [pool]}
+    data = ruler_data("hqa", options, tiny=False, lengths=lengths, tokenizer=english)
+    built = {length: data.tasks(length, 0, 2 if length > 7 * 1024 else 4) for length in lengths}
+    data = replace(data, tasks=lambda length, *_: built[length], available=lambda length: len(built[length]))
+    method = load_recipe("paper", ["memagent.align=document", "memagent.max_chunks=100000"]).memagent
+    answers = {task.question: task.answers[0] for task in built[7 * 1024]}
+
+    def respond(prompt, sampling):  # type: ignore[no-untyped-def]
+        text = english.decode(prompt)
+        answer = next(answer for question, answer in answers.items() if question in text)
+        memory = text.split("<memory>\n")[1].split("\n</memory>")[0]
+        if "<section>" not in text:
+            said = f"So it is \\boxed{{{memory}}}."
+        else:
+            said = answer if answer in text.split("<section>")[1] else memory
+        return (*encode_text(english, said), english.eos_token_id)
+
+    class EnglishModels(ScriptedModels):
+        def tokenizer(self, model: str) -> Any:
+            return english
+
+    plan = make_plan(tokenizer, tiny_model, arms=("trained",), data=data, method=method, tasks=4)
+    await evaluate(plan, EnglishModels(respond, context=8192), folder)
+    for length in lengths:
+        result = by_cell(folder)["trained", length, 0]
+        told = [task.answers[0] in task.context for task in built[length]]
+        assert any(told)
+        assert result.scores["em"] == [float(known) for known in told]
+        assert all(score for score, known in zip(result.scores["strict"], told, strict=True) if known)
+        assert all(0.9 * length < tokens <= length for tokens in result.document_tokens)
+        assert all(calls > length / method.chunk_tokens for calls in result.turns)
+        assert result.failures == {}

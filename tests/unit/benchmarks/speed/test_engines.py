@@ -1,0 +1,58 @@
+"""Every side returns as many tokens as asked for, with log-probs that a full forward confirms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from benchmarks.speed.engines import ContinuousBatching, Ours, Transformers, logprob_error
+from benchmarks.speed.rollout import TOLERANCE, longest_sequence, run_turns
+from benchmarks.speed.workload import Request, make_checkpoint
+from core.engine import weights
+
+REQUESTS = [Request((5, 6, 7), 4), Request(tuple(range(10, 40)), 9), Request((5, 6, 7), 1)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint("tiny", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def hf(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+@pytest.mark.parametrize("side", ["ours", "static", "dynamic", "batching"])
+def test_counts_and_logprobs(side, folder, hf):
+    if side == "ours":
+        generate = Ours(weights.load(folder), len(REQUESTS), 64).generate
+    elif side == "batching":
+        generate = ContinuousBatching(AutoModelForCausalLM.from_pretrained(folder).eval()).generate
+    else:
+        generate = Transformers(hf, side).generate
+    samples = generate(REQUESTS)
+    assert [s.prompt_ids for s in samples] == [r.prompt_ids for r in REQUESTS]
+    assert [len(s.token_ids) for s in samples] == [r.max_new_tokens for r in REQUESTS]
+    error = logprob_error(hf, samples)
+    assert error is not None
+    assert error <= TOLERANCE
+
+
+def test_sessions_sample_every_turn_within_the_length_foreseen(folder):
+    requests = [Request((5, 6, 7), 4), Request((8,), 3)]
+    longest = longest_sequence(requests, turns=3)
+    samples = run_turns(Ours(weights.load(folder), 2, longest).generate, requests, 3, 1280)
+    assert [len(s.token_ids) for s in samples] == [4, 3] * 3
+    assert max(len(s.prompt_ids) + len(s.token_ids) for s in samples) == longest
+
+
+def test_wrong_or_missing_logprobs_are_noticed(folder, hf):
+    samples = Ours(weights.load(folder), len(REQUESTS), 64).generate(REQUESTS)
+    shifted = replace(samples[0], logprobs=tuple(value - 1e-3 for value in samples[0].logprobs))
+    assert logprob_error(hf, [shifted, *samples[1:]]) == pytest.approx(1e-3, rel=0.05)
+    assert logprob_error(hf, [replace(samples[0], logprobs=()), *samples[1:]]) is None

@@ -1,0 +1,123 @@
+"""Checkpoints are whole or absent; the newest whole one is resumed from; a corrupt one is named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.config import OptimizerSection
+from core.engine import checkpoint, weights
+from core.engine.trainer import Trainer
+from core.hub import CheckpointError
+from core.types import Row
+
+ROWS = [Row((1, 2, 3, 4), (1, 1), (-4.5, -4.5), 1.0, 0), Row((5, 6, 7), (1,), (-4.5,), -1.0, 1)]
+
+
+def make_trainer(folder: Path) -> Trainer:
+    return Trainer(weights.load(folder), OptimizerSection(lr=1e-2))
+
+
+def parameters(trainer: Trainer) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in trainer.model.parameters()]
+
+
+def test_what_is_saved_is_what_is_loaded(qwen2, tmp_path):
+    trainer = make_trainer(qwen2)
+    for _ in range(3):
+        trainer.grpo_step(ROWS)
+    path = checkpoint.save(tmp_path, 3, trainer.model, qwen2, {"trainer": trainer.state(), "cursor": 24})
+    assert path.name == "step-000003"
+    again = make_trainer(qwen2)
+    state = checkpoint.load(path, again.model)
+    again.load_state(state["trainer"])
+    assert (state["step"], state["cursor"]) == (3, 24)
+    assert trainer.grpo_step(ROWS) == again.grpo_step(ROWS)
+    assert all(torch.equal(a, b) for a, b in zip(parameters(trainer), parameters(again), strict=True))
+
+
+def test_the_latest_two_can_be_resumed_and_the_weights_of_all_stay(qwen2, tmp_path):
+    model = weights.load(qwen2)
+    for step in (5, 10, 15, 20):
+        checkpoint.save(tmp_path, step, model, qwen2, {})
+    names = [path.name for path in checkpoint.steps(tmp_path)]
+    assert names == ["step-000005", "step-000010", "step-000015", "step-000020"]
+    assert [(path / checkpoint.STATE).exists() for path in checkpoint.steps(tmp_path)] == [False, False, True, True]
+    for path in checkpoint.steps(tmp_path):
+        weights.load(path)
+    assert checkpoint.latest(tmp_path).name == "step-000020"
+
+
+def test_without_checkpoints_there_is_no_latest(tmp_path):
+    assert checkpoint.latest(tmp_path / "absent") is None
+    assert checkpoint.steps(tmp_path) == []
+
+
+@pytest.mark.parametrize("killed_at", ["weights", "state", "rename"])
+def test_a_save_that_dies_leaves_the_previous_checkpoint(qwen2, tmp_path, monkeypatch, killed_at):
+    model = weights.load(qwen2)
+    checkpoint.save(tmp_path, 1, model, qwen2, {})
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        match killed_at:
+            case "weights":
+                patched.setattr(weights, "save", die)
+            case "state":
+                patched.setattr(torch, "save", die)
+            case "rename":
+                patched.setattr(Path, "rename", die)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save(tmp_path, 2, model, qwen2, {})
+    assert checkpoint.latest(tmp_path).name == "step-000001"
+    assert len(checkpoint.steps(tmp_path)) == 1
+    checkpoint.save(tmp_path, 2, model, qwen2, {})
+    assert checkpoint.load(checkpoint.latest(tmp_path), model)["step"] == 2
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000001", "step-000002"]
+
+
+def test_saving_a_step_again_replaces_it(qwen2, other_qwen2, tmp_path):
+    checkpoint.save(tmp_path, 1, weights.load(qwen2), qwen2, {"cursor": 1})
+    path = checkpoint.save(tmp_path, 1, weights.load(other_qwen2), qwen2, {"cursor": 2})
+    model = weights.load(qwen2)
+    assert checkpoint.load(path, model)["cursor"] == 2
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), weights.load(other_qwen2).parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", ["trainer.pt", "model.safetensors"])
+@pytest.mark.parametrize("how", ["empty", "half", "garbage", "absent"])
+def test_a_corrupt_checkpoint_is_named_and_the_model_stays(qwen2, other_qwen2, tmp_path, name, how):
+    source = weights.load(qwen2)
+    path = checkpoint.save(tmp_path, 4, source, qwen2, {"trainer": make_trainer(qwen2).state(), "cursor": 1})
+    file = path / name
+    content = file.read_bytes()
+    match how:
+        case "absent":
+            file.unlink()
+        case _:
+            file.write_bytes({"empty": b"", "half": content[: len(content) // 2], "garbage": b"garbage" * 99}[how])
+    model = weights.load(other_qwen2)
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(CheckpointError, match=name) as caught:
+        checkpoint.load(path, model)
+    assert str(path) in str(caught.value)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_the_run_falls_back_when_the_corrupt_one_is_deleted_as_told(qwen2, tmp_path):
+    model = weights.load(qwen2)
+    for step in (2, 4):
+        checkpoint.save(tmp_path, step, model, qwen2, {"cursor": step})
+    newest = checkpoint.latest(tmp_path)
+    (newest / checkpoint.STATE).write_bytes(b"")
+    with pytest.raises(CheckpointError, match="Delete"):
+        checkpoint.load(newest, model)
+    shutil.rmtree(newest)
+    assert checkpoint.load(checkpoint.latest(tmp_path), model)["cursor"] == 2
