@@ -77,3 +77,15 @@ def gradients(model, rows, max_tokens):  # type: ignore[no-untyped-def]
     model.zero_grad()
     trainer.grpo_step(rows)
     return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def test_what_predicts_nothing_is_left_out_and_a_branch_may_be_empty():
+    prompt = tuple(range(20))
+    rows = [
+        Row((*prompt, 30), (1,), (-1.0,), 1.0, 0),
+        Row((*prompt, 40, 41, 42), (1, 1, 0), (-1.0,) * 3, 1.0, 1),
+    ]
+    (pack,) = pack_rows(rows, 64, torch.device("cpu"))
+    assert pack.ids_T.tolist() == [*prompt, 40]
+    assert pack.predict_R.tolist() == [19, 19, 20]
+    assert pack.targets_R.tolist() == [30, 40, 41]
