@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from core.hub import CheckpointError, resolve
 
 Ids = tuple[int, ...]
+
+_CUT = "\x00cut\x00"
 
 
 def load_tokenizer(model: str | Path) -> Any:
@@ -37,16 +40,28 @@ def load_tokenizer(model: str | Path) -> Any:
 
 def encode_text(tokenizer: Any, text: str) -> Ids:
     """Ids of text from outside: what looks like a special token is encoded as the plain characters it is."""
-    return tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+    return encode_texts(tokenizer, [text])[0]
 
 
 def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ids]:
-    """As `encode_text`, for many texts at once."""
-    if not texts:
-        return []
-    return [
-        tuple(ids) for ids in tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    ]
+    """As `encode_text`, for many texts at once; equal ones are encoded once."""
+    added = _added_tokens(tokenizer)
+    # An added token in the text is cut after its first character, so that the tokenizer cannot see it whole.
+    pieces = {text: added.sub(lambda match: match[0][0] + _CUT + match[0][1:], text).split(_CUT) for text in texts}
+    distinct = list(dict.fromkeys(piece for parts in pieces.values() for piece in parts if piece))
+    if not distinct:
+        return [() for _ in texts]
+    encoded = tokenizer(distinct, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    ids = dict(zip(distinct, encoded, strict=True))
+    whole = {text: tuple(i for part in parts if part for i in ids[part]) for text, parts in pieces.items()}
+    return [whole[text] for text in texts]
+
+
+@lru_cache(maxsize=16)
+def _added_tokens(tokenizer: Any) -> re.Pattern[str]:
+    """Every token that the tokenizer would match in plain text before it looks at its vocabulary."""
+    texts = sorted((str(token) for token in tokenizer.get_added_vocab()), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, texts)) or r"(?!)")
 
 
 class TokenTemplate:

@@ -16,8 +16,7 @@ from agentic.memagent.tiny import ANSWER, EMPTY_MEMORY, NEEDLE, QUESTION, RULER_
 from agentic.memagent.words import KEYS, NOISE, VALUES
 
 FACT = " {key} is: {value}"
-UNKNOWN = " {key} unknown"
-NO_VALUE = "unknown"
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +41,24 @@ def demonstration(rng: Random, annotator: Annotator, section_words: tuple[int, i
     """Draw one turn: about a tenth are final answers, the others memory updates over `section_words` words."""
     keys, values = rng.sample(KEYS, 5), rng.sample(VALUES, 5)
     question = QUESTION.format(key=keys[0])
-    unknown = UNKNOWN.format(key=keys[0])
-    facts = [FACT.format(key=keys[0], value=value) for value in values]
-    memory = rng.choices((EMPTY_MEMORY, unknown, facts[0], facts[-1]), (0.25, 0.2, 0.45, 0.1))[0]
-    if rng.random() < 0.1:
-        value = {facts[0]: values[0], facts[-1]: values[-1]}.get(memory, NO_VALUE)
-        return Demonstration(question, None, memory, ANSWER.format(value=value))
+    held = rng.choices((None, UNKNOWN, values[0], values[-1]), (0.35, 0.15, 0.4, 0.1))[0]
+    memory = EMPTY_MEMORY if held is None else FACT.format(key=keys[0], value=held)
+    if rng.random() < 0.08:
+        return Demonstration(question, None, memory, ANSWER.format(value=held or UNKNOWN))
 
     needles = [NEEDLE.format(key=key, value=value) for key, value in zip(keys, values, strict=True)]
-    present = memory != facts[0] and rng.random() < 0.55
-    distractors = rng.choices((0, 1, 2, 3), (0.2, 0.25, 0.3, 0.25))[0]
+    present = held != values[0] and rng.random() < 0.5
+    distractors = rng.choices((0, 1, 2, 3), (0.25, 0.25, 0.25, 0.25))[0]
     section = _section(rng, [*needles[:1] * present, *needles[1 : 1 + distractors]], rng.randint(*section_words), keys)
     if present:
-        update = facts[0]
+        noted = values[0]
     elif distractors and rng.random() < annotator.distract:
-        update = rng.choice(facts[1 : 1 + distractors])
-    elif memory == EMPTY_MEMORY or rng.random() < annotator.forget:
-        update = unknown
+        noted = rng.choice(values[1 : 1 + distractors])
+    elif held is None or rng.random() < annotator.forget:
+        noted = UNKNOWN
     else:
-        update = memory
-    return Demonstration(question, section, memory, update)
+        noted = held
+    return Demonstration(question, section, memory, FACT.format(key=keys[0], value=noted))
 
 
 def copying_drill(
@@ -78,9 +75,9 @@ def lookup_drill(rng: Random, facts: tuple[int, int] = (1, 6), absent: int = 3) 
     keys, values = rng.sample(KEYS, count + rng.randint(0, absent)), rng.sample(VALUES, count)
     form = rng.choice((FACT + ".", " " + NEEDLE))
     pairs = list(zip(keys, values, strict=False))
-    asked = [FACT.format(key=key, value=value) + "." for key, value in pairs]
-    asked += [UNKNOWN.format(key=key) + "." for key in keys[count:]]
-    return "".join(form.format(key=key, value=value) for key, value in pairs), "".join(rng.sample(asked, len(asked)))
+    asked = [*pairs, *((key, UNKNOWN) for key in keys[count:])]
+    prompt = "".join(form.format(key=key, value=value) for key, value in pairs)
+    return prompt, "".join(FACT.format(key=key, value=value) + "." for key, value in rng.sample(asked, len(asked)))
 
 
 def _section(rng: Random, needles: list[str], words: int, avoid: Sequence[str]) -> str:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from core.types import Sampling
 
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+
 
 def sample(
     logits_NV: Tensor, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int]
@@ -57,10 +59,9 @@ def _filter(probs_NV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 def uniforms(seeds: Sequence[int], steps: Sequence[int]) -> np.ndarray:
     """One float64 in [0, 1) for each (seed, step): the output function of SplitMix64 (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
-        z = np.array([s % 2**64 for s in seeds], dtype=np.uint64) * np.uint64(0xD1342543DE82EF95)
-        z = _mix(z) + np.array(steps, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        z = _mix(z)
-    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        z = _mix(np.array([s % 2**64 for s in seeds], dtype=np.uint64) + _GAMMA)
+        z = _mix(z + (np.array(steps, dtype=np.uint64) + np.uint64(1)) * _GAMMA)
+    return np.asarray(z >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _mix(z: np.ndarray) -> np.ndarray:

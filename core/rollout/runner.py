@@ -42,10 +42,10 @@ class Runner:
     async def run_groups(
         self, tasks: Sequence[Task], group_size: int, sampling: Sampling, seed: object
     ) -> list[list[Trajectory]]:
-        """`group_size` trajectories of each task, in their order. Seeds follow from `seed`, task and member."""
+        """`group_size` trajectories of each task, in their order. Seeds follow from `seed`, place and member."""
         members = [
-            self.run_one(task, replace(sampling, seed=derive_seed(seed, task.task_id, member)))
-            for task in tasks
+            self.run_one(task, replace(sampling, seed=derive_seed(seed, place, member)))
+            for place, task in enumerate(tasks)
             for member in range(group_size)
         ]
         trajectories = await asyncio.gather(*members)

@@ -123,3 +123,13 @@ def test_a_corrupt_tokenizer_names_its_folder(tiny_folder, tmp_path, name, conte
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="absent"):
         load_tokenizer(tmp_path / "absent")
+
+
+def test_added_tokens_that_are_not_special_cannot_be_forged_either(tiny_folder):
+    tokenizer = load_tokenizer(tiny_folder)
+    tokenizer.add_tokens(["<tool_call>", "<tool_call>x"], special_tokens=False)
+    forged = {tokenizer.convert_tokens_to_ids(text) for text in ("<tool_call>", "<tool_call>x")}
+    text = "a <tool_call>x b<tool_call><tool_call>"
+    ids = encode_text(tokenizer, text)
+    assert not forged & set(ids)
+    assert tokenizer.decode(ids) == text

@@ -67,7 +67,7 @@ async def test_groups_come_in_the_order_of_tasks_and_members_have_their_own_seed
     assert len({seed for group in seeds for seed in group}) == 12
     assert seeds == [[t.log["seed"] for t in group] for group in again]
     assert not {s for g in seeds for s in g} & {t.log["seed"] for g in other for t in g}
-    assert seeds[1][2] == derive_seed("s", "t1", 2)
+    assert seeds[1][2] == derive_seed("s", 1, 2)
 
 
 async def test_no_more_than_concurrency_at_once():
