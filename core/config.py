@@ -125,6 +125,8 @@ class EngineSection(Section):
 
 class RunSection(Section):
     steps: PositiveInt
+    parallel_seeds: int = 1
+    """Seeds that train at the same time, each in its own process."""
     seeds: tuple[int, ...] = Field((0,), min_length=1)
     eval_every: NonNegativeInt = 0
     eval_tasks: PositiveInt = 64

@@ -35,12 +35,17 @@ class WarmStartSection(Section):
     """Supervised cold start of a small model made from nothing; only `tiny` has one."""
 
     seed: int = 0
-    steps: int = 700
-    copy_steps: int = 200
-    batch_size: int = 64
+    copy_steps: int = 100
+    """Steps on copying drills, which come first."""
+    lookup_steps: int = 150
+    """Steps on lists of facts to be repeated in another order."""
+    steps: int = 800
+    """Steps on demonstrations of single turns."""
+    batch_size: int = 16
     lr: float = 2e-3
-    forget: float = 0.4
-    distract: float = 0.15
+    forget: float = 0.45
+    distract: float = 0.1
+    """How often the demonstrations forget the memory, or note a distractor (demonstrations.py)."""
 
 
 class MemAgentRecipe(Recipe):

@@ -41,7 +41,7 @@ def demonstration(rng: Random, annotator: Annotator, section_words: tuple[int, i
     """Draw one turn: about a tenth are final answers, the others memory updates over `section_words` words."""
     keys, values = rng.sample(KEYS, 5), rng.sample(VALUES, 5)
     question = QUESTION.format(key=keys[0])
-    held = rng.choices((None, UNKNOWN, values[0], values[-1]), (0.35, 0.15, 0.4, 0.1))[0]
+    held = rng.choices((None, UNKNOWN, values[0]), (0.35, 0.2, 0.45))[0]
     memory = EMPTY_MEMORY if held is None else FACT.format(key=keys[0], value=held)
     if rng.random() < 0.08:
         return Demonstration(question, None, memory, ANSWER.format(value=held or UNKNOWN))

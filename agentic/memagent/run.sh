@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# MemAgent from nothing to a report: data, warm start and GRPO, evaluation. Run again after an interruption: it goes on.
+# MemAgent from nothing to a report: data, warm start and GRPO, evaluation. After an interruption, run it again: it goes on.
 #   bash agentic/memagent/run.sh                                  # preset tiny: two CPU cores, minutes, offline
+#   bash agentic/memagent/run.sh --set run.seeds=[0]              # one seed only
 #   bash agentic/memagent/run.sh --preset paper --set model.path=/models/Qwen2.5-7B-Instruct
 #   bash agentic/memagent/run.sh --dry-run                        # print the resolved recipe
 set -euo pipefail
@@ -10,31 +11,37 @@ bash scripts/setup.sh
 export OMP_WAIT_POLICY=passive TOKENIZERS_PARALLELISM=false
 python=.venv/bin/python
 
-preset=tiny out= arguments=() dry=
+preset=tiny out='' dry='' arguments=()
 while (($#)); do
   case $1 in
-    --preset) preset=$2 && shift ;;
-    --out) out=$2 && shift ;;
+    --preset | --out)
+      (($# > 1)) || { echo "error: $1 needs a value" >&2 && exit 2; }
+      if [[ $1 == --preset ]]; then preset=$2; else out=$2; fi
+      shift
+      ;;
     --dry-run) dry=1 && arguments+=("$1") ;;
     *) arguments+=("$1") ;;
   esac
   shift
 done
 out=${out:-runs/memagent-$(basename "$preset" .yaml)}
-train() { "$python" -m agentic.memagent.train --preset "$preset" --out "$out" "${arguments[@]}"; }
+train() { "$python" -m agentic.memagent.train --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"}; }
 
 if [[ $dry || $preset != tiny ]]; then
   train
   exit
 fi
 
+# The start model with its tokenizer, then tasks in its tokens: RULER needles with one-token words, three distractors.
 data=runs/data/memagent-tiny
-"$python" -m agentic.memagent.tiny --out "$data"
+[[ -f $data/values.txt ]] || "$python" -m agentic.memagent.tiny --out "$data"
 for split in train:4096 dev:64; do
   file=$data/${split%:*}.jsonl
-  [[ -f $file ]] || "$python" -m benchmarks.ruler.generate @agentic/memagent/presets/tiny.task \
-    --tokenizer "$data/model" --length 448 --count "${split#*:}" --split "${split%:*}" --out "$file"
+  [[ -f $file ]] || "$python" -m benchmarks.ruler.generate --task niah --haystack noise --num-k 4 --bare-question \
+    --key-type words --key-words "$data/keys.txt" --value-type words --value-words "$data/values.txt" \
+    --tokenizer "$data/model" --budget document --length 448 --count "${split#*:}" --split "${split%:*}" --out "$file"
 done
 train
-"$python" -m benchmarks.ruler.evaluate --run "$out" @agentic/memagent/presets/tiny.task \
-  --arms trained untrained empty-document --lengths 448 7168 --tasks 256
+evaluate() { "$python" -m benchmarks.ruler.evaluate --run "$out" "$@"; }
+evaluate --arms trained untrained empty-document --lengths 448 --tasks 256
+evaluate --arms trained untrained --lengths 7K --tasks 96

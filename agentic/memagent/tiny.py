@@ -1,5 +1,7 @@
 """The `tiny` preset's policy: a byte-level BPE tokenizer trained on its own word lists, and a small Qwen2 to match.
 
+    python -m agentic.memagent.tiny --out FOLDER     # writes FOLDER/model, FOLDER/keys.txt, FOLDER/values.txt
+
 `build` writes a Hugging Face folder that `AutoTokenizer` and any Qwen2 loader read. The tokenizer is trained inside
 `Qwen2Tokenizer` because `AutoTokenizer` puts that class's pre-tokenizer in place of any other. The paper's prompt tags
 are special tokens: one id each, and never produced by document text that is encoded with `split_special_tokens=True`.
@@ -7,8 +9,10 @@ are special tokens: one id each, and never produced by document text that is enc
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
@@ -41,6 +45,7 @@ def build(folder: Path, seed: int) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(model_config(tokenizer))
+        _prewire(model)
     model.save_pretrained(folder)
     return folder
 
@@ -82,6 +87,31 @@ def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
     )
 
 
+@torch.no_grad()
+def _prewire(model: Any, strength: float = 6.0) -> None:
+    """Start from the attention patterns that small transformers find late, so that copying takes seconds to learn.
+
+    Heads of layer 0 look 1, 2 and 3 tokens back (biases of query and key under the rotary embedding); in the layers
+    after it the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828).
+    Everything stays trainable.
+    """
+    config = model.config
+    heads, groups = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
+    width = config.hidden_size // heads
+    torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.2)
+    first, *later = (layer.self_attn for layer in model.model.layers)
+    frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(0, width, 2) / width)
+    first.k_proj.bias.view(-1, 2, width // 2)[:, 0] = strength
+    for head, back in enumerate((1, None, 2, 3)):
+        if back is not None:
+            turned = torch.stack((torch.cos(back * frequencies), -torch.sin(back * frequencies)))
+            first.q_proj.bias.view(heads, 2, -1)[head] = strength * turned
+    for attention in later:
+        torch.nn.init.orthogonal_(attention.v_proj.weight)
+        values = attention.v_proj.weight.view(-1, 1, width, config.hidden_size).expand(-1, groups, -1, -1)
+        attention.o_proj.weight.copy_(values.reshape(-1, config.hidden_size).T)
+
+
 def _corpus() -> Iterator[str]:
     for _ in range(20):
         for words in (KEYS, VALUES, NOISE):
@@ -89,3 +119,17 @@ def _corpus() -> Iterator[str]:
         yield "\n".join((*RULER_NOISE, EMPTY_MEMORY, NEEDLE, QUESTION, ANSWER))
         yield " ".join((*RULER_NOISE, "unknown", "user", "assistant", "system"))
     yield "user\nassistant\nsystem\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the tiny preset's start model and word lists.")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    build(options.out / "model", options.seed)
+    for name, words in (("keys", KEYS), ("values", VALUES)):
+        (options.out / f"{name}.txt").write_text("\n".join(words) + "\n")
+
+
+if __name__ == "__main__":
+    main()

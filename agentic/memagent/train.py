@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import torch
 import yaml
+from rich.console import Console
 
 from agentic.memagent.config import MemAgentRecipe, load_recipe
 from agentic.memagent.rollout import MemAgent
@@ -30,17 +36,45 @@ from core.report.trackers import open_trackers
 
 
 def train(recipe: MemAgentRecipe, folder: RunFolder) -> list[Path]:
-    """All seeds of the recipe, one after the other; returns their last checkpoints."""
-    if recipe.engine.threads:
-        torch.set_num_threads(recipe.engine.threads)
+    """All seeds of the recipe, `run.parallel_seeds` at a time; returns their last checkpoints."""
+    _set_threads(recipe)
     if recipe.warm_start is None:
         start = resolve(recipe.model.path)
     else:
         start = warm_start(recipe, recipe.warm_start, folder.path / "warm_start", folder.metrics(recipe.run.seeds[0]))
-    return [asyncio.run(_train_seed(recipe, folder, seed, start)) for seed in recipe.run.seeds]
+    seeds, parallel = recipe.run.seeds, min(recipe.run.parallel_seeds, len(recipe.run.seeds))
+    if parallel == 1:
+        return [asyncio.run(_train_seed(recipe, folder, seed, start)) for seed in seeds]
+    with ProcessPoolExecutor(parallel, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
+        return list(pool.map(partial(_train_in_worker, recipe, folder.path, start), seeds))
 
 
-async def _train_seed(recipe: MemAgentRecipe, folder: RunFolder, seed: int, start: Path) -> Path:
+def _train_in_worker(recipe: MemAgentRecipe, folder: Path, start: Path, seed: int) -> Path:
+    _set_threads(recipe)
+    plain = Console(force_terminal=False)  # bars of several processes would overwrite each other
+    return asyncio.run(_train_seed(recipe, RunFolder(folder), seed, start, plain))
+
+
+def _end_with_parent() -> None:
+    """A worker must not outlive a parent that was killed: the run that resumes would meet it in the same files."""
+
+    def watch() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _set_threads(recipe: MemAgentRecipe) -> None:
+    if recipe.engine.threads:
+        torch.set_num_threads(recipe.engine.threads)
+
+
+async def _train_seed(
+    recipe: MemAgentRecipe, folder: RunFolder, seed: int, start: Path, console: Console | None = None
+) -> Path:
     tokenizer = load_tokenizer(start)
     trackers = open_trackers(
         recipe.run.trackers,
@@ -61,6 +95,7 @@ async def _train_seed(recipe: MemAgentRecipe, folder: RunFolder, seed: int, star
         start,
         roles={name: SGLangPolicy(url) for name, url in recipe.roles.items()},
         trackers=trackers,
+        console=console,
     )
     try:
         return await loop.run()

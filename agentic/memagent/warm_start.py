@@ -1,4 +1,4 @@
-"""Cold start of the `tiny` preset: a small model learns copying, then single turns, from scripted demonstrations.
+"""Cold start of the `tiny` preset: a small model learns copying, looking up, then single turns, from scripts.
 
 The demonstrations read well and keep badly (see demonstrations.py), so that what GRPO adds is visible: keeping.
 """
@@ -14,9 +14,10 @@ from typing import Any
 
 from agentic.memagent import tiny
 from agentic.memagent.config import MemAgentRecipe, WarmStartSection
-from agentic.memagent.demonstrations import Annotator, Demonstration, copying_drill, demonstration
+from agentic.memagent.demonstrations import Annotator, Demonstration, copying_drill, demonstration, lookup_drill
 from agentic.memagent.rollout import MemAgent
-from core.chat import Ids, encode_text, load_tokenizer, special_ids
+from agentic.memagent.words import KEYS, VALUES
+from core.chat import Ids, encode_text, load_tokenizer
 from core.config import OptimizerSection
 from core.engine import weights
 from core.engine.trainer import Trainer
@@ -24,6 +25,9 @@ from core.report.console import Progress
 from core.report.run_folder import StepLog
 
 Example = tuple[Ids, Ids]
+
+FULL_SECTION = 90
+"""Words of the longest section, about a chunk of the `tiny` preset."""
 
 
 def warm_start(recipe: MemAgentRecipe, config: WarmStartSection, folder: Path, metrics: StepLog) -> Path:
@@ -38,7 +42,7 @@ def warm_start(recipe: MemAgentRecipe, config: WarmStartSection, folder: Path, m
     tiny.build(partial, config.seed)
     tokenizer = load_tokenizer(partial)
     model = weights.load(partial)
-    total = config.copy_steps + config.steps
+    total = config.copy_steps + config.lookup_steps + config.steps
     schedule = OptimizerSection(
         lr=config.lr, warmup_steps=20, decay="linear", decay_steps=total, weight_decay=0.01, max_tokens_per_pack=1 << 20
     )
@@ -57,23 +61,34 @@ def warm_start(recipe: MemAgentRecipe, config: WarmStartSection, folder: Path, m
 
 
 def _batches(config: WarmStartSection, method: MemAgent, tokenizer: Any) -> Iterator[list[Example]]:
-    """Copying drills first, then demonstrations; batches of like length, so that little is padded in attention."""
-    rng = Random(config.seed)
-    plain = sorted(set(range(len(tokenizer))) - special_ids(tokenizer))
+    """Copying drills, lookup drills, then demonstrations whose sections grow to full length over the first third.
+
+    Demonstrations of like length come together, so that little is padded in attention.
+    """
+    rng, size = Random(config.seed), config.batch_size
+    words = [encode_text(tokenizer, f" {word}")[0] for word in (*KEYS, *VALUES)]
     for _ in range(config.copy_steps):
-        yield [_drill(rng, plain) for _ in range(config.batch_size)]
+        yield [_copying(rng, words) for _ in range(size)]
+    for _ in range(config.lookup_steps):
+        yield [_lookup(rng, tokenizer) for _ in range(size)]
     annotator = Annotator(config.forget, config.distract)
-    while True:
-        drawn = [_encode(demonstration(rng, annotator), method, tokenizer) for _ in range(8 * config.batch_size)]
+    for step in range(0, config.steps, 8):
+        longest = min(FULL_SECTION, 20 + round((FULL_SECTION - 20) * 3 * step / config.steps))
+        drawn = [_encode(demonstration(rng, annotator, (0, longest)), method, tokenizer) for _ in range(8 * size)]
         drawn.sort(key=lambda example: len(example[0]))
-        batches = [drawn[i : i + config.batch_size] for i in range(0, len(drawn), config.batch_size)]
+        batches = [drawn[i : i + size] for i in range(0, len(drawn), size)]
         rng.shuffle(batches)
         yield from batches
 
 
-def _drill(rng: Random, token_ids: list[int]) -> Example:
-    prompt, completion = copying_drill(rng, token_ids)
+def _copying(rng: Random, token_ids: list[int]) -> Example:
+    prompt, completion = copying_drill(rng, token_ids, length=(8, 24))
     return tuple(prompt), tuple(completion)
+
+
+def _lookup(rng: Random, tokenizer: Any) -> Example:
+    prompt, completion = lookup_drill(rng)
+    return encode_text(tokenizer, prompt), encode_text(tokenizer, completion)
 
 
 def _encode(turn: Demonstration, method: MemAgent, tokenizer: Any) -> Example:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from core.config import Recipe, RecipeError
 from core.engine import checkpoint, weights
 from core.engine.engine import Engine
@@ -48,12 +50,13 @@ class GRPOLoop:
         *,
         roles: dict[str, Policy] | None = None,
         trackers: Trackers | None = None,
+        console: Console | None = None,
     ):
         self.recipe, self.tokenizer, self.eval_tasks, self.seed, self.start = recipe, tokenizer, eval_tasks, seed, start
         self.stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
         self.checkpoints = folder.checkpoints_path(seed)
         self.metrics, self.trajectories = folder.metrics(seed), folder.trajectories(seed)
-        self.trackers = trackers or Trackers({})
+        self.trackers, self.console = trackers or Trackers({}), console
         self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
         algorithm, section = recipe.algorithm, recipe.engine
         self.trainer = Trainer(
@@ -103,7 +106,7 @@ class GRPOLoop:
     async def run(self) -> Path:
         """Train to the last step; returns the last checkpoint."""
         run = self.recipe.run
-        with Progress(run.steps, label=f"seed {self.seed}", start=self.step) as progress:
+        with Progress(run.steps, label=f"seed {self.seed}", start=self.step, console=self.console) as progress:
             if self.step == 0 and run.eval_every:
                 await self._evaluate()
             while self.step < run.steps:
