@@ -21,7 +21,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Annotator:
-    """How often a section without the fact makes the annotator forget the memory, or note a distractor instead."""
+    """How often he loses a fact that the memory holds: forgets it, or puts a distractor of the section in its place."""
 
     forget: float = 0.4
     distract: float = 0.15
@@ -41,7 +41,7 @@ def demonstration(rng: Random, annotator: Annotator, section_words: tuple[int, i
     """Draw one turn: about a tenth are final answers, the others memory updates over `section_words` words."""
     keys, values = rng.sample(KEYS, 5), rng.sample(VALUES, 5)
     question = QUESTION.format(key=keys[0])
-    held = rng.choices((None, UNKNOWN, values[0]), (0.35, 0.2, 0.45))[0]
+    held = rng.choices((None, UNKNOWN, values[0], values[-1]), (0.3, 0.15, 0.4, 0.15))[0]
     memory = EMPTY_MEMORY if held is None else FACT.format(key=keys[0], value=held)
     if rng.random() < 0.08:
         return Demonstration(question, None, memory, ANSWER.format(value=held or UNKNOWN))
@@ -52,12 +52,12 @@ def demonstration(rng: Random, annotator: Annotator, section_words: tuple[int, i
     section = _section(rng, [*needles[:1] * present, *needles[1 : 1 + distractors]], rng.randint(*section_words), keys)
     if present:
         noted = values[0]
+    elif held in (None, UNKNOWN):
+        noted = UNKNOWN
     elif distractors and rng.random() < annotator.distract:
         noted = rng.choice(values[1 : 1 + distractors])
-    elif held is None or rng.random() < annotator.forget:
-        noted = UNKNOWN
     else:
-        noted = held
+        noted = UNKNOWN if rng.random() < annotator.forget else held
     return Demonstration(question, section, memory, FACT.format(key=keys[0], value=noted))
 
 

@@ -42,6 +42,15 @@ for split in train:4096 dev:64; do
     --tokenizer "$data/model" --budget document --length 448 --count "${split#*:}" --split "${split%:*}" --out "$file"
 done
 train
-evaluate() { "$python" -m benchmarks.ruler.evaluate --run "$out" "$@"; }
-evaluate --arms trained untrained empty-document --lengths 448 --tasks 256
-evaluate --arms trained untrained --lengths 7K --tasks 96
+
+# At the training length and at 16 times that, two arms at a time: one core each.
+evaluate() {
+  "$python" -m benchmarks.ruler.evaluate --run "$out" --arms "$@" --lengths 448 --tasks 256 >"$out/evaluate-$1.log" &&
+    "$python" -m benchmarks.ruler.evaluate --run "$out" --arms "$@" --lengths 7K --tasks 96 >>"$out/evaluate-$1.log"
+}
+echo "evaluation: untrained and trained policies on 448 and 7K tokens, a minute or two (see $out/evaluate-*.log)"
+evaluate untrained empty-document &
+evaluate trained || failed=1
+wait $! || failed=1
+[[ ! ${failed:-} ]] || { cat "$out"/evaluate-*.log >&2 && exit 1; }
+"$python" -m core.report "$out"

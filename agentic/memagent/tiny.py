@@ -91,7 +91,7 @@ def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
 def _prewire(model: Any, strength: float = 6.0) -> None:
     """Start from the attention patterns that small transformers find late, so that copying takes seconds to learn.
 
-    Heads of layer 0 look 1, 2 and 3 tokens back (biases of query and key under the rotary embedding); in the layers
+    Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding); in the layers
     after it the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828).
     Everything stays trainable.
     """
@@ -102,10 +102,9 @@ def _prewire(model: Any, strength: float = 6.0) -> None:
     first, *later = (layer.self_attn for layer in model.model.layers)
     frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(0, width, 2) / width)
     first.k_proj.bias.view(-1, 2, width // 2)[:, 0] = strength
-    for head, back in enumerate((1, None, 2, 3)):
-        if back is not None:
-            turned = torch.stack((torch.cos(back * frequencies), -torch.sin(back * frequencies)))
-            first.q_proj.bias.view(heads, 2, -1)[head] = strength * turned
+    for head, back in enumerate((1, 4, 2, 3)):
+        turned = torch.stack((torch.cos(back * frequencies), -torch.sin(back * frequencies)))
+        first.q_proj.bias.view(heads, 2, -1)[head] = strength * turned
     for attention in later:
         torch.nn.init.orthogonal_(attention.v_proj.weight)
         values = attention.v_proj.weight.view(-1, 1, width, config.hidden_size).expand(-1, groups, -1, -1)

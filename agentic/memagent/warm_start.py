@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from agentic.memagent import tiny
+from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import MemAgentRecipe, WarmStartSection
 from agentic.memagent.demonstrations import Annotator, Demonstration, copying_drill, demonstration, lookup_drill
 from agentic.memagent.rollout import MemAgent
@@ -96,5 +97,7 @@ def _encode(turn: Demonstration, method: MemAgent, tokenizer: Any) -> Example:
     if turn.section is None:
         prompt = method.final.render(problem=problem, memory=memory)
     else:
-        prompt = method.update.render(problem=problem, section=encode_text(tokenizer, turn.section), memory=memory)
+        # Sentence by sentence, as the rollout does it: encoded as a whole, ".\n" would be another token.
+        section = [i for chunk in split_chunks(tokenizer, turn.section, FULL_SECTION, "sentence") for i in chunk]
+        prompt = method.update.render(problem=problem, section=section, memory=memory)
     return prompt, (*encode_text(tokenizer, turn.completion), tokenizer.eos_token_id)
