@@ -80,8 +80,8 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
     if threads := options.threads or recipe.engine.threads:
         torch.set_num_threads(threads)
     data = _data(options, tokenizer)
-    if options.run is None and data.name == "hqa":
-        folder.save_published(published_rows(), [*recipe.departures, *DEPARTURES])
+    published = published_rows() if data.name == "hqa" else folder.published["rows"]
+    folder.save_published(published, [*recipe.departures, *(DEPARTURES if published else ())])
     default, default_long = (32, 16) if "file" not in data.settings else (sys.maxsize, sys.maxsize)
     tasks = options.tasks or default
     plan = Plan(

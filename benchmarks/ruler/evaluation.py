@@ -121,7 +121,8 @@ def _is_saved(cell: Cell, folder: RunFolder) -> bool:
         raise EvaluationError(f"{error}. Delete the file to evaluate this cell anew.") from error
     held = flatten({"n": saved.n, "model": saved.model, "sampling": saved.sampling, "settings": saved.settings})
     sampling = sampling_record(cell.sampling)
-    asked = flatten({"n": cell.n, "model": cell.model, "sampling": sampling, "settings": cell.settings})
+    enough = max(cell.n, saved.n)  # a cell of more tasks than asked for serves
+    asked = flatten({"n": enough, "model": cell.model, "sampling": sampling, "settings": cell.settings})
     if held != asked:
         changed = sorted(key for key in held.keys() | asked.keys() if held.get(key) != asked.get(key))
         raise EvaluationError(

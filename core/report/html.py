@@ -161,7 +161,7 @@ def _training(metrics: Mapping[int, Sequence[Record]]) -> str:
     label = "reward" if window == 1 else f"reward, mean over {window} steps"
     chart = _figure("Training reward", seed_series(reward, label, 0, window), "training step", wide=True)
     evaluated: list[Series] = []
-    for index, name in enumerate(_names(metrics, "eval")[:8]):
+    for index, name in enumerate(name for name in _names(metrics, "eval") if name.startswith(("reward", "score"))):
         evaluated += seed_series(_curve(metrics, "eval", name), name, index)
     evaluation = _figure("Evaluation during training", evaluated, "training step", wide=True)
     rest = _small_charts(metrics, "train", "training step", leave_out={"reward"})

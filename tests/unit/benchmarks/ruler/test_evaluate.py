@@ -175,14 +175,14 @@ async def test_an_interrupted_evaluation_goes_on_with_the_cell_it_was_in(tokeniz
     whole = RunFolder.create(tmp_path / "whole", {"method": "memagent", "preset": "tiny"})
     await evaluate(plan, ScriptedModels(needle_reader(tokenizer)), whole)
     assert {k: untimed(r) for k, r in by_cell(whole).items()} == {k: untimed(r) for k, r in by_cell(folder).items()}
-    await evaluate(plan, models, folder)
+    await evaluate(replace(plan, tasks=5), models, folder)  # a cell of more tasks than asked for serves
     assert len(models.opened) == 6
 
 
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ({"tasks": 5}, "n was 6, is now 5"),
+        ({"tasks": 7}, "n was 6, is now 7"),
         ({"sampling": Sampling(top_p=0.95)}, r"sampling\.temperature was 0\.7, is now 1\.0"),
         (
             {"method": load_recipe("tiny", ["memagent.chunk_tokens=48", "memagent.max_chunks=100000"]).memagent},
