@@ -23,7 +23,7 @@ def load_tokenizer(model: str | Path) -> Any:
     """The tokenizer of a folder or hub id. Raises CheckpointError when it has no chat template."""
     from transformers import AutoTokenizer
 
-    folder = resolve(model)
+    folder = resolve(model, weights=False)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # transformers raises whatever its parsing of a corrupt file trips over

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -27,6 +27,9 @@ from pydantic import (
 
 from core.algorithms.aggregate import LossUnit
 from core.algorithms.grpo import GRPOConfig
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class RecipeError(ValueError):
@@ -55,8 +58,8 @@ class RolloutSection(Section):
     tasks_per_step: PositiveInt
     group_size: PositiveInt
     temperature: PositiveFloat = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
+    top_p: Share = 1.0
+    top_k: int = Field(-1, ge=-1)
     concurrency: PositiveInt = 512
     """Trajectories in flight."""
     deadline_s: PositiveFloat = 3600.0
@@ -99,10 +102,10 @@ class OptimizerSection(Section):
     warmup_steps: NonNegativeInt = 0
     decay: Literal["constant", "linear", "cosine"] = "constant"
     decay_steps: PositiveInt | None = None
-    beta1: float = 0.9
-    beta2: float = 0.98
-    weight_decay: float = 0.1
-    clip_grad: float = 1.0
+    beta1: Decay = 0.9
+    beta2: Decay = 0.98
+    weight_decay: NonNegativeFloat = 0.1
+    clip_grad: PositiveFloat = 1.0
     max_tokens_per_pack: PositiveInt = 16384
     bf16_autocast: bool = True
     """On CUDA only."""
@@ -125,18 +128,24 @@ class EngineSection(Section):
 
 class RunSection(Section):
     steps: PositiveInt
-    parallel_seeds: int = 1
+    parallel_seeds: PositiveInt = 1
     """Seeds that train at the same time, each in its own process."""
-    seeds: tuple[int, ...] = Field((0,), min_length=1)
+    seeds: tuple[NonNegativeInt, ...] = Field((0,), min_length=1)
     eval_every: NonNegativeInt = 0
     eval_tasks: PositiveInt = 64
-    eval_temperature: float = 1.0
-    eval_top_p: float = 0.7
+    eval_temperature: NonNegativeFloat = 1.0
+    eval_top_p: Share = 0.7
     save_every: PositiveInt = 10
     trajectories_every: NonNegativeInt = 10
     """Every so many steps one group's trajectories are written out whole."""
     trackers: tuple[Literal["wandb", "tensorboard"], ...] = ()
     tracker_mode: Literal["offline", "online"] = "offline"
+
+    @model_validator(mode="after")
+    def _seeds_differ(self) -> RunSection:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds {list(self.seeds)} name one twice; each has a folder of its own")
+        return self
 
 
 class Recipe(Section):
@@ -161,6 +170,15 @@ class Recipe(Section):
     def _evaluation_has_tasks(self) -> Recipe:
         if self.run.eval_every and self.data.eval is None:
             raise ValueError("run.eval_every needs data.eval, a file of held-out tasks; set that, or run.eval_every=0")
+        return self
+
+    @model_validator(mode="after")
+    def _roles_are_servers(self) -> Recipe:
+        if "policy" in self.roles:
+            raise ValueError("roles.policy is always the model being trained; give the server another name")
+        for role, url in self.roles.items():
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"roles.{role} is {url!r}; write it as http://host:port")
         return self
 
     def dump(self) -> dict[str, Any]:

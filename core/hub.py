@@ -9,8 +9,12 @@ class CheckpointError(ValueError):
     """A model folder that is missing, incomplete or corrupt; the message names the file and the fix."""
 
 
-def resolve(model: str | Path) -> Path:
-    """The local folder of `model`: the path itself, or the hub's snapshot of that id."""
+SMALL_FILES = ["*.json", "*.txt", "*.jinja", "*.model"]
+"""Config, tokenizer and chat template."""
+
+
+def resolve(model: str | Path, *, weights: bool = True) -> Path:
+    """The local folder of `model`: the path itself, or the hub's snapshot of that id, with or without `weights`."""
     folder = Path(model)
     if folder.is_dir():
         return folder
@@ -19,11 +23,10 @@ def resolve(model: str | Path) -> Path:
             f"{model}: no such folder. Give a folder with config.json or a hub id such as Qwen/Qwen2.5-7B-Instruct."
         )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(
-            snapshot_download(str(model), allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja", "*.model"])
-        )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        wanted = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
+        return Path(snapshot_download(str(model), allow_patterns=wanted))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(f"{model}: neither a local folder nor reachable on the hub ({error})") from error

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from agentic.memagent.prompts import Order, Style
 from core.config import Recipe, Section, load
 
 PRESETS = Path(__file__).parent / "presets"
+
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class MemAgentSection(Section):
@@ -35,17 +37,23 @@ class WarmStartSection(Section):
     """Supervised cold start of a small model made from nothing; only `tiny` has one."""
 
     seed: int = 0
-    copy_steps: int = 100
+    copy_steps: NonNegativeInt = 100
     """Steps on copying drills, which come first."""
-    lookup_steps: int = 150
+    lookup_steps: NonNegativeInt = 150
     """Steps on lists of facts to be repeated in another order."""
-    steps: int = 800
+    steps: NonNegativeInt = 800
     """Steps on demonstrations of single turns."""
-    batch_size: int = 16
-    lr: float = 2e-3
-    forget: float = 0.45
-    distract: float = 0.1
+    batch_size: PositiveInt = 16
+    lr: NonNegativeFloat = 2e-3
+    forget: Probability = 0.45
+    distract: Probability = 0.1
     """How often the demonstrations forget the memory, or note a distractor (demonstrations.py)."""
+
+    @model_validator(mode="after")
+    def _takes_a_step(self) -> WarmStartSection:
+        if not self.copy_steps + self.lookup_steps + self.steps:
+            raise ValueError("copy_steps, lookup_steps and steps are all 0; to start without it set `warm_start: null`")
+        return self
 
 
 class MemAgentRecipe(Recipe):

@@ -39,7 +39,6 @@ class MemAgent:
         self.update = update_template(tokenizer, config.prompt_style, config.prompt_order, config.gate_update)
         self.final = final_template(tokenizer, config.prompt_style)
         self.empty_memory = encode_text(tokenizer, EMPTY_MEMORY)
-        self.keep = encode_text(tokenizer, KEEP)
         self.special = special_ids(tokenizer)
         self.stop_ids = (tokenizer.eos_token_id,)
 
@@ -92,7 +91,8 @@ class MemAgent:
     def next_memory(self, memory: Ids, written: Completion) -> Ids:
         """What was written replaces the memory whole; with the gate, KEEP leaves it as it was."""
         new = tuple(i for i in written.token_ids if i not in self.special)
-        return memory if self.config.gate_update and new == self.keep else new
+        keep = self.config.gate_update and self.tokenizer.decode(new).strip() == KEEP
+        return memory if keep else new
 
     def scored(self, task: Task, turns: list[Turn], answer: str) -> Trajectory:
         """The trajectory with MemAgent's training reward: the boxed answer equals one of the accepted ones."""

@@ -56,7 +56,7 @@ class Models:
         """The model's context in tokens."""
         if self._context is not None and model in self.urls:
             return self._context
-        positions = weights.load_config(resolve(model)).max_positions
+        positions = weights.load_config(resolve(model, weights=False)).max_positions
         return min(self._context or positions, positions)
 
     @asynccontextmanager

@@ -23,8 +23,8 @@ class Niah:
     """`num_k` keys with `num_v` values each; `num_q` of the keys are asked for.
 
     `haystack`: `noise` repeats the lines of `noise`, `essay` cuts from `essay`, `needle` is made of needles with other
-    keys. `key_words` and `value_words` replace RULER's adjective-noun pairs where the type is `words`. `bare_question` leaves
-    out RULER's introduction.
+    keys. `key_words` and `value_words` replace RULER's adjective-noun pairs where the type is `words`. `bare_question`
+    leaves out RULER's introduction.
     """
 
     name: str = "niah"

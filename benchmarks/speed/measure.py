@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
-PACKAGES = ("torch", "transformers", "trl", "accelerate")
+from core.report.versions import collect_versions, package_version
 
 
 @dataclass(frozen=True)
@@ -70,30 +67,15 @@ def ratio(ours: Timing, other: Timing) -> dict[str, float]:
 
 
 def environment(threads: int) -> dict[str, Any]:
-    """Versions, CPU and load, for the result's file."""
+    """Versions, machine and load, for the result's file."""
     return {
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
+        **collect_versions(),
+        "trl": package_version("trl"),
+        "accelerate": package_version("accelerate"),
         "threads": threads,
         "load_average": list(os.getloadavg()),
-        "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -41,10 +41,13 @@ def read_records(path: str | Path) -> Iterator[tuple[Place, dict[str, Any]]]:
         raise DataError(f"{path}: no such file. Fix: check the path, or download or generate the data set first.")
     source = _parquet(path) if path.suffix == ".parquet" else _json(path)
     place = None
-    for place, record in source:
-        if not isinstance(record, dict):
-            raise DataError(f"{place}: a {type(record).__name__}, not an object. Fix: one JSON object per record.")
-        yield place, record
+    try:
+        for place, record in source:
+            if not isinstance(record, dict):
+                raise DataError(f"{place}: a {type(record).__name__}, not an object. Fix: one JSON object per record.")
+            yield place, record
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error}). Fix: unpack or convert the file first.") from None
     if place is None:
         raise DataError(f"{path}: holds no records. Fix: check that it was written completely.")
 
@@ -109,13 +112,12 @@ def _parquet(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        file = pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: not a readable parquet file ({error}). Fix: download it again.") from None
     number = 0
-    with file:
-        for batch in file.iter_batches(batch_size=64):
-            for record in batch.to_pylist():
-                yield Place(path, number, "record"), record
-                number += 1
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=64):
+                for record in batch.to_pylist():
+                    yield Place(path, number, "record"), record
+                    number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a readable parquet file ({error}). Fix: download it again.") from None

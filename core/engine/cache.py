@@ -100,9 +100,12 @@ class PrefixStore:
             self.pool[:, :, new_blocks] = span.unflatten(3, (-1, self.block_size)).transpose(2, 3)
 
     def missing_key(self, tokens: Sequence[int], matched: int) -> tuple[int, ...]:
-        """The tokens up to the end of the first block that is not stored yet; empty when no full block is missing."""
+        """The tokens up to the end of the first block that is not stored yet; empty when no full block is missing.
+
+        A store without blocks never holds it, so that nobody waits for it.
+        """
         end = (matched + 1) * self.block_size
-        return tuple(tokens[:end]) if end < len(tokens) else ()
+        return tuple(tokens[:end]) if end < len(tokens) and self.pool.shape[2] else ()
 
     def _take_block(self, keep: Sequence[Key]) -> int | None:
         if self._free:

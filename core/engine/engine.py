@@ -21,6 +21,7 @@ from core.engine.cache import PrefixStore, SlotCache
 from core.engine.model import CausalLM
 from core.engine.sampler import sample
 from core.engine.scheduler import Request, Scheduler
+from core.hub import resolve
 from core.types import FinishReason, Sampling
 
 
@@ -83,7 +84,7 @@ class Engine:
         kv_tokens: int = 65536,
     ) -> Engine:
         """An engine on the weights of a local folder or a hub id."""
-        folder = weights.resolve(model)
+        folder = resolve(model)
         network = weights.load(folder, dtype, device).eval()
         max_len = min(max_model_len or network.config.max_positions, network.config.max_positions, kv_tokens)
         return cls(network, eos_token_ids=weights.eos_token_ids(folder), max_model_len=max_len, kv_tokens=kv_tokens)
@@ -171,7 +172,7 @@ class Engine:
 
     def load_weights(self, path: str | Path, weight_version: str | None = None) -> None:
         """Read other weights of the same architecture from a folder. On any error the old ones stay."""
-        weights.load_into(self.model, weights.resolve(path))
+        weights.load_into(self.model, resolve(path))
         self.weights_changed(
             weight_version or str(int(self.weight_version) + 1 if self.weight_version.isdigit() else path)
         )

@@ -49,6 +49,8 @@ class ModelConfig:
             )
         if getattr(config, "use_sliding_window", False):
             raise ValueError("use_sliding_window: true is not supported; set it to false in config.json")
+        if config.hidden_act != "silu":
+            raise ValueError(f"hidden_act {config.hidden_act!r} is not supported; these architectures use silu")
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         inv_freq, rope_scale = _rope_frequencies(config, head_dim)
         attention_bias = bool(getattr(config, "attention_bias", False))

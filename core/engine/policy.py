@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from core.engine.engine import Engine
+from core.engine.scheduler import Request
 from core.policy.base import PolicyError
 from core.types import Completion, Sampling
 
@@ -47,11 +48,15 @@ class EmbeddedPolicy:
             else:
                 self._waiting[request_id] = future
 
+        def give_up() -> None:
+            if self._waiting.get(request_id) is future:
+                self._abort_now(request_id)
+
         self._do(submit)
         try:
             return await future
         except asyncio.CancelledError:
-            self.abort(request_id)
+            self._do(give_up)
             raise
 
     def abort(self, request_id: str) -> None:
@@ -86,6 +91,7 @@ class EmbeddedPolicy:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
             self._driver = None
+        self._run_actions()
         self._fail_all(PolicyError("closed", "the policy was closed"))
 
     def _do(self, action: Callable[[], None]) -> None:
@@ -100,11 +106,10 @@ class EmbeddedPolicy:
             await self._wake.wait()
             self._wake.clear()
             while self._between_steps or self.engine.has_work():
-                while self._between_steps:
-                    self._between_steps.pop(0)()
+                self._run_actions()
                 if self.engine.has_work():
                     try:
-                        ended = await asyncio.to_thread(self.engine.step) if self.threaded else self.engine.step()
+                        ended = await self._step()
                     except Exception as error:
                         self._fail_all(PolicyError("engine", f"the engine failed: {error!r}"))
                         self.engine.flush_cache()  # the failed step may have left a prefix half computed
@@ -112,6 +117,21 @@ class EmbeddedPolicy:
                     for request in ended:
                         self._resolve(request.request_id, request.completion)
                 await asyncio.sleep(0)
+
+    def _run_actions(self) -> None:
+        while self._between_steps:
+            self._between_steps.pop(0)()
+
+    async def _step(self) -> list[Request]:
+        """One step of the engine. A driver that is cancelled meanwhile waits for its end: nothing may touch the engine."""
+        if not self.threaded:
+            return self.engine.step()
+        step = asyncio.get_running_loop().run_in_executor(None, self.engine.step)
+        try:
+            return await asyncio.shield(step)
+        except asyncio.CancelledError:
+            await asyncio.wait([step])
+            raise
 
     def _abort_now(self, request_id: str) -> None:
         request = self.engine.abort(request_id)

@@ -19,9 +19,10 @@ from typing import Any
 
 from aiohttp import web
 
-from core.engine import weights, wire
+from core.engine import wire
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
+from core.hub import resolve
 from core.policy.sglang import ROUTING_HEADER
 from core.types import Sampling
 
@@ -172,7 +173,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     with listen(args.host, args.port) as listener:
         try:
-            folder = weights.resolve(args.model)
+            folder = resolve(args.model)
             engine = Engine.from_pretrained(
                 folder,
                 dtype=args.dtype,

@@ -30,7 +30,8 @@ from core.types import Row
 class Trainer:
     """Owns the optimizer of one model. `temperature` is the one that rollouts are sampled at.
 
-    The reference of the KL term is the model as it is given here, before any checkpoint is read into it.
+    The reference of the KL term is the model as it is given here, before any checkpoint is read into it. A bfloat16
+    model is stepped through float32 copies of its weights: a step of 1e-6 would be lost in the rounding of bfloat16.
     """
 
     def __init__(
@@ -46,9 +47,12 @@ class Trainer:
     ):
         self.model, self.config, self.grpo, self.loss_unit = model, optimizer, grpo or GRPOConfig(), loss_unit
         self.temperature, self.steps_per_batch, self.seed = temperature, steps_per_batch, seed
+        narrow = [p for p in model.parameters() if p.dtype != torch.float32]
+        self._copies = [(p.detach().float().requires_grad_(), p) for p in narrow]
+        self._stepped = [wide for wide, _ in self._copies] or list(model.parameters())
         groups: list[dict[str, Any]] = [
-            {"params": [p for p in model.parameters() if p.ndim > 1]},
-            {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+            {"params": [p for p in self._stepped if p.ndim > 1]},
+            {"params": [p for p in self._stepped if p.ndim <= 1], "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(
             groups,
@@ -96,11 +100,16 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """All that an exact resume needs beyond the weights of now and of the start."""
-        return {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
+        copies = [wide.detach() for wide, _ in self._copies]
+        return {"optimizer": self.optimizer.state_dict(), "steps": self.steps, "float32_copies": copies}
 
+    @torch.no_grad()
     def load_state(self, state: dict[str, Any]) -> None:
+        """Take up a saved state; the model's own weights are read from the checkpoint beside it."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
+        for (wide, _), saved in zip(self._copies, state.get("float32_copies", ()), strict=True):
+            wide.copy_(saved)
 
     def learning_rate(self) -> float:
         """Linear warm-up, then constant, cosine or linear decay to zero over `decay_steps`."""
@@ -186,9 +195,15 @@ class Trainer:
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_grad)
+        for wide, parameter in self._copies:
+            wide.grad = None if parameter.grad is None else parameter.grad.float()
+            parameter.grad = None
+        norm = torch.nn.utils.clip_grad_norm_(self._stepped, self.config.clip_grad)
         if torch.isfinite(norm):
             self.optimizer.step()
+            with torch.no_grad():
+                for wide, parameter in self._copies:
+                    parameter.copy_(wide)
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         return {"grad_norm": norm.item(), "lr": rate, "nonfinite_steps": float(not torch.isfinite(norm))}

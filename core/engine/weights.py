@@ -12,9 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from core.engine.model import CausalLM, ModelConfig
-from core.hub import CheckpointError, resolve
-
-__all__ = ["CheckpointError", "eos_token_ids", "load", "load_config", "load_into", "resolve", "save"]
+from core.hub import CheckpointError
 
 
 def load_config(folder: Path) -> ModelConfig:

@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from core.report.evaluation import EvalResult, file_name, load_evaluations
+from core.report.evaluation import EvalResult, load_evaluations
 from core.report.files import JsonlLog, Record, jsonable, read_json, read_jsonl, write_json, write_text
 from core.report.versions import collect_versions
 
@@ -54,10 +54,6 @@ class StepLog(JsonlLog):
         """Keep what lay at or before `step` of `stage`, earlier stages whole. Returns how many records were dropped."""
         limit = (CLOCKS[stage], step)
         return self.keep(lambda record: (CLOCKS[record["stage"]], record["step"]) <= limit)
-
-    def last_step(self, stage: str) -> int | None:
-        """The highest step recorded for `stage`, None when there is none."""
-        return max((record["step"] for record in read_jsonl(self.path) if record["stage"] == stage), default=None)
 
 
 class RunFolder:
@@ -115,9 +111,6 @@ class RunFolder:
 
     def save_evaluation(self, result: EvalResult) -> Path:
         return result.save(self.evaluation_path)
-
-    def has_evaluation(self, arm: str, data: str, length: int, seed: int) -> bool:
-        return (self.evaluation_path / file_name(arm, data, length, seed)).is_file()
 
     def evaluations(self) -> list[EvalResult]:
         return load_evaluations(self.evaluation_path)

@@ -16,7 +16,7 @@ def collect_versions(repository: Path | None = None) -> dict[str, Any]:
     """Facts for `versions.json`; what cannot be found out is None. `repository` defaults to the one of this file."""
     return {
         "python": platform.python_version(),
-        **{name: _package(name) for name in PACKAGES},
+        **{name: package_version(name) for name in PACKAGES},
         "git": _git_commit(repository or Path(__file__).parent),
         "platform": platform.platform(),
         "cpu": _cpu_name(),
@@ -25,7 +25,8 @@ def collect_versions(repository: Path | None = None) -> dict[str, Any]:
     }
 
 
-def _package(name: str) -> str | None:
+def package_version(name: str) -> str | None:
+    """The installed version of a package, None when it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -72,9 +72,12 @@ def modules() -> dict[str, Path]:
     return {".".join(parts).removesuffix(".__init__"): path for path, parts in own.items()}
 
 
-@pytest.mark.parametrize("module", modules())
+MODULES = modules()
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_imports_follow_the_arrows(module: str) -> None:
-    breaches = {name: breach(module, name) for name in imports(modules()[module], module)}
+    breaches = {name: breach(module, name) for name in imports(MODULES[module], module)}
     assert {name: rule for name, rule in breaches.items() if rule} == {}
 
 

@@ -111,6 +111,7 @@ def test_broken_line_is_named(tmp_path: Path) -> None:
         ("empty.jsonl", b"\n", "holds no records"),
         ("broken.json", b'[{"a": 1},\n{"b": ]', r"broken\.json:2: broken JSON"),
         ("broken.parquet", b"nothing", "not a readable parquet file"),
+        ("packed.jsonl", b"\x1f\x8b\x08\x00", "not UTF-8 text"),
     ],
 )
 def test_bad_file(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:

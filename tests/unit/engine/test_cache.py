@@ -60,3 +60,8 @@ def test_the_last_token_is_always_left_to_compute():
     fill(store, [1] * 8)
     store.insert([1] * 8, slot=0)
     assert len(store.match([1] * 8)) == 1
+
+
+def test_nobody_waits_for_a_block_that_no_store_will_hold():
+    assert make_store(blocks=1).missing_key([1] * 9, matched=0) == (1, 1, 1, 1)
+    assert make_store(blocks=0).missing_key([1] * 9, matched=0) == ()

@@ -304,11 +304,25 @@ def test_the_supervised_loss_is_a_mean_over_completion_tokens(qwen2, reference):
         assert trainer.supervised_step(examples)["loss"] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("kl_coef", [0.0, 0.1])
-def test_a_resumed_trainer_goes_on_bit_for_bit(qwen2, kl_coef):
+def test_small_steps_add_up_in_bfloat16(qwen2):
+    """Each step is far below the spacing of bfloat16; a hundred of them are not."""
+    model, exact = weights.load(qwen2, "bfloat16"), weights.load(qwen2)
+    start = snapshot(exact)
+    for each in (model, exact):
+        trainer = Trainer(each, optimizer(lr=2e-5))
+        for _ in range(100):
+            trainer.supervised_step([((1, 2, 3), (4, 5, 6))])
+    name = "model.layers.0.mlp.gate_proj.weight"
+    wanted, found = (snapshot(each)[name].float() - start[name] for each in (exact, model))
+    assert wanted.abs().max() > 1e-3
+    assert torch.nn.functional.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.9
+
+
+@pytest.mark.parametrize(("kl_coef", "dtype"), [(0.0, "float32"), (0.1, "float32"), (0.0, "bfloat16")])
+def test_a_resumed_trainer_goes_on_bit_for_bit(qwen2, kl_coef, dtype):
     def make() -> Trainer:
         schedule = optimizer(lr=1e-2, warmup_steps=3, decay="linear", decay_steps=20)
-        return Trainer(weights.load(qwen2), schedule, GRPOConfig(kl_coef=kl_coef), steps_per_batch=2, seed=1)
+        return Trainer(weights.load(qwen2, dtype), schedule, GRPOConfig(kl_coef=kl_coef), steps_per_batch=2, seed=1)
 
     whole = make()
     for seed in range(2):

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from core.engine import weights
 from core.engine.engine import Engine
-from core.hub import CheckpointError
+from core.hub import CheckpointError, resolve
 
 
 @pytest.fixture
@@ -152,6 +152,7 @@ def test_an_engine_keeps_its_weights_when_new_ones_are_broken(folder, other_qwen
         ('{"model_type": "gpt2"}', "not supported; supported: qwen2"),
         ('{"model_type": "qwen2", "hidden_size": "wide"}', "hidden_size"),
         ('{"model_type": "qwen2", "use_sliding_window": true}', "use_sliding_window"),
+        ('{"model_type": "llama", "hidden_act": "gelu"}', "hidden_act 'gelu' is not supported"),
     ],
 )
 def test_a_broken_config_is_named(folder, content, named):
@@ -179,4 +180,4 @@ def test_the_ids_that_end_a_completion(folder):
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path):
     with pytest.raises(CheckpointError, match="nowhere"):
-        weights.resolve(tmp_path / "nowhere")
+        resolve(tmp_path / "nowhere")

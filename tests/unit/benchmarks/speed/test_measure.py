@@ -28,7 +28,7 @@ def test_medians_go_into_the_file_with_every_repeat():
 def test_environment_names_machine_and_versions():
     found = environment(threads=1)
     assert found["cpu"]
-    assert found["versions"]["torch"]
+    assert found["torch"]
     assert found["threads"] == 1
 
 

@@ -1,0 +1,73 @@
+"""How many tokens the engine prefills per trajectory under MemAgent's two prompt orders, in groups of 16.
+
+    python -m benchmarks.speed.prompt_order [--out runs/speed/prompt_order.json]
+
+A random tiny policy writes memories to the full budget, so hot that no two members of a group write the same: where
+they do, both orders share alike. Sizes are an eighth of the paper's: chunks of 5000 tokens, memories of 1024 (the budget)
+or 300 (as they really are), a document of 24 chunks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+from pathlib import Path
+
+from agentic.memagent import tiny
+from agentic.memagent.config import MemAgentSection
+from agentic.memagent.prompts import Order
+from agentic.memagent.rollout import MemAgent
+from agentic.memagent.words import NOISE
+from core.chat import load_tokenizer
+from core.engine.engine import Engine
+from core.engine.policy import EmbeddedPolicy
+from core.policy.base import Roles
+from core.report.files import write_json
+from core.rollout.runner import Runner
+from core.types import Sampling, Task
+
+CHUNK, MEMORIES, CHUNKS, GROUP, TASKS = 625, (128, 38), 24, 16, 1
+
+
+async def prefilled(folder: Path, order: Order, memory: int) -> float:
+    """Tokens prefilled per trajectory, counted by the engine."""
+    tokenizer = load_tokenizer(folder)
+    config = MemAgentSection(
+        chunk_tokens=CHUNK, max_memory_tokens=memory, max_final_tokens=8, prompt_style="compact", prompt_order=order
+    )
+    engine = Engine.from_pretrained(folder, device="cpu", max_model_len=1024, kv_tokens=1024 * GROUP * TASKS)
+    policy = EmbeddedPolicy(engine)
+    runner = Runner(MemAgent(config, tokenizer), Roles({"policy": policy}), concurrency=GROUP * TASKS, deadline_s=3600)
+    rng = random.Random(0)
+    tasks = [
+        Task(str(i), tiny.QUESTION.format(key="apple"), ("owl",), " ".join(rng.choices(NOISE, k=CHUNK * CHUNKS)))
+        for i in range(TASKS)
+    ]
+    groups = await runner.run_groups(tasks, GROUP, Sampling(temperature=3.0), seed="prompt order")
+    await policy.close()
+    assert all(trajectory.status != "failed" for group in groups for trajectory in group)
+    return engine.stats().prefilled_tokens / (GROUP * TASKS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Prefilled tokens under MemAgent's prompt orders.")
+    parser.add_argument("--out", type=Path, default=Path("runs/speed/prompt_order.json"))
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = tiny.build(Path(temporary) / "model", seed=0)
+        for memory in MEMORIES:
+            official = asyncio.run(prefilled(folder, "official", memory))
+            friendly = asyncio.run(prefilled(folder, "prefix_friendly", memory))
+            rows.append(
+                {"memory": memory, "official": official, "prefix_friendly": friendly, "ratio": official / friendly}
+            )
+            print(json.dumps(rows[-1]))
+    write_json(options.out, {"chunk": CHUNK, "chunks": CHUNKS, "group": GROUP, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

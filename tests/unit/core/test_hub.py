@@ -1,0 +1,34 @@
+"""A model is a folder or a hub id; what is neither is an error that names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from core.hub import CheckpointError, resolve
+
+
+def test_a_folder_is_itself(tmp_path: Path):
+    assert resolve(tmp_path) == tmp_path
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_a_server_elsewhere_needs_no_weights_here(weights: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[list[str]] = []
+
+    def snapshot_download(repo_id: str, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        return str(tmp_path / repo_id)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert resolve("org/name", weights=weights) == tmp_path / "org" / "name"
+    assert ("*.safetensors" in asked[0]) == weights
+    assert "*.json" in asked[0]
+
+
+@pytest.mark.parametrize("name", ["/absent", "./absent/model", "name", "a/b/c", "not an/id!"])
+def test_what_is_neither_is_named(name: str):
+    with pytest.raises(CheckpointError, match=name):
+        resolve(name)
