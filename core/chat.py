@@ -35,6 +35,8 @@ def load_tokenizer(model: str | Path) -> Any:
             f"{folder}: the tokenizer has no chat template. Use an instruction-tuned model, or put a "
             "chat_template.jinja into the folder."
         )
+    if tokenizer.eos_token_id is None:
+        raise CheckpointError(f"{folder}: the tokenizer has no end token; set eos_token in tokenizer_config.json.")
     return tokenizer
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from agentic.memagent.tiny import ANSWER, EMPTY_MEMORY, NEEDLE, QUESTION, RULER_NOISE
+from agentic.memagent.prompts import EMPTY_MEMORY
+from agentic.memagent.tiny import ANSWER, NEEDLE, QUESTION, RULER_NOISE
 from agentic.memagent.words import KEYS, NOISE, VALUES
 
 FACT = " {key} is: {value}"

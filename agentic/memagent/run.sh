@@ -14,6 +14,17 @@ python=.venv/bin/python
 preset=tiny out='' dry='' arguments=()
 while (($#)); do
   case $1 in
+    --help | -h)
+      sed -n '2,6s/^# *//p' "$0"
+      "$python" -m agentic.memagent.train --help
+      exit
+      ;;
+    --preset=* | --out=*)
+      option=${1%%=*} value=${1#*=}
+      shift
+      set -- "$option" "$value" "$@"
+      continue
+      ;;
     --preset | --out)
       (($# > 1)) || { echo "error: $1 needs a value" >&2 && exit 2; }
       if [[ $1 == --preset ]]; then preset=$2; else out=$2; fi
@@ -29,6 +40,7 @@ train() { "$python" -m agentic.memagent.train --preset "$preset" --out "$out" ${
 
 if [[ $dry || $preset != tiny ]]; then
   train
+  [[ $dry ]] || "$python" -m core.report "$out"
   exit
 fi
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from agentic.memagent.prompts import EMPTY_MEMORY
 from agentic.memagent.words import KEYS, NOISE, VALUES
 
 TAGS = tuple(f"<{slash}{name}>" for name in ("problem", "section", "memory") for slash in ("", "/"))
@@ -29,7 +30,6 @@ RULER_NOISE = (
     "Here we go.",
     "There and back again.",
 )
-EMPTY_MEMORY = "No previous memory"
 ANSWER = "\\boxed{{ {value}}}"
 
 CHAT_TEMPLATE = (

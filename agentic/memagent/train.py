@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -119,7 +120,11 @@ def main(arguments: list[str] | None = None) -> int:
         folder = RunFolder.create(
             options.out or Path("runs") / f"memagent-{recipe.preset}", recipe.dump(), fresh=options.fresh
         )
-        train(recipe, folder)
+        with folder.locked():
+            train(recipe, folder)
+    except BrokenProcessPool:
+        print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
+        return 1
     except (RecipeError, RunFolderError, CheckpointError, DataError, TrainingError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

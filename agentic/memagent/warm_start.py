@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agentic.memagent import tiny
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import MemAgentRecipe, WarmStartSection
 from agentic.memagent.demonstrations import Annotator, Demonstration, copying_drill, demonstration, lookup_drill
@@ -22,6 +21,7 @@ from core.chat import Ids, encode_text, load_tokenizer
 from core.config import OptimizerSection
 from core.engine import weights
 from core.engine.trainer import Trainer
+from core.hub import resolve
 from core.report.console import Progress
 from core.report.run_folder import StepLog
 
@@ -40,9 +40,9 @@ def warm_start(recipe: MemAgentRecipe, config: WarmStartSection, folder: Path, m
         return folder
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    tiny.build(partial, config.seed)
-    tokenizer = load_tokenizer(partial)
-    model = weights.load(partial)
+    start = resolve(recipe.model.path)
+    tokenizer = load_tokenizer(start)
+    model = weights.load(start, recipe.model.dtype, recipe.model.device)
     total = config.copy_steps + config.lookup_steps + config.steps
     schedule = OptimizerSection(
         lr=config.lr, warmup_steps=20, decay="linear", decay_steps=total, weight_decay=0.01, max_tokens_per_pack=1 << 20
@@ -56,7 +56,7 @@ def warm_start(recipe: MemAgentRecipe, config: WarmStartSection, folder: Path, m
             stats = trainer.supervised_step(next(batches))
             metrics.append({"stage": "warm_start", "step": step, **stats, "seconds": time.perf_counter() - began})
             progress.update(step, loss=stats["loss"])
-    weights.save(model, partial, partial)
+    weights.save(model, partial, like=start)
     partial.rename(folder)
     return folder
 

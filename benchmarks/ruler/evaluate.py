@@ -135,6 +135,8 @@ def _from_run(options: argparse.Namespace) -> tuple[RunFolder, MemAgentRecipe, M
         saved = checkpoint.steps(folder.checkpoints_path(seed))
         if not saved:
             raise EvaluationError(f"{folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
+        if int(saved[-1].name.removeprefix("step-")) < recipe.run.steps:
+            print(f"note: seed {seed} has not finished training; its newest checkpoint is {saved[-1].name}")
         named[seed] = _by_arm(str(saved[-1]), untrained)
     if not named:
         raise EvaluationError(f"{folder.path}: no seed has been trained (no seed-* folder). Train first.")

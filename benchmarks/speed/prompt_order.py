@@ -3,7 +3,7 @@
     python -m benchmarks.speed.prompt_order [--out runs/speed/prompt_order.json]
 
 A random tiny policy writes memories to the full budget, so hot that no two members of a group write the same: where
-they do, both orders share alike. Sizes are an eighth of the paper's: chunks of 5000 tokens, memories of 1024 (the budget)
+they do, both orders share alike. Sizes are an eighth of the paper's: chunks of 5000 tokens, memories of 1024 (full)
 or 300 (as they really are), a document of 24 chunks.
 """
 

@@ -123,7 +123,7 @@ class EmbeddedPolicy:
             self._between_steps.pop(0)()
 
     async def _step(self) -> list[Request]:
-        """One step of the engine. A driver that is cancelled meanwhile waits for its end: nothing may touch the engine."""
+        """One step. A driver cancelled meanwhile waits for its end: until then nothing may touch the engine."""
         if not self.threaded:
             return self.engine.step()
         step = asyncio.get_running_loop().run_in_executor(None, self.engine.step)

@@ -70,7 +70,7 @@ class Trainer:
         """
         steps = [step for part in self._split(rows) if (step := self._used(part))[0]]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
-        if self.steps_per_batch > 1 or self.grpo.tis:
+        if self.steps_per_batch > 1:
             old_logprobs = [self._old_logprobs(used) for used, _ in steps]
         totals: dict[str, float] = defaultdict(float)
         for (used, scales), old in zip(steps, old_logprobs, strict=True):
@@ -158,13 +158,14 @@ class Trainer:
     ) -> dict[str, Tensor]:
         masks = [row.loss_mask for row in rows]
         rollout_logprobs = pack.gather([row.logprobs for row in rows], masks)
-        old_logprobs = rollout_logprobs if old is None else pack.gather(old, masks)
         with self._autocast():
             logprobs, entropy = self._logprobs(self.model, pack, self.temperature, with_entropy=True)
             reference = None
             if self.reference is not None:
                 with torch.no_grad():
                     reference = self._logprobs(self.reference, pack, self.temperature)[0]
+        # In the only step on a batch the policy has not moved yet: the old log-probs are those of this very forward.
+        old_logprobs = logprobs.detach() if old is None else pack.gather(old, masks)
         loss, stats = grpo_loss(
             logprobs,
             old_logprobs,

@@ -34,6 +34,8 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM
     """Build the model of `folder` and read its weights. `device` auto is the GPU where there is one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise CheckpointError(f"model.device {device}: PyTorch sees no GPU here; set it to auto or cpu")
     config = load_config(folder)
     with torch.device("meta"):
         model = CausalLM(config)

@@ -21,7 +21,8 @@ A trajectory for the viewer, texts decoded for showing only:
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,24 @@ class RunFolder:
         folder = cls(path)
         folder._record_versions()
         return folder
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing this run; the lock ends with the process, however it ends.
+
+        Raises:
+            RunFolderError: another process holds it.
+        """
+        import fcntl  # not on Windows
+
+        with self._config_path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunFolderError(
+                    f"{self.path}: another process is writing this run; wait for it, end it, or choose another --out"
+                ) from None
+            yield
 
     def metrics(self, seed: int) -> StepLog:
         """Open the metrics of a seed for appending; a line torn by a crash is dropped."""
@@ -209,7 +228,9 @@ def _is_leftover(entry: Path) -> bool:
 
 def _delete_run(path: Path) -> None:
     """Delete what a run writes and nothing else; config.yaml last, so that an interrupted deletion can be repeated."""
-    for folder in (*path.glob("seed-*"), path / "evaluation", path / "warm_start"):
+    for log in path.glob("evaluate-*.log"):
+        log.unlink()
+    for folder in (*path.glob("seed-*"), path / ".warm_start.partial", path / "evaluation", path / "warm_start"):
         if folder.is_dir():
             shutil.rmtree(folder)
     for name in ("versions.json", "published.json", "summary.json", "table.md", "report.html", "config.yaml"):

@@ -114,3 +114,12 @@ def test_a_record_needs_a_stage_and_a_step(tmp_path: Path, config: dict, record:
 
 def test_flatten() -> None:
     assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+
+
+def test_a_run_has_one_writer_at_a_time(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", {"method": "m", "preset": "p"})
+    writing = pytest.raises(RunFolderError, match="another process is writing")
+    with folder.locked(), writing, RunFolder(folder.path).locked():
+        pass
+    with RunFolder(folder.path).locked():
+        pass

@@ -109,6 +109,7 @@ def test_a_stage_that_was_killed_starts_anew_and_ends_the_same(recipe, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run(recipe, killed, KilledLog)
     assert not (killed / "warm_start").exists()
+    (killed / ".warm_start.partial").mkdir(exist_ok=True)
     (killed / ".warm_start.partial" / "torn.safetensors").write_bytes(b"torn")
     folder = run(recipe, killed)
     assert folder == killed / "warm_start"

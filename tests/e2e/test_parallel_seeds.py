@@ -1,0 +1,91 @@
+"""Seeds side by side: the numbers are those of one after the other, and no worker outlives its parent."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Launcher
+from tests.e2e.test_resume import arguments, assert_same_run, learned, records
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+SEEDS = (3, 4)
+RECIPE = [
+    f"run.seeds={list(SEEDS)}", "run.steps=4", "run.save_every=1",
+    "warm_start.steps=2", "warm_start.copy_steps=1", "warm_start.lookup_steps=1", "warm_start.batch_size=4",
+]  # fmt: skip
+PARALLEL = [*RECIPE, "run.parallel_seeds=2"]
+
+
+@pytest.fixture(scope="module")
+def one_by_one(launcher: Launcher, preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("one-by-one") / "run"
+    launcher.start(arguments(preset, run, RECIPE))
+    assert launcher.wait() == 0, launcher.log.read_text()
+    assert learned(run)
+    assert records(run / "seed-3" / "metrics.jsonl") != records(run / "seed-4" / "metrics.jsonl")
+    return run
+
+
+def test_side_by_side_is_as_one_by_one(launcher: Launcher, preset: Path, tmp_path: Path, one_by_one: Path):
+    launcher.start(arguments(preset, tmp_path / "run", PARALLEL))
+    assert launcher.wait() == 0, launcher.log.read_text()
+    assert_same_run(tmp_path / "run", one_by_one)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+def test_workers_end_with_a_parent_that_is_killed(launcher: Launcher, preset: Path, tmp_path: Path, one_by_one: Path):
+    """Once while the workers start, once while all of them train; the run that resumes is as one never touched."""
+    run = tmp_path / "run"
+    command = arguments(preset, run, PARALLEL)
+
+    pid = launcher.start(command)
+    wait_until(lambda: len(children(pid)) > len(SEEDS), 60)  # and the resource tracker
+    workers = children(pid)
+    launcher.kill(pid)
+    assert launcher.wait() == -9
+    wait_until(lambda: not any(map(alive, workers)), 30)  # each first ends its imports
+
+    pid = launcher.start(command)
+    wait_until(lambda: all(trains(run / f"seed-{seed}") for seed in SEEDS), 60)
+    workers = children(pid)
+    assert len(workers) >= len(SEEDS)
+    launcher.kill(pid)
+    assert launcher.wait() == -9
+    wait_until(lambda: not any(map(alive, workers)), 10)
+    assert not all((run / f"seed-{seed}" / "checkpoints" / "step-000004").is_dir() for seed in SEEDS)
+
+    launcher.start(command)
+    assert launcher.wait() == 0, launcher.log.read_text()
+    assert_same_run(run, one_by_one)
+
+
+def wait_until(true: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"not so after {seconds} s"
+        time.sleep(0.02)
+
+
+def children(pid: int) -> set[Path]:
+    """The processes that `pid` has started, as folders of /proc."""
+    listed = "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    return {Path("/proc") / child for child in listed.split()}
+
+
+def alive(process: Path) -> bool:
+    """Whether it still runs; one that ended and was not reaped yet has no command line."""
+    try:
+        return bool((process / "cmdline").read_bytes())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def trains(seed: Path) -> bool:
+    metrics = seed / "metrics.jsonl"
+    return metrics.is_file() and '"train"' in metrics.read_text()
