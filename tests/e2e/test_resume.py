@@ -21,8 +21,8 @@ SCENARIOS = {
         "rollout.filter_rounds=2", "optimizer.decay=linear", "optimizer.decay_steps=8",
     ],
     "cold_start_and_two_seeds": [
-        "warm_start.steps=6", "warm_start.copy_steps=2", "warm_start.batch_size=4", "algorithm.entropy_coef=0.01",
-        "run.seeds=[3, 4]", "run.steps=3",
+        "warm_start.steps=5", "warm_start.copy_steps=2", "warm_start.lookup_steps=1", "warm_start.batch_size=4",
+        "algorithm.entropy_coef=0.01", "run.seeds=[3, 4]", "run.steps=3",
     ],
 }  # fmt: skip
 KILLS = 6
@@ -127,7 +127,8 @@ def test_a_finished_run_is_left_as_it_is(launcher: Launcher, preset: Path, tmp_p
 
 
 def test_another_recipe_is_refused_and_fresh_starts_it_anew(launcher: Launcher, preset: Path, tmp_path: Path):
-    cold = ["run.steps=1", "warm_start.steps=2", "warm_start.copy_steps=1", "warm_start.batch_size=2"]
+    short = {"steps": 2, "copy_steps": 1, "lookup_steps": 0, "batch_size": 2}
+    cold = ["run.steps=1", *(f"warm_start.{name}={value}" for name, value in short.items())]
     run = tmp_path / "run"
     launcher.start(arguments(preset, run, cold))
     assert launcher.wait() == 0, launcher.log.read_text()

@@ -20,9 +20,9 @@ from tests.e2e.conftest import REPOSITORY, environment
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SMALLEST = {
-    "warm_start.steps": 4, "warm_start.copy_steps": 2, "warm_start.batch_size": 4, "rollout.tasks_per_step": 2,
-    "rollout.group_size": 2, "run.steps": 3, "run.eval_every": 1, "run.eval_tasks": 3, "run.save_every": 2,
-    "run.trajectories_every": 2, "run.seeds": [0], "model.device": "cpu",
+    "warm_start.steps": 3, "warm_start.copy_steps": 2, "warm_start.lookup_steps": 1, "warm_start.batch_size": 4,
+    "rollout.tasks_per_step": 2, "rollout.group_size": 2, "run.steps": 3, "run.eval_every": 1, "run.eval_tasks": 3,
+    "run.save_every": 2, "run.trajectories_every": 2, "run.seeds": [0], "model.device": "cpu",
 }  # fmt: skip
 
 
