@@ -102,7 +102,7 @@ def _ruler_sentence(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:
 
 
 def _word_sentence(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:
-    """Known words in random order; needle words take part, except those of this turn."""
+    """Known words in random order; needle words take part, except the keys of this turn."""
     words = [word for word in (*NOISE, *KEYS, *VALUES) if word not in avoid]
     return lambda: _sentence(rng, rng.choices(words, k=rng.randint(3, 14)))
 
