@@ -30,7 +30,8 @@ SMALLEST = {
 def run(preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of a training that was killed once, resumed, and reported on."""
     out = tmp_path_factory.mktemp("runs") / "memagent-tiny"
-    data = {"data.train": preset.parent / "train.jsonl", "data.eval": preset.parent / "dev.jsonl"}
+    data = {f"data.{key}": preset.parent / f"{name}.jsonl" for key, name in (("train", "train"), ("eval", "dev"))}
+    data["model.path"] = preset.parent / "model"
     command = [sys.executable, "-m", "agentic.memagent.train", "--preset", "tiny", "--out", str(out)]
     command += [part for key, value in (SMALLEST | data).items() for part in ("--set", f"{key}={value}")]
     first = subprocess.Popen(command, cwd=REPOSITORY, env=environment())

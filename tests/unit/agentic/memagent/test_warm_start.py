@@ -22,8 +22,9 @@ SHORT = WarmStartSection(copy_steps=1, lookup_steps=1, steps=3, batch_size=2)
 
 
 @pytest.fixture(scope="module")
-def recipe() -> MemAgentRecipe:
-    return load_recipe("tiny")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> MemAgentRecipe:
+    start = tiny.build(tmp_path_factory.mktemp("start") / "model", SHORT.seed)
+    return load_recipe("tiny", [f"model.path={start}"])
 
 
 def batches(config: WarmStartSection, recipe: MemAgentRecipe, tokenizer: Any) -> list[Any]:
@@ -129,7 +130,7 @@ def test_a_finished_stage_is_left_alone(recipe, tmp_path):
 
 def test_the_stage_trains_the_start_model(recipe, tmp_path):
     after = contents(run(recipe, tmp_path))
-    before = contents(tiny.build(tmp_path / "start", SHORT.seed))
+    before = contents(Path(recipe.model.path))
     assert after["model.safetensors"] != before["model.safetensors"]
     assert after["tokenizer.json"] == before["tokenizer.json"]
 
