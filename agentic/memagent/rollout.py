@@ -22,16 +22,16 @@ from dataclasses import replace
 from typing import Any
 
 from agentic.memagent.chunks import split_chunks
-from agentic.memagent.config import MemAgentSection
+from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, final_template, update_template
 from core.chat import Ids, encode_text, special_ids
 from core.policy.base import Roles
 from core.rewards.math import boxed_reward
-from core.rollout.method import RolloutError, derive_seed
+from core.rollout.method import Method, MethodSpec, RolloutError, derive_seed
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 
-class MemAgent:
+class MemAgent(Method):
     """The method. Roles: `policy` writes the memory (turns `update`) and the answer (turn `final`)."""
 
     def __init__(self, config: MemAgentSection, tokenizer: Any):
@@ -115,3 +115,10 @@ class MemAgent:
     def text(self, completion: Completion) -> str:
         """What a completion says, for reward and display only: text never goes back to the policy."""
         return str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+
+
+def build(recipe: MemAgentRecipe, tokenizer: Any) -> MemAgent:
+    return MemAgent(recipe.memagent, tokenizer)
+
+
+SPEC = MethodSpec("memagent", MemAgentRecipe, PRESETS, build)

@@ -3,46 +3,11 @@
 #   bash agentic/memagent/run.sh                                  # preset tiny: two CPU cores, minutes, offline
 #   bash agentic/memagent/run.sh --set run.seeds=[0]              # one seed only
 #   bash agentic/memagent/run.sh --preset paper --set model.path=/models/Qwen2.5-7B-Instruct
-#   bash agentic/memagent/run.sh --dry-run                        # print the resolved recipe
+#   bash agentic/memagent/run.sh --preset seed --engine slime     # the same files on a cluster, in slime's container
+#   bash agentic/memagent/run.sh --dry-run                        # print the resolved recipe, or slime's command
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-bash scripts/setup.sh
-# OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their core.
-export OMP_WAIT_POLICY=passive TOKENIZERS_PARALLELISM=false
-python=.venv/bin/python
-
-preset=tiny out='' dry='' arguments=()
-while (($#)); do
-  case $1 in
-    --help | -h)
-      sed -n '2,6s/^# *//p' "$0"
-      "$python" -m agentic.memagent.train --help
-      exit
-      ;;
-    --preset=* | --out=*)
-      option=${1%%=*} value=${1#*=}
-      shift
-      set -- "$option" "$value" "$@"
-      continue
-      ;;
-    --preset | --out)
-      (($# > 1)) || { echo "error: $1 needs a value" >&2 && exit 2; }
-      if [[ $1 == --preset ]]; then preset=$2; else out=$2; fi
-      shift
-      ;;
-    --dry-run) dry=1 && arguments+=("$1") ;;
-    *) arguments+=("$1") ;;
-  esac
-  shift
-done
-out=${out:-runs/memagent-$(basename "$preset" .yaml)}
-train() { "$python" -m agentic.memagent.train --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"}; }
-
-if [[ $dry || $preset != tiny ]]; then
-  train
-  [[ $dry ]] || "$python" -m core.report "$out"
-  exit
-fi
+method=memagent
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/method.sh"
 
 # The start model with its tokenizer, then tasks in its tokens: RULER needles with one-token words, three distractors.
 data=runs/data/memagent-tiny

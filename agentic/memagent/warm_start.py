@@ -5,8 +5,6 @@ The demonstrations read well and keep badly (see demonstrations.py), so that wha
 
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -17,48 +15,24 @@ from agentic.memagent.config import MemAgentRecipe, WarmStartSection
 from agentic.memagent.demonstrations import Annotator, Demonstration, copying_drill, demonstration, lookup_drill
 from agentic.memagent.rollout import MemAgent
 from agentic.memagent.words import KEYS, VALUES
-from core.chat import Ids, encode_text, load_tokenizer
-from core.config import OptimizerSection
-from core.engine import weights
-from core.engine.trainer import Trainer
+from core.chat import encode_text, load_tokenizer
+from core.engine.warm_start import Example, supervised_start
 from core.hub import resolve
-from core.report.console import Progress
 from core.report.run_folder import StepLog
-
-Example = tuple[Ids, Ids]
 
 FULL_SECTION = 90
 """Words of the longest section, about a chunk of the `tiny` preset."""
 
 
-def warm_start(recipe: MemAgentRecipe, config: WarmStartSection, folder: Path, metrics: StepLog) -> Path:
-    """Train the start model of `recipe` into `folder`, unless it is there already. Returns `folder`.
-
-    The folder appears whole at the end: a process killed before starts this stage anew.
-    """
-    if folder.is_dir():
-        return folder
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    start = resolve(recipe.model.path)
-    tokenizer = load_tokenizer(start)
-    model = weights.load(start, recipe.model.dtype, recipe.model.device)
-    total = config.copy_steps + config.lookup_steps + config.steps
-    schedule = OptimizerSection(
-        lr=config.lr, warmup_steps=20, decay="linear", decay_steps=total, weight_decay=0.01, max_tokens_per_pack=1 << 20
-    )
-    trainer = Trainer(model, schedule)
-    metrics.rewind("warm_start", 0)
+def warm_start(recipe: MemAgentRecipe, folder: Path, metrics: StepLog) -> Path:
+    """The model that GRPO starts from: the recipe's own, or what its warm start makes of it in `folder`."""
+    config = recipe.warm_start
+    if config is None:
+        return resolve(recipe.model.path)
+    tokenizer = load_tokenizer(resolve(recipe.model.path))
     batches = _batches(config, MemAgent(recipe.memagent, tokenizer), tokenizer)
-    with Progress(total, label="warm start") as progress:
-        for step in range(1, total + 1):
-            began = time.perf_counter()
-            stats = trainer.supervised_step(next(batches))
-            metrics.append({"stage": "warm_start", "step": step, **stats, "seconds": time.perf_counter() - began})
-            progress.update(step, loss=stats["loss"])
-    weights.save(model, partial, like=start)
-    partial.rename(folder)
-    return folder
+    steps = config.copy_steps + config.lookup_steps + config.steps
+    return supervised_start(recipe, batches, steps, config.lr, folder, metrics)
 
 
 def _batches(config: WarmStartSection, method: MemAgent, tokenizer: Any) -> Iterator[list[Example]]:

@@ -106,7 +106,7 @@ class EmptyDocument(ChunkByChunk):
         self._split = {task.task_id: [()] for task in tasks}
 
 
-class WholeDocument:
+class WholeDocument(Reader):
     """The document in one prompt, no memory. Beyond the context its middle is cut, as in the official evaluation."""
 
     def __init__(self, config: MemAgentSection, tokenizer: Any, limit: int):

@@ -2,6 +2,7 @@
 
     python -m benchmarks.ruler.evaluate --run runs/memagent-tiny --lengths 7K 14K 28K 56K 112K 224K 448K
     python -m benchmarks.ruler.evaluate --model ID_OR_PATH --data hotpotqa --hotpotqa FILE --pool FILE
+    python -m benchmarks.ruler.evaluate --model ID_OR_PATH --serve sglang --serve-args="--tp 2"
 
 Arms are explained in arms.py. One result is saved per arm, length and seed; those that are there already are not run
 again, so a call that was killed goes on with the cell it was in. Departures from MemAgent's official evaluation (arXiv
@@ -13,7 +14,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +28,7 @@ from agentic.memagent.tiny import TAGS
 from benchmarks.ruler.cells import EvaluationError
 from benchmarks.ruler.eval_data import EvalData, file_data, parse_length, ruler_data
 from benchmarks.ruler.evaluation import Plan, evaluate
-from benchmarks.ruler.models import Models, ServerError
+from benchmarks.ruler.models import Models
 from benchmarks.ruler.published import DEPARTURES, published_rows
 from benchmarks.ruler.sample import Budget, Metric
 from benchmarks.ruler.tasks import OPTIONS, TASKS
@@ -33,6 +37,7 @@ from core.config import RecipeError
 from core.data.files import DataError
 from core.engine import checkpoint
 from core.hub import CheckpointError
+from core.policy.serving import Backend, ServerError, serve
 from core.report.build import write_report
 from core.report.console import print_summary
 from core.report.run_folder import RunFolder, RunFolderError
@@ -48,7 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         folder, plan, models = prepare(options)
-        asyncio.run(evaluate(plan, models, folder))
+        with _server(options, folder) as urls:
+            models.urls |= urls
+            asyncio.run(evaluate(plan, models, folder))
         summary = _report(folder)
     except (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -62,6 +69,8 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
     """Options into what is to be done, checked as far as can be without running anything."""
     if (options.run is None) == (options.model is None):
         raise EvaluationError("give either --model ID_OR_PATH or --run RUN_DIR")
+    if options.serve is not None and options.policy_url is not None:
+        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
     if options.run is not None:
         folder, recipe, named = _from_run(options)
         main_model = next(iter(named.values()))["trained"]
@@ -101,6 +110,19 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
     return folder, plan, models
 
 
+@contextmanager
+def _server(options: argparse.Namespace, folder: RunFolder) -> Iterator[dict[str, str]]:
+    """Model -> URL of the server that runs meanwhile; nothing without --serve."""
+    if options.serve is None:
+        yield {}
+        return
+    log = folder.path / "evaluate-server.log"
+    print(f"starting a server for {options.model} (see {log})")
+    args, python = shlex.split(options.serve_args), options.serve_python
+    with serve(options.serve, options.model, log=log, args=args, python=python) as url:
+        yield {options.model: url}
+
+
 def _report(folder: RunFolder) -> dict[str, Any]:
     try:
         return write_report(folder)
@@ -121,7 +143,7 @@ def uncapped(recipe: MemAgentRecipe) -> MemAgentRecipe:
 
 def _from_run(options: argparse.Namespace) -> tuple[RunFolder, MemAgentRecipe, ModelsOfSeed]:
     """Each seed's newest checkpoint, and the model that they all started from."""
-    for name in ("baseline", "preset", "policy_url", "out"):
+    for name in ("baseline", "preset", "policy_url", "serve", "out"):
         if getattr(options, name) is not None:
             raise EvaluationError(
                 f"--{name.replace('_', '-')} goes with --model; --run brings recipe, models and folder"
@@ -193,6 +215,13 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--model", metavar="ID_OR_PATH", help="a model by folder or hub id")
     models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from: the arm `untrained`")
     models.add_argument("--policy-url", metavar="URL", help="a server that holds --model (SGLang, or our own)")
+    models.add_argument("--serve", choices=get_args(Backend), help="start a server for --model, and stop it at the end")
+    models.add_argument(
+        "--serve-args", default="", metavar="ARGS", help='for that server, such as --serve-args="--tp 2"'
+    )
+    models.add_argument(
+        "--serve-python", default=sys.executable, metavar="PYTHON", help="of the environment that has SGLang"
+    )
     models.add_argument("--preset", help="how MemAgent reads (default: tiny for its own models, else paper)")
     models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     models.add_argument("--context", type=_positive, metavar="TOKENS", help="the models' context, if not config.json's")

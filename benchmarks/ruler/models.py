@@ -16,14 +16,11 @@ from core.engine.model import CausalLM
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.policy.base import Policy
+from core.policy.serving import ServerError
 from core.policy.sglang import SGLangPolicy
 
 KEPT = 2
 """Models held in memory at once: the trained and the untrained one."""
-
-
-class ServerError(RuntimeError):
-    """A policy URL that does not answer."""
 
 
 class Models:

@@ -3,6 +3,7 @@
 Every unit partitions the rows; every part has the same weight, shared evenly by its trained tokens:
 
 - rollout: all rows of a rollout are one part. slime 0.3 (`rollout_mask_sums` and `global_batch_size`).
+- rollout_turn: each row is a part, and the rows of a rollout share that rollout's weight. AgentFlow's paper (eq. 5).
 - turn: each row is a part, so a rollout with more rows weighs more. slime 0.2.2 and the slime-agentic seed.
 - token: the batch is one part. DAPO; slime's `--calculate-per-token-loss`.
 
@@ -17,7 +18,7 @@ from typing import Literal, get_args
 
 from core.types import Row
 
-LossUnit = Literal["rollout", "turn", "token"]
+LossUnit = Literal["rollout", "rollout_turn", "turn", "token"]
 LOSS_UNITS: tuple[str, ...] = get_args(LossUnit)
 
 
@@ -29,21 +30,23 @@ def row_scales(rows: Sequence[Row], unit: LossUnit) -> list[float]:
     Raises:
         ValueError: `unit` is unknown.
     """
-    parts = _parts(rows, unit)
-    tokens: Counter[int] = Counter()
-    for part, row in zip(parts, rows, strict=True):
-        tokens[part] += row.trained_tokens
-    counted = sum(count > 0 for count in tokens.values())
-    return [1 / (tokens[part] * counted) if row.trained_tokens else 0.0 for part, row in zip(parts, rows, strict=True)]
+    if unit not in LOSS_UNITS:
+        raise ValueError(f"unknown loss unit {unit!r}; known: {', '.join(LOSS_UNITS)}")
+    trained = [row for row in rows if row.trained_tokens]
+    tokens, turns = Counter[int](), Counter[int]()
+    for row in trained:
+        tokens[row.rollout_id] += row.trained_tokens
+        turns[row.rollout_id] += 1
 
+    def scale(row: Row) -> float:
+        match unit:
+            case "rollout":
+                return 1 / (len(turns) * tokens[row.rollout_id])
+            case "rollout_turn":
+                return 1 / (len(turns) * turns[row.rollout_id] * row.trained_tokens)
+            case "turn":
+                return 1 / (len(trained) * row.trained_tokens)
+            case "token":
+                return 1 / tokens.total()
 
-def _parts(rows: Sequence[Row], unit: LossUnit) -> list[int]:
-    match unit:
-        case "rollout":
-            return [row.rollout_id for row in rows]
-        case "turn":
-            return list(range(len(rows)))
-        case "token":
-            return [0] * len(rows)
-        case _:
-            raise ValueError(f"unknown loss unit {unit!r}; known: {', '.join(LOSS_UNITS)}")
+    return [scale(row) if row.trained_tokens else 0.0 for row in rows]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
+from core.config import Recipe
 from core.policy.base import Roles
 from core.types import Sampling, Task, Trajectory
 
@@ -19,6 +23,21 @@ class Method(Protocol):
             RolloutError: this rollout cannot be had; it is counted under its kind and left out of the baseline.
         """
         ...
+
+    async def close(self) -> None:
+        """Release what the method holds beyond memory, such as processes and connections."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """What the engines, the launcher and slime's hooks know of a method folder."""
+
+    name: str
+    recipe: type[Recipe]
+    presets: Path
+    build: Callable[[Any, Any], Method]
+    """(recipe, tokenizer) -> Method. A plain function: worker processes import it by name."""
 
 
 class RolloutError(RuntimeError):

@@ -51,6 +51,14 @@ def test_each_part_weighs_the_same(batch: list[Row]) -> None:
         [1 / max(len(trained_rollouts), 1)] * len(trained_rollouts)
     )
 
+    within: defaultdict[int, set[float]] = defaultdict(set)
+    for row, weight in zip(batch, weights(batch, "rollout_turn"), strict=True):
+        if weight:
+            within[row.rollout_id].add(round(weight, 12))
+            per_rollout[row.rollout_id] -= weight
+    assert all(len(weights_of_turns) == 1 for weights_of_turns in within.values())
+    assert list(per_rollout.values()) == pytest.approx([0.0] * len(per_rollout))
+
     trained_rows = [w for w in weights(batch, "turn") if w]
     assert trained_rows == pytest.approx([1 / max(len(trained_rows), 1)] * len(trained_rows))
 
@@ -76,10 +84,11 @@ def test_cutting_a_rollout_into_more_rows_keeps_the_scale_of_its_tokens(batch: l
 def test_numbers_by_hand() -> None:
     batch = [make_row(0, [1, 1]), make_row(0, [1, 0, 1]), make_row(1, [1]), make_row(2, [0])]
     assert row_scales(batch, "rollout") == [1 / 8, 1 / 8, 1 / 2, 0]
+    assert row_scales(batch, "rollout_turn") == [1 / 8, 1 / 8, 1 / 2, 0]
     assert row_scales(batch, "turn") == [1 / 6, 1 / 6, 1 / 3, 0]
     assert row_scales(batch, "token") == [1 / 5, 1 / 5, 1 / 5, 0]
 
 
 def test_unknown_unit_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="known: rollout, turn, token"):
+    with pytest.raises(ValueError, match="known: rollout, rollout_turn, turn, token"):
         row_scales([], "sample")  # type: ignore[arg-type]

@@ -93,7 +93,7 @@ class KilledLog(StepLog):
 
 def run(recipe: MemAgentRecipe, root: Path, log: type[StepLog] = StepLog, config: WarmStartSection = SHORT) -> Path:
     metrics = log(root / "metrics.jsonl")
-    return warm_start(recipe, config, root / "warm_start", metrics)
+    return warm_start(recipe.model_copy(update={"warm_start": config}), root / "warm_start", metrics)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from benchmarks.ruler.arms import cut_middle, make_reader
 from benchmarks.ruler.cells import EvaluationError
 from benchmarks.ruler.eval_data import EvalData, file_data, parse_length, ruler_data
 from benchmarks.ruler.evaluation import Plan, evaluate
-from benchmarks.ruler.models import Models, ServerError, check_server
+from benchmarks.ruler.models import Models, check_server
 from benchmarks.ruler.published import DEPARTURES, published_rows
 from core.chat import encode_text
 from core.data import DataError, write_jsonl
@@ -26,6 +26,7 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
 from core.policy.base import PolicyError
+from core.policy.serving import ServerError
 from core.report.build import write_report
 from core.report.evaluation import EvalResult
 from core.report.run_folder import RunFolder

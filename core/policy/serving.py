@@ -1,0 +1,140 @@
+"""A model server as a child process: started on a free port, awaited, and stopped whatever becomes of its starter.
+
+    with serve("sglang", "Qwen/Qwen2.5-7B-Instruct", log=Path("server.log"), args=["--tp", "2"]) as url: ...
+
+Between the two stands a keeper, which is this file run as a script. It leads a process group of its own and ends all
+of it when its standard input closes: that happens when `serve` is left, and also when the starter is killed.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+Backend = Literal["sglang", "embedded"]
+
+STOP_S = 15.0
+"""What a server has to end by itself before it is killed."""
+TAIL_LINES = 20
+
+
+class ServerError(RuntimeError):
+    """A server that does not answer; the message says where and what to do."""
+
+
+@contextmanager
+def serve(
+    backend: Backend,
+    model: str,
+    *,
+    log: Path,
+    args: Sequence[str] = (),
+    python: str = sys.executable,
+    host: str = "127.0.0.1",
+    start_s: float = 1800.0,
+) -> Iterator[str]:
+    """The URL of a server that holds `model` (folder or hub id) and answers `/health`; it is gone afterwards.
+
+    `args` go to the server as they are; `python` is the interpreter that has it; `log` gets what it prints. Entering
+    blocks until the server is ready, for at most `start_s` seconds (a hub id is downloaded first).
+
+    Raises:
+        ServerError: the server ended, or was not ready in time; the message ends with the last lines of its log.
+    """
+    port = _free_port(host)
+    url = f"http://{host}:{port}"
+    command = server_command(backend, model, host=host, port=port, args=args, python=python)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        keeper = subprocess.Popen(
+            [sys.executable, "-P", __file__, *command],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    assert keeper.stdin is not None
+    try:
+        _wait_until_healthy(url, keeper, start_s, log)
+        yield url
+    finally:
+        keeper.stdin.close()
+        keeper.wait()
+
+
+def server_command(
+    backend: Backend, model: str, *, host: str, port: int, args: Sequence[str] = (), python: str = sys.executable
+) -> list[str]:
+    """The command line of a server; `args` come last, so that they overrule."""
+    program = {
+        "sglang": ["-m", "sglang.launch_server", "--model-path", model],
+        "embedded": ["-m", "core.engine.server", "--model", model],
+    }[backend]
+    return [python, *program, "--host", host, "--port", str(port), *args]
+
+
+def _free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _wait_until_healthy(url: str, keeper: subprocess.Popen[bytes], start_s: float, log: Path) -> None:
+    deadline = time.monotonic() + start_s
+    while not _healthy(url):
+        if keeper.poll() is not None:
+            raise ServerError(f"the server ended before it was ready. {_tail(log)}")
+        if time.monotonic() > deadline:
+            raise ServerError(f"the server was not ready after {start_s:g} s. {_tail(log)}")
+        time.sleep(0.2)
+
+
+def _healthy(url: str) -> bool:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would look on its own machine
+    try:
+        with direct.open(f"{url}/health", timeout=10.0) as response:
+            return bool(response.status == 200)
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+    hint = ""
+    if any("No module named" in line and "sglang" in line for line in lines):
+        hint = "\nThis Python has no SGLang: name one that has, or serve with the embedded engine."
+    return "\n  ".join([f"The last lines of {log}:", *lines]) + hint
+
+
+def keep(command: Sequence[str]) -> None:
+    """Run `command`; when it ends or standard input closes, end this process group, this process included."""
+    signal.signal(signal.SIGTERM, lambda *_: None)  # the signal of `_stop_group` is for the others
+    try:
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        sys.exit(f"{command[0]}: {error}")
+    threading.Thread(target=_stop_group_at_end_of_input, daemon=True).start()
+    print(f"the server ended with status {server.wait()}", flush=True)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _stop_group_at_end_of_input() -> None:
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(STOP_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    keep(sys.argv[1:])

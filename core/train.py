@@ -1,0 +1,134 @@
+"""Train a method on the embedded engine: the command line that every method's train.py offers.
+
+A run that was interrupted goes on where its newest checkpoint is when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+
+from core.chat import load_tokenizer
+from core.config import Recipe, RecipeError, load
+from core.data.files import DataError
+from core.data.tasks import read_tasks
+from core.engine.loop import GRPOLoop, TrainingError
+from core.engine.roles import open_roles
+from core.hub import CheckpointError, resolve
+from core.report.run_folder import RunFolder, RunFolderError, StepLog
+from core.report.trackers import open_trackers
+from core.rollout.method import MethodSpec
+
+WarmStart = Callable[[Any, Path, StepLog], Path]
+"""(recipe, folder to write, its log) -> the model that GRPO starts from; left alone when the folder is there."""
+
+
+def main(spec: MethodSpec, warm_start: WarmStart | None = None, arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=f"Train {spec.name} on the embedded engine.")
+    parser.add_argument("--preset", default="tiny", help=f"a name in {spec.presets.name}/ of the method, or a file")
+    parser.add_argument("--out", type=Path, help=f"run folder; default runs/{spec.name}-PRESET")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--fresh", action="store_true", help="delete an earlier run in that folder first")
+    parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
+    options = parser.parse_args(arguments)
+    try:
+        recipe = load(spec.recipe, spec.presets, options.preset, options.overrides)
+        if options.dry_run:
+            print(yaml.safe_dump(recipe.dump(), sort_keys=False), end="")
+            return 0
+        out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
+        folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh)
+        with folder.locked():
+            train(spec, recipe, folder, warm_start)
+    except BrokenProcessPool:
+        print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
+        return 1
+    except (RecipeError, RunFolderError, CheckpointError, DataError, TrainingError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder, warm_start: WarmStart | None = None) -> list[Path]:
+    """All seeds of the recipe, `run.parallel_seeds` at a time; returns their last checkpoints."""
+    _set_threads(recipe)
+    if warm_start is None:
+        start = resolve(recipe.model.path)
+    else:
+        start = warm_start(recipe, folder.path / "warm_start", folder.metrics(recipe.run.seeds[0]))
+    seeds, parallel = recipe.run.seeds, min(recipe.run.parallel_seeds, len(recipe.run.seeds))
+    if parallel == 1:
+        return [asyncio.run(_train_seed(spec, recipe, folder, seed, start)) for seed in seeds]
+    with ProcessPoolExecutor(parallel, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
+        return list(pool.map(partial(_train_in_worker, spec, recipe, folder.path, start), seeds))
+
+
+def _train_in_worker(spec: MethodSpec, recipe: Recipe, folder: Path, start: Path, seed: int) -> Path:
+    _set_threads(recipe)
+    plain = Console(force_terminal=False)  # bars of several processes would overwrite each other
+    return asyncio.run(_train_seed(spec, recipe, RunFolder(folder), seed, start, plain))
+
+
+def _end_with_parent() -> None:
+    """A worker must not outlive a parent that was killed: the run that resumes would meet it in the same files."""
+
+    def watch() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _set_threads(recipe: Recipe) -> None:
+    if recipe.engine.threads:
+        torch.set_num_threads(recipe.engine.threads)
+
+
+async def _train_seed(
+    spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, console: Console | None = None
+) -> Path:
+    tokenizer = load_tokenizer(start)
+    trackers = open_trackers(
+        recipe.run.trackers,
+        folder.seed_path(seed),
+        run_name=f"{folder.path.name}-seed-{seed}",
+        project=spec.name,
+        config=recipe.dump(),
+        wandb_mode=recipe.run.tracker_mode,
+    )
+    method = spec.build(recipe, tokenizer)
+    try:
+        async with open_roles(recipe, tokenizer) as roles:
+            loop = GRPOLoop(
+                recipe,
+                method,
+                tokenizer,
+                read_tasks(recipe.data.train),
+                read_tasks(recipe.data.eval) if recipe.data.eval else [],
+                folder,
+                seed,
+                start,
+                roles=roles,
+                trackers=trackers,
+                console=console,
+            )
+            return await loop.run()
+    finally:
+        await method.close()
+        trackers.close()

@@ -1,0 +1,45 @@
+# What every agentic/<method>/run.sh shares: it sets `method` and sources this. Reads the options, and ends here with
+# --help, --dry-run, --engine slime or a preset other than tiny; for tiny it leaves `python`, `out` and the function `train`.
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+bash scripts/setup.sh
+# OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their core.
+export OMP_WAIT_POLICY=passive TOKENIZERS_PARALLELISM=false
+python=.venv/bin/python
+
+preset=tiny out='' dry='' engine=embedded arguments=()
+while (($#)); do
+  case $1 in
+    --help | -h)
+      sed -n '2,/^set /s/^# *//p' "agentic/$method/run.sh"
+      "$python" -m "agentic.$method.train" --help
+      exit
+      ;;
+    --preset=* | --out=* | --engine=*)
+      option=${1%%=*} value=${1#*=}
+      shift
+      set -- "$option" "$value" "$@"
+      continue
+      ;;
+    --preset | --out | --engine)
+      (($# > 1)) || { echo "error: $1 needs a value" >&2 && exit 2; }
+      case $1 in --preset) preset=$2 ;; --out) out=$2 ;; *) engine=$2 ;; esac
+      shift
+      ;;
+    --dry-run) dry=1 && arguments+=("$1") ;;
+    *) arguments+=("$1") ;;
+  esac
+  shift
+done
+out=${out:-runs/$method-$(basename "$preset" .yaml)}
+case $engine in
+  embedded) train() { "$python" -m "agentic.$method.train" --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"}; } ;;
+  slime) exec "$python" -m core.slime.launch "$method" --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"} ;;
+  *) echo "error: --engine is embedded or slime, not $engine" >&2 && exit 2 ;;
+esac
+
+# Presets other than tiny bring their own data and are evaluated by evaluate.sh.
+if [[ $dry || $preset != tiny ]]; then
+  train
+  [[ $dry ]] || "$python" -m core.report "$out"
+  exit
+fi

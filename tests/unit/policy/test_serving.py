@@ -1,0 +1,151 @@
+"""Servers as children: ready when entered, gone when left, and gone when the starter is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from core.policy import serving
+from core.policy.serving import ServerError, serve, server_command
+
+# A server with a child of its own, as SGLang has them. It takes half a second to become healthy.
+FAKE = """
+import http.server, os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("pids", os.getpid(), child.pid, flush=True)
+born = time.time()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if time.time() > born + 0.5 else 503)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> str:
+    """An `interpreter` that is the fake server, whatever module it is told to run."""
+    path = tmp_path / "python"
+    path.write_text(f"#!{sys.executable}\n{FAKE}")
+    path.chmod(0o755)
+    return str(path)
+
+
+def pids(log: Path) -> list[int]:
+    line = next(line for line in log.read_text().splitlines() if line.startswith("pids"))
+    return [int(pid) for pid in line.split()[1:]]
+
+
+def ended(pid: int) -> bool:
+    """Gone, or dead and only not yet reaped by whoever has inherited it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def wait_until_ended(processes: list[int], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not all(map(ended, processes)):
+        assert time.monotonic() < deadline, f"still there: {[pid for pid in processes if not ended(pid)]}"
+        time.sleep(0.05)
+
+
+def test_commands_are_those_of_the_two_servers():
+    command = server_command(
+        "sglang", "Org/Model", host="0.0.0.0", port=30000, args=["--tp", "2"], python="/env/python"
+    )
+    module = ["/env/python", "-m", "sglang.launch_server"]
+    assert command == [*module, "--model-path", "Org/Model", "--host", "0.0.0.0", "--port", "30000", "--tp", "2"]
+    command = server_command("embedded", "folder", host="127.0.0.1", port=1)
+    assert command == f"{sys.executable} -m core.engine.server --model folder --host 127.0.0.1 --port 1".split()
+
+
+def test_a_server_is_healthy_when_entered_and_gone_with_its_children_when_left(fake, tmp_path):
+    log = tmp_path / "logs" / "server.log"
+    with serve("sglang", "m", log=log, python=fake) as url:
+        with urllib.request.urlopen(f"{url}/health") as response:
+            assert response.status == 200
+        processes = pids(log)
+        assert not any(map(ended, processes))
+    wait_until_ended(processes)
+
+
+def test_a_server_ends_when_its_user_fails(fake, tmp_path):
+    with pytest.raises(ZeroDivisionError), serve("sglang", "m", log=tmp_path / "log", python=fake):
+        1 / 0  # noqa: B018
+    wait_until_ended(pids(tmp_path / "log"))
+
+
+def test_a_server_that_ignores_the_request_to_stop_is_killed(fake, tmp_path, monkeypatch):
+    deaf = FAKE.replace("import http.server", "import signal; signal.signal(15, signal.SIG_IGN)\nimport http.server")
+    Path(fake).write_text(f"#!{sys.executable}\n{deaf}")
+    keeper = tmp_path / "keeper.py"
+    keeper.write_text(Path(serving.__file__).read_text().replace("STOP_S = 15.0", "STOP_S = 0.3"))
+    monkeypatch.setattr(serving, "__file__", str(keeper))
+    with serve("sglang", "m", log=tmp_path / "log", python=fake):
+        processes = pids(tmp_path / "log")
+    wait_until_ended(processes)
+
+
+def test_a_server_ends_with_a_starter_that_is_killed(fake, tmp_path):
+    log = tmp_path / "log"
+    starter = f"""
+import time
+from pathlib import Path
+from core.policy.serving import serve
+with serve("sglang", "m", log=Path({str(log)!r}), python={fake!r}):
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+    root = str(Path(serving.__file__).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-c", starter], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root}
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    wait_until_ended(pids(log))
+
+
+def test_a_server_that_dies_at_the_start_is_told_with_the_end_of_its_log(tmp_path):
+    with pytest.raises(ServerError) as raised, serve("embedded", str(tmp_path / "absent"), log=tmp_path / "log"):
+        pass
+    assert "ended before it was ready" in str(raised.value)
+    assert f"{tmp_path / 'absent'}: no such folder" in str(raised.value)
+    assert str(tmp_path / "log") in str(raised.value)
+
+
+@pytest.mark.skipif(find_spec("sglang") is not None, reason="this Python has SGLang")
+def test_a_python_without_sglang_is_told_with_the_fix(tmp_path):
+    with pytest.raises(ServerError, match="This Python has no SGLang"), serve("sglang", "m", log=tmp_path / "log"):
+        pass
+
+
+def test_a_python_that_does_not_exist_is_named(tmp_path):
+    with (
+        pytest.raises(ServerError, match=r"/no/python: .*No such file"),
+        serve("sglang", "m", log=tmp_path / "log", python="/no/python"),
+    ):
+        pass
+
+
+def test_a_server_that_never_becomes_ready_is_given_up_and_stopped(fake, tmp_path):
+    with (
+        pytest.raises(ServerError, match=r"not ready after 0\.2 s"),
+        serve("sglang", "m", log=tmp_path / "log", python=fake, start_s=0.2),
+    ):
+        pass
+    # It may have been stopped before it came to print its process ids.
+    if "pids" in (tmp_path / "log").read_text():
+        wait_until_ended(pids(tmp_path / "log"))
