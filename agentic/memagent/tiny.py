@@ -1,10 +1,8 @@
-"""The `tiny` preset's policy: a byte-level BPE tokenizer trained on its own word lists, and a small Qwen2 to match.
+"""The `tiny` preset's start model and its words.
 
     python -m agentic.memagent.tiny --out FOLDER     # writes FOLDER/model, FOLDER/keys.txt, FOLDER/values.txt
 
-`build` writes a Hugging Face folder that `AutoTokenizer` and any Qwen2 loader read. The tokenizer is trained inside
-`Qwen2Tokenizer` because `AutoTokenizer` puts that class's pre-tokenizer in place of any other. The paper's prompt tags
-are special tokens: one id each, and never produced by document text that is encoded with `split_special_tokens=True`.
+The paper's prompt tags are special tokens of its tokenizer, which a document's text can never forge.
 """
 
 from __future__ import annotations
@@ -12,13 +10,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import torch
-from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import PreTrainedTokenizerBase
 
 from agentic.memagent.prompts import EMPTY_MEMORY
 from agentic.memagent.words import KEYS, NOISE, VALUES
+from core import tiny
 
 TAGS = tuple(f"<{slash}{name}>" for name in ("problem", "section", "memory") for slash in ("", "/"))
 QUESTION = "What is the special magic word for {key} mentioned in the provided text?"
@@ -32,83 +29,14 @@ RULER_NOISE = (
 )
 ANSWER = "\\boxed{{ {value}}}"
 
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
 
 def build(folder: Path, seed: int) -> Path:
-    """Write tokenizer and untrained weights, which depend on `seed` alone, to `folder`."""
-    tokenizer = train_tokenizer()
-    tokenizer.save_pretrained(folder)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(model_config(tokenizer))
-        _prewire(model)
-    model.save_pretrained(folder)
-    return folder
+    """Write the start model, which depends on `seed` alone, to `folder`."""
+    return tiny.build(folder, train_tokenizer(), seed)
 
 
 def train_tokenizer(vocab_size: int = 1280) -> PreTrainedTokenizerBase:
-    """Train the BPE; every key and value with its leading space becomes one token.
-
-    Raises:
-        ValueError: `vocab_size` leaves a word in pieces.
-    """
-    base = Qwen2Tokenizer(
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens=["<|im_start|>", *TAGS],
-        chat_template=CHAT_TEMPLATE,
-    )
-    tokenizer = base.train_new_from_iterator(_corpus(), vocab_size=vocab_size, show_progress=False)
-    split = [word for word in (*KEYS, *VALUES) if len(tokenizer.encode(f" {word}")) != 1]
-    if split:
-        raise ValueError(f"vocab_size={vocab_size} leaves {len(split)} words in pieces, such as {split[0]!r}: raise it")
-    return tokenizer
-
-
-def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
-    """About 0.7M parameters. `initializer_range` is 1/sqrt(width), not 0.02: so small a model learns faster from it."""
-    return Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=352,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        initializer_range=0.05,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-
-
-@torch.no_grad()
-def _prewire(model: Any, strength: float = 6.0) -> None:
-    """Start from the attention patterns that small transformers find late, so that copying takes seconds to learn.
-
-    Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding); in the layers
-    after it the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828).
-    Everything stays trainable.
-    """
-    config = model.config
-    heads, groups = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
-    width = config.hidden_size // heads
-    torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.2)
-    first, *later = (layer.self_attn for layer in model.model.layers)
-    frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(0, width, 2) / width)
-    first.k_proj.bias.view(-1, 2, width // 2)[:, 0] = strength
-    for head, back in enumerate((1, 4, 2, 3)):
-        turned = torch.stack((torch.cos(back * frequencies), -torch.sin(back * frequencies)))
-        first.q_proj.bias.view(heads, 2, -1)[head] = strength * turned
-    for attention in later:
-        torch.nn.init.orthogonal_(attention.v_proj.weight)
-        values = attention.v_proj.weight.view(-1, 1, width, config.hidden_size).expand(-1, groups, -1, -1)
-        attention.o_proj.weight.copy_(values.reshape(-1, config.hidden_size).T)
+    return tiny.train_tokenizer(_corpus(), words=(*KEYS, *VALUES), tags=TAGS, vocab_size=vocab_size)
 
 
 def _corpus() -> Iterator[str]:

@@ -1,0 +1,95 @@
+"""Small start models for `tiny` presets: a byte-level BPE tokenizer over a method's own words, and a Qwen2 to match.
+
+`build` writes a Hugging Face folder that `AutoTokenizer` and any Qwen2 loader read. The tokenizer is trained inside
+`Qwen2Tokenizer` because `AutoTokenizer` puts that class's pre-tokenizer in place of any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def build(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> Path:
+    """Write the tokenizer and untrained weights, which depend on vocabulary size and `seed` alone, to `folder`."""
+    tokenizer.save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(model_config(tokenizer))
+        _prewire(model)
+    model.save_pretrained(folder)
+    return folder
+
+
+def train_tokenizer(
+    corpus: Iterable[str], *, words: Sequence[str], tags: Sequence[str], vocab_size: int
+) -> PreTrainedTokenizerBase:
+    """Train the BPE on `corpus`; every word with its leading space becomes one token.
+
+    `tags` are special tokens: one id each, and never produced by text that is encoded with `split_special_tokens=True`.
+
+    Raises:
+        ValueError: `vocab_size` leaves a word in pieces.
+    """
+    base = Qwen2Tokenizer(
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=["<|im_start|>", *tags],
+        chat_template=CHAT_TEMPLATE,
+    )
+    tokenizer = base.train_new_from_iterator(corpus, vocab_size=vocab_size, show_progress=False)
+    split = [word for word in words if len(tokenizer.encode(f" {word}")) != 1]
+    if split:
+        raise ValueError(f"vocab_size={vocab_size} leaves {len(split)} words in pieces, such as {split[0]!r}: raise it")
+    return tokenizer
+
+
+def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
+    """About 0.7M parameters. `initializer_range` is 1/sqrt(width), not 0.02: so small a model learns faster from it."""
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=352,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        initializer_range=0.05,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+@torch.no_grad()
+def _prewire(model: Any, strength: float = 6.0) -> None:
+    """Start from the attention patterns that small transformers find late, so that copying takes seconds to learn.
+
+    Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding); in the layers
+    after it the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828).
+    Everything stays trainable.
+    """
+    config = model.config
+    heads, groups = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
+    width = config.hidden_size // heads
+    torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.2)
+    first, *later = (layer.self_attn for layer in model.model.layers)
+    frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(0, width, 2) / width)
+    first.k_proj.bias.view(-1, 2, width // 2)[:, 0] = strength
+    for head, back in enumerate((1, 4, 2, 3)):
+        turned = torch.stack((torch.cos(back * frequencies), -torch.sin(back * frequencies)))
+        first.q_proj.bias.view(heads, 2, -1)[head] = strength * turned
+    for attention in later:
+        torch.nn.init.orthogonal_(attention.v_proj.weight)
+        values = attention.v_proj.weight.view(-1, 1, width, config.hidden_size).expand(-1, groups, -1, -1)
+        attention.o_proj.weight.copy_(values.reshape(-1, config.hidden_size).T)
