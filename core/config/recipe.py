@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from core.algorithms.aggregate import LossUnit
 from core.algorithms.grpo import GRPOConfig
 from core.config.section import Section
+from core.config.slime import SlimeSection
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -84,6 +85,8 @@ class OptimizerSection(Section):
     max_tokens_per_pack: PositiveInt = 16384
     bf16_autocast: bool = True
     """On CUDA only."""
+    recompute: bool = False
+    """Keep only each layer's input for the backward pass: much less memory, a third more time."""
 
     @model_validator(mode="after")
     def _decay_has_an_end(self) -> OptimizerSection:
@@ -141,6 +144,8 @@ class Recipe(Section):
     roles: Mapping[str, str] = {}
     """Further roles: name -> `http://host:port` of a server that speaks SGLang's wire, `model:FOLDER_OR_HUB_ID` for a
     frozen model in this process, or `python:package.module.function`. `policy` is always the model being trained."""
+    slime: SlimeSection | None = None
+    """The cluster, for `--engine slime`."""
 
     @model_validator(mode="after")
     def _evaluation_has_tasks(self) -> Recipe:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 
@@ -183,6 +184,8 @@ class CausalLM(nn.Module):
         if config.tie_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.inv_freq = torch.tensor(config.inv_freq)
+        self.recompute = False
+        """Keep no activations inside layers for the backward pass, but compute them again there."""
 
     @property
     def device(self) -> torch.device:
@@ -205,7 +208,11 @@ class CausalLM(nn.Module):
         rotation = (angles_TD.cos() * scale).to(x_TC.dtype), (angles_TD.sin() * scale).to(x_TC.dtype)
         last = len(self.model.layers) - 1
         for number, layer in enumerate(self.model.layers):
-            x_TC = layer(x_TC, rotation, attend, keep_R if number == last else None)
+            keep = keep_R if number == last else None
+            if self.recompute and torch.is_grad_enabled():
+                x_TC = checkpoint(layer, x_TC, rotation, attend, keep, use_reentrant=False)
+            else:
+                x_TC = layer(x_TC, rotation, attend, keep)
         return self.model.norm(x_TC)
 
     def logits(self, hidden_TC: Tensor) -> Tensor:

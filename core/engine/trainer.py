@@ -62,6 +62,7 @@ class Trainer:
         )
         self.steps = 0
         self.reference = copy.deepcopy(model).requires_grad_(False) if self.grpo.kl_coef else None
+        model.recompute = optimizer.recompute
 
     def grpo_step(self, rows: Sequence[Row]) -> dict[str, float]:
         """One rollout batch: `steps_per_batch` optimizer steps over parts of it, rollouts kept whole.

@@ -64,7 +64,7 @@ def test_groups_become_trees():
 
 def test_tree_gradients_equal_those_of_separate_rows(qwen2):
     rows = make_rows(3)
-    model = weights.load(qwen2)
+    model = weights.load(qwen2, device="cpu")
     whole = gradients(model, rows, max_tokens=4096)
     single = gradients(model, rows, max_tokens=1)
     for name, gradient in whole.items():
@@ -96,7 +96,7 @@ def test_what_predicts_nothing_is_left_out_and_a_branch_may_be_empty():
 def test_packed_tokens_have_the_hidden_states_of_their_own_rows(qwen2, seed, budget):
     """And asking for the predicting positions alone gives what a whole forward has there."""
     rows = make_rows(seed, groups=3, members=4)
-    model = weights.load(qwen2)
+    model = weights.load(qwen2, device="cpu")
     with torch.no_grad():
         for pack in pack_rows(rows, budget, torch.device("cpu")):
             kept = model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)

@@ -34,7 +34,7 @@ def make_rows(seed: int = 0, rollouts: int = 6, logprob: float = -4.5) -> list[R
 
 
 def optimizer(**options) -> OptimizerSection:
-    return OptimizerSection(**{"lr": 1e-3, "weight_decay": 0.0, **options})
+    return OptimizerSection(**{"lr": 1e-3, "weight_decay": 0.0, "bf16_autocast": False, **options})
 
 
 def snapshot(model: CausalLM) -> dict[str, torch.Tensor]:
@@ -57,10 +57,11 @@ class Forwards:
         self.tokens += len(arguments[0])
 
 
-def gradients(folder, rows, *, max_tokens: int, **options) -> dict[str, torch.Tensor]:
+def gradients(folder, rows, *, max_tokens: int, recompute: bool = False, **options) -> dict[str, torch.Tensor]:
     """The gradient of one step, as AdamW gets it."""
     model = weights.load(folder)
-    trainer = Trainer(model, optimizer(lr=0.0, clip_grad=1e9, max_tokens_per_pack=max_tokens), **options)
+    section = optimizer(lr=0.0, clip_grad=1e9, max_tokens_per_pack=max_tokens, recompute=recompute)
+    trainer = Trainer(model, section, **options)
     seen: dict[str, torch.Tensor] = {}
     trainer.optimizer.register_step_pre_hook(
         lambda *_: seen.update({name: p.grad.clone() for name, p in model.named_parameters()})
@@ -78,6 +79,13 @@ def test_gradient_accumulation_is_one_big_batch(qwen2, loss_unit):
         cut = gradients(qwen2, rows, max_tokens=max_tokens, grpo=grpo, loss_unit=loss_unit)
         for name, gradient in whole.items():
             torch.testing.assert_close(cut[name], gradient, atol=1e-6, rtol=1e-4)
+
+
+def test_recomputed_activations_give_the_same_gradient(any_model):
+    kept = gradients(any_model, make_rows(), max_tokens=64)
+    again = gradients(any_model, make_rows(), max_tokens=64, recompute=True)
+    for name, gradient in kept.items():
+        torch.testing.assert_close(again[name], gradient, atol=1e-7, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""The engine and the trainer on a GPU, against Hugging Face's forward and against themselves on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from core.algorithms.grpo import GRPOConfig
+from core.config import OptimizerSection
+from core.engine import weights
+from core.engine.engine import Engine
+from core.engine.trainer import Trainer
+from core.types import Row, Sampling
+
+pytestmark = [
+    pytest.mark.optional,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
+
+
+def sampled(folder: Path, dtype: str) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
+    """(prompt, tokens, log-probs) of uneven requests, eight of which share a prompt."""
+    engine = Engine.from_pretrained(folder, dtype=dtype, device="cuda", max_model_len=128, kv_tokens=128 * 16)
+    prompts = [tuple(range(5 + i, 25 + 4 * i)) for i in range(8)] + [tuple(range(40, 90))] * 8
+    requests = [
+        engine.submit(p, Sampling(temperature=0.8, max_new_tokens=8 + i, seed=i)) for i, p in enumerate(prompts)
+    ]
+    while engine.has_work():
+        engine.step()
+    done = [request.completion for request in requests]
+    return [(p, c.token_ids, c.logprobs) for p, c in zip(prompts, done, strict=True) if c is not None]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_logprobs_are_those_of_a_full_forward(any_model, dtype):
+    model = AutoModelForCausalLM.from_pretrained(any_model, dtype=getattr(torch, dtype)).cuda().eval()
+    samples = sampled(any_model, dtype)
+    assert len(samples) == 16
+    for prompt, tokens, logprobs in samples:
+        ids = torch.tensor([[*prompt, *tokens]], device="cuda")
+        with torch.no_grad():
+            logits = model(ids).logits[0, len(prompt) - 1 : -1].float() / 0.8
+        expected = torch.log_softmax(logits, -1).gather(1, ids[0, len(prompt) :, None]).squeeze(1).cpu()
+        torch.testing.assert_close(torch.tensor(logprobs), expected, atol=TOLERANCE[dtype], rtol=0)
+
+
+def test_a_seed_gives_the_same_tokens_again(any_model):
+    assert sampled(any_model, "float32") == sampled(any_model, "float32")
+
+
+def stepped(folder: Path, device: str, **options: bool) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    model = weights.load(folder, device=device)
+    section = OptimizerSection(lr=1e-3, max_tokens_per_pack=64, bf16_autocast=False, **options)
+    trainer = Trainer(model, section, GRPOConfig(kl_coef=0.01))
+    shared = tuple(range(3, 23))
+    rows = [
+        Row((*shared, *range(30, 36 + i)), (1,) * (6 + i), (-3.0,) * (6 + i), (-1.0) ** i, rollout_id=i // 2)
+        for i in range(6)
+    ]
+    stats = trainer.grpo_step(rows)
+    return stats, {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_step_is_that_of_the_cpu(any_model, recompute):
+    (on_gpu, gpu_weights), (on_cpu, cpu_weights) = (
+        stepped(any_model, "cuda", recompute=recompute),
+        stepped(any_model, "cpu"),
+    )
+    assert on_gpu["grad_norm"] == pytest.approx(on_cpu["grad_norm"], rel=1e-3)
+    assert on_gpu["loss"] == pytest.approx(on_cpu["loss"], abs=1e-5)
+    for name, tensor in cpu_weights.items():
+        torch.testing.assert_close(gpu_weights[name], tensor, atol=1e-4, rtol=0)
+
+
+def test_autocast_and_bfloat16_weights_take_a_finite_step(any_model):
+    for dtype in TOLERANCE:
+        model = weights.load(any_model, dtype, "cuda")
+        trainer = Trainer(model, OptimizerSection(lr=1e-3, recompute=True))
+        before = model.lm_head.weight.detach().clone()
+        stats = trainer.grpo_step(
+            [Row(tuple(range(20)), (1,) * 10, (-3.0,) * 10, a, rollout_id=0) for a in (1.0, -1.0)]
+        )
+        assert stats["nonfinite_steps"] == 0
+        assert stats["grad_norm"] > 0
+        assert not torch.equal(model.lm_head.weight, before)
