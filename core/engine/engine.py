@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from core.engine import weights
 from core.engine.cache import PrefixStore, SlotCache
+from core.engine.graphs import DecodeGraphs
 from core.engine.model import CausalLM
 from core.engine.sampler import sample
 from core.engine.scheduler import Request, Scheduler
@@ -68,6 +69,9 @@ class Engine:
         stored = kv_tokens if prefix_tokens is None else prefix_tokens
         self.prefixes = PrefixStore(self.cache, blocks=stored // block_size, block_size=block_size)
         self.scheduler = Scheduler(self.cache, self.prefixes, prefill_budget)
+        self.graphs = None
+        if model.device.type == "cuda":
+            self.graphs = DecodeGraphs(self._decode_tokens, slots, self.max_model_len, model.device)
         self._requests: dict[str, Request] = {}
         self._ids = itertools.count()
         self._unseeded = itertools.count(seed << 32)
@@ -172,10 +176,13 @@ class Engine:
 
     def load_weights(self, path: str | Path, weight_version: str | None = None) -> None:
         """Read other weights of the same architecture from a folder. On any error the old ones stay."""
-        weights.load_into(self.model, resolve(path))
-        self.weights_changed(
-            weight_version or str(int(self.weight_version) + 1 if self.weight_version.isdigit() else path)
-        )
+        self.set_weights(weights.read(self.model, resolve(path)), weight_version)
+
+    def set_weights(self, tensors: Mapping[str, Tensor], weight_version: str | None = None) -> None:
+        """Take the weights that `weights.read` returned. Without a version the present one is counted up."""
+        weights.assign(self.model, tensors)
+        old = self.weight_version
+        self.weights_changed(weight_version or (str(int(old) + 1) if old.isdigit() else f"{old}+1"))
 
     def flush_cache(self) -> None:
         self.prefixes.clear()
@@ -207,11 +214,17 @@ class Engine:
 
     def _decode(self, batch: list[Request]) -> Tensor:
         """One more token for every running sequence; logits [N, V]."""
+        ids, positions = [r.output_ids[-1] for r in batch], [r.length - 1 for r in batch]
+        if self.graphs is not None:
+            return self.graphs(ids, positions)
         device = self.model.device
-        ids = torch.tensor([r.output_ids[-1] for r in batch], device=device)
-        positions = torch.tensor([r.length - 1 for r in batch], device=device)
-        attend = DecodeAttention(self.cache.kv, positions, longest=max(r.length for r in batch))
-        return self.model.logits(self.model(ids, positions, attend))
+        return self._decode_tokens(
+            torch.tensor(ids, device=device), torch.tensor(positions, device=device), max(positions) + 1
+        )
+
+    def _decode_tokens(self, ids_N: Tensor, positions_N: Tensor, span: int) -> Tensor:
+        attend = DecodeAttention(self.cache.kv, positions_N, span)
+        return self.model.logits(self.model(ids_N, positions_N, attend))
 
     def _count(self, **more: int) -> None:
         self._stats = replace(self._stats, **{name: getattr(self._stats, name) + n for name, n in more.items()})

@@ -65,6 +65,21 @@ def stepped(folder: Path, device: str, **options: bool) -> tuple[dict[str, float
     return stats, {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
 
 
+def test_new_weights_reach_the_recorded_decode_steps(qwen2, other_qwen2):
+    engine = Engine.from_pretrained(qwen2, device="cuda", max_model_len=128, kv_tokens=1024)
+    fresh = Engine.from_pretrained(other_qwen2, device="cuda", max_model_len=128, kv_tokens=1024)
+    for round_, expected in (("old", False), ("new", True)):
+        if round_ == "new":
+            engine.load_weights(other_qwen2)
+        done = []
+        for each in (engine, fresh):
+            request = each.submit(tuple(range(20)), Sampling(max_new_tokens=40, seed=0))
+            while each.has_work():
+                each.step()
+            done.append(request.completion)
+        assert (done[0].token_ids == done[1].token_ids) == expected
+
+
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_step_is_that_of_the_cpu(any_model, recompute):
     (on_gpu, gpu_weights), (on_cpu, cpu_weights) = (
