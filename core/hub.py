@@ -13,12 +13,18 @@ SMALL_FILES = ["*.json", "*.txt", "*.jinja", "*.model"]
 """Config, tokenizer and chat template."""
 
 
+def is_hub_id(model: str | Path) -> bool:
+    """Whether `model` reads as an id of the hub, and is not a folder here."""
+    path = Path(model)
+    return len(path.parts) == 2 and not str(model).startswith((".", "/", "~")) and not path.is_dir()
+
+
 def resolve(model: str | Path, *, weights: bool = True) -> Path:
     """The local folder of `model`: the path itself, or the hub's snapshot of that id, with or without `weights`."""
     folder = Path(model)
     if folder.is_dir():
         return folder
-    if len(folder.parts) != 2 or str(model).startswith((".", "/", "~")):
+    if not is_hub_id(model):
         raise CheckpointError(
             f"{model}: no such folder. Give a folder with config.json or a hub id such as Qwen/Qwen2.5-7B-Instruct."
         )

@@ -8,6 +8,10 @@ import pytest
 import torch
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sglang-url", help="a real SGLang server, for tests/contract/test_policy.py (see there)")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of small real records beside the checkout; it is not part of the repository."""

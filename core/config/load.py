@@ -71,6 +71,8 @@ def _explain(kind: type[BaseModel], path: Path, problem: Any) -> str:
         return f"{path}: {key}: {problem['msg']} (is {problem['input']!r})"
     section: Any = kind
     for part in location[:-1]:
+        if part not in section.model_fields:  # a key of a mapping or a place in a list: its section is found already
+            continue
         annotation = section.model_fields[part].annotation
         section = next((arm for arm in get_args(annotation) if hasattr(arm, "model_fields")), annotation)
     known = list(section.model_fields)

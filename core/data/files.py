@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,19 +52,6 @@ def read_records(path: str | Path) -> Iterator[tuple[Place, dict[str, Any]]]:
         raise DataError(f"{path}: holds no records. Fix: check that it was written completely.")
 
 
-def write_jsonl(path: str | Path, tasks: Iterable[Task]) -> int:
-    """Write tasks in our own format, all or nothing; the number written."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    count = 0
-    with partial.open("w", encoding="utf-8") as file:
-        for count, task in enumerate(tasks, start=1):  # noqa: B007 (the count outlives the loop)
-            file.write(json.dumps(task_to_record(task), ensure_ascii=False) + "\n")
-    partial.replace(path)
-    return count
-
-
 def task_to_record(task: Task) -> dict[str, Any]:
     """Our own record: {task_id, question, answers, context, metadata}."""
     return {
@@ -74,6 +61,21 @@ def task_to_record(task: Task) -> dict[str, Any]:
         "context": task.context,
         "metadata": dict(task.metadata),
     }
+
+
+def write_jsonl(
+    path: str | Path, tasks: Iterable[Task], to_record: Callable[[Task], dict[str, Any]] = task_to_record
+) -> int:
+    """Write tasks, in our own format by default, all or nothing; the number written."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    count = 0
+    with partial.open("w", encoding="utf-8") as file:
+        for count, task in enumerate(tasks, start=1):  # noqa: B007 (the count outlives the loop)
+            file.write(json.dumps(to_record(task), ensure_ascii=False) + "\n")
+    partial.replace(path)
+    return count
 
 
 def _json(path: Path) -> Iterator[tuple[Place, Any]]:

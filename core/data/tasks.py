@@ -7,13 +7,14 @@
 | evaluation | input, answers, context, num_docs, index | MemAgent's eval_{N}.json |
 | ruler | input, outputs, context, answer_prefix, length, index | MemAgent's eval_{task}_{length}.json |
 | slime | prompt, label, metadata.context, metadata.ground_truth | slime-agentic |
+| mathematics | problem, answer or expected_answer, id | AIME as published on the hub and with evalchemy |
 
 Raw HotpotQA items are documents, not tasks: benchmarks.ruler.hqa reads those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -32,13 +33,18 @@ def iter_tasks(path: str | Path, *, require_context: bool = True) -> Iterator[Ta
         DataError: a missing file, a broken line, an unknown format, a missing or empty field, an id twice, or (unless
             `require_context` is off) a record without context.
     """
+    return tasks_of(read_records(path), Path(path).stem, require_context=require_context)
+
+
+def tasks_of(records: Iterable[tuple[Place, Record]], name: str, *, require_context: bool = True) -> Iterator[Task]:
+    """Tasks of records read already; those without an id are called `{name}-{index}`. Errors as `iter_tasks`."""
     seen: set[str] = set()
-    for place, record in read_records(path):
+    for place, record in records:
         task = _detect(record, place)(record, place)
         if require_context and not task.context.strip():
             raise place.error("context", "is missing or empty", "give the document that the question is about")
         if not task.task_id:
-            task = replace(task, task_id=f"{Path(path).stem}-{len(seen)}")
+            task = replace(task, task_id=f"{name}-{len(seen)}")
         if task.task_id in seen:
             raise place.error("task_id", f"{task.task_id!r} occurs twice", "make ids unique within the file")
         seen.add(task.task_id)
@@ -125,12 +131,25 @@ def _slime(record: Record, place: Place) -> Task:
     )
 
 
+def _mathematics(record: Record, place: Place) -> Task:
+    field = "answer" if "answer" in record else "expected_answer"
+    answer = record[field]
+    return Task(
+        task_id="" if record.get("id") is None else str(record["id"]),
+        question=_text(record, "problem", place),
+        answers=_answers(str(answer) if type(answer) is int else answer, field, place),
+        metadata={name: record[name] for name in ("url", "year", "source") if name in record},
+    )
+
+
 _FORMATS: tuple[tuple[frozenset[str], Callable[[Record, Place], Task]], ...] = (
     (frozenset({"task_id", "question", "answers"}), _own),
     (frozenset({"prompt", "reward_model"}), _training_row),
     (frozenset({"prompt", "label"}), _slime),
     (frozenset({"input", "outputs"}), _ruler),
     (frozenset({"input", "answers"}), _evaluation),
+    (frozenset({"problem", "answer"}), _mathematics),
+    (frozenset({"problem", "expected_answer"}), _mathematics),
 )
 
 

@@ -23,6 +23,7 @@ from core.policy.base import Policy, Roles
 from core.report.console import Progress
 from core.report.run_folder import RunFolder
 from core.report.trackers import Trackers
+from core.report.trajectory import trajectory_record
 from core.rollout.method import Method, derive_seed
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Failures, Runner, has_signal
@@ -209,28 +210,7 @@ class GRPOLoop:
         checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
 
     def _log_trajectory(self, stage: str, task: Task, trajectory: Trajectory) -> None:
-        self.trajectories.append(
-            {
-                "stage": stage,
-                "step": self.step,
-                "task_id": task.task_id,
-                "question": task.question,
-                "answers": list(task.answers),
-                "reward": trajectory.reward,
-                "status": trajectory.status,
-                "turns": [
-                    {
-                        "role": turn.role,
-                        "trained": turn.trained,
-                        "prompt": self.tokenizer.decode(turn.prompt_ids),
-                        "completion": self.tokenizer.decode(turn.completion.token_ids),
-                        "finish_reason": turn.completion.finish_reason,
-                        "tokens": len(turn.completion.token_ids),
-                    }
-                    for turn in trajectory.turns
-                ],
-            }
-        )
+        self.trajectories.append(trajectory_record(stage, self.step, task, trajectory, self.tokenizer))
 
 
 def _tokens(trajectory: Trajectory) -> int:

@@ -86,13 +86,13 @@ class EmbeddedPolicy:
         return await future
 
     async def close(self) -> None:
-        """Stop the driver; calls still waiting fail with kind `closed`."""
+        """Stop the driver; calls still waiting fail as `unavailable`."""
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
             self._driver = None
         self._run_actions()
-        self._fail_all(PolicyError("closed", "the policy was closed"))
+        self._fail_all(PolicyError("unavailable", "the policy was closed"))
 
     def _do(self, action: Callable[[], None]) -> None:
         """Run `action` now or, while a step runs in the worker thread, right after it."""

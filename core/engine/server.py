@@ -1,7 +1,8 @@
 """The embedded engine behind SGLang's wire: `python -m core.engine.server --model PATH_OR_HUB_ID`.
 
-It has the endpoints that SGLang clients and slime's rollout use. Departures: one prompt per request, and `stream` sends
-the whole completion as a single event.
+It has the endpoints that SGLang clients, its router and slime's rollout use, slime's discovery of external engines
+included. Departures: one prompt per request, `stream` sends the whole completion as a single event, new weights do not
+wait for running requests, and what moves weights or memory between GPUs is answered with 501.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from aiohttp import web
 
-from core.engine import wire
+from core.engine import weights, wire
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
@@ -29,12 +30,26 @@ from core.types import Sampling
 _MAX_BODY_BYTES = 1 << 28
 _PROBE_TIMEOUT_S = 20.0
 
+_NO_SLEEP = "this engine does not hand its memory back; run slime without --colocate and --offload-rollout"
+_NO_TRANSFER = "weights come by /update_weights_from_disk alone; run slime with --update-weight-transport disk"
+_NOT_HERE = {
+    "/release_memory_occupation": _NO_SLEEP,
+    "/resume_memory_occupation": _NO_SLEEP,
+    "/init_weights_update_group": _NO_TRANSFER,
+    "/update_weights_from_distributed": _NO_TRANSFER,
+    "/update_weights_from_tensor": _NO_TRANSFER,
+    "/pull_weights": f"{_NO_TRANSFER} and --update-weight-mode full",
+}
+
 
 class Server:
     """Handlers over one policy. `tokenizer` is a transformers tokenizer, or None: then only `input_ids` are taken."""
 
     def __init__(self, policy: EmbeddedPolicy, model_path: str, tokenizer: Any = None):
         self.policy, self.engine, self.model_path, self.tokenizer = policy, policy.engine, model_path, tokenizer
+        self._updating = asyncio.Lock()
+        self._going = asyncio.Event()
+        self._going.set()
 
     def app(self) -> web.Application:
         """To be run with `handler_cancellation`: a client that goes away cancels its handler, hence its request."""
@@ -43,7 +58,10 @@ class Server:
             [
                 web.post("/generate", self.generate),
                 web.post("/abort_request", self.abort_request),
+                web.post("/pause_generation", self.pause_generation),
+                web.post("/continue_generation", self.continue_generation),
                 web.post("/update_weights_from_disk", self.update_weights_from_disk),
+                *(web.post(path, self.not_here) for path in _NOT_HERE),
                 web.route("*", "/flush_cache", self.flush_cache),
                 web.get("/health", self.health),
                 web.get("/health_generate", self.health_generate),
@@ -61,6 +79,7 @@ class Server:
         body = wire.Generate.model_validate_json(await request.read())
         prompt_ids = self._prompt_ids(body)
         params, rid = body.sampling_params, body.rid or uuid.uuid4().hex
+        await self._going.wait()
         completion = await self.policy.generate(
             prompt_ids, params.sampling(), session=request.headers.get(ROUTING_HEADER), request_id=rid
         )
@@ -96,13 +115,30 @@ class Server:
         return web.Response()
 
     async def update_weights_from_disk(self, request: web.Request) -> web.Response:
+        """The files are read beside the running engine; between two of its steps the weights change."""
         body = wire.UpdateWeights.model_validate_json(await request.read())
-        try:
-            await self.policy.run_exclusive(lambda: self.engine.load_weights(body.model_path, body.weight_version))
-        except (ValueError, OSError) as error:
-            raise wire.BadRequest(f"model_path: {error}") from error
-        self.model_path = body.model_path
+        async with self._updating:
+            try:
+                tensors = await asyncio.to_thread(lambda: weights.read(self.engine.model, resolve(body.model_path)))
+            except (ValueError, OSError) as error:
+                raise wire.BadRequest(f"model_path: {error}") from error
+            await self.policy.run_exclusive(lambda: self.engine.set_weights(tensors, body.weight_version))
+            self.model_path = body.model_path
         return web.json_response({"success": True, "message": f"weight version {self.engine.weight_version}"})
+
+    async def pause_generation(self, request: web.Request) -> web.Response:
+        """Abort what runs; what comes from now on waits for `/continue_generation`. SGLang's default mode."""
+        wire.Pause.model_validate_json(await request.read() or "{}")
+        self._going.clear()
+        self.policy.abort_all()
+        return web.json_response({"status": "ok", "message": "paused"})
+
+    async def continue_generation(self, _: web.Request) -> web.Response:
+        self._going.set()
+        return web.json_response({"status": "ok", "message": "continued"})
+
+    async def not_here(self, request: web.Request) -> web.Response:
+        return web.json_response({"error": {"message": f"{request.path}: {_NOT_HERE[request.path]}"}}, status=501)
 
     async def flush_cache(self, _: web.Request) -> web.Response:
         await self.policy.run_exclusive(self.engine.flush_cache)
@@ -139,8 +175,12 @@ class Server:
             "weight_version": self.engine.weight_version,
             "context_length": self.engine.max_model_len,
             "vocab_size": self.engine.vocab_size,
+            # slime compares this with its --offload-rollout.
+            "enable_memory_saver": False,
+            "disaggregation_mode": "null",
         }
-        return web.json_response(about | dict.fromkeys(("tp_size", "pp_size", "dp_size", "ep_size"), 1))
+        sizes = ("tp_size", "pp_size", "dp_size", "ep_size", "moe_dp_size")
+        return web.json_response(about | dict.fromkeys(sizes, 1))
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,17 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM
 
 
 def load_into(model: CausalLM, folder: Path) -> None:
-    """Copy the weights of `folder` into `model` in place, so that everything that holds the model sees them.
+    """Copy the weights of `folder` into `model`. Raises CheckpointError before anything is changed."""
+    assign(model, read(model, folder))
 
-    Raises CheckpointError before anything is changed when a tensor is missing, has another shape or cannot be read.
+
+def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of `folder` that `model` needs, by parameter name; `model` is not changed.
+
+    Raises CheckpointError when a tensor is missing, has another shape or cannot be read.
     """
     tensors: dict[str, torch.Tensor] = {}
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         try:
             tensors.update(load_file(path))
         except (SafetensorError, OSError) as error:
@@ -68,9 +74,14 @@ def load_into(model: CausalLM, folder: Path) -> None:
         if tensors[name].shape != parameter.shape:
             found, expected = tuple(tensors[name].shape), tuple(parameter.shape)
             raise CheckpointError(f"{folder}: {name} has shape {found}, config.json says {expected}")
-    with torch.no_grad():
-        for name, parameter in wanted.items():
-            parameter.copy_(tensors[name])
+    return {name: tensors[name] for name in wanted}
+
+
+@torch.no_grad()
+def assign(model: CausalLM, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Copy what `read` returned into `model` in place, so that everything that holds the model sees it."""
+    for name, parameter in model.named_parameters():
+        parameter.copy_(tensors[name])
 
 
 def save(model: CausalLM, folder: Path, like: Path) -> None:
@@ -98,7 +109,8 @@ def eos_token_ids(folder: Path) -> tuple[int, ...]:
     return ()
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of `folder`. Raises CheckpointError when one is missing."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         weight_map = _read_json(index).get("weight_map")

@@ -7,14 +7,15 @@ so that a client never gets something else than it asked for.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from core.policy.base import PolicyError
+from core.policy.base import Fault, PolicyError
 from core.types import Completion, Sampling
 
+_STATUS: dict[Fault, int] = {"bad_request": 400, "unavailable": 503}
 _OFF_AT_ONE = frozenset({"n", "repetition_penalty"})
 
 
@@ -58,6 +59,8 @@ class Generate(_Body):
     logprob_start_len: int = -1
     stream: bool = False
     rid: str | None = None
+    # SGLang's router adds it to every body; without effect here.
+    log_metrics: bool = True
 
 
 class UpdateWeights(BaseModel):
@@ -66,6 +69,12 @@ class UpdateWeights(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
     model_path: str
     weight_version: str | None = None
+
+
+class Pause(BaseModel):
+    """Of SGLang's modes, `abort` alone: nothing is left over that a pause would have to keep."""
+
+    mode: Literal["abort"] = "abort"
 
 
 class Abort(BaseModel):
@@ -104,7 +113,7 @@ async def errors_as_json(
     except BadRequest as error:
         status, message = 400, str(error)
     except PolicyError as error:
-        status, message = 400 if error.kind == "bad_request" else 500, str(error)
+        status, message = _STATUS.get(error.kind, 500), str(error)
     return web.json_response({"error": {"message": message}}, status=status)
 
 

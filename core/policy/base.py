@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 from core.types import Completion, Sampling
 
+Fault = Literal["bad_request", "engine", "unavailable", "timeout", "bad_reply"]
+"""Why there is no completion; the same fault has the same name whatever is behind the policy.
+
+`bad_request`: the call can never succeed as it is (HTTP 4xx, but for those below).
+`engine`: the engine failed while it held the call (HTTP 5xx, but for those below).
+`unavailable`: nobody takes calls now, or it went away: a closed policy, a lost connection, HTTP 408, 429, 502 to 504.
+`timeout`: no completion within the policy's own limit.
+`bad_reply`: what came back is not JSON, lacks a field, or contradicts itself.
+"""
+
 
 class PolicyError(RuntimeError):
-    """A call that gave no completion. `kind` is its name in the failure counts, such as `http_400` or `timeout`."""
+    """A call that gave no completion. `kind` is its name in the failure counts."""
 
-    def __init__(self, kind: str, message: str):
+    def __init__(self, kind: Fault, message: str):
         super().__init__(message)
         self.kind = kind
 

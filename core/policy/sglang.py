@@ -2,7 +2,8 @@
 
 Ids go out as `input_ids`, and both ids and log-probs come back from `meta_info.output_token_logprobs`; no text is read.
 SGLang ends on the model's own eos ids as well as on `stop_token_ids`, and honours `seed` only when it is started with
-`--enable-deterministic-inference`.
+`--enable-deterministic-inference`. A prompt id beyond the vocabulary ends a worker (0.5.23 on CPU). It is not caught
+here: the wire does not say how large the vocabulary is.
 """
 
 from __future__ import annotations
@@ -18,25 +19,27 @@ from typing import Any, Self
 
 import aiohttp
 
-from core.policy.base import PolicyError
+from core.policy.base import Fault, PolicyError
 from core.types import Completion, Sampling
 
 logger = logging.getLogger(__name__)
 
 ROUTING_HEADER = "X-SMG-Routing-Key"
 _ABORT_TIMEOUT_S = 5.0
+_UNAVAILABLE = (408, 429, 502, 503, 504)
+_RETRIED: tuple[Fault, ...] = ("engine", "unavailable")
 
 
 class SGLangPolicy:
     """The LLM at `url` (`http://host:port`).
 
-    Each call may take `timeout_s` seconds, retries included. Server errors (5xx) and broken connections are retried
-    `max_retries` times, `backoff_s` seconds apart, doubling; anything else (4xx, a malformed reply) fails at once, for
-    it would fail again. An attempt that is given up (cancelled, timed out, disconnected) is aborted on the workers, so
-    no orphan goes on decoding; SGLang's router does not forward aborts, hence they go to each of its workers.
+    Each call may take `timeout_s` seconds, retries included. `engine` and `unavailable` faults are retried
+    `max_retries` times, `backoff_s` seconds apart, doubling; any other fails at once, for it would fail again. An
+    attempt that is given up (cancelled, timed out, disconnected) is aborted on the workers, so no orphan goes on
+    decoding; SGLang's router does not forward aborts, hence they go to each of its workers.
 
     `session` travels as the header `routing_header`, by which a consistent-hashing router keeps a conversation on one
-    worker. Failure kinds of PolicyError: `http_<status>`, `connection`, `timeout`, `bad_json`, `bad_reply`.
+    worker.
 
     The HTTP session opens on the first call, belongs to that event loop, and is closed by `close()` or `async with`.
     """
@@ -75,6 +78,7 @@ class SGLangPolicy:
             self._session = None
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        _check(prompt_ids, sampling)
         payload = _payload(prompt_ids, sampling)
         headers = {} if session is None else {self._routing_header: session}
         try:
@@ -89,8 +93,7 @@ class SGLangPolicy:
             try:
                 return await self._post(payload, headers)
             except PolicyError as error:
-                retryable = error.kind == "connection" or error.kind.startswith("http_5")
-                if not retryable or attempt == self._max_retries:
+                if error.kind not in _RETRIED or attempt == self._max_retries:
                     raise
                 logger.warning("%s; retry %d of %d", error, attempt + 1, self._max_retries)
                 # Jitter, so that a fleet of rollouts does not come back in one wave.
@@ -111,16 +114,16 @@ class SGLangPolicy:
         except aiohttp.ClientError as error:
             if not isinstance(error, aiohttp.ClientConnectorError):
                 await self._abort(rid)
-            raise PolicyError("connection", f"{self.url}: {type(error).__name__}: {error}") from error
+            raise PolicyError("unavailable", f"{self.url}: {type(error).__name__}: {error}") from error
         if response.status != 200:
             if response.status >= 500:  # a gateway may have given up on a worker that is still decoding
                 await self._abort(rid)
             text = body.decode(errors="replace")[:500]
-            raise PolicyError(f"http_{response.status}", f"{self.url}: HTTP {response.status}: {text}")
+            raise PolicyError(_fault(response.status), f"{self.url}: HTTP {response.status}: {text}")
         try:
             return json.loads(body)
         except ValueError as error:
-            raise PolicyError("bad_json", f"{self.url}: reply is not JSON ({error}): {body[:200]!r}") from error
+            raise PolicyError("bad_reply", f"{self.url}: reply is not JSON ({error}): {body[:200]!r}") from error
 
     async def _abort(self, rid: str) -> None:
         """Returns when the workers know; if the caller is cancelled once more, the abort still goes out."""
@@ -167,6 +170,22 @@ class SGLangPolicy:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=30.0),
             )
         return self._session
+
+
+def _check(prompt_ids: Sequence[int], sampling: Sampling) -> None:
+    """Refuse what SGLang lets through: an empty prompt ends a worker, no budget is answered with no token."""
+    if not prompt_ids:
+        raise PolicyError("bad_request", "input_ids: empty prompt")
+    if min(prompt_ids) < 0:
+        raise PolicyError("bad_request", f"input_ids: ids must not be negative, one is {min(prompt_ids)}")
+    if sampling.max_new_tokens < 1:
+        raise PolicyError("bad_request", f"max_new_tokens: must be at least 1, is {sampling.max_new_tokens}")
+
+
+def _fault(status: int) -> Fault:
+    if status in _UNAVAILABLE:
+        return "unavailable"
+    return "bad_request" if 400 <= status < 500 else "engine"
 
 
 def _payload(prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:

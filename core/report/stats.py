@@ -44,9 +44,14 @@ def mean_ci(scores_by_seed: Sequence[Sequence[float]]) -> Estimate:
     pooled = [score for scores in scores_by_seed for score in scores]
     below, above = _task_margins(pooled)
     if len(means) > 1:
-        margin = _t95(len(means) - 1) * float(np.std(means, ddof=1)) / math.sqrt(len(means))
+        margin = t_margin(means)
         below, above = max(below, margin), max(above, margin)
     return Estimate(mean, max(0.0, mean - below), min(1.0, mean + above), len(pooled))
+
+
+def t_margin(values: Sequence[float]) -> float:
+    """Half the width of Student's t 95% interval of the mean of two or more values."""
+    return _t95(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 def wilson(successes: float, n: int) -> tuple[float, float]:

@@ -41,7 +41,7 @@ class MathGrader:
     """The chain of rules. `counts` says how often each decided and, of the judge, how often it agreed with them.
 
     `judge` takes a prompt and returns the reply of a model at temperature 0. With `audit` it is asked about every
-    answer, without a say where the integer rule decides: that measures how far it can be trusted. `timeout_s` is for
+    answer, without a say where the rules decide: that measures how far it can be trusted. `timeout_s` is for
     one comparison by math-verify; `workers` of them run at once, started when first needed.
     """
 
@@ -58,10 +58,10 @@ class MathGrader:
         """
         grade = integer_grade(text, answers) or await self._verified(text, answers)
         if self._judge is not None and grade.parsed is not None:
-            final = grade.by == "integer" or all(integer(answer) is not None for answer in answers)
-            if self._audit or not (final or grade.correct):
+            settled = grade.correct or all(integer(answer) is not None for answer in answers)
+            if self._audit or not settled:
                 verdict = await self._judge.verdict(question, grade.parsed, answers, rule=grade.correct)
-                if verdict and not final:
+                if verdict and not settled:
                     grade = replace(grade, correct=True, by="judge")
         self.counts[grade.by] += 1
         return grade
@@ -75,7 +75,9 @@ class MathGrader:
         if answer is None:
             return Grade(False, "no_answer", None)
         outcome = await self._verifier.compare(answer, answers)
-        return Grade(outcome == "equal", "math_verify" if outcome in ("equal", "different") else outcome, answer)
+        if outcome == "equal" or outcome == "different":
+            return Grade(outcome == "equal", "math_verify", answer)
+        return Grade(False, outcome, answer)
 
 
 def integer_grade(text: str, answers: Sequence[str]) -> Grade | None:
@@ -97,7 +99,7 @@ def integer_grade(text: str, answers: Sequence[str]) -> Grade | None:
 
 def final_answer(text: str) -> str | None:
     r"""What the last box of `text` holds, or `text` itself if that is an integer. None for a box that never closes."""
-    before, box, after = text.rpartition("\\boxed")
+    _, box, after = text.rpartition("\\boxed")
     answer = last_boxed(box + after) if box else text if integer(text) is not None else None
     return answer.strip() or None if answer is not None else None
 
@@ -121,16 +123,13 @@ def integer(text: str) -> str | None:
 _INTEGER = re.compile(r"(?P<sign>[+−-]?)\s*(?P<digits>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.0*)?")
 _SEPARATOR = re.compile(r"\{,\}|,\\!|\\,")
 _WRAPPED = re.compile(
-    r"\$+(?P<dollar>[^$]*)\$+|\\\((?P<round>.*)\\\)|\\\[(?P<square>.*)\\\]"
-    r"|\\(?:text|textbf|textrm|mathbf|mathrm|boldsymbol|bf)?\s*\{(?P<brace>[^{}]*(?:\{,\}[^{}]*)*)\}"
-    r"|\{(?P<bare>[^{}]*(?:\{,\}[^{}]*)*)\}",
-    re.DOTALL,
+    r"\$+(.*?)\$+|\\\((.*)\\\)|\\\[(.*)\\\]|(?:\\(?:text(?:bf|rm)?|mathbf|mathrm|boldsymbol|bf))?\s*\{(.*)\}", re.DOTALL
 )
+_BEHIND = re.compile(r"(?:\^\s*\{?\\circ\}?|°|(?<=[$})\]])\.)$")
 
 
 def _unwrap(text: str) -> str:
-    """`text` without one layer of marks around it."""
-    text = re.sub(r"(\^\s*\{?\\circ\}?|°)$", "", text.strip(" \t\n\r~")).removesuffix("\\").rstrip()
-    text = text.removesuffix(".") if text.endswith(("$.", "}.")) else text
+    """`text` without one layer of marks around it; what is no integer inside will not become one."""
+    text = _BEHIND.sub("", text.strip(" \t\n\r~")).removeprefix("\\$")
     match = _WRAPPED.fullmatch(text)
-    return text if match is None else match[match.lastgroup or 0].strip()
+    return text if match is None else match[match.lastindex or 0].strip()

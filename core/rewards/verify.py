@@ -1,7 +1,8 @@
 """math-verify in processes of its own, which are killed when they hang.
 
 math-verify guards itself with SIGALRM, which works only in a main thread and wedges asyncio, and no thread can end a
-sympy that simplifies for ever. Here a thread waits for a worker process (verify_worker.py) up to a deadline, then kills it.
+sympy that simplifies for ever. Here a thread waits for a worker process (verify_worker.py) up to a deadline and then
+kills it.
 """
 
 from __future__ import annotations
@@ -76,7 +77,6 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={"PATH": os.defpath, "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
         if self._line(START_S) != b"ready\n":

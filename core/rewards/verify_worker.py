@@ -28,6 +28,7 @@ def main(timeout_s: float) -> None:
         wanted = (parse(f"\\boxed{{{label}}}", parsing_timeout=None) for label in labels)
         return any(verify(gold, found, timeout_seconds=None) for gold in wanted)
 
+    equal("\\frac{1}{2}", ["0.5"])  # the first comparison loads half of sympy, which is not the answer's fault
     print("ready", file=out, flush=True)
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_REAL, timeout_s + 1.0)

@@ -1,15 +1,19 @@
-"""What every Policy promises, whichever engine is behind it: scripted, embedded in process, embedded over HTTP."""
+"""What every Policy promises, whatever is behind it: a script, our engine in process or over HTTP, a real SGLang.
+
+The last runs where `--sglang-url` names a server of this suite's tiny model, with a context of CONTEXT tokens.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 
@@ -29,17 +33,23 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
 
 @dataclass
 class Rig:
-    """A policy under test, and the engine behind it if there is one."""
+    """A policy under test. What is behind it says how many requests it runs (None: nothing is behind it).
+
+    `sampling` is what the policy repeats exactly when asked twice.
+    """
 
     policy: Policy
-    engine: Engine | None = None
+    running: Callable[[], Awaitable[int]] | None = None
+    sampling: Sampling = SAMPLED
+    embedded: EmbeddedPolicy | None = None
 
 
 @asynccontextmanager
-async def scripted(_: Path) -> AsyncIterator[Rig]:
+async def scripted(_: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     def respond(prompt: tuple[int, ...], sampling: Sampling) -> list[int] | Exception:
-        if not prompt or max(prompt) >= VOCAB or len(prompt) + sampling.max_new_tokens > CONTEXT:
-            return PolicyError("bad_request", "input_ids: refused")
+        budget = sampling.max_new_tokens
+        if not prompt or not 0 <= min(prompt) <= max(prompt) < VOCAB or not 0 < budget <= CONTEXT - len(prompt):
+            return PolicyError("bad_request", "input_ids or max_new_tokens: refused")
         draw = random.Random(hash(prompt) if sampling.temperature == 0 else hash((prompt, sampling.seed)))
         return [draw.randrange(VOCAB) for _ in range(CONTEXT)]
 
@@ -48,32 +58,58 @@ async def scripted(_: Path) -> AsyncIterator[Rig]:
 
 
 @asynccontextmanager
-async def embedded(model: Path, *, threaded: bool = False) -> AsyncIterator[Rig]:
-    engine = Engine.from_pretrained(str(model), max_model_len=CONTEXT, kv_tokens=8 * CONTEXT)
+async def embedded(request: pytest.FixtureRequest, *, threaded: bool = False) -> AsyncIterator[Rig]:
+    model = request.getfixturevalue("tiny_model")
+    engine = Engine.from_pretrained(model, max_model_len=CONTEXT, kv_tokens=8 * CONTEXT)
     policy = EmbeddedPolicy(engine, threaded=threaded)
-    yield Rig(policy, engine)
+
+    async def running() -> int:
+        return engine.stats().num_running + engine.stats().num_waiting
+
+    yield Rig(policy, running, embedded=policy)
     await policy.close()
 
 
 @asynccontextmanager
-async def over_http(model: Path) -> AsyncIterator[Rig]:
-    async with embedded(model, threaded=True) as rig:
-        assert isinstance(rig.policy, EmbeddedPolicy)
-        server = TestServer(Server(rig.policy, str(model)).app())
+async def over_http(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    async with embedded(request, threaded=True) as rig:
+        assert rig.embedded is not None
+        server = TestServer(Server(rig.embedded, "tiny").app())
         await server.start_server(shutdown_timeout=0)
         async with SGLangPolicy(f"http://127.0.0.1:{server.port}", max_retries=0, timeout_s=30) as policy:
             yield replace(rig, policy=policy)
         await server.close()
 
 
-@pytest.fixture(params=[scripted, embedded, over_http], ids=lambda rig: rig.__name__)
-async def rig(request: pytest.FixtureRequest, tiny_model: Path) -> AsyncIterator[Rig]:
-    async with request.param(tiny_model) as rig:
+@asynccontextmanager
+async def sglang(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    """A real worker, or a router in front of some. Without deterministic inference it repeats greedy calls alone."""
+    url = request.config.getoption("--sglang-url")
+    if url is None:
+        pytest.skip("no --sglang-url; `python -m tests.optional.sglang_cpu` starts a server and runs this suite on it")
+    async with SGLangPolicy(url, max_retries=0, timeout_s=60) as policy, aiohttp.ClientSession() as http:
+        async with http.get(f"{url}/workers") as response:
+            listing = await response.json() if response.status == 200 else {"workers": [{"url": url}]}
+
+        async def running() -> int:
+            number = 0
+            for worker in listing["workers"]:
+                async with http.get(f"{worker['url'].rstrip('/')}/v1/loads") as response:
+                    loads = (await response.json())["loads"]
+                number += sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
+            return number
+
+        yield Rig(policy, running, sampling=GREEDY)
+
+
+@pytest.fixture(params=[scripted, embedded, over_http, sglang], ids=lambda rig: rig.__name__)
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    async with request.param(request) as rig:
         yield rig
 
 
 async def test_fills_the_budget(rig: Rig) -> None:
-    completion = await rig.policy.generate([1, 2, 3], SAMPLED)
+    completion = await rig.policy.generate([1, 2, 3], rig.sampling)
     assert len(completion.token_ids) == 12
     assert completion.finish_reason == "length"
     assert all(0 <= token_id < VOCAB for token_id in completion.token_ids)
@@ -82,14 +118,16 @@ async def test_fills_the_budget(rig: Rig) -> None:
 
 
 async def test_ends_on_the_first_stop_id_and_returns_it(rig: Rig) -> None:
-    free = await rig.policy.generate([1, 2, 3], SAMPLED)
+    free = await rig.policy.generate([1, 2, 3], rig.sampling)
     stop = free.token_ids[5]
-    stopped = await rig.policy.generate([1, 2, 3], replace(SAMPLED, stop_token_ids=(stop,)))
+    stopped = await rig.policy.generate([1, 2, 3], replace(rig.sampling, stop_token_ids=(stop,)))
     assert stopped.finish_reason == "stop"
     assert stopped.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
 
 
 async def test_a_seed_fixes_the_tokens(rig: Rig) -> None:
+    if rig.sampling is not SAMPLED:
+        pytest.skip("SGLang honours seeds only with --enable-deterministic-inference, which has no backend for CPUs")
     first = await rig.policy.generate([4, 5], SAMPLED)
     again = await rig.policy.generate([4, 5], SAMPLED)
     other = await rig.policy.generate([4, 5], replace(SAMPLED, seed=2))
@@ -105,7 +143,12 @@ async def test_greedy_ignores_the_seed(rig: Rig) -> None:
 async def test_calls_at_once_do_not_see_each_other(rig: Rig) -> None:
     """More calls than the engine has room for, of different lengths, against the same calls one by one."""
     calls = [
-        ([n % 5, *range(n)], replace(SAMPLED, seed=n, max_new_tokens=3 + n % 7, temperature=0.5 + n % 3))
+        (
+            [n % 5, *range(n)],
+            replace(
+                rig.sampling, seed=n, max_new_tokens=3 + n % 7, temperature=rig.sampling.temperature * (0.5 + n % 3)
+            ),
+        )
         for n in range(1, 25)
     ]
     together = await asyncio.gather(*(rig.policy.generate(*call) for call in calls))
@@ -116,60 +159,113 @@ async def test_calls_at_once_do_not_see_each_other(rig: Rig) -> None:
 
 
 async def test_a_session_changes_nothing_but_the_work(rig: Rig) -> None:
-    first = await rig.policy.generate(range(40), SAMPLED, session="s")
+    first = await rig.policy.generate(range(40), rig.sampling, session="s")
     prompt = [*range(40), *first.token_ids, 7]
-    second = await rig.policy.generate(prompt, SAMPLED, session="s")
-    alone = await rig.policy.generate(prompt, SAMPLED)
+    second = await rig.policy.generate(prompt, rig.sampling, session="s")
+    alone = await rig.policy.generate(prompt, rig.sampling)
     assert second.token_ids == alone.token_ids
     assert second.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
-    assert (second.cached_tokens > 0) == (rig.engine is not None)
+    assert (second.cached_tokens > 0) == (rig.running is not None)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "sampling"),
-    [([], SAMPLED), ([VOCAB], SAMPLED), ([1], replace(SAMPLED, max_new_tokens=CONTEXT)), ([1] * CONTEXT, SAMPLED)],
-    ids=["empty", "beyond-vocabulary", "budget-beyond-context", "prompt-beyond-context"],
+    ("prompt", "changes"),
+    [
+        ([], {}),
+        ([1, -1], {}),
+        ([VOCAB], {}),
+        ([1], {"max_new_tokens": 0}),
+        ([1], {"max_new_tokens": CONTEXT}),
+        ([1] * CONTEXT, {}),
+    ],
+    ids=["empty", "negative", "beyond-vocabulary", "no-budget", "budget-beyond-context", "prompt-beyond-context"],
 )
-async def test_a_bad_prompt_is_a_policy_error_and_harms_no_other_call(
-    rig: Rig, prompt: list[int], sampling: Sampling
-) -> None:
-    good = rig.policy.generate([1], SAMPLED)
-    bad = rig.policy.generate(prompt, sampling)
+async def test_a_bad_call_is_refused_and_harms_no_other(rig: Rig, prompt: list[int], changes: dict[str, Any]) -> None:
+    if prompt == [VOCAB] and rig.sampling is GREEDY:
+        pytest.skip("an id beyond the vocabulary ends a real worker (SGLang 0.5.23 on CPU)")
+    good = rig.policy.generate([1], rig.sampling)
+    bad = rig.policy.generate(prompt, replace(rig.sampling, **changes))
     outcomes = await asyncio.gather(good, bad, return_exceptions=True)
     assert isinstance(outcomes[0], Completion)
     assert isinstance(outcomes[1], PolicyError)
-    assert outcomes[1].kind in ("bad_request", "http_400")
-    assert "input_ids" in str(outcomes[1])
+    assert outcomes[1].kind == "bad_request"
+    assert any(named in str(outcomes[1]) for named in ("input_ids", "max_new_tokens", "tokens"))
 
 
-async def test_a_cancelled_call_stops_and_harms_no_other_call(rig: Rig) -> None:
-    doomed = asyncio.create_task(rig.policy.generate([1], Sampling(max_new_tokens=CONTEXT - 1, seed=3)))
-    survivor = asyncio.create_task(rig.policy.generate([2], SAMPLED))
-    await asyncio.sleep(0.005)  # less than the scripted latency, and than any engine needs for the doomed call
+async def test_a_cancelled_call_stops_and_harms_no_other(rig: Rig) -> None:
+    """It stops well before its end: its twin, begun at the same time, still runs."""
+    long = replace(rig.sampling, max_new_tokens=CONTEXT - 1)
+    doomed, twin = [asyncio.create_task(rig.policy.generate([1], long)) for _ in range(2)]
+    if rig.running is None:
+        await asyncio.sleep(0.005)  # less than the scripted latency
+    else:
+        await until_running(rig, 2)
     doomed.cancel()
     with pytest.raises(asyncio.CancelledError):
         await doomed
-    assert len((await survivor).token_ids) == 12
-    if rig.engine is not None:
-        async with asyncio.timeout(20):
-            while rig.engine.has_work():
-                await asyncio.sleep(0.005)
-        assert rig.engine.stats().generated_tokens < CONTEXT - 1
+    if rig.running is not None:
+        await until_running(rig, 1)
+        assert not twin.done()
+        assert len((await rig.policy.generate([2], rig.sampling)).token_ids) == 12
+        twin.cancel()
+        await until_running(rig, 0)
+    else:
+        assert len((await twin).token_ids) == CONTEXT - 1
 
 
-async def test_http_returns_what_the_engine_returned(tiny_model: Path) -> None:
+async def until_running(rig: Rig, number: int) -> None:
+    assert rig.running is not None
+    async with asyncio.timeout(20):
+        while await rig.running() != number:
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("make", [embedded, over_http], ids=lambda rig: rig.__name__)
+async def test_an_engine_that_fails_and_a_policy_that_closes_have_one_name_each(
+    make: Callable[..., Any], request: pytest.FixtureRequest
+) -> None:
+    def broken() -> Any:
+        raise RuntimeError("out of memory")
+
+    async with make(request) as rig:
+        step, rig.embedded.engine.step = rig.embedded.engine.step, broken
+        with pytest.raises(PolicyError, match="out of memory") as caught:
+            await rig.policy.generate([1], SAMPLED)
+        assert caught.value.kind == "engine"
+
+        rig.embedded.engine.step = step
+        call = asyncio.create_task(rig.policy.generate([1], replace(SAMPLED, max_new_tokens=CONTEXT - 1)))
+        await until_running(rig, 1)
+        await rig.embedded.close()
+        with pytest.raises(PolicyError, match="closed") as caught:
+            await call
+        assert caught.value.kind == "unavailable"
+
+
+async def test_http_returns_what_the_engine_returned(request: pytest.FixtureRequest) -> None:
     sampling = Sampling(temperature=0.8, top_p=0.9, top_k=30, max_new_tokens=20, seed=2**40)
-    async with embedded(tiny_model) as here, over_http(tiny_model) as there:
+    async with embedded(request) as here, over_http(request) as there:
         assert await here.policy.generate([1, 2], sampling) == await there.policy.generate([1, 2], sampling)
 
 
-async def test_cancelled_exclusive_calls_harm_no_completion(tiny_model: Path) -> None:
+@pytest.mark.parametrize("make", [over_http, sglang], ids=lambda rig: rig.__name__)
+async def test_greedy_tokens_and_log_probs_are_those_of_the_engine(
+    make: Callable[..., Any], request: pytest.FixtureRequest
+) -> None:
+    async with embedded(request) as here, make(request) as there:
+        for prompt in ([1, 2], [*range(100)]):
+            one, other = [await rig.policy.generate(prompt, GREEDY) for rig in (here, there)]
+            assert one.token_ids == other.token_ids
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+async def test_cancelled_exclusive_calls_harm_no_completion(request: pytest.FixtureRequest) -> None:
     """Such as a client of the server that goes away during a weight update."""
-    async with embedded(tiny_model, threaded=True) as rig:
-        assert isinstance(rig.policy, EmbeddedPolicy)
+    async with embedded(request, threaded=True) as rig:
+        assert rig.embedded is not None
         call = asyncio.create_task(rig.policy.generate([1], replace(GREEDY, max_new_tokens=300)))
         for _ in range(20):
-            exclusive = asyncio.create_task(rig.policy.run_exclusive(lambda: None))
+            exclusive = asyncio.create_task(rig.embedded.run_exclusive(lambda: None))
             await asyncio.sleep(0)
             exclusive.cancel()
         completion = await asyncio.wait_for(call, timeout=20)

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server, load_tokenizer, main
@@ -94,6 +96,24 @@ async def test_a_reply_has_what_slime_reads(client: Client) -> None:
     assert (meta["prompt_tokens"], meta["completion_tokens"], meta["weight_version"]) == (3, 5, "0")
     assert reply["output_ids"] == [token_id for _, token_id, _ in meta["output_token_logprobs"]]
     assert all(logprob < 0 for logprob, _, _ in meta["output_token_logprobs"])
+
+
+async def test_what_sglangs_router_makes_of_a_call_is_taken(client: Client) -> None:
+    """The body that sglang-router 0.3.2 sent on for one of SGLangPolicy's."""
+    switches = "return_text_in_logprobs stream return_hidden_states background no_logs return_bytes return_entropy"
+    params = {
+        "temperature": 0.5,
+        "max_new_tokens": 4,
+        "top_p": 1.0,
+        "top_k": -1,
+        "skip_special_tokens": False,
+        "stop_token_ids": [],
+        "no_stop_trim": True,
+        "sampling_seed": 3,
+    }
+    body = {"model": None, "input_ids": [5, 6, 7], "sampling_params": params, "return_logprob": True, "rid": "abc"}
+    reply = await generate(client, **body, **dict.fromkeys(switches.split(), False), log_metrics=True)
+    assert len(reply["output_ids"]) == 4
 
 
 async def test_logprobs_only_when_asked_for(client: Client) -> None:
@@ -239,6 +259,73 @@ async def test_weights_change_under_a_running_request(client: Client, other_tiny
     assert (await call)["meta_info"]["weight_version"] == "v2"
 
 
+async def test_requests_go_on_while_weights_are_read(
+    client: Client, other_tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, may_read = weights.read, threading.Event()
+
+    def read_when_allowed(*args: Any) -> Any:
+        assert may_read.wait(timeout=20)
+        return read(*args)
+
+    monkeypatch.setattr(weights, "read", read_when_allowed)
+    update = {"model_path": str(other_tiny_model), "weight_version": "v2"}
+    updating = asyncio.ensure_future(client.post("/update_weights_from_disk", json=update))
+    ask = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 8}}
+    versions = [(await generate(client, **ask))["meta_info"]["weight_version"] for _ in range(2)]
+    assert not updating.done()
+    may_read.set()
+    assert (await updating).status == 200
+    assert versions == ["0", "0"]
+    assert (await generate(client, **ask))["meta_info"]["weight_version"] == "v2"
+
+
+async def test_a_pause_aborts_what_runs_and_holds_what_comes(client: Client, other_tiny_model: Path) -> None:
+    """slime's update of weights: pause, flush, update, continue."""
+    call = asyncio.create_task(generate(client, **LONG))
+    await running(client, 1)
+    async with client.post("/pause_generation", json={}) as response:
+        assert response.status == 200
+    assert (await call)["meta_info"]["finish_reason"]["type"] == "abort"
+
+    held = asyncio.create_task(generate(client, input_ids=[1], sampling_params={"max_new_tokens": 2}))
+    async with client.get("/flush_cache") as response:
+        assert response.status == 200
+    update = {"model_path": str(other_tiny_model), "weight_version": "1"}
+    async with client.post("/update_weights_from_disk", json=update) as response:
+        assert response.status == 200
+    async with client.get("/health_generate") as response:
+        assert response.status == 200
+    assert not held.done()
+    async with client.post("/continue_generation", json={}) as response:
+        assert response.status == 200
+    assert (await held)["meta_info"]["weight_version"] == "1"
+
+
+async def test_other_ways_to_pause_are_refused(client: Client) -> None:
+    async with client.post("/pause_generation", json={"mode": "in_place"}) as response:
+        assert response.status == 400
+        assert "mode" in (await response.json())["error"]["message"]
+    await generate(client, input_ids=[1], sampling_params={"max_new_tokens": 2})
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/release_memory_occupation", "--offload-rollout"),
+        ("/resume_memory_occupation", "--offload-rollout"),
+        ("/init_weights_update_group", "--update-weight-transport disk"),
+        ("/update_weights_from_distributed", "--update-weight-transport disk"),
+        ("/update_weights_from_tensor", "--update-weight-transport disk"),
+        ("/pull_weights", "--update-weight-mode full"),
+    ],
+)
+async def test_what_only_gpus_can_do_is_refused_with_the_flag_to_set(client: Client, path: str, says: str) -> None:
+    async with client.post(path, json={}) as response:
+        assert response.status == 501
+        assert says in (await response.json())["error"]["message"]
+
+
 async def test_flush_cache(client: Client) -> None:
     ask = {"input_ids": list(range(64)), "sampling_params": {"max_new_tokens": 1}}
     await generate(client, **ask)
@@ -256,7 +343,10 @@ async def test_health_and_information(client: Client) -> None:
     for path in ("/server_info", "/get_server_info", "/model_info", "/get_model_info"):
         async with client.get(path) as response:
             info = await response.json()
-        assert (info["tp_size"], info["pp_size"], info["context_length"]) == (1, 1, CONTEXT)
+        assert info["context_length"] == CONTEXT
+        # What slime's discovery of external engines reads, and what it compares with its own flags.
+        assert [info[f"{name}_size"] for name in ("tp", "pp", "dp", "ep", "moe_dp")] == [1] * 5
+        assert (info["disaggregation_mode"], info["enable_memory_saver"]) == ("null", False)
     async with client.get("/workers") as response:
         (worker,) = (await response.json())["workers"]
     assert worker["url"] == str(client.make_url("/")).rstrip("/")

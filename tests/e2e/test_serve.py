@@ -20,10 +20,8 @@ pytestmark = pytest.mark.e2e
 
 
 def evaluate(model: Path, out: Path, *options: str) -> EvalResult:
-    common = (
-        "--arms trained --lengths 448 --tasks 3 --seeds 0 --concurrency 3 --threads 1 --set model.device=cpu".split()
-    )
-    assert main(["--model", str(model), "--out", str(out), *common, *options]) == 0
+    common = "--arms trained --lengths 448 --tasks 3 --seeds 0 --concurrency 3 --threads 1".split()
+    assert main(["--model", str(model), "--out", str(out), "--set", "model.device=cpu", *common, *options]) == 0
     (result,) = load_evaluations(out / "evaluation")
     return result
 

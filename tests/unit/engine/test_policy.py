@@ -206,6 +206,6 @@ async def test_closing_fails_what_waits(engine):
     async with asyncio.timeout(10):
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert len(outcomes) == 13
-    assert all(isinstance(outcome, PolicyError) and outcome.kind == "closed" for outcome in outcomes)
+    assert all(isinstance(outcome, PolicyError) and outcome.kind == "unavailable" for outcome in outcomes)
     assert not engine.has_work()
     assert engine.intrusions == []

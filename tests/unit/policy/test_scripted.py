@@ -41,7 +41,7 @@ async def test_records_calls_and_answers_by_prompt() -> None:
 
 
 async def test_raises_a_returned_exception() -> None:
-    policy = ScriptedPolicy(lambda prompt, sampling: PolicyError("http_500", "down"))
+    policy = ScriptedPolicy(lambda prompt, sampling: PolicyError("engine", "down"))
     with pytest.raises(PolicyError, match="down"):
         await policy.generate([7], Sampling())
     assert len(policy.calls) == 1

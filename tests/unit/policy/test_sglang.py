@@ -152,17 +152,38 @@ async def test_server_errors_and_lost_connections_are_retried_under_a_new_rid(fi
     assert worker.aborted == [first_rid]
 
 
+@pytest.mark.parametrize("code", [408, 429, 502, 503, 504])
+async def test_whoever_takes_no_calls_now_is_asked_again(code: int) -> None:
+    """A full queue of SGLang's router answers 429, and 408 when the call waited in it for too long."""
+    worker = Worker(status(code))
+    assert (await failure(worker, max_retries=1)).kind == "unavailable"
+    assert len(worker.payloads) == 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sampling"), [([], Sampling()), ([1, -1], Sampling()), ([1], Sampling(max_new_tokens=0))]
+)
+async def test_a_prompt_that_would_end_a_worker_is_not_sent(prompt: list[int], sampling: Sampling) -> None:
+    worker = Worker(reply([1]))
+    async with serving(worker.app) as url, SGLangPolicy(url) as policy:
+        with pytest.raises(PolicyError) as caught:
+            await policy.generate(prompt, sampling)
+    assert caught.value.kind == "bad_request"
+    assert worker.payloads == []
+
+
 async def test_retries_are_bounded() -> None:
     worker = Worker(status(500))
-    assert (await failure(worker, max_retries=2)).kind == "http_500"
+    assert (await failure(worker, max_retries=2)).kind == "engine"
     assert len(worker.payloads) == 3
 
 
-@pytest.mark.parametrize("code", [400, 404, 429])
+@pytest.mark.parametrize("code", [400, 401, 404, 413, 422])
 async def test_client_errors_fail_at_once(code: int) -> None:
     worker = Worker(status(code))
     error = await failure(worker)
-    assert error.kind == f"http_{code}"
+    assert error.kind == "bad_request"
+    assert f"HTTP {code}" in str(error)
     assert "as told" in str(error)
     assert len(worker.payloads) == 1
     assert worker.aborted == []
@@ -171,7 +192,7 @@ async def test_client_errors_fail_at_once(code: int) -> None:
 @pytest.mark.parametrize(
     ("handler", "kind", "says"),
     [
-        (truncated_json, "bad_json", "not JSON"),
+        (truncated_json, "bad_reply", "not JSON"),
         (reply([1, 2], completion_tokens=3), "bad_reply", "completion_tokens is 3"),
         (reply([1, 2, 3, 4, 5], "length"), "bad_reply", "max_new_tokens was 4"),
         (reply([]), "bad_reply", "no tokens"),
@@ -216,7 +237,7 @@ async def test_connection_refused() -> None:
     async with SGLangPolicy(f"http://127.0.0.1:{unused_port()}", max_retries=1, backoff_s=0.01) as policy:
         with pytest.raises(PolicyError) as caught:
             await policy.generate(PROMPT, Sampling())
-    assert caught.value.kind == "connection"
+    assert caught.value.kind == "unavailable"
 
 
 async def test_timeout_aborts_on_the_worker() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.report.stats import bootstrap, mean_ci, retention, wilson
+from core.report.stats import bootstrap, mean_ci, retention, t_margin, wilson
 
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
@@ -16,6 +16,10 @@ def test_wilson_against_the_textbook() -> None:
     assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
     assert wilson(20, 20) == pytest.approx((0.8389, 1.0), abs=1e-4)
+
+
+def test_t_margin_against_the_textbook() -> None:
+    assert t_margin([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3**0.5)
 
 
 def test_one_seed_of_hits_and_misses_takes_wilson() -> None:

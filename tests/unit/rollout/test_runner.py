@@ -155,7 +155,7 @@ async def test_a_deadline_frees_the_slot_of_the_engine(qwen2):
     ("error", "kind"),
     [
         (RolloutError("no_context", "empty"), "no_context"),
-        (PolicyError("http_500", "down"), "http_500"),
+        (PolicyError("engine", "down"), "engine"),
         (KeyError("role"), "exception_KeyError"),
         (TimeoutError("a tool gave up"), "exception_TimeoutError"),
         (asyncio.CancelledError(), "cancelled"),

@@ -1,0 +1,210 @@
+"""The published data sets by name: where they are on the hub, what is written here, and what must be true of it.
+
+| name | hub | written | checks |
+|---|---|---|---|
+| dapo-math-17k | zhuzilin/dapo-math-17k | questions without DAPO's wrapper text | 17,398 records, integer labels |
+| aime24 | HuggingFaceH4/aime_2024 | the problems of AIME 2024 | 30 records, integers from 0 to 999 |
+| aime25 | math-ai/aime25 | the problems of AIME 2025 | the same |
+| hotpotqa | BytedTsinghua-SIA/hotpotqa | MemAgent's training and dev files as they are | 32,768 and 128 records |
+| hotpotqa-distractor | hotpotqa/hotpot_qa | the questions that RULER-HQA is made of, as they are | 7,405 records |
+
+Beside each file stands its SHA-256, in the format of `sha256sum`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from core.data.files import DataError, Place, read_records, write_jsonl
+from core.data.tasks import tasks_of
+from core.types import Task
+
+_DAPO_OPENING = "Solve the following math problem step by step. The last line of your response should be of the form "
+DAPO_PREFIXES = (
+    _DAPO_OPENING + "Answer: \\boxed{$Answer} where $Answer is the answer to the problem.\n\n",
+    _DAPO_OPENING + "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n",
+)
+"""Of slime's copy, and of the original."""
+DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """A set that is read through `datasets` and written as Tasks in `file`. `check` may change a task or refuse it."""
+
+    hub: str
+    split: str
+    file: str
+    rows: int
+    check: Callable[[Task], Task]
+
+
+@dataclass(frozen=True, slots=True)
+class Parquet:
+    """Files of a hub repository, kept as they are: name here -> (path there, records). All have `columns`."""
+
+    hub: str
+    files: dict[str, tuple[str, int]]
+    columns: frozenset[str]
+
+
+def without_dapo_wrapper(task: Task) -> Task:
+    """The bare question of a record of DAPO-Math-17K.
+
+    Raises ValueError unless exactly one prefix and the suffix enclose it and the label is an integer.
+    """
+    for prefix in DAPO_PREFIXES:
+        if task.question.startswith(prefix) and task.question.endswith(DAPO_SUFFIX):
+            question = task.question[len(prefix) : -len(DAPO_SUFFIX)]
+            if question.strip():
+                _check_integers(task, r"-?[0-9]+")
+                return replace(task, question=question)
+    raise ValueError(f"the question is not enclosed by DAPO's wrapper text: {task.question[:60]!r}")
+
+
+def aime(task: Task) -> Task:
+    _check_integers(task, r"[0-9]{1,3}")
+    return task
+
+
+SETS: dict[str, Questions | Parquet] = {
+    "dapo-math-17k": Questions("zhuzilin/dapo-math-17k", "train", "dapo-math-17k.jsonl", 17398, without_dapo_wrapper),
+    "aime24": Questions("HuggingFaceH4/aime_2024", "train", "aime24.jsonl", 30, aime),
+    "aime25": Questions("math-ai/aime25", "test", "aime25.jsonl", 30, aime),
+    "hotpotqa": Parquet(
+        "BytedTsinghua-SIA/hotpotqa",
+        {
+            "hotpotqa_train_32k.parquet": ("hotpotqa_train_32k.parquet", 32768),
+            "hotpotqa_dev.parquet": ("hotpotqa_dev.parquet", 128),
+        },
+        frozenset({"prompt", "context", "reward_model"}),
+    ),
+    "hotpotqa-distractor": Parquet(
+        "hotpotqa/hotpot_qa",
+        {"hotpotqa_distractor.parquet": ("distractor/validation-00000-of-00001.parquet", 7405)},
+        frozenset({"question", "answer", "context", "supporting_facts"}),
+    ),
+}
+
+
+def prepare(name: str, out: Path, source: Path | None = None, rows: int | None = None) -> list[Path]:
+    """Write the set `name` into the folder `out`; the files written.
+
+    `source` is a local file or folder instead of the hub; `rows` replaces the expected number of records.
+
+    Raises:
+        DataError: an unknown name, the hub cannot be reached, or the data is not as it must be.
+    """
+    if name not in SETS:
+        raise DataError(f"data set {name!r} is unknown. Fix: choose one of {', '.join(SETS)}.")
+    chosen = SETS[name]
+    out.mkdir(parents=True, exist_ok=True)
+    if isinstance(chosen, Parquet):
+        if rows is not None and len(chosen.files) > 1:
+            raise DataError(f"{name} has {len(chosen.files)} files. Fix: leave out the number of rows.")
+        return [_keep(chosen, out / file, source, rows) for file in chosen.files]
+    origin = str(source or f"{chosen.hub} ({chosen.split})")
+    records = read_records(source) if source else hub_records(chosen.hub, chosen.split)
+    tasks = [_checked(chosen, task, origin) for task in tasks_of(records, name, require_context=False)]
+    _check_rows(origin, len(tasks), rows or chosen.rows)
+    path = out / chosen.file
+    write_jsonl(path, tasks)
+    _write_sha256(path)
+    return [path]
+
+
+def hub_records(hub: str, split: str) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """The records of one split of a data set on the hub, through `datasets`.
+
+    Raises:
+        DataError: it cannot be had.
+    """
+    from datasets import load_dataset
+
+    try:
+        rows = load_dataset(hub, split=split)
+    except Exception as error:  # datasets raises what its many parts raise
+        raise _unreachable(hub, error) from error
+    for number, record in enumerate(rows):
+        yield Place(Path(hub), number, "record"), dict(record)
+
+
+def hub_file(hub: str, file: str) -> Path:
+    """One file of a data set on the hub, in the hub's own cache.
+
+    Raises:
+        DataError: it cannot be had.
+    """
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(hub, file, repo_type="dataset"))
+    except Exception as error:  # httpx's, the hub's and the file system's own
+        raise _unreachable(hub, error) from error
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _keep(chosen: Parquet, path: Path, source: Path | None, rows: int | None) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    there, expected = chosen.files[path.name]
+    if source is None:
+        found = hub_file(chosen.hub, there)
+    else:
+        found = source / path.name if source.is_dir() else source
+    try:
+        with pq.ParquetFile(found) as file:
+            columns, count = set(file.schema_arrow.names), file.metadata.num_rows
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{found}: not a readable parquet file ({error}). Fix: download it again.") from None
+    if absent := chosen.columns - columns:
+        raise DataError(f"{found}: no column {', '.join(sorted(absent))}. Fix: is this the published data set?")
+    _check_rows(str(found), count, rows or expected)
+    partial = path.with_name(path.name + ".partial")
+    shutil.copyfile(found, partial)
+    partial.replace(path)
+    _write_sha256(path)
+    return path
+
+
+def _checked(chosen: Questions, task: Task, origin: str) -> Task:
+    try:
+        return chosen.check(task)
+    except ValueError as error:
+        raise DataError(f"{origin}: {task.task_id}: {error}. Fix: is this the published data set?") from None
+
+
+def _check_integers(task: Task, pattern: str) -> None:
+    for answer in task.answers:
+        if not re.fullmatch(pattern, answer):
+            raise ValueError(f"the label {answer!r} does not match {pattern}")
+
+
+def _check_rows(origin: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise DataError(
+            f"{origin}: {found:,} records, {expected:,} expected. Fix: download it again; if the published data set "
+            f"has changed and that is wanted, say so with --rows {found}."
+        )
+
+
+def _write_sha256(path: Path) -> None:
+    path.with_name(path.name + ".sha256").write_text(f"{sha256(path)}  {path.name}\n")
+
+
+def _unreachable(hub: str, error: Exception) -> DataError:
+    return DataError(
+        f"{hub}: not to be had from the hub ({type(error).__name__}: {str(error)[:200]}). Fix: check the network, or "
+        "download it elsewhere and name the file with --from."
+    )

@@ -1,0 +1,201 @@
+"""Checkpoints between Hugging Face folders and Megatron's torch_dist, by slime's own converters.
+
+    python -m scripts.convert_checkpoints to-dist --hf Qwen/Qwen2.5-7B-Instruct --dist /data/start --model qwen2.5-7B
+    python -m scripts.convert_checkpoints to-hf --hf Qwen/Qwen2.5-7B-Instruct --dist /data/run --out /data/run_hf
+    python -m scripts.convert_checkpoints to-hf ... --iterations 20,40 --dry-run
+
+To be run in slime's container, where slime and Megatron-LM are in /root. What is converted already is left alone; what
+was interrupted is done again, for an output is written beside its place and moved there when it is complete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.hub import CheckpointError, resolve
+from core.report.files import read_json
+
+TRACKER = "latest_checkpointed_iteration.txt"
+"""Megatron writes it when a checkpoint is complete."""
+
+
+class ConversionError(RuntimeError):
+    """A conversion that cannot be done; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """One run of a converter: `command` writes `partial`, which becomes `target`."""
+
+    target: Path
+    command: Sequence[str]
+
+    @property
+    def partial(self) -> Path:
+        return partial_of(self.target)
+
+    def run(self) -> None:
+        """Raises ConversionError when the command fails."""
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self.partial.parent.mkdir(parents=True, exist_ok=True)
+        status = subprocess.run(self.command).returncode
+        if status:
+            raise ConversionError(f"{self.target}: slime's converter ended with status {status}; see above")
+        self.partial.rename(self.target)
+
+
+def partial_of(target: Path) -> Path:
+    return target.with_name(f".{target.name}.partial")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Where slime and Megatron-LM are, and the Python that has their packages."""
+
+    slime: Path
+    megatron: Path
+    python: str
+
+    def check(self) -> None:
+        """Raises ConversionError naming the option whose folder is not what it should be."""
+        for option, folder, file in (
+            ("--slime", self.slime, "tools/convert_torch_dist_to_hf.py"),
+            ("--megatron", self.megatron, "megatron/core/__init__.py"),
+        ):
+            if not (folder / file).is_file():
+                raise ConversionError(f"{option} {folder}: has no {file}. Give the folder of its source: {option} PATH")
+
+    def command(self, tool: str, *args: str, gpus: int = 1) -> list[str]:
+        """The command line of a converter, by torchrun where it takes several GPUs."""
+        launcher = [self.python]
+        if gpus > 1:
+            launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}"]
+        path = f"PYTHONPATH={self.megatron}:{self.slime}"
+        return ["env", path, "CUDA_DEVICE_MAX_CONNECTIONS=1", *launcher, str(self.slime / "tools" / tool), *args]
+
+    def model_args(self, model: str) -> list[str]:
+        """MODEL_ARGS of slime's scripts/models/`model`.sh, the architecture in Megatron's options."""
+        folder = self.slime / "scripts" / "models"
+        script = folder / f"{model}.sh"
+        if not script.is_file():
+            known = ", ".join(sorted(path.stem for path in folder.glob("*.sh")))
+            raise ConversionError(f"--model {model}: no file {script}. slime knows: {known}")
+        shell = ["bash", "-ec", 'source "$1" >&2; printf "%s\\0" "${MODEL_ARGS[@]}"', "bash", str(script)]
+        printed = subprocess.run(shell, stdout=subprocess.PIPE, text=True)
+        if printed.returncode:
+            raise ConversionError(f"{script}: bash ended with status {printed.returncode}; see above")
+        return printed.stdout.split("\0")[:-1]
+
+
+def to_dist(
+    tools: Tools, hf: Path, dist: Path, model: str, *, gpus: int = 1, extra: Sequence[str] = ()
+) -> list[Conversion]:
+    """Hugging Face folder -> torch_dist `dist`, which training takes as its start; nothing if it is there."""
+    if (dist / TRACKER).is_file():
+        return []
+    if dist.exists():
+        raise ConversionError(f"{dist}: exists but holds no complete checkpoint (no {TRACKER}). Delete it first.")
+    io = ["--hf-checkpoint", str(hf), "--save", str(partial_of(dist))]
+    command = tools.command("convert_hf_to_torch_dist.py", *tools.model_args(model), *io, *extra, gpus=gpus)
+    return [Conversion(dist, command)]
+
+
+def to_hf(
+    tools: Tools, hf: Path, dist: Path, out: Path, *, iterations: Sequence[int] = (), extra: Sequence[str] = ()
+) -> list[Conversion]:
+    """The checkpoints of `dist`, or only `iterations`, -> one Hugging Face folder each in `out`, unless it is there.
+
+    `hf` is the model that training started from: its config and tokenizer are copied, and its vocabulary says how many
+    rows of padding Megatron had added.
+    """
+    found = {folder.name: folder for folder in sorted(dist.glob("iter_*")) if is_complete(folder)}
+    if not found:
+        raise ConversionError(f"{dist}: no complete checkpoint iter_*/. Give the folder that training saves to.")
+    names = [f"iter_{iteration:07d}" for iteration in iterations] or list(found)
+    if absent := [name for name in names if name not in found]:
+        raise ConversionError(f"{dist / absent[0]}: no complete checkpoint. There are: {', '.join(found)}")
+    targets = {name: out / name for name in names if not (out / name).exists()}
+    assets = ["--origin-hf-dir", str(hf), "--vocab-size", str(vocabulary(hf))]
+
+    def command(source: Path, partial: Path) -> list[str]:
+        io = ["--input-dir", str(source), "--output-dir", str(partial)]
+        return tools.command("convert_torch_dist_to_hf.py", *io, *assets, *extra)
+
+    return [Conversion(target, command(found[name], partial_of(target))) for name, target in targets.items()]
+
+
+def is_complete(iteration: Path) -> bool:
+    """Whether Megatron finished this save: `.metadata` of torch_dist is written after all shards."""
+    return (iteration / ".metadata").is_file() and (iteration / "common.pt").is_file()
+
+
+def vocabulary(hf: Path) -> int:
+    config = read_json(hf / "config.json")
+    size: int = config["vocab_size"] if "vocab_size" in config else config["text_config"]["vocab_size"]
+    return size
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        conversions = plan(options)
+        if not conversions:
+            print("nothing to do: all of it is converted already")
+        for conversion in conversions:
+            print(f"# {conversion.target}\n{shlex.join(conversion.command)}", flush=True)
+            if options.dry_run:
+                print(shlex.join(["mv", str(conversion.partial), str(conversion.target)]))
+            else:
+                conversion.run()
+    except (ConversionError, CheckpointError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def plan(options: argparse.Namespace) -> list[Conversion]:
+    """What the command line asks for and is not there yet."""
+    tools = Tools(options.slime.absolute(), options.megatron.absolute(), options.python)
+    tools.check()
+    dist, extra = options.dist.absolute(), shlex.split(options.converter_args)
+    if options.direction == "to-dist":
+        hf = resolve(options.hf, weights=not options.dry_run).absolute()
+        return to_dist(tools, hf, dist, options.model, gpus=options.gpus, extra=extra)
+    hf = resolve(options.hf, weights=False).absolute()
+    return to_hf(tools, hf, dist, options.out.absolute(), iterations=options.iterations, extra=extra)
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--hf", required=True, metavar="ID_OR_PATH", help="the model that training starts from")
+    common.add_argument("--dist", required=True, type=Path, metavar="DIR", help="torch_dist checkpoints")
+    common.add_argument("--slime", type=Path, default=Path("/root/slime"), help="its source (default: %(default)s)")
+    common.add_argument("--megatron", type=Path, default=Path("/root/Megatron-LM"), help="(default: %(default)s)")
+    common.add_argument("--python", default=sys.executable, help="that has their packages (default: this one)")
+    common.add_argument("--converter-args", default="", metavar="ARGS", help="more options of slime's converter")
+    common.add_argument("--dry-run", action="store_true", help="print the commands and stop")
+    first, _, _ = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(prog="python -m scripts.convert_checkpoints", description=first)
+    directions = parser.add_subparsers(dest="direction", required=True)
+    there = directions.add_parser("to-dist", parents=[common], help="Hugging Face -> torch_dist")
+    there.add_argument("--model", required=True, help="its name in slime's scripts/models, such as qwen2.5-7B")
+    there.add_argument("--gpus", type=int, default=1, help="of this machine; several for a model too big for one")
+    back = directions.add_parser("to-hf", parents=[common], help="torch_dist -> Hugging Face")
+    back.add_argument("--out", required=True, type=Path, metavar="DIR", help="gets one folder per iteration")
+    back.add_argument("--iterations", type=_numbers, default=(), metavar="N,N", help="such as 20,40 (default: all)")
+    return parser
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(int(part) for part in text.split(",")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

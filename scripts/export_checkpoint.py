@@ -1,0 +1,162 @@
+"""A checkpoint of a run as a folder for the hub: weights, tokenizer, chat template, generation config, model card.
+
+    python -m scripts.export_checkpoint runs/memagent-tiny --out release --license apache-2.0 [--seed 0] [--step 40]
+    python -m scripts.export_checkpoint RUN_DIR --out release --license apache-2.0 --checkpoint HF_FOLDER
+
+The second form takes the weights from elsewhere, such as those of a cluster run that convert_checkpoints made. The card
+is filled from the run folder: recipe, departures, scores, commit. The resolved recipe goes along as recipe.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import yaml
+from safetensors import SafetensorError, safe_open
+
+from core.chat import load_tokenizer
+from core.engine import checkpoint, weights
+from core.hub import SMALL_FILES, CheckpointError, is_hub_id
+from core.report.run_folder import RunFolder, RunFolderError
+from core.report.summary import build_summary
+from core.report.table import Published, render_table
+
+
+def export(
+    run: RunFolder, source: Path, out: Path, *, title: str, license_id: str, base_model: str | None = None
+) -> None:
+    """Copy the Hugging Face folder `source` to `out` and add what the hub wants. `title` says which weights they are.
+
+    Raises:
+        CheckpointError: `out` exists, or `source` lacks weights, tokenizer or chat template.
+    """
+    if out.exists():
+        raise CheckpointError(f"{out}: exists already; delete it, or choose another --out")
+    for path in weights.weight_files(source):
+        check_readable(path)
+    load_tokenizer(source)
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for path in sorted({path for pattern in (*SMALL_FILES, "*.safetensors") for path in source.glob(pattern)}):
+        shutil.copyfile(path, partial / path.name)
+    if not (partial / "generation_config.json").is_file():
+        ends = list(weights.eos_token_ids(source))
+        (partial / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}, indent=2) + "\n")
+    shutil.copyfile(run.path / "config.yaml", partial / "recipe.yaml")
+    card = model_card(run, out.name, title=title, license_id=license_id, base_model=base_model)
+    (partial / "README.md").write_text(card, encoding="utf-8")
+    partial.rename(out)
+
+
+def check_readable(path: Path) -> None:
+    """Raises CheckpointError when a safetensors file is torn: its header says how long it must be."""
+    try:
+        with safe_open(path, "pt"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); copy or convert it again") from error
+
+
+def model_card(run: RunFolder, name: str, *, title: str, license_id: str, base_model: str | None = None) -> str:
+    """README.md for the hub, with its YAML front matter."""
+    config, summary = run.config, build_summary(run)
+    method = config["method"]
+    front = {
+        "license": license_id,
+        **({"base_model": base_model} if base_model else {}),
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": [method, "agentic-rl", "grpo", "reinforcement-learning"],
+    }
+    departures = list(dict.fromkeys([*config.get("departures", ()), *summary["departures"]]))
+    published = [Published.from_json(row) for row in run.published["rows"]]
+    _, _, tables = render_table({**summary, "departures": []}, published).partition("\n\n")
+    commit = run.versions.get("git") or "not recorded"
+    seeds = ", ".join(map(str, summary["seeds"])) or "none"
+    start = f"[{base_model}](https://huggingface.co/{base_model})" if base_model else f"`{config['model']['path']}`"
+    return f"""---
+{yaml.safe_dump(front, sort_keys=False)}---
+
+# {name}
+
+{method}, preset `{config["preset"]}` (follows: {config["follows"]}), started from {start}.
+These are the weights of {title}. `recipe.yaml` is the whole recipe.
+
+## Departures from the source
+
+{chr(10).join(f"- {line}" for line in departures) or "None."}
+
+## Results
+
+Over seeds {seeds} of the run, whichever of them these weights are.
+
+{tables.strip().replace("## ", "### ")}
+
+## Commands
+
+At commit `{commit}` of the repository that this comes from:
+
+```
+bash agentic/{method}/run.sh --preset recipe.yaml
+bash agentic/{method}/evaluate.sh --model {name} --serve sglang
+```
+"""
+
+
+def choose(run: RunFolder, seed: int | None, step: int | None) -> tuple[Path, str]:
+    """The checkpoint of a seed (the first) at a step (the last), and what to call it. Raises CheckpointError."""
+    if not run.seeds:
+        raise CheckpointError(f"{run.path}: no seed has been trained (no seed-* folder). Train first.")
+    seed = run.seeds[0] if seed is None else seed
+    saved = {int(path.name.removeprefix("step-")): path for path in checkpoint.steps(run.checkpoints_path(seed))}
+    if not saved or (step is not None and step not in saved):
+        known = ", ".join(map(str, saved)) or "none"
+        raise CheckpointError(f"{run.checkpoints_path(seed)}: no checkpoint of step {step}; there are: {known}")
+    step = max(saved) if step is None else step
+    return saved[step], f"seed {seed} after {step} steps"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        run = RunFolder(options.run)
+        if options.checkpoint is None:
+            source, title = choose(run, options.seed, options.step)
+        else:
+            source, title = options.checkpoint, f"`{options.checkpoint.name}`"
+        start = str(run.config["model"]["path"])
+        base_model = options.base_model or (start if is_hub_id(start) else None)
+        export(run, source, options.out, title=title, license_id=options.license, base_model=base_model)
+    except (CheckpointError, RunFolderError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.out} holds the weights of {title}. Read its README.md, then publish it:")
+    print(f"hf upload ORGANISATION/{options.out.name} {options.out}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    first, _, _ = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(prog="python -m scripts.export_checkpoint", description=first)
+    parser.add_argument("run", type=Path, metavar="RUN_DIR")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="its name is the model's in the card")
+    parser.add_argument(
+        "--license", required=True, metavar="ID", help="such as apache-2.0; the base model's binds yours"
+    )
+    parser.add_argument(
+        "--base-model", metavar="ID", help="on the hub (default: the recipe's model.path if it is an id)"
+    )
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--seed", type=int, help="default: the first")
+    chosen.add_argument("--checkpoint", type=Path, metavar="DIR", help="weights from here instead")
+    parser.add_argument("--step", type=int, help="default: the last")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

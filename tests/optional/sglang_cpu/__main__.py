@@ -1,0 +1,141 @@
+"""Real SGLang on the CPU against our engine: log-probs, a MemAgent rollout, new weights, aborts, the policy contract.
+
+    bash tests/optional/sglang_cpu/setup.sh ENV_DIR
+    python -m tests.optional.sglang_cpu --sglang-python ENV_DIR/bin/python [--model MEMAGENT_CHECKPOINT]
+
+Without `--model` the tiny preset's start model is made. Every server started here has ended when this ends.
+Prints one line for each thing shown; status 1 if one of them failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from agentic.memagent import tiny
+from core.engine import weights
+from core.policy.serving import serve
+from tests.contract.conftest import save_tiny_model
+from tests.optional.sglang_cpu import checks
+
+CONTRACT_CONTEXT = 2048
+ON_CPU = (
+    "--device cpu --dtype float32 --attention-backend torch_native --sampling-backend pytorch --grammar-backend none "
+    "--disable-overlap-schedule --disable-cuda-graph --mem-fraction-static 0.2 --max-total-tokens 32768 "
+    "--max-running-requests 32 --skip-server-warmup"
+).split()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.optional.sglang_cpu")
+    parser.add_argument("--sglang-python", required=True, help="the interpreter of the environment of setup.sh")
+    parser.add_argument("--model", type=Path, help="a checkpoint of MemAgent's tiny preset; default: its start model")
+    parser.add_argument("--log", type=Path, help="folder for the servers' logs; default: a temporary one")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # idle threads of a server would take the cores of the other
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        shown = run(args.sglang_python, args.model or tiny.build(folder / "model", seed=0), folder, args.log or folder)
+    sys.exit(0 if all(shown) else 1)
+
+
+def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
+    """Start the servers one after the other and show everything; for each thing whether it held."""
+    shown = []
+
+    def show(results: Sequence[checks.Result]) -> None:
+        for result in results:
+            print(f"{'ok  ' if result.holds else 'FAIL'}  {result.what:<56} {result.seen}", flush=True)
+            shown.append(result.holds)
+
+    perturbed = perturb(model, folder / "perturbed")
+    with serve("sglang", str(model), log=logs / "memagent.log", args=ON_CPU, python=python) as url:
+        show(asyncio.run(checks.logprobs(url, model)))
+        show(asyncio.run(checks.memagent_rollout(url, model)))
+        show(asyncio.run(checks.new_weights(url, model, perturbed)))
+
+    endless = save_tiny_model(folder / "endless", seed=0)
+    ours = ["--max-model-len", str(CONTRACT_CONTEXT), "--kv-tokens", str(8 * CONTRACT_CONTEXT)]
+    real = [*ON_CPU, "--skip-tokenizer-init", "--context-length", str(CONTRACT_CONTEXT)]
+    with (
+        serve("sglang", str(endless), log=logs / "contract.log", args=real, python=python) as url,
+        serve("embedded", str(endless), log=logs / "embedded.log", args=ours) as embedded_url,
+    ):
+        show(asyncio.run(checks.aborts(url, CONTRACT_CONTEXT - 1)))
+        show([contract("SGLang", url)])
+        with router(python, [url, embedded_url], logs / "router.log") as router_url:
+            show([contract("its router before SGLang and ours", router_url)])
+    return shown
+
+
+def perturb(model: Path, folder: Path) -> Path:
+    """A second checkpoint: `model` with noise on every weight."""
+    network = weights.load(model, device="cpu")
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(1)
+        for parameter in network.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    weights.save(network, folder, like=model)
+    return folder
+
+
+def contract(name: str, url: str) -> checks.Result:
+    """The policy contract suite on a live server."""
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "sglang", "tests/contract/test_policy.py"]
+    done = subprocess.run([*command, "--sglang-url", url], capture_output=True, text=True)
+    if done.returncode:
+        print(done.stdout)
+    return checks.Result(f"contract suite on {name}", done.stdout.splitlines()[-1], done.returncode == 0)
+
+
+@contextmanager
+def router(python: str, workers: Sequence[str], log: Path) -> Iterator[str]:
+    """SGLang's router in front of `workers`, once it knows them all. Its policy `manual` goes by the session."""
+    ports = [free_port() for _ in range(2)]
+    url = f"http://127.0.0.1:{ports[0]}"
+    command = [python, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--policy", "manual"]
+    command += ["--port", str(ports[0]), "--prometheus-port", str(ports[1]), "--worker-urls", *workers]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not all(worker.encode() in listing(url) for worker in workers):
+            if process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"the router did not start; see {log}:\n{log.read_text()[-2000:]}")
+            time.sleep(0.2)
+        yield url
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def listing(router_url: str) -> bytes:
+    try:
+        with urllib.request.urlopen(f"{router_url}/workers", timeout=5) as response:
+            return bytes(response.read())
+    except OSError:
+        return b""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""What is shown of a live SGLang server; each check returns its figures."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import torch
+
+from agentic.memagent.config import load_recipe
+from agentic.memagent.rollout import MemAgent
+from benchmarks.ruler.eval_data import ruler_data
+from core.chat import load_tokenizer
+from core.engine import weights
+from core.engine.model import CausalLM
+from core.engine.packing import pack_rows
+from core.policy.base import Roles
+from core.policy.sglang import SGLangPolicy
+from core.rollout.rows import rows_from_groups
+from core.rollout.runner import Runner
+from core.types import Completion, Row, Sampling
+
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Result:
+    what: str
+    seen: str
+    holds: bool
+
+
+async def logprobs(url: str, model: Path) -> list[Result]:
+    """SGLang's log-probs of what it sampled, against our model's."""
+    network = weights.load(model, device="cpu")
+    results = []
+    async with SGLangPolicy(url) as policy:
+        for temperature in (1.0, 0.7):
+            rows, _ = await sampled(policy, network, temperature)
+            results.append(compared(f"log-probs at temperature {temperature:g}", network, rows, temperature))
+    return results
+
+
+async def memagent_rollout(url: str, model: Path) -> list[Result]:
+    """MemAgent on RULER needles through the server: what became of each rollout, and the rows made of them."""
+    recipe, tokenizer = load_recipe("tiny"), load_tokenizer(model)
+    method = MemAgent(recipe.memagent, tokenizer)
+    data = ruler_data("niah", {}, tiny=True, lengths=[448], tokenizer=tokenizer, split="validation")
+    async with SGLangPolicy(url) as policy:
+        runner = Runner(method, Roles({"policy": policy}), concurrency=32, deadline_s=120)
+        groups = await runner.run_groups(data.tasks(448, 0, 4), 4, Sampling(), seed=0)
+    rollouts = [trajectory for group in groups for trajectory in group]
+    turns = [turn for trajectory in rollouts for turn in trajectory.turns]
+    rows = rows_from_groups(groups, std_norm=False, credit="broadcast")
+
+    carried = [
+        contains(after.prompt_ids, method.next_memory((), before.completion))
+        for trajectory in rollouts
+        for before, after in pairwise(trajectory.turns)
+    ]
+    whole = [
+        row.tokens == (*turn.prompt_ids, *turn.completion.token_ids)
+        and row.loss_mask == (1,) * len(turn.completion.token_ids)
+        and row.logprobs == turn.completion.logprobs
+        for row, turn in zip(rows, turns, strict=True)
+    ]
+    failed = [trajectory.failure for trajectory in rollouts if trajectory.status == "failed"]
+    return [
+        Result("MemAgent rollouts, none failed", f"{len(rollouts)} rollouts, failures {failed}", not failed),
+        Result("the next prompt holds the memory as sampled", f"{sum(carried)} of {len(carried)} turns", all(carried)),
+        Result("rows are prompt + completion, mask 1, its log-probs", f"{sum(whole)} of {len(whole)} rows", all(whole)),
+        compared("MemAgent rows' log-probs", weights.load(model, device="cpu"), rows, temperature=1.0),
+    ]
+
+
+async def new_weights(url: str, first: Path, second: Path) -> list[Result]:
+    """The server after `/update_weights_from_disk`: log-probs of the second checkpoint, and no longer of the first."""
+    update = {"model_path": str(second), "weight_version": "second"}
+    async with SGLangPolicy(url) as policy, aiohttp.ClientSession(raise_for_status=True) as http:
+        started = time.perf_counter()
+        async with http.post(f"{url}/update_weights_from_disk", json=update) as response:
+            answer = await response.json()
+        seconds = time.perf_counter() - started
+        network = weights.load(second, device="cpu")
+        rows, versions = await sampled(policy, network, temperature=1.0)
+    away = largest_gap(weights.load(first, device="cpu"), rows, temperature=1.0)
+    return [
+        Result("update_weights_from_disk", f"{1000 * seconds:.0f} ms", answer["success"]),
+        Result("weight_version afterwards", str(versions), versions == {"second"}),
+        compared("log-probs of the second checkpoint", network, rows, temperature=1.0),
+        Result("and not of the first", f"largest gap {away:.2g}", away > 100 * TOLERANCE),
+    ]
+
+
+async def aborts(url: str, budget: int) -> list[Result]:
+    """Calls of `budget` tokens, on a model without an end: one to its end, one cancelled, four ended by `abort_all`."""
+    long = Sampling(max_new_tokens=budget)
+    async with SGLangPolicy(url) as policy, aiohttp.ClientSession(raise_for_status=True) as http:
+
+        async def until_running(number: int) -> None:
+            async with asyncio.timeout(120):
+                while await requests_held(http, url) != number:
+                    await asyncio.sleep(0.005)
+
+        started = time.perf_counter()
+        await policy.generate([1], long)
+        full = time.perf_counter() - started
+
+        call = asyncio.create_task(policy.generate([2], long))
+        await until_running(1)
+        started = time.perf_counter()
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        await until_running(0)
+        idle = time.perf_counter() - started
+
+        calls = [asyncio.create_task(policy.generate([3 + n], long)) for n in range(4)]
+        await until_running(4)
+        async with http.post(f"{url}/abort_request", json={"abort_all": True}):
+            pass
+        ended = await asyncio.gather(*calls)
+        await until_running(0)
+    reasons, most = {c.finish_reason for c in ended}, max(len(c.token_ids) for c in ended)
+    all_ended = reasons == {"abort"} and most < budget
+    return [
+        Result("a cancelled call leaves the worker", f"{idle:.2f} s; to its end {full:.1f} s", idle < full / 4),
+        Result("abort_all ends four calls", f"{reasons}, {most} of {budget} tokens", all_ended),
+    ]
+
+
+async def sampled(policy: SGLangPolicy, network: CausalLM, temperature: float) -> tuple[list[Row], set[str]]:
+    """Rows sampled from random prompts, and the weight versions that they name."""
+    prompts = random_prompts(network.config.vocab_size)
+    sampling = Sampling(temperature=temperature, max_new_tokens=64)
+    completions = await asyncio.gather(*(policy.generate(prompt, sampling) for prompt in prompts))
+    rows = [row_of(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
+    return rows, {completion.weight_version for completion in completions}
+
+
+def random_prompts(vocab_size: int) -> list[list[int]]:
+    draw = random.Random(0)
+    return [[draw.randrange(vocab_size) for _ in range(length)] for length in (1, 2, 7, 30, 64, 65, 150, 300)]
+
+
+def row_of(prompt: Sequence[int], completion: Completion) -> Row:
+    mask = (1,) * len(completion.token_ids)
+    return Row((*prompt, *completion.token_ids), mask, completion.logprobs, advantage=0.0, rollout_id=0)
+
+
+def compared(what: str, network: CausalLM, rows: Sequence[Row], temperature: float) -> Result:
+    gap, tokens = largest_gap(network, rows, temperature), sum(row.trained_tokens for row in rows)
+    return Result(f"{what} within {TOLERANCE:g} of ours", f"largest gap {gap:.2g}, {tokens} tokens", gap < TOLERANCE)
+
+
+@torch.no_grad()
+def largest_gap(network: CausalLM, rows: Sequence[Row], temperature: float) -> float:
+    """The largest difference between a row's log-prob and the one that `network` gives the same token."""
+    gaps = []
+    for pack in pack_rows(rows, 16384, network.device):
+        logits_RV = network.logits(network(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R))
+        ours = torch.log_softmax(logits_RV / temperature, dim=-1).gather(1, pack.targets_R[:, None]).squeeze(1)
+        theirs = pack.gather([row.logprobs for row in rows], [row.loss_mask for row in rows])
+        gaps.append(float((ours - theirs).abs().max()))
+    return max(gaps)
+
+
+def contains(ids: Sequence[int], part: Sequence[int]) -> bool:
+    return any(tuple(ids[i : i + len(part)]) == tuple(part) for i in range(len(ids) - len(part) + 1))
+
+
+async def requests_held(http: aiohttp.ClientSession, url: str) -> int:
+    async with http.get(f"{url}/v1/loads") as response:
+        loads: list[dict[str, Any]] = (await response.json())["loads"]
+    return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)

@@ -1,0 +1,169 @@
+"""The published data sets: what is removed exactly, what is checked, and what is written beside the data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.ruler.hqa import read_hotpotqa
+from core.data import sets
+from core.data.files import DataError, Place
+from core.data.sets import DAPO_PREFIXES, DAPO_SUFFIX, SETS, Parquet, prepare, without_dapo_wrapper
+from core.data.tasks import read_tasks
+from core.types import Task
+from scripts import download_data
+
+QUESTION = "Answer: what is $1 + 1$, Remember?"
+
+
+def dapo(question: str, label: str, prefix: str = DAPO_PREFIXES[0]) -> dict[str, object]:
+    return {"prompt": [{"role": "user", "content": prefix + question + DAPO_SUFFIX}], "label": label}
+
+
+def write(path: Path, records: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@given(st.text(min_size=1).filter(str.strip), st.sampled_from(DAPO_PREFIXES))
+def test_the_wrapper_is_removed_exactly_whatever_the_question(question: str, prefix: str) -> None:
+    """`lstrip` and `rstrip` take characters, and would eat into a question that begins or ends with some of them."""
+    task = without_dapo_wrapper(Task("t", prefix + question + DAPO_SUFFIX, ("1",)))
+    assert task.question == question
+
+
+@pytest.mark.parametrize(
+    "question",
+    [QUESTION, DAPO_PREFIXES[0] + QUESTION, QUESTION + DAPO_SUFFIX, DAPO_PREFIXES[0] + DAPO_SUFFIX],
+)
+def test_a_question_without_the_whole_wrapper_is_refused(question: str) -> None:
+    with pytest.raises(ValueError, match="not enclosed"):
+        without_dapo_wrapper(Task("t", question, ("1",)))
+
+
+def test_dapo_from_a_local_file(tmp_path: Path) -> None:
+    source = write(tmp_path / "dapo.jsonl", [dapo(QUESTION, "-3"), dapo("Find $n$.", "34", DAPO_PREFIXES[1])])
+    (path,) = prepare("dapo-math-17k", tmp_path / "data", source, rows=2)
+    tasks = read_tasks(path, require_context=False)
+    assert [(task.question, task.answers) for task in tasks] == [(QUESTION, ("-3",)), ("Find $n$.", ("34",))]
+    assert [task.task_id for task in tasks] == ["dapo-math-17k-0", "dapo-math-17k-1"]
+    digest, name = (tmp_path / "data" / "dapo-math-17k.jsonl.sha256").read_text().split()
+    assert (digest, name) == (hashlib.sha256(path.read_bytes()).hexdigest(), path.name)
+
+
+@pytest.mark.parametrize(
+    ("records", "rows", "message"),
+    [
+        ([dapo(QUESTION, "1/2")], 1, "dapo-math-17k-0: the label '1/2' does not match"),
+        ([dapo(QUESTION, "3"), {"prompt": QUESTION, "label": "3"}], 2, "dapo-math-17k-1: the question is not enclosed"),
+        ([dapo(QUESTION, "3")], None, "1 records, 17,398 expected"),
+    ],
+)
+def test_data_that_is_not_as_published_is_refused(
+    tmp_path: Path, records: list[dict[str, object]], rows: int | None, message: str
+) -> None:
+    source = write(tmp_path / "dapo.jsonl", records)
+    with pytest.raises(DataError, match=message):
+        prepare("dapo-math-17k", tmp_path / "data", source, rows)
+    assert not (tmp_path / "data" / "dapo-math-17k.jsonl").exists()
+
+
+@pytest.mark.parametrize("field", ["answer", "expected_answer"])
+def test_the_hubs_records_become_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str) -> None:
+    def hub_records(hub: str, split: str):  # type: ignore[no-untyped-def]
+        assert (hub, split) == ("HuggingFaceH4/aime_2024", "train")
+        for i in range(30):
+            yield (
+                Place(Path(hub), i, "record"),
+                {"id": 60 + i, "problem": f"Find {i}.", "solution": "...", field: f"{i:03}"},
+            )
+
+    monkeypatch.setattr(sets, "hub_records", hub_records)
+    (path,) = prepare("aime24", tmp_path)
+    tasks = read_tasks(path, require_context=False)
+    assert (len(tasks), tasks[2].task_id, tasks[2].answers) == (30, "62", ("002",))
+
+
+@pytest.mark.parametrize("answer", ["1000", "-1", "x"])
+def test_an_answer_that_the_aime_cannot_have_is_refused(tmp_path: Path, answer: str) -> None:
+    source = write(tmp_path / "aime.jsonl", [{"problem": "Find it.", "answer": answer}])
+    with pytest.raises(DataError, match="does not match"):
+        prepare("aime25", tmp_path / "data", source, rows=1)
+
+
+def test_the_real_aime(shared_data: Path, tmp_path: Path) -> None:
+    (path,) = prepare("aime24", tmp_path, shared_data / "aime24.jsonl")
+    tasks = read_tasks(path, require_context=False)
+    assert (len(tasks), tasks[0].answers) == (30, ("73",))
+
+
+def test_parquet_files_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    record = {
+        "prompt": [{"role": "user", "content": "Who?"}],
+        "context": "Document 1: ...",
+        "reward_model": {"style": "rule", "ground_truth": ["me"]},
+        "extra_info": {"index": 0},
+    }
+    source = tmp_path / "source"
+    source.mkdir()
+    for name, rows in (("a.parquet", 3), ("b.parquet", 2)):
+        pq.write_table(pa.Table.from_pylist([record] * rows), source / name)
+    columns = frozenset({"prompt", "context"})
+    files = {"a.parquet": ("a.parquet", 3), "b.parquet": ("there/b.parquet", 2)}
+    monkeypatch.setitem(SETS, "hotpotqa", Parquet("hub/id", files, columns))
+    paths = prepare("hotpotqa", tmp_path / "data", source)
+    assert [path.read_bytes() for path in paths] == [(source / path.name).read_bytes() for path in paths]
+    assert (tmp_path / "data" / "b.parquet.sha256").read_text().endswith("  b.parquet\n")
+    for wrong, message in (
+        (Parquet("hub/id", {"a.parquet": ("a.parquet", 4)}, columns), "3 records, 4 expected"),
+        (Parquet("hub/id", {"a.parquet": ("a.parquet", 3)}, columns | {"odd"}), "no column odd"),
+        (Parquet("hub/id", {"c.parquet": ("c.parquet", 3)}, columns), "not a readable parquet file"),
+    ):
+        monkeypatch.setitem(SETS, "hotpotqa", wrong)
+        with pytest.raises(DataError, match=message):
+            prepare("hotpotqa", tmp_path / "data", source)
+
+
+def test_a_file_of_the_hub_is_asked_for_by_its_path_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    chosen = SETS["hotpotqa-distractor"]
+    assert isinstance(chosen, Parquet)
+    item = {"question": "Who?", "answer": "me", "context": {"title": ["T"], "sentences": [["S."]]}}
+    pq.write_table(
+        pa.Table.from_pylist([{**item, "supporting_facts": {"title": ["T"], "sent_id": [0]}}]), tmp_path / "f"
+    )
+    asked = []
+    monkeypatch.setattr(sets, "hub_file", lambda hub, file: asked.append((hub, file)) or tmp_path / "f")
+    (path,) = prepare("hotpotqa-distractor", tmp_path / "data", rows=1)
+    assert asked == [("hotpotqa/hotpot_qa", "distractor/validation-00000-of-00001.parquet")]
+    assert read_hotpotqa(path)[0].answers == ("me",)
+
+
+def test_the_presets_of_memagent_find_what_is_downloaded() -> None:
+    hotpotqa = SETS["hotpotqa"]
+    assert isinstance(hotpotqa, Parquet)
+    presets = Path(__file__).parents[3] / "agentic" / "memagent" / "presets"
+    for preset in ("seed", "paper"):
+        text = (presets / f"{preset}.yaml").read_text()
+        assert all(f"data/{file}" in text for file in hotpotqa.files)
+
+
+def test_the_command_says_what_it_wrote_or_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "dapo.jsonl", [dapo(QUESTION, "3")])
+    command = ["dapo-math-17k", "--out", str(tmp_path), "--from", str(source)]
+    assert download_data.main([*command, "--rows", "1"]) == 0
+    assert str(tmp_path / "dapo-math-17k.jsonl") in capsys.readouterr().out
+    assert download_data.main(command) == 1
+    assert "--rows 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        download_data.main(["aime24", "aime25", "--from", str(source)])

@@ -1,0 +1,141 @@
+"""The chain of rules: what counts as the same integer, which box counts, who decides, and who has no say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.rewards.grade import Grade, MathGrader, final_answer, integer, integer_grade
+
+SAME_AS_73 = [
+    "73", "073", "0073", "73.0", "73.", "73.00", "$73$", "$73.$", "$$073$$", r"\(73\)", r"\[73\]", r"\text{73}",
+    r"$\text{073}$.", r"\mathbf{73}", r"\boldsymbol{73}", "{73}", " 73 ", "+73", r"73^\circ", r"73^{\circ}", "73°",
+    r"\$73",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", SAME_AS_73)
+@pytest.mark.parametrize("label", ["73", "073", "73.0"])
+def test_forms_of_one_integer_are_equal(form: str, label: str) -> None:
+    assert integer_grade(rf"so it is \boxed{{{form}}}", [label]) == Grade(True, "integer", "73")
+
+
+@pytest.mark.parametrize(
+    ("text", "digits"),
+    [
+        ("1,000", "1000"), ("1{,}000", "1000"), (r"1\,000", "1000"), (r"1,\!000", "1000"), ("12,345,678", "12345678"),
+        ("-3", "-3"), ("−3", "-3"), ("- 3", "-3"), ("-0", "0"), ("000", "0"), ("9" * 5000, "9" * 5000),
+    ],
+)  # fmt: skip
+def test_thousands_signs_and_size(text: str, digits: str) -> None:
+    assert integer(text) == digits
+
+
+@pytest.mark.parametrize("text", ["", "7 3", "25, 33", "23,33", "73,", "73%", "7.3", "1e3", "x", "25 and 3", "٧٣"])
+def test_what_is_no_integer(text: str) -> None:
+    assert integer(text) is None
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(0, 3), st.booleans(), st.sampled_from(["{}", "${}$", r"\text{{{}}}"]))
+def test_any_form_of_an_integer_is_read_and_no_other_integer_is(n: int, zeros: int, grouped: bool, marks: str) -> None:
+    digits = f"{abs(n):,}" if grouped else "0" * zeros + str(abs(n))
+    form = marks.format(("-" if n < 0 else "") + digits)
+    assert integer(form) == str(n)
+    assert integer_grade(rf"\boxed{{{form}}}", [str(n + 1)]) == Grade(False, "integer", str(n))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"first \boxed{25}, no: \boxed{33}", "33"),
+        (r"\boxed 25$ and then \boxed{33}", "33"),
+        (r"\boxed{\boxed{33}}", "33"),
+        (r"\boxed{25} then \boxed{3", None),
+        ("the answer is 33", None),
+        ("033", "033"),
+        (r"\boxed{}", None),
+        ("", None),
+    ],
+)
+def test_the_last_box_alone_counts(text: str, answer: str | None) -> None:
+    found = final_answer(text)
+    assert found == answer or integer(found or "") == answer
+
+
+def test_two_boxes_are_not_a_set() -> None:
+    text = r"\boxed{25} or rather \boxed{33}"
+    assert integer_grade(text, ["33"]) == Grade(True, "integer", "33")
+    assert integer_grade(text, ["25"]) == Grade(False, "integer", "33")
+
+
+def test_the_integer_rule_leaves_expressions_to_others() -> None:
+    assert integer_grade(r"\boxed{\frac{146}{2}}", ["73"]) is None
+    assert integer_grade(r"\boxed{73}", [r"\frac{1}{2}"]) is None
+    assert integer_grade("I do not know", ["73"]) == Grade(False, "no_answer", None)
+    with pytest.raises(ValueError, match="at least one answer"):
+        integer_grade("73", [])
+
+
+async def test_math_verify_decides_what_the_integer_rule_cannot() -> None:
+    grader = MathGrader(timeout_s=60)
+    try:
+        assert await grader.grade("q", r"\boxed{\frac{146}{2}}", ["73"]) == Grade(True, "math_verify", r"\frac{146}{2}")
+        assert (await grader.grade("q", r"\boxed{0.25} \boxed{0.5}", [r"\frac{1}{2}"])).correct
+        assert not (await grader.grade("q", r"\boxed{0.25} \boxed{0.5}", [r"\frac{1}{4}"])).correct
+        assert await grader.grade("q", "no idea", [r"\frac{1}{4}"]) == Grade(False, "no_answer", None)
+        assert (await grader.grade("q", r"\boxed{2}", ["1", "2"])).by == "integer"
+        assert grader.counts == {"math_verify": 3, "no_answer": 1, "integer": 1}
+    finally:
+        await grader.close()
+
+
+class ScriptedJudge:
+    def __init__(self, reply: str | Exception):
+        self.reply = reply
+        self.prompts: list[str] = []
+
+    async def __call__(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        return self.reply
+
+
+async def test_the_judge_is_asked_once_and_only_where_the_rules_found_no_equality() -> None:
+    judge = ScriptedJudge("They are alike.\nVERDICT: SAME")
+    grader = MathGrader(judge, timeout_s=60)
+    try:
+        assert (await grader.grade("q", r"\boxed{7}", ["73"])) == Grade(False, "integer", "7")
+        assert (await grader.grade("q", r"\boxed{\pi}", ["73"])).correct is False
+        assert (await grader.grade("q", r"\boxed{0.5}", [r"\frac{1}{2}"])).by == "math_verify"
+        assert judge.prompts == []
+        for _ in range(3):
+            grade = await grader.grade("q", r"\boxed{\text{a half}}", [r"\frac{1}{2}"])
+            assert grade == Grade(True, "judge", r"\text{a half}")
+        assert len(judge.prompts) == 1
+        assert grader.counts["judge_accepts"] == 3
+    finally:
+        await grader.close()
+
+
+async def test_an_audited_judge_has_no_say_over_the_rules() -> None:
+    grader = MathGrader(ScriptedJudge("VERDICT: SAME"), audit=True)
+    try:
+        assert (await grader.grade("q", r"\boxed{7}", ["73"])) == Grade(False, "integer", "7")
+        assert (await grader.grade("q", r"\boxed{073}", ["73"])) == Grade(True, "integer", "73")
+        assert (grader.counts["judge_accepts"], grader.counts["judge_agrees"]) == (1, 1)
+    finally:
+        await grader.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "count"), [(RuntimeError("no server"), "judge_failed"), ("They look alike.", "judge_unreadable")]
+)
+async def test_a_judge_without_a_verdict_changes_nothing(reply: str | Exception, count: str) -> None:
+    grader = MathGrader(ScriptedJudge(reply), timeout_s=60)
+    try:
+        assert (await grader.grade("q", r"\boxed{\pi}", [r"\frac{1}{2}"])) == Grade(False, "math_verify", r"\pi")
+        assert grader.counts == {"math_verify": 1, count: 1}
+    finally:
+        await grader.close()

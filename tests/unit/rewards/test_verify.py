@@ -1,0 +1,82 @@
+"""math-verify out of process: killed when it hangs, from any thread and loop, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from core.rewards import verify
+from core.rewards.verify import Verifier
+
+ENDLESS = "10^{10^{10^{10}}}"
+
+
+def children() -> set[str]:
+    return set(open(f"/proc/self/task/{threading.get_native_id()}/children").read().split()) | {
+        pid for task in os.listdir("/proc/self/task") for pid in open(f"/proc/self/task/{task}/children").read().split()
+    }
+
+
+async def test_a_comparison_that_hangs_is_killed_and_its_worker_replaced() -> None:
+    before, handler = children(), signal.getsignal(signal.SIGALRM)
+    verifier = Verifier(timeout_s=0.5, workers=2)
+    hung = asyncio.gather(*(verifier.compare(ENDLESS, ["3"]) for _ in range(3)))
+    await asyncio.sleep(0.05)
+    assert not hung.done(), "the event loop stood still"
+    assert await hung == ["timeout"] * 3
+    verifier.close()
+    assert children() == before
+    assert signal.getsignal(signal.SIGALRM) is handler
+
+
+def test_loops_and_threads_share_one_verifier() -> None:
+    verifier = Verifier(timeout_s=60.0, workers=1)
+    outcomes: list[str] = []
+
+    def one_loop(answer: str) -> None:
+        outcomes.append(asyncio.run(verifier.compare(answer, [r"\frac{1}{2}"])))
+
+    threads = [threading.Thread(target=one_loop, args=(answer,)) for answer in ("0.5", "0.7", r"\frac{3}{6}")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    verifier.close()
+    assert sorted(outcomes) == ["different", "equal", "equal"]
+
+
+async def test_a_worker_that_died_is_an_error_and_is_replaced() -> None:
+    before = children()
+    verifier = Verifier(timeout_s=60.0, workers=1)
+    assert await verifier.compare("0.5", ["0.5"]) == "equal"
+    (worker,) = children() - before
+    os.kill(int(worker), signal.SIGKILL)
+    assert await verifier.compare("0.5", ["0.5"]) == "error"
+    assert await verifier.compare(r"\frac{2}{4}", ["3", "0.5"]) == "equal"
+    assert await verifier.compare("0.5", ["3", "0.25"]) == "different"
+    verifier.close()
+
+
+def test_a_worker_ends_itself_when_nobody_is_left_to_kill_it() -> None:
+    worker = Path(verify.__file__).with_name("verify_worker.py")
+    process = subprocess.Popen([sys.executable, "-P", worker, "0.1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"answer": ENDLESS, "labels": ["3"]}).encode() + b"\n")
+    process.stdin.flush()
+    assert process.wait(timeout=100) == -signal.SIGALRM
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
+
+
+def test_limits_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        Verifier(timeout_s=0, workers=1)

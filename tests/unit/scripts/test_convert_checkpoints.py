@@ -1,0 +1,164 @@
+"""The wrapper around slime's converters, with stand-ins for them; tests/optional/megatron_cpu runs slime's own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.convert_checkpoints import ConversionError, Tools, main, to_dist, to_hf
+
+# Writes its arguments to the output folder; fails half-way as long as a file `fail` stands beside slime.
+CONVERTER = """
+import json, os, sys
+from pathlib import Path
+arguments = sys.argv[1:]
+out = Path(arguments[arguments.index("--output-dir" if "--output-dir" in arguments else "--save") + 1])
+out.mkdir()
+(out / "half.safetensors").touch()
+if (Path(__file__).parents[2] / "fail").exists():
+    sys.exit(3)
+(out / "arguments.json").write_text(json.dumps(arguments))
+(out / "environment.json").write_text(json.dumps(os.environ["PYTHONPATH"]))
+(out / "latest_checkpointed_iteration.txt").write_text("release")
+"""
+
+MODEL = """
+echo noise
+LAYERS=2
+MODEL_ARGS=(
+  --num-layers $LAYERS # not this
+  --normalization "RMSNorm"
+  --name "a b"
+)
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Tools:
+    slime, megatron = tmp_path / "slime", tmp_path / "megatron"
+    for name in ("convert_hf_to_torch_dist.py", "convert_torch_dist_to_hf.py"):
+        (slime / "tools").mkdir(parents=True, exist_ok=True)
+        (slime / "tools" / name).write_text(CONVERTER)
+    (slime / "scripts/models").mkdir(parents=True)
+    (slime / "scripts/models/small.sh").write_text(MODEL)
+    (megatron / "megatron/core").mkdir(parents=True)
+    (megatron / "megatron/core/__init__.py").touch()
+    return Tools(slime, megatron, sys.executable)
+
+
+@pytest.fixture
+def hf(tmp_path: Path) -> Path:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf/config.json").write_text('{"vocab_size": 96}')
+    return tmp_path / "hf"
+
+
+def save(dist: Path, iteration: int, complete: bool = True) -> None:
+    folder = dist / f"iter_{iteration:07d}"
+    folder.mkdir(parents=True)
+    (folder / "common.pt").touch()
+    if complete:
+        (folder / ".metadata").touch()
+
+
+def common(tools: Tools, hf: Path, dist: Path) -> list[str]:
+    return ["--hf", str(hf), "--dist", str(dist), "--slime", str(tools.slime), "--megatron", str(tools.megatron)]
+
+
+def test_the_architecture_comes_from_slimes_script(tools):
+    assert tools.model_args("small") == ["--num-layers", "2", "--normalization", "RMSNorm", "--name", "a b"]
+    with pytest.raises(ConversionError, match=r"--model smal: no file .* slime knows: small"):
+        tools.model_args("smal")
+
+
+def test_the_command_for_several_gpus_is_one_torchrun(tools, hf, tmp_path):
+    (conversion,) = to_dist(tools, hf, tmp_path / "dist", "small", gpus=8, extra=["--bf16"])
+    expected = (
+        f"env PYTHONPATH={tools.megatron}:{tools.slime} CUDA_DEVICE_MAX_CONNECTIONS=1 {sys.executable} -m "
+        f"torch.distributed.run --standalone --nproc-per-node=8 {tools.slime}/tools/convert_hf_to_torch_dist.py "
+        f"--num-layers 2 --normalization RMSNorm --name 'a b' --hf-checkpoint {hf} --save {tmp_path}/.dist.partial "
+        "--bf16"
+    )
+    assert shlex.join(conversion.command) == expected
+
+
+def test_to_dist_converts_once(tools, hf, tmp_path, capsys):
+    arguments = ["to-dist", *common(tools, hf, tmp_path / "dist"), "--model", "small"]
+    assert main(arguments) == 0
+    given = json.loads((tmp_path / "dist/arguments.json").read_text())
+    assert given[-4:] == ["--hf-checkpoint", str(hf), "--save", str(tmp_path / ".dist.partial")]
+    assert json.loads((tmp_path / "dist/environment.json").read_text()) == f"{tools.megatron}:{tools.slime}"
+    capsys.readouterr()
+    assert main(arguments) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_to_hf_converts_all_complete_iterations_or_those_named_and_skips_what_is_there(tools, hf, tmp_path):
+    dist, out = tmp_path / "dist", tmp_path / "out"
+    for iteration in (20, 40, 60):
+        save(dist, iteration)
+    save(dist, 80, complete=False)
+    arguments = ["to-hf", *common(tools, hf, dist), "--out", str(out)]
+    assert main([*arguments, "--iterations", "40,20"]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["iter_0000020", "iter_0000040"]
+    marks = {path: path.stat().st_ino for path in out.iterdir()}
+    assert main(arguments) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["iter_0000020", "iter_0000040", "iter_0000060"]
+    assert all(path.stat().st_ino == inode for path, inode in marks.items())
+    given = json.loads((out / "iter_0000060/arguments.json").read_text())
+    assert given == [
+        *("--input-dir", str(dist / "iter_0000060"), "--output-dir", str(out / ".iter_0000060.partial")),
+        *("--origin-hf-dir", str(hf), "--vocab-size", "96"),
+    ]
+
+
+def test_what_was_interrupted_is_not_taken_for_converted(tools, hf, tmp_path, capsys):
+    save(tmp_path / "dist", 20)
+    (tmp_path / "fail").touch()
+    arguments = ["to-hf", *common(tools, hf, tmp_path / "dist"), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 1
+    assert "iter_0000020: slime's converter ended with status 3" in capsys.readouterr().err
+    assert not (tmp_path / "out/iter_0000020").exists()
+    (tmp_path / "fail").unlink()
+    assert main(arguments) == 0
+    assert (tmp_path / "out/iter_0000020/arguments.json").is_file()
+
+
+def test_a_dry_run_prints_the_commands_and_does_nothing(tools, hf, tmp_path, capsys):
+    save(tmp_path / "dist", 20)
+    arguments = ["to-hf", *common(tools, hf, tmp_path / "dist"), "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--dry-run"]) == 0
+    (conversion,) = to_hf(tools, hf, tmp_path / "dist", tmp_path / "out")
+    _, command, move = capsys.readouterr().out.splitlines()
+    assert shlex.split(command) == conversion.command
+    assert shlex.split(move) == ["mv", str(conversion.partial), str(conversion.target)]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--slime", "--megatron"])
+def test_a_missing_tool_is_named_with_its_option(tools, hf, tmp_path, capsys, option):
+    arguments = ["to-hf", *common(tools, hf, tmp_path / "dist"), "--out", str(tmp_path / "out")]
+    arguments[arguments.index(option) + 1] = str(tmp_path / "nowhere")
+    assert main(arguments) == 1
+    assert f"error: {option} {tmp_path / 'nowhere'}: has no " in capsys.readouterr().err
+
+
+def test_an_iteration_that_is_not_there_is_named(tools, hf, tmp_path):
+    dist = tmp_path / "dist"
+    with pytest.raises(ConversionError, match="no complete checkpoint iter_"):
+        to_hf(tools, hf, dist, tmp_path / "out")
+    save(dist, 20)
+    save(dist, 40, complete=False)
+    with pytest.raises(ConversionError, match=r"iter_0000040: no complete checkpoint\. There are: iter_0000020"):
+        to_hf(tools, hf, dist, tmp_path / "out", iterations=[20, 40])
+
+
+def test_the_vocabulary_of_a_model_with_vision_is_that_of_its_text_part(tools, hf, tmp_path):
+    (hf / "config.json").write_text('{"text_config": {"vocab_size": 128}}')
+    save(tmp_path / "dist", 20)
+    (conversion,) = to_hf(tools, hf, tmp_path / "dist", tmp_path / "out")
+    assert conversion.command[-2:] == ["--vocab-size", "128"]
