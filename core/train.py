@@ -31,7 +31,7 @@ from core.engine.roles import open_roles
 from core.hub import CheckpointError, resolve
 from core.report.run_folder import RunFolder, RunFolderError, StepLog
 from core.report.trackers import open_trackers
-from core.rollout.method import MethodSpec
+from core.rollout.method import MethodSpec, check_roles
 
 WarmStart = Callable[[Any, Path, StepLog], Path]
 """(recipe, folder to write, its log) -> the model that GRPO starts from; left alone when the folder is there."""
@@ -112,15 +112,17 @@ async def _train_seed(
         config=recipe.dump(),
         wandb_mode=recipe.run.tracker_mode,
     )
+    read = partial(read_tasks, require_context=spec.needs_context)
     method = spec.build(recipe, tokenizer)
     try:
+        check_roles(method, recipe.roles)
         async with open_roles(recipe, tokenizer) as roles:
             loop = GRPOLoop(
                 recipe,
                 method,
                 tokenizer,
-                read_tasks(recipe.data.train),
-                read_tasks(recipe.data.eval) if recipe.data.eval else [],
+                read(recipe.data.train),
+                read(recipe.data.eval) if recipe.data.eval else [],
                 folder,
                 seed,
                 start,

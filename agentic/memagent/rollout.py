@@ -28,6 +28,7 @@ from core.chat import Ids, encode_text, special_ids
 from core.policy.base import Roles
 from core.rewards.math import boxed_reward
 from core.rollout.method import Method, MethodSpec, RolloutError, derive_seed
+from core.slime.hooks import slime_hooks
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 
@@ -121,4 +122,7 @@ def build(recipe: MemAgentRecipe, tokenizer: Any) -> MemAgent:
     return MemAgent(recipe.memagent, tokenizer)
 
 
-SPEC = MethodSpec("memagent", MemAgentRecipe, PRESETS, build)
+SPEC = MethodSpec("memagent", MemAgentRecipe, PRESETS, build, needs_context=True)
+
+# What slime imports by path.
+generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)

@@ -24,10 +24,11 @@ from agentic.memagent.rollout import MemAgent
 from benchmarks.ruler.score import AnswerFormat
 from core.chat import Ids, TokenTemplate, encode_text
 from core.policy.base import Roles
-from core.report.summary import ARMS
 from core.rewards.math import boxed_reward, last_boxed
 from core.rollout.method import Method, RolloutError
 from core.types import Sampling, Task, Trajectory, Turn
+
+ARMS = ("trained", "untrained", "full-context", "empty-document")
 
 _WHOLE: dict[Style, str] = {
     "official": (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic.memagent.words import KEYS, VALUES
+from benchmarks.cells import described
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import Budget, Family
 from benchmarks.ruler.tasks import make_family
@@ -151,8 +151,4 @@ def _described(value: Any) -> Any:
     """An option as it is recorded: files by name and content."""
     if isinstance(value, list):
         return [_described(item) for item in value]
-    if not isinstance(value, Path):
-        return value
-    files = sorted(value.glob("*.txt")) if value.is_dir() else [value]
-    digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
-    return f"{value.name} sha256:{digest[:12]}"
+    return described(value) if isinstance(value, Path) else value

@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,23 +22,23 @@ import torch
 
 from agentic.memagent.config import MemAgentRecipe, load_recipe
 from agentic.memagent.tiny import TAGS
-from benchmarks.ruler.cells import EvaluationError
+from benchmarks.cells import EvaluationError
+from benchmarks.models import Models, start_model, trained_models
+from benchmarks.ruler.arms import ARMS
 from benchmarks.ruler.eval_data import EvalData, file_data, parse_length, ruler_data
 from benchmarks.ruler.evaluation import Plan, evaluate
-from benchmarks.ruler.models import Models
 from benchmarks.ruler.published import DEPARTURES, published_rows
 from benchmarks.ruler.sample import Budget, Metric
 from benchmarks.ruler.tasks import OPTIONS, TASKS
+from benchmarks.serving import add_server_options, positive, server
 from core.chat import load_tokenizer
 from core.config import RecipeError
 from core.data.files import DataError
-from core.engine import checkpoint
 from core.hub import CheckpointError
-from core.policy.serving import Backend, ServerError, serve
+from core.policy.serving import ServerError
 from core.report.build import write_report
 from core.report.console import print_summary
 from core.report.run_folder import RunFolder, RunFolderError
-from core.report.summary import ARMS
 from core.types import Sampling
 
 LENGTHS = ("7K", "14K", "28K", "56K", "112K", "224K", "448K")
@@ -53,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         folder, plan, models = prepare(options)
-        with _server(options, folder) as urls:
+        with server(options, folder.path) as urls:
             models.urls |= urls
             asyncio.run(evaluate(plan, models, folder))
         summary = _report(folder)
@@ -110,19 +107,6 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
     return folder, plan, models
 
 
-@contextmanager
-def _server(options: argparse.Namespace, folder: RunFolder) -> Iterator[dict[str, str]]:
-    """Model -> URL of the server that runs meanwhile; nothing without --serve."""
-    if options.serve is None:
-        yield {}
-        return
-    log = folder.path / "evaluate-server.log"
-    print(f"starting a server for {options.model} (see {log})")
-    args, python = shlex.split(options.serve_args), options.serve_python
-    with serve(options.serve, options.model, log=log, args=args, python=python) as url:
-        yield {options.model: url}
-
-
 def _report(folder: RunFolder) -> dict[str, Any]:
     try:
         return write_report(folder)
@@ -150,19 +134,9 @@ def _from_run(options: argparse.Namespace) -> tuple[RunFolder, MemAgentRecipe, M
             )
     folder = RunFolder(options.run)
     recipe = load_recipe(str(folder.path / "config.yaml"), options.overrides)
-    start = folder.path / "warm_start"
-    untrained = str(start) if start.is_dir() else recipe.model.path
-    named: ModelsOfSeed = {}
-    for seed in options.seeds or folder.seeds:
-        saved = checkpoint.steps(folder.checkpoints_path(seed))
-        if not saved:
-            raise EvaluationError(f"{folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
-        if int(saved[-1].name.removeprefix("step-")) < recipe.run.steps:
-            print(f"note: seed {seed} has not finished training; its newest checkpoint is {saved[-1].name}")
-        named[seed] = _by_arm(str(saved[-1]), untrained)
-    if not named:
-        raise EvaluationError(f"{folder.path}: no seed has been trained (no seed-* folder). Train first.")
-    return folder, recipe, named
+    untrained = start_model(folder, recipe)
+    trained = trained_models(folder, recipe, options.seeds)
+    return folder, recipe, {seed: _by_arm(model, untrained) for seed, model in trained.items()}
 
 
 def _from_model(options: argparse.Namespace, tiny: bool) -> tuple[RunFolder, MemAgentRecipe, ModelsOfSeed]:
@@ -214,17 +188,10 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--run", type=Path, metavar="RUN_DIR", help="a training run: its seeds, its recipe, its folder")
     models.add_argument("--model", metavar="ID_OR_PATH", help="a model by folder or hub id")
     models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from: the arm `untrained`")
-    models.add_argument("--policy-url", metavar="URL", help="a server that holds --model (SGLang, or our own)")
-    models.add_argument("--serve", choices=get_args(Backend), help="start a server for --model, and stop it at the end")
-    models.add_argument(
-        "--serve-args", default="", metavar="ARGS", help='for that server, such as --serve-args="--tp 2"'
-    )
-    models.add_argument(
-        "--serve-python", default=sys.executable, metavar="PYTHON", help="of the environment that has SGLang"
-    )
+    add_server_options(models)
     models.add_argument("--preset", help="how MemAgent reads (default: tiny for its own models, else paper)")
     models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    models.add_argument("--context", type=_positive, metavar="TOKENS", help="the models' context, if not config.json's")
+    models.add_argument("--context", type=positive, metavar="TOKENS", help="the models' context, if not config.json's")
     models.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default: runs/ruler-MODEL)")
 
     data = parser.add_argument_group("data")
@@ -232,9 +199,9 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument(
         "--lengths", nargs="+", metavar="N", help=f"tokens: 448, 7K = 7168, 1M (default: {' '.join(LENGTHS)})"
     )
-    data.add_argument("--num-docs", nargs="+", type=_positive, metavar="N", help="hqa, qa: documents instead of tokens")
-    data.add_argument("--tasks", type=_positive, metavar="N", help="tasks per length (default: 32; of a file, all)")
-    data.add_argument("--tasks-long", type=_positive, metavar="N", help="above 112K tokens (default: at most 16)")
+    data.add_argument("--num-docs", nargs="+", type=positive, metavar="N", help="hqa, qa: documents instead of tokens")
+    data.add_argument("--tasks", type=positive, metavar="N", help="tasks per length (default: 32; of a file, all)")
+    data.add_argument("--tasks-long", type=positive, metavar="N", help="above 112K tokens (default: at most 16)")
     data.add_argument("--budget", choices=get_args(Budget), default="document", help="what --lengths limits")
     data.add_argument("--metric", choices=get_args(Metric), help="of a file's tasks that name none (default: sub_em)")
     data.add_argument(
@@ -248,18 +215,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: those of the run, or 0 1 2")
     run.add_argument("--temperature", type=float, default=0.7)
     run.add_argument("--top-p", type=float, default=0.95)
-    run.add_argument("--concurrency", type=_positive, default=16, help="tasks at once, the same at every length")
+    run.add_argument("--concurrency", type=positive, default=16, help="tasks at once, the same at every length")
     run.add_argument("--deadline", type=float, default=DAY, metavar="SECONDS", help="for each task")
-    run.add_argument("--kv-tokens", type=_positive, metavar="N", help="at most so many tokens in the KV cache")
-    run.add_argument("--threads", type=_positive, metavar="N", help="of PyTorch")
+    run.add_argument("--kv-tokens", type=positive, metavar="N", help="at most so many tokens in the KV cache")
+    run.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, is {text}")
-    return value
 
 
 if __name__ == "__main__":

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from agentic.memagent.config import MemAgentSection
+from benchmarks.cells import Cell, EvaluationError, failures_of, is_saved, model_name
+from benchmarks.models import Models, check_server
 from benchmarks.ruler.arms import make_reader
-from benchmarks.ruler.cells import Cell, EvaluationError, cell_result, failures_of, run_cell, sampling_record
+from benchmarks.ruler.cells import cell_result, run_reader
 from benchmarks.ruler.eval_data import EvalData
-from benchmarks.ruler.models import Models, check_server
 from core.chat import encode_text
 from core.data.files import DataError
-from core.report.evaluation import EvalResult, file_name
+from core.report.evaluation import EvalResult
 from core.report.files import jsonable
-from core.report.run_folder import RunFolder, flatten
+from core.report.run_folder import RunFolder
 from core.types import Sampling, Task
 
 LONG = 112 * 1024
@@ -55,7 +55,7 @@ async def evaluate(plan: Plan, models: Models, folder: RunFolder) -> None:
         for seed in plan.models
         for length in plan.data.lengths
     }
-    todo = {key: [cell for cell in row if not _is_saved(cell, folder)] for key, row in cells.items()}
+    todo = {key: [cell for cell in row if not is_saved(cell, folder)] for key, row in cells.items()}
     for url in models.urls.values() if any(todo.values()) else ():
         await check_server(url)
     for (seed, length), missing in todo.items():
@@ -83,7 +83,7 @@ async def _run(
             "memagent.chunk_tokens with --set; where a server allows more, say so with --context."
         )
     async with models.policy(model, context) as policy:
-        ran = await run_cell(cell, reader, policy, tasks, concurrency=plan.concurrency, deadline_s=plan.deadline_s)
+        ran = await run_reader(cell, reader, policy, tasks, concurrency=plan.concurrency, deadline_s=plan.deadline_s)
     read = [0] * len(tasks) if cell.arm == "empty-document" else document_tokens
     result = cell_result(cell, reader, tasks, read, ran)
     means = ", ".join(f"{name} {100 * sum(result.scores[name]) / result.n:.1f}" for name in ("official", "strict"))
@@ -94,7 +94,6 @@ async def _run(
 
 def _cell(plan: Plan, models: Models, folder: RunFolder, arm: str, length: int, seed: int) -> Cell:
     model = plan.models[seed][arm]
-    path = Path(model)
     settings: dict[str, Any] = {"data": plan.data.settings, "memagent": plan.method.model_dump(mode="json")}
     if arm == "full-context":
         settings["context"] = models.limit(model)
@@ -104,33 +103,11 @@ def _cell(plan: Plan, models: Models, folder: RunFolder, arm: str, length: int, 
         length=length,
         seed=seed,
         n=plan.count(length),
-        model=str(path.relative_to(folder.path)) if path.is_relative_to(folder.path) else model,
+        model=model_name(folder, model),
         sampling=plan.sampling,
         settings=jsonable(settings),
         notes={"concurrency": plan.concurrency, "served": model in models.urls},
     )
-
-
-def _is_saved(cell: Cell, folder: RunFolder) -> bool:
-    path = folder.evaluation_path / file_name(cell.arm, cell.data, cell.length, cell.seed)
-    if not path.is_file():
-        return False
-    try:
-        saved = EvalResult.load(path)
-    except ValueError as error:
-        raise EvaluationError(f"{error}. Delete the file to evaluate this cell anew.") from error
-    held = flatten({"n": saved.n, "model": saved.model, "sampling": saved.sampling, "settings": saved.settings})
-    sampling = sampling_record(cell.sampling)
-    enough = max(cell.n, saved.n)  # a cell of more tasks than asked for serves
-    asked = flatten({"n": enough, "model": cell.model, "sampling": sampling, "settings": cell.settings})
-    if held != asked:
-        changed = sorted(key for key in held.keys() | asked.keys() if held.get(key) != asked.get(key))
-        raise EvaluationError(
-            f"{path}: this cell was evaluated otherwise: "
-            + "; ".join(f"{key} was {held.get(key)!r}, is now {asked.get(key)!r}" for key in changed)
-            + ". Delete the file to evaluate it anew, or choose another folder with --out."
-        )
-    return True
 
 
 def _tasks(plan: Plan, length: int, seed: int) -> list[Task]:

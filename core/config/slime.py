@@ -1,5 +1,7 @@
-"""A recipe's `slime` section: the cluster. What the common sections say already (rollout sizes, clips, KL, rates, steps)
-is rendered from them and never repeated here. Every default is that of slime's own image and scripts.
+"""A recipe's `slime` section: the cluster.
+
+What the common sections say already (rollout sizes, clips, KL, rates, steps) is rendered from them and never repeated
+here. Every default is that of slime's own image and scripts.
 """
 
 from __future__ import annotations
@@ -167,7 +169,7 @@ class SlimeSection(Section):
                     raise ValueError(f"{name}: {group.gpus} GPUs do not make whole engines of {engine} GPUs")
             workers = {group.worker for group in groups}
             if workers & {"prefill", "decode"} and (not workers >= {"prefill", "decode"} or "regular" in workers):
-                raise ValueError(f"{name}: groups are {sorted(workers)}; prefill and decode go together, without regular")
+                raise ValueError(f"{name}: has {sorted(workers)}; prefill and decode go together, without others")
         return self
 
     @model_validator(mode="after")

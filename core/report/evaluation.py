@@ -1,5 +1,7 @@
 """EvalResult: the scores of one arm on one data set at one length with one seed; one JSON file each in `evaluation/`.
 
+Data without lengths has the one length 0.
+
 Schema, written by the evaluators of `benchmarks/` and read by `core/report/summary.py`:
 
     {"arm": "trained", "data": "niah_multikey_2", "length": 7168, "seed": 0, "n": 3,
@@ -12,7 +14,11 @@ Schema, written by the evaluators of `benchmarks/` and read by `core/report/summ
      "predictions": ["7", null, "8"],          the last answer to each task, null when there was none
      "policy_tokens": [9120, 9098, 9131],     prompt and completion tokens of all the task's calls
      "settings": {"data": {...}},             what else the scores follow from: data, method
-     "notes": {"documents_cut": 0}}           other facts: documents cut to fit a context, concurrency, device
+     "notes": {"documents_cut": 0},           other facts: documents cut to fit a context, concurrency, device
+     "measures": {"calls_search": [2, 0, null]},   any further numbers per task, null when it failed
+     "labels": {"kind": ["sum", "sum", "word"]}}   what tells tasks apart; reports are split by it
+
+`calls_NAME` is a measure that reports know: how often NAME, a tool or an expert, was called.
 """
 
 from __future__ import annotations
@@ -48,6 +54,8 @@ class EvalResult:
     policy_tokens: Sequence[int] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
+    measures: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("length", "seed", "n"):
@@ -66,8 +74,14 @@ class EvalResult:
             _require(_is_list(values, self.n), name, f"must be a list of n={self.n} values")
             _require(all(_is_count(value) for value in values), name, "must be integers of at least 0")
         if self.predictions is not None:
-            texts = _is_list(self.predictions, self.n) and all(isinstance(p, str | None) for p in self.predictions)
-            _require(texts, "predictions", f"must be a list of n={self.n} texts or nulls")
+            fits = _is_list(self.predictions, self.n) and all(isinstance(p, str | None) for p in self.predictions)
+            _require(fits, "predictions", f"must be a list of n={self.n} texts or nulls")
+        for name, numbers in self.measures.items():
+            fits = _is_list(numbers, self.n) and all(value is None or _is_number(value) for value in numbers)
+            _require(fits, f"measures.{name}", f"must be a list of n={self.n} numbers or nulls")
+        for name, texts in self.labels.items():
+            fits = _is_list(texts, self.n) and all(isinstance(text, str) for text in texts)
+            _require(fits, f"labels.{name}", f"must be a list of n={self.n} texts")
         _require(_is_number(self.seconds) and self.seconds >= 0, "seconds", "must be a number of at least 0")
         counted = isinstance(self.failures, Mapping) and all(_is_count(count) for count in self.failures.values())
         _require(counted, "failures", "must map a kind to a count")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from core.config import Recipe
+from core.config import Recipe, RecipeError
 from core.policy.base import Roles
 from core.types import Sampling, Task, Trajectory
 
 
 class Method(Protocol):
     """One agentic-RL method. The embedded engine and slime both call nothing but this."""
+
+    needs: tuple[str, ...] = ()
+    """Roles that it asks beside `policy`."""
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run one task to its end. `sampling` brings temperature, filters and seed; lengths are the method's own.
@@ -38,6 +41,8 @@ class MethodSpec:
     presets: Path
     build: Callable[[Any, Any], Method]
     """(recipe, tokenizer) -> Method. A plain function: worker processes import it by name."""
+    needs_context: bool = False
+    """Whether a task without context is an error in the data."""
 
 
 class RolloutError(RuntimeError):
@@ -46,6 +51,16 @@ class RolloutError(RuntimeError):
     def __init__(self, kind: str, message: str):
         super().__init__(message)
         self.kind = kind
+
+
+def check_roles(method: Method, roles: Collection[str]) -> None:
+    """Raises RecipeError if the method asks a role that is not among `roles`."""
+    for role in method.needs:
+        if role not in roles:
+            raise RecipeError(
+                f"roles.{role} is missing, and the method asks it; add http://HOST:PORT of a server, model:PATH, or "
+                f"python:package.module.function, such as --set roles.{role}=http://127.0.0.1:30001"
+            )
 
 
 def derive_seed(*parts: object) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from agentic.memagent import tiny
 from agentic.memagent.config import load_recipe
-from benchmarks.ruler.models import Models
+from benchmarks.models import Models
 from core.chat import encode_text, load_tokenizer
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy

@@ -13,12 +13,12 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from agentic.memagent.config import load_recipe
+from benchmarks.cells import EvaluationError
+from benchmarks.models import Models, check_server
 from benchmarks.ruler import evaluate as command
 from benchmarks.ruler.arms import cut_middle, make_reader
-from benchmarks.ruler.cells import EvaluationError
 from benchmarks.ruler.eval_data import EvalData, file_data, parse_length, ruler_data
 from benchmarks.ruler.evaluation import Plan, evaluate
-from benchmarks.ruler.models import Models, check_server
 from benchmarks.ruler.published import DEPARTURES, published_rows
 from core.chat import encode_text
 from core.data import DataError, write_jsonl
@@ -144,19 +144,19 @@ async def test_failed_tasks_count_zero_and_stay_in_the_denominator(tokenizer, ti
     plan = make_plan(tokenizer, tiny_model, arms=("trained",), tasks=8)
     plan = replace(plan, data=replace(plan.data, lengths=(448,)))
     keys = asked_keys(plan.data.tasks(448, 0, 8))
-    broken = {keys[0]: PolicyError("http_400", "no"), keys[3]: PolicyError("timeout", "late")}
+    broken = {keys[0]: PolicyError("bad_request", "no"), keys[3]: PolicyError("timeout", "late")}
     await evaluate(plan, ScriptedModels(needle_reader(tokenizer, broken)), folder)
     result = by_cell(folder)["trained", 448, 0]
     lost = [key in broken for key in keys]
     assert result.n == 8
     assert result.scores["official"] == [0.0 if failed else 1.0 for failed in lost]
     assert sum(result.failures.values()) == sum(lost)
-    assert set(result.failures) == {"http_400", "timeout"}
+    assert set(result.failures) == {"bad_request", "timeout"}
 
 
 async def test_a_cell_in_which_everything_fails_is_an_error_and_not_a_score(tokenizer, tiny_model, folder):
-    models = ScriptedModels(lambda prompt, sampling: PolicyError("connection", "refused"))
-    with pytest.raises(EvaluationError, match=r"every task failed: 6 x connection \(first: refused\)"):
+    models = ScriptedModels(lambda prompt, sampling: PolicyError("unavailable", "refused"))
+    with pytest.raises(EvaluationError, match=r"every task failed: 6 x unavailable \(first: refused\)"):
         await evaluate(make_plan(tokenizer, tiny_model), models, folder)
     assert folder.evaluations() == []
 

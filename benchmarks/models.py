@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
 
+from benchmarks.cells import EvaluationError
 from core.chat import load_tokenizer
 from core.config import Recipe
-from core.engine import weights
+from core.engine import checkpoint, weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
 from core.engine.policy import EmbeddedPolicy
@@ -18,6 +19,7 @@ from core.hub import resolve
 from core.policy.base import Policy
 from core.policy.serving import ServerError
 from core.policy.sglang import SGLangPolicy
+from core.report.run_folder import RunFolder
 
 KEPT = 2
 """Models held in memory at once: the trained and the untrained one."""
@@ -104,3 +106,28 @@ async def check_server(url: str, timeout_s: float = 10.0) -> None:
         ) from error
     if status != 200:
         raise ServerError(f"policy url {url}: GET /health gave HTTP {status}. Wait until the model is loaded.")
+
+
+def start_model(folder: RunFolder, recipe: Recipe) -> str:
+    """The model that all seeds of a run started from: that of its warm start, or the recipe's."""
+    start = folder.path / "warm_start"
+    return str(start) if start.is_dir() else recipe.model.path
+
+
+def trained_models(folder: RunFolder, recipe: Recipe, seeds: Sequence[int] | None = None) -> dict[int, str]:
+    """Seed -> its newest checkpoint, of all trained seeds by default.
+
+    Raises:
+        EvaluationError: a seed without checkpoint, or no seed at all.
+    """
+    newest = {}
+    for seed in seeds or folder.seeds:
+        saved = checkpoint.steps(folder.checkpoints_path(seed))
+        if not saved:
+            raise EvaluationError(f"{folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
+        if int(saved[-1].name.removeprefix("step-")) < recipe.run.steps:
+            print(f"note: seed {seed} has not finished training; its newest checkpoint is {saved[-1].name}")
+        newest[seed] = str(saved[-1])
+    if not newest:
+        raise EvaluationError(f"{folder.path}: no seed has been trained (no seed-* folder). Train first.")
+    return newest

@@ -1,0 +1,188 @@
+r"""What a model's text says, as a typed result: the next step, a tool command, a verdict; or why it says none of them.
+
+`official` is the prose of the paper's prompts; `compact` has the same meaning in a few tokens, for small policies:
+
+| | official | compact |
+|---|---|---|
+| next step | Justification, Context, Sub-Goal, Tool Name under these labels | ` tool : sub-goal` |
+| command | `execution = tool.execute(query="...")`, fenced or not | the query itself |
+| verdict | the last `Conclusion: STOP` or `Conclusion: CONTINUE` | the last word, STOP or CONTINUE |
+
+A command is parsed, never run. Every parser takes time linear in the text.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+Style = Literal["official", "compact"]
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    justification: str
+    context: str
+    sub_goal: str
+    tool: str
+    """As the model wrote it; whether there is such a tool is not the format's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    arguments: Mapping[str, Any]
+    text: str
+    """The command as the memory shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    stop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParseError:
+    """A text that is not of the format. `message` tells the model that wrote it what is wrong."""
+
+    kind: str
+    message: str
+
+
+_NO_COMMAND = ParseError("no_command", 'there is no `execution = tool.execute(query="...")`')
+_NO_CONCLUSION = ParseError("no_conclusion", "there is no verdict STOP or CONTINUE at the end")
+
+
+class Format(Protocol):
+    def next_step(self, text: str) -> NextStep | ParseError: ...
+
+    def command(self, text: str) -> Command | ParseError: ...
+
+    def verdict(self, text: str) -> Verdict | ParseError: ...
+
+
+class OfficialFormat:
+    """Labels in any case, in bold, numbered or not; of several the last set counts, and lines after it do not."""
+
+    def next_step(self, text: str) -> NextStep | ParseError:
+        labels = _labels(text, _LABEL_AT_START)
+        if not {"tool", "sub_goal"} <= {label.name for label in labels}:
+            labels = _labels(text, _LABEL_ANYWHERE)
+        fields: dict[str, str] = {}
+        end = len(text)
+        for name in ("tool", "sub_goal", "context", "justification"):
+            found = next((label for label in reversed(labels) if label.name == name and label.stop <= end), None)
+            fields[name] = _clean(text[found.stop : end]) if found else ""
+            end = found.start if found else end
+        tool = fields["tool"].partition("\n")[0].strip(" \t`*_\"'[]").removesuffix(".").rstrip("`*\"'")
+        if not tool:
+            return ParseError("no_tool", "there is no `Tool Name:` with a tool after it")
+        if not fields["sub_goal"]:
+            return ParseError("no_sub_goal", "there is no `Sub-Goal:` with text after it, before `Tool Name:`")
+        return NextStep(fields["justification"], fields["context"], fields["sub_goal"], tool)
+
+    def command(self, text: str) -> Command | ParseError:
+        blocks = [re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", block) for block in text.split("```")[1::2]]
+        bare = text[max((match.start() for match in _EXECUTION.finditer(text)), default=len(text)) :]
+        error = None
+        for code in (*reversed(blocks), text, bare, bare[: bare.rfind(")") + 1]):
+            arguments = _arguments(code.strip())
+            if not isinstance(arguments, ParseError):
+                return Command(arguments, code.strip())
+            error = error or (arguments if "execute" in code else None)
+        return error or _NO_COMMAND
+
+    def verdict(self, text: str) -> Verdict | ParseError:
+        said = _CONCLUSION.findall(text)
+        if not said:
+            return _NO_CONCLUSION
+        return Verdict(said[-1].upper() == "STOP")
+
+
+class CompactFormat:
+    def next_step(self, text: str) -> NextStep | ParseError:
+        tool, colon, sub_goal = (part.strip() for part in text.partition(":"))
+        if not colon or not tool:
+            return ParseError("no_tool", "write `tool : sub-goal`")
+        if not sub_goal:
+            return ParseError("no_sub_goal", "write a sub-goal after the colon")
+        return NextStep("", "", sub_goal, tool)
+
+    def command(self, text: str) -> Command | ParseError:
+        query = text.strip()
+        return Command({"query": query}, query) if query else ParseError("no_command", "the command is empty")
+
+    def verdict(self, text: str) -> Verdict | ParseError:
+        word = text.rstrip(" \t\n.").rsplit(maxsplit=1)[-1:]
+        return Verdict(word == ["STOP"]) if word in (["STOP"], ["CONTINUE"]) else _NO_CONCLUSION
+
+
+FORMATS: Mapping[Style, Format] = {"official": OfficialFormat(), "compact": CompactFormat()}
+
+_LABEL = r"(?P<name>justification|context|sub-?[ ]?goals?|tool(?:[ _-]?name)?)[ *_`]*:[*_`]*"
+_LABEL_AT_START = re.compile(rf"^[ \t*#>_`0-9.)(-]*{_LABEL}", re.IGNORECASE | re.MULTILINE)
+_LABEL_ANYWHERE = re.compile(rf"(?<![a-z-]){_LABEL}", re.IGNORECASE)
+_EXECUTION = re.compile(r"^execution[ \t]*=", re.MULTILINE)
+_CONCLUSION = re.compile(r"\bconclusion[ \t*_`]*:[ \t*_`]*(stop|continue)\b", re.IGNORECASE)
+_NOT_LITERAL = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    name: str
+    start: int
+    stop: int
+
+
+def _labels(text: str, pattern: re.Pattern[str]) -> list[_Label]:
+    names = {"j": "justification", "c": "context", "s": "sub_goal", "t": "tool"}
+    return [_Label(names[match["name"][0].lower()], match.start(), match.end()) for match in pattern.finditer(text)]
+
+
+def _clean(field: str) -> str:
+    """Without the marks around it and without the number or bullet of the list item that follows it."""
+    lines = field.strip().splitlines()
+    while lines and re.fullmatch(r"(?:\d+[.)])?", lines[-1].strip(" \t*#>_`-")):
+        lines.pop()
+    return "\n".join(lines).strip().removeprefix("**").removesuffix("**").strip()
+
+
+def _arguments(code: str) -> dict[str, Any] | ParseError:
+    """The keyword arguments of the last `execution = tool.execute(...)`: literals, or names bound to literals above."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return ParseError("bad_command", f"the command is not Python: {error}")
+    constants: dict[str, Any] = {}
+    arguments: dict[str, Any] | ParseError = _NO_COMMAND
+    for statement in tree.body:
+        match statement:
+            case ast.Assign([ast.Name("execution")], ast.Call(ast.Attribute(ast.Name("tool"), "execute")) as call):
+                arguments = _keywords(call, constants)
+            case ast.Assign([ast.Name(name)], value):
+                try:
+                    constants[name] = ast.literal_eval(value)
+                except _NOT_LITERAL:
+                    continue  # a command that uses the name is refused
+    return arguments
+
+
+def _keywords(call: ast.Call, constants: Mapping[str, Any]) -> dict[str, Any] | ParseError:
+    if call.args or any(keyword.arg is None for keyword in call.keywords):
+        return ParseError("bad_command", 'name every argument: tool.execute(query="...")')
+    arguments = {}
+    for keyword in call.keywords:
+        assert keyword.arg is not None
+        if isinstance(keyword.value, ast.Name) and keyword.value.id in constants:
+            arguments[keyword.arg] = constants[keyword.value.id]
+            continue
+        try:
+            arguments[keyword.arg] = ast.literal_eval(keyword.value)
+        except _NOT_LITERAL:
+            return ParseError("bad_command", f"argument {keyword.arg} must be a literal, such as a string in quotes")
+    return arguments

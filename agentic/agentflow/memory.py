@@ -1,0 +1,61 @@
+"""What a rollout has done so far. A value: made anew for each question, and a step makes a new one of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from agentic.agentflow.formats import Style
+from core.chat import encode_text
+from core.tools.base import ToolStatus
+
+Status = ToolStatus | Literal["malformed_step", "malformed_command", "tool_not_found"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One action. `status` is `ok` or names what went wrong; `result` is what the planner gets to read of it."""
+
+    status: Status
+    tool: str = ""
+    sub_goal: str = ""
+    command: str = ""
+    result: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    steps: tuple[Step, ...] = ()
+
+    def add(self, step: Step) -> Memory:
+        return replace(self, steps=(*self.steps, step))
+
+    def render(self, style: Style) -> str:
+        """The memory as the roles read it, empty fields left out."""
+        if style == "compact":
+            return "".join(map(_line, self.steps))
+        return "\n\n".join(_block(number, step) for number, step in enumerate(self.steps, 1)) or "none so far"
+
+
+def _line(step: Step) -> str:
+    result = step.result if step.status == "ok" else step.status.replace("_", " ")
+    return f" {step.tool or '?'} : {step.sub_goal or '?'} = {result}\n"
+
+
+def _block(number: int, step: Step) -> str:
+    fields = {"Tool Name": step.tool, "Sub-Goal": step.sub_goal, "Command": step.command, "Result": step.result}
+    lines = [f"{name}: {value}" for name, value in fields.items() if value]
+    return "\n".join([f"Action Step {number}", *lines])
+
+
+def shorten(tokenizer: Any, text: str, max_tokens: int) -> str:
+    """`text`, or its first and last tokens with a note between them, about `max_tokens` together."""
+    # No token is shorter than one character, so a text of so few characters need not be encoded.
+    if len(text) <= max_tokens:
+        return text
+    ids = encode_text(tokenizer, text)
+    if len(ids) <= max_tokens:
+        return text
+    head, tail = ids[: max_tokens - max_tokens // 2], ids[len(ids) - max_tokens // 2 :]
+    note = f"\n[... {len(ids) - max_tokens} tokens left out ...]\n"
+    return str(tokenizer.decode(head)) + note + str(tokenizer.decode(tail))

@@ -1,0 +1,20 @@
+"""Train AgentFlow's planner on the embedded engine.
+
+python -m agentic.agentflow.train --preset tiny --out runs/agentflow-tiny [--set key.path=value ...] [--dry-run]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from agentic.agentflow.rollout import SPEC
+from agentic.agentflow.warm_start import warm_start
+from core import train
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return train.main(SPEC, warm_start, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

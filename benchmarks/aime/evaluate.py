@@ -1,0 +1,247 @@
+"""Evaluate a model on the AIME: a single call and an agent, on the same questions, with the same sampling and budget.
+
+    python -m benchmarks.aime.evaluate --data aime24 --model CHECKPOINT --baseline Qwen/Qwen2.5-7B-Instruct --k 64
+    python -m benchmarks.aime.evaluate --data problems.jsonl --model ID --policy-url http://host:30000 --arms single
+    python -m benchmarks.aime.evaluate --data aime25 --model ID --serve sglang --serve-args="--tp 2"
+
+| arm | model | how |
+|---|---|---|
+| single | --baseline, or --model without one | one call |
+| agent-untrained | --baseline | the method (AgentFlow) |
+| agent | --model | the method |
+
+Statistics are explained in statistics.py. Each sample is written as it ends; the same command goes on where a killed
+one stopped, and a larger --k adds to what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.aime.problems import load_problems
+from benchmarks.aime.results import DEPARTURES, eval_result, published_rows, write_results
+from benchmarks.aime.samples import Plan, drop_failed, held, missing, read_sample, sample
+from benchmarks.aime.single import MESSAGE, SingleCall
+from benchmarks.aime.statistics import Statistics, statistics
+from benchmarks.cells import EvaluationError
+from benchmarks.models import Models, check_server
+from benchmarks.serving import add_server_options, positive, server
+from core.config import Recipe, RecipeError, load
+from core.data.files import DataError
+from core.engine.roles import open_roles
+from core.hub import CheckpointError
+from core.policy.base import Roles
+from core.policy.serving import ServerError
+from core.report.build import write_report
+from core.report.run_folder import RunFolder, RunFolderError
+from core.rollout.method import Method, MethodSpec
+from core.types import Sampling
+
+ARMS = ("single", "agent-untrained", "agent")
+RECIPE_ELSEWHERE = {"model", "data", "rollout", "algorithm", "optimizer", "engine", "run"}
+"""Sections of a recipe that say nothing about how a trajectory comes about, or are stated otherwise."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything that a call asks for. `models` is arm -> model."""
+
+    spec: MethodSpec
+    recipe: Recipe
+    models: dict[str, str]
+    plan: Plan
+    budget: int
+    served: Models
+    retry_failed: bool = False
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        folder, evaluation = prepare(options)
+        with folder.locked(), server(options, folder.path) as urls:
+            evaluation.served.urls |= urls
+            asyncio.run(evaluate(evaluation, folder))
+            text = write_results(folder, all_statistics(folder, options.seed))
+            write_report(folder)
+    except (
+        EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError
+    ) as error:  # fmt: skip
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(text)
+    print(f"report: {folder.path / 'report.html'}, samples: {folder.seed_path(options.seed) / 'trajectories.jsonl'}")
+    return 0
+
+
+def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
+    """Options into what is to be done, checked as far as can be without running anything."""
+    start = options.baseline or options.model
+    models = {"single": start, "agent-untrained": options.baseline, "agent": options.model}
+    arms = options.arms or [arm for arm in ARMS if models[arm] is not None]
+    if "agent-untrained" in arms and options.baseline is None:
+        raise EvaluationError(
+            "arm agent-untrained: no model for it. Name the one that training started from: --baseline."
+        )
+    if options.serve is not None and options.policy_url is not None:
+        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
+    spec: MethodSpec = import_module(f"agentic.{options.method}.rollout").SPEC
+    recipe = load(spec.recipe, spec.presets, options.preset, [*options.overrides, f"model.path={options.model}"])
+    recipe = type(recipe).model_validate(with_budget(recipe.dump(), options.budget))
+    if threads := options.threads or recipe.engine.threads:
+        torch.set_num_threads(threads)
+    name, tasks = load_problems(options.data, options.data_dir)
+    sampling = Sampling(temperature=options.temperature, top_p=options.top_p)
+    config = {
+        "method": spec.name,
+        "preset": recipe.preset,
+        "model": options.model,
+        "baseline": options.baseline,
+        "sampling": {"temperature": sampling.temperature, "top_p": sampling.top_p},
+        "budget": options.budget,
+        "single": MESSAGE,
+        "recipe": recipe.model_dump(mode="json", exclude=RECIPE_ELSEWHERE),
+    }
+    out = options.out or Path("runs") / f"aime-{Path(options.model).name}"
+    folder = RunFolder.create(out, config)
+    folder.save_published(published_rows(options.budget), DEPARTURES)
+    urls = {options.model: options.policy_url, options.baseline: options.baseline_url}
+    plan = Plan(
+        data=name,
+        tasks=tasks[: options.tasks],
+        k=options.k,
+        sampling=sampling,
+        seed=options.seed,
+        concurrency=options.concurrency,
+        deadline_s=options.deadline,
+    )
+    served = Models(
+        recipe,
+        concurrency=options.concurrency,
+        urls={model: url for model, url in urls.items() if model and url},
+        kv_tokens=options.kv_tokens,
+        context=options.context,
+    )
+    return folder, Evaluation(
+        spec, recipe, {arm: models[arm] for arm in arms}, plan, options.budget, served, options.retry_failed
+    )
+
+
+def with_budget(section: Any, budget: int) -> Any:
+    """A recipe's values with at most `budget` tokens for each call of the policy."""
+    if not isinstance(section, dict):
+        return section
+    section = {name: with_budget(value, budget) for name, value in section.items()}
+    return {**section, "max_tokens": budget} if section.get("engine") == "policy" else section
+
+
+async def evaluate(evaluation: Evaluation, folder: RunFolder) -> None:
+    """Sample what is missing, arm by arm, and save each arm's result when it is complete."""
+    plan, log = evaluation.plan, folder.trajectories(evaluation.plan.seed)
+    if evaluation.retry_failed and (dropped := drop_failed(log)):
+        print(f"{dropped} failed samples are run anew")
+    for arm, model in evaluation.models.items():
+        if missing(plan, arm, log):
+            if url := evaluation.served.urls.get(model):
+                await check_server(url)
+            async with _opened(evaluation, arm, model) as (method, roles, tokenizer):
+                await sample(plan, arm, method, roles, log, tokenizer)
+        records = held(plan, arm, log)
+        task_ids = [task.task_id for task in plan.tasks]
+        stats = statistics([read_sample(record) for record in records], task_ids)
+        result = eval_result(records, stats, task_ids, budget=evaluation.budget, seed=plan.seed, model=model)
+        folder.save_evaluation(result)
+    log.close()
+
+
+def all_statistics(folder: RunFolder, seed: int) -> dict[str, dict[str, Statistics]]:
+    """Data set -> arm -> statistics of everything in the folder that is complete, this call's and earlier ones'."""
+    records = folder.read_trajectories(seed)
+    found: dict[str, dict[str, Statistics]] = {}
+    for result in folder.evaluations():
+        if result.seed == seed:
+            task_ids, k = result.notes["task_ids"], result.notes["k"]
+            samples = [
+                read_sample(record)
+                for record in records
+                if (record["arm"], record["data"]) == (result.arm, result.data)
+                and record["task_id"] in task_ids
+                and record["step"] < k
+            ]
+            found.setdefault(result.data, {})[result.arm] = statistics(samples, task_ids)
+    return found
+
+
+@asynccontextmanager
+async def _opened(evaluation: Evaluation, arm: str, model: str) -> AsyncIterator[tuple[Method, Roles, Any]]:
+    """The arm's method and its roles; closed at the end."""
+    tokenizer = evaluation.served.tokenizer(model)
+    async with evaluation.served.policy(model, evaluation.served.limit(model)) as policy:
+        if arm == "single":
+            yield SingleCall(tokenizer, evaluation.budget), Roles({"policy": policy}), tokenizer
+            return
+        async with open_roles(evaluation.recipe, tokenizer) as others:
+            method = evaluation.spec.build(evaluation.recipe, tokenizer)
+            try:
+                yield method, Roles({**others, "policy": policy}), tokenizer
+            finally:
+                await method.close()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    first, _, _ = (__doc__ or "").partition("\n")
+    commands = argparse.ArgumentParser(prog="python -m benchmarks.aime.evaluate", description=first)
+    models = commands.add_argument_group("models")
+    models.add_argument("--model", required=True, metavar="ID_OR_PATH", help="the model evaluated")
+    models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from")
+    add_server_options(models)
+    models.add_argument("--baseline-url", metavar="URL", help="a server that holds --baseline")
+    models.add_argument("--context", type=positive, metavar="TOKENS", help="the models' context, if not config.json's")
+    models.add_argument(
+        "--arms", type=_arms, metavar="ARM,...", help=f"of {', '.join(ARMS)} (default: all with a model)"
+    )
+    models.add_argument("--method", default="agentflow", metavar="NAME", help="the agent: a folder of agentic/")
+    models.add_argument("--preset", default="paper", help="of the agent")
+    models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    how = commands.add_argument_group("what and how")
+    how.add_argument("--data", default="aime24", metavar="NAME|FILE|HUB", help="aime24, aime25, FILE, owner/name:split")
+    how.add_argument(
+        "--data-dir", type=Path, default=Path("data"), metavar="DIR", help="where named data is (default: data)"
+    )
+    how.add_argument("--tasks", type=positive, metavar="N", help="only the first N problems")
+    how.add_argument("--k", type=positive, default=16, help="samples of each problem (default: 16)")
+    how.add_argument("--temperature", type=float, default=0.7)
+    how.add_argument("--top-p", type=float, default=0.95)
+    how.add_argument("--budget", type=positive, default=4096, metavar="TOKENS", help="completion tokens of one call")
+    how.add_argument("--seed", type=int, default=0)
+    how.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default: runs/aime-MODEL)")
+    how.add_argument(
+        "--retry-failed", action="store_true", help="run failed samples anew, such as those of a dead server"
+    )
+    how.add_argument("--concurrency", type=positive, default=16, help="samples at once")
+    how.add_argument("--deadline", type=float, default=3600.0, metavar="SECONDS", help="for each sample")
+    how.add_argument("--kv-tokens", type=positive, metavar="N", help="at most so many tokens in the KV cache")
+    how.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
+    return commands
+
+
+def _arms(text: str) -> list[str]:
+    arms = text.split(",")
+    if unknown := set(arms) - set(ARMS):
+        raise argparse.ArgumentTypeError(f"unknown arm {', '.join(unknown)}; known: {', '.join(ARMS)}")
+    return arms
+
+
+if __name__ == "__main__":
+    sys.exit(main())

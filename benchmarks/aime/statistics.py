@@ -1,0 +1,131 @@
+"""What k samples of each problem say: avg@k, pass@j, maj@k, their 95% intervals, and rates of what went wrong.
+
+- avg@k: the share of all samples that are right; the mean over problems of c/k.
+- pass@j: unbiased over the k samples, 1 - C(k-c, j) / C(k, j) (Chen et al. 2021, arXiv 2107.03374); pass@1 is avg@k.
+- maj@k: the most frequent normalised answer; samples without an answer do not vote. Of answers that tie, one is drawn
+  at random: the score is the expected value, the share of the tied answers that is right. No vote at all scores 0.
+
+Two intervals, for two questions. Over problems (bootstrap of the problems' means): would other problems of the kind
+give another score? Over repeats (Student's t of the k repeats' means; Wilson's where they are all equal, which would
+leave it no width): would another k samples of these problems?
+Differences between arms are paired by problem. A failed sample is a wrong one; rates are shares of samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from core.report.stats import Estimate, bootstrap, mean_ci, t_margin, wilson
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One rollout, graded. `answer` is normalised, None if there was none; `failure` names why there is no rollout."""
+
+    task_id: str
+    repeat: int
+    correct: bool
+    answer: str | None
+    turns: int = 1
+    tokens: int = 0
+    truncated: bool = False
+    parse_errors: float = 0
+    tool_errors: float = 0
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of one arm. Scores by problem are in the order of the problems; `repeats` is the interval of avg@k over repeats,
+    None for k = 1. `parse_errors` and `tool_errors` are shares of samples with at least one."""
+
+    k: int
+    avg: Sequence[float]
+    pass_at: Mapping[int, Sequence[float]]
+    maj: Sequence[float]
+    repeats: tuple[float, float] | None
+    truncated: float
+    no_answer: float
+    parse_errors: float
+    tool_errors: float
+    failures: Mapping[str, int]
+    mean_turns: float
+    mean_tokens: float
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Score name -> mean over problems with its interval over problems."""
+        return {name: mean_ci([values]) for name, values in self.scores().items()}
+
+    def scores(self) -> dict[str, Sequence[float]]:
+        """Score name -> one value for each problem."""
+        passes = {f"pass@{j}": values for j, values in self.pass_at.items()}
+        return {f"avg@{self.k}": self.avg, **passes, f"maj@{self.k}": self.maj}
+
+
+def statistics(samples: Sequence[Sample], task_ids: Sequence[str]) -> Statistics:
+    """Of all samples of the problems `task_ids`.
+
+    Raises ValueError unless every problem has the same repeats, each once.
+    """
+    by_task: dict[str, dict[int, Sample]] = {task_id: {} for task_id in task_ids}
+    for sample in samples:
+        if sample.task_id not in by_task or sample.repeat in by_task[sample.task_id]:
+            raise ValueError(f"sample {sample.repeat} of {sample.task_id} is there twice, or of an unknown problem")
+        by_task[sample.task_id][sample.repeat] = sample
+    repeats = sorted({sample.repeat for sample in samples})
+    if not repeats or any(sorted(held) != repeats for held in by_task.values()):
+        raise ValueError("every problem needs the same samples")
+    k, n = len(repeats), len(samples)
+    correct = [sum(sample.correct for sample in held.values()) for held in by_task.values()]
+    means = [sum(held[repeat].correct for held in by_task.values()) / len(by_task) for repeat in repeats]
+    return Statistics(
+        k=k,
+        avg=[c / k for c in correct],
+        pass_at={j: [pass_at(k, c, j) for c in correct] for j in powers_of_two(k)},
+        maj=[majority([held[repeat] for repeat in repeats]) for held in by_task.values()],
+        repeats=_over_repeats(means, n) if k > 1 else None,
+        truncated=sum(sample.truncated for sample in samples) / n,
+        no_answer=sum(sample.answer is None for sample in samples) / n,
+        parse_errors=sum(sample.parse_errors > 0 for sample in samples) / n,
+        tool_errors=sum(sample.tool_errors > 0 for sample in samples) / n,
+        failures=dict(Counter(sample.failure for sample in samples if sample.failure is not None)),
+        mean_turns=sum(sample.turns for sample in samples) / n,
+        mean_tokens=sum(sample.tokens for sample in samples) / n,
+    )
+
+
+def _over_repeats(means: Sequence[float], n: int) -> tuple[float, float]:
+    mean, margin = math.fsum(means) / len(means), t_margin(means)
+    return (max(0.0, mean - margin), min(1.0, mean + margin)) if margin > 0 else wilson(mean * n, n)
+
+
+def pass_at(n: int, c: int, j: int) -> float:
+    """The chance that of `j` samples drawn from `n`, `c` of them right, at least one is right."""
+    if not 0 <= c <= n or not 1 <= j <= n:
+        raise ValueError(f"pass@{j} of {n} samples with {c} right")
+    return 1.0 - math.comb(n - c, j) / math.comb(n, j)
+
+
+def majority(samples: Sequence[Sample]) -> float:
+    """The expected score of the most frequent answer of one problem."""
+    votes = Counter(sample.answer for sample in samples if sample.answer is not None)
+    if not votes:
+        return 0.0
+    most = max(votes.values())
+    tied = [answer for answer, count in votes.items() if count == most]
+    right = {answer: [s.correct for s in samples if s.answer == answer] for answer in tied}
+    return sum(sum(verdicts) / len(verdicts) for verdicts in right.values()) / len(tied)
+
+
+def difference(first: Statistics, second: Statistics) -> Estimate:
+    """avg@k of `first` minus that of `second`, paired by problem, with its bootstrap interval over problems."""
+    paired = [a - b for a, b in zip(first.avg, second.avg, strict=True)]
+    return Estimate(math.fsum(paired) / len(paired), *bootstrap(paired), len(paired))
+
+
+def powers_of_two(k: int) -> list[int]:
+    """2, 4, 8 ... up to `k`."""
+    return [2**power for power in range(1, k.bit_length())]

@@ -1,0 +1,188 @@
+"""Evaluate any method on held-out tasks: before and after training, and beside the method's own baselines.
+
+    python -m benchmarks.heldout agentflow --run runs/agentflow-tiny
+    python -m benchmarks.heldout toolorchestra --run RUN_DIR --data flipped.jsonl --by kind preference
+    python -m benchmarks.heldout memagent --model ID_OR_PATH --baseline ID_OR_PATH --preset paper --data FILE
+
+| arm | weights | method |
+|---|---|---|
+| trained | each seed's newest checkpoint, or --model | agentic.METHOD.rollout.SPEC |
+| untrained | what training started from, or --baseline | the same |
+| others | as untrained | ARMS of agentic/METHOD/arms.py: name -> (recipe, tokenizer) -> Method |
+
+One rollout for each task and seed, sampled alike for all arms. A failed rollout scores 0 and is counted by kind. Cells
+that are saved are not run again, so the same command goes on where a killed one stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+from benchmarks.cells import EvaluationError, described
+from benchmarks.heldout.evaluation import Build, Plan, evaluate
+from benchmarks.models import Models, start_model, trained_models
+from benchmarks.serving import add_server_options, positive, server
+from core.config import Recipe, RecipeError, load
+from core.data.files import DataError
+from core.data.tasks import read_tasks
+from core.hub import CheckpointError
+from core.policy.serving import ServerError
+from core.report.build import write_report
+from core.report.console import print_summary
+from core.report.run_folder import RunFolder, RunFolderError
+from core.rollout.method import MethodSpec
+from core.slime.launch import method_spec
+from core.types import Sampling
+
+ModelsOfSeed = dict[int, dict[str, str]]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    try:
+        folder, plan, models = prepare(options)
+        with server(options, folder.path) as urls:
+            models.urls |= urls
+            asyncio.run(evaluate(plan, models, folder))
+        summary = write_report(folder)
+    except (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print_summary(summary)
+    print(f"report: {folder.path / 'report.html'}")
+    return 0
+
+
+def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
+    """Options into what is to be done, checked as far as can be without running anything."""
+    spec = method_spec(options.method)
+    if (options.run is None) == (options.model is None):
+        raise EvaluationError("give either --run RUN_DIR or --model ID_OR_PATH")
+    builds = {"trained": spec.build, "untrained": spec.build, **own_arms(options.method)}
+    if unknown := [arm for arm in options.arms or () if arm not in builds]:
+        raise EvaluationError(f"unknown arm {unknown[0]!r}; {spec.name} has: {', '.join(builds)}")
+    arms = options.arms or [arm for arm in builds if arm != "untrained" or options.run or options.baseline]
+    folder, recipe, named = (_from_model if options.run is None else _from_run)(options, spec, arms)
+    if threads := options.threads or recipe.engine.threads:
+        torch.set_num_threads(threads)
+    path = options.data or recipe.data.eval
+    if path is None:
+        raise EvaluationError("no held-out tasks: the recipe has no data.eval. Give a file with --data.")
+    tasks = read_tasks(path, limit=options.tasks, require_context=spec.needs_context)
+    if len(tasks) < options.tasks:
+        print(f"note: {path} has {len(tasks)} tasks, which are all taken")
+    run, rollout = recipe.run, recipe.rollout
+    plan = Plan(
+        recipe=recipe,
+        arms=builds,
+        models=named,
+        data=Path(path).stem,
+        tasks=tasks,
+        settings={"data": {"file": described(Path(path))}, **_own_sections(recipe)},
+        labels=options.by,
+        sampling=Sampling(
+            temperature=run.eval_temperature if options.temperature is None else options.temperature,
+            top_p=run.eval_top_p if options.top_p is None else options.top_p,
+        ),
+        concurrency=options.concurrency or rollout.concurrency,
+        deadline_s=options.deadline or rollout.deadline_s,
+    )
+    models = Models(
+        recipe,
+        concurrency=plan.concurrency,
+        urls={options.model: options.policy_url} if options.policy_url else {},
+        kv_tokens=recipe.engine.kv_tokens,
+        context=recipe.model.max_model_len,
+    )
+    published = folder.published
+    departures = list(dict.fromkeys([*recipe.departures, *published["departures"]]))
+    folder.save_published(published["rows"], departures)
+    return folder, plan, models
+
+
+def own_arms(method: str) -> Mapping[str, Build]:
+    """ARMS of agentic/`method`/arms.py; none without that file."""
+    name = f"agentic.{method}.arms"
+    return import_module(name).ARMS if find_spec(name) else {}
+
+
+def _own_sections(recipe: Recipe) -> dict[str, object]:
+    """What a trajectory follows from beside model and sampling: the method's own sections, and who plays its roles."""
+    shared = Recipe.model_fields.keys() - {"roles"}
+    return recipe.model_dump(mode="json", exclude=set(shared))
+
+
+def _from_run(options: argparse.Namespace, spec: MethodSpec, arms: list[str]) -> tuple[RunFolder, Recipe, ModelsOfSeed]:
+    for name in ("baseline", "preset", "policy_url", "serve", "out"):
+        if getattr(options, name) is not None:
+            raise EvaluationError(
+                f"--{name.replace('_', '-')} goes with --model; --run brings recipe, models and folder"
+            )
+    folder = RunFolder(options.run)
+    recipe = load(spec.recipe, spec.presets, str(folder.path / "config.yaml"), options.overrides)
+    seeds = options.seeds or folder.seeds or recipe.run.seeds
+    untrained = start_model(folder, recipe)
+    trained = trained_models(folder, recipe, seeds) if "trained" in arms else {}
+    return (
+        folder,
+        recipe,
+        {seed: {arm: trained[seed] if arm == "trained" else untrained for arm in arms} for seed in seeds},
+    )
+
+
+def _from_model(
+    options: argparse.Namespace, spec: MethodSpec, arms: list[str]
+) -> tuple[RunFolder, Recipe, ModelsOfSeed]:
+    if options.serve is not None and options.policy_url is not None:
+        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
+    if "untrained" in arms and options.baseline is None:
+        raise EvaluationError("arm untrained: no model for it. Name the one that training started from: --baseline.")
+    recipe = load(
+        spec.recipe, spec.presets, options.preset or "paper", [*options.overrides, f"model.path={options.model}"]
+    )
+    folder = RunFolder.create(
+        options.out or Path("runs") / f"heldout-{spec.name}-{Path(options.model).name}",
+        recipe.dump(),
+        may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
+    )
+    start = options.baseline or options.model
+    models = {arm: options.model if arm == "trained" else start for arm in arms}
+    return folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models)
+
+
+def _parser() -> argparse.ArgumentParser:
+    first, _, _ = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.heldout", description=first)
+    parser.add_argument("method", metavar="METHOD", help="a folder of agentic/")
+    models = parser.add_argument_group("models")
+    models.add_argument("--run", type=Path, metavar="RUN_DIR", help="a training run: its seeds, its recipe, its folder")
+    models.add_argument("--model", metavar="ID_OR_PATH", help="a model by folder or hub id")
+    models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from: the arm `untrained`")
+    add_server_options(models)
+    models.add_argument("--preset", help="recipe of --model (default: paper)")
+    models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    models.add_argument("--out", type=Path, metavar="DIR", help="folder of the results of --model")
+    how = parser.add_argument_group("what and how")
+    how.add_argument("--arms", nargs="+", metavar="ARM", help="default: all that there is a model for")
+    how.add_argument("--data", metavar="FILE", help="the tasks (default: data.eval of the recipe)")
+    how.add_argument("--tasks", type=positive, default=256, metavar="N", help="the first N of them (default: 256)")
+    how.add_argument("--by", nargs="*", default=["kind"], metavar="LABEL", help="tell tasks apart by (default: kind)")
+    how.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: those of the run, or 0 1 2")
+    how.add_argument("--temperature", type=float, help="default: run.eval_temperature of the recipe")
+    how.add_argument("--top-p", type=float, help="default: run.eval_top_p of the recipe")
+    how.add_argument("--concurrency", type=positive, metavar="N", help="tasks at once (default: the recipe's)")
+    how.add_argument("--deadline", type=float, metavar="SECONDS", help="for each task (default: the recipe's)")
+    how.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""What must be there before a job is submitted: each thing that is not becomes a line with its fix."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from core.config import Recipe
+from core.config.slime import SlimeSection
+from core.slime.flags import cluster
+from core.slime.hooks import Hooks
+from core.slime.job import REPOSITORY, RayCommands, model_file
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+PATIENCE_S = 10.0
+
+
+def problems(recipe: Recipe) -> list[str]:
+    """Everything that keeps the job from starting, Ray apart; empty when all is well.
+
+    Raises:
+        RecipeError: the recipe cannot run on slime at all.
+    """
+    slime = cluster(recipe)
+    return [*_sources(slime), *_hooks(recipe.method), *_checkpoints(recipe, slime), *_data(recipe), *_services(recipe)]
+
+
+def ray_problem(slime: SlimeSection) -> str | None:
+    if error := unreachable(f"{slime.ray.url}/api/version"):
+        commands = "\n".join(f"    {line}" for line in RayCommands.of(slime).lines())
+        return (
+            f"no Ray cluster answers at {slime.ray.url} ({error}). Start one, with slime's Python:\n{commands}\n"
+            "  or give --start-ray, which starts the head; or name a running one: --set slime.ray.head=HOST"
+        )
+    return None
+
+
+def unreachable(url: str) -> str | None:
+    """Why a GET of `url` does not succeed; None if it does."""
+    try:
+        with urlopen(url, timeout=PATIENCE_S):  # an HTTP status of 400 or more raises
+            return None
+    except (URLError, OSError, ValueError) as error:
+        return str(error)
+
+
+def _sources(slime: SlimeSection) -> Iterator[str]:
+    root, megatron, model = Path(slime.root), Path(slime.megatron), model_file(slime)
+    if not (root / "train.py").is_file():
+        yield f"slime.root: no slime at {root}. Run inside slime's image, or name its clone: --set slime.root=PATH"
+    elif not model.is_file():
+        known = sorted(path.stem for path in model.parent.glob("*.sh"))
+        close = difflib.get_close_matches(slime.model, known, n=1, cutoff=0)
+        yield f"slime.model: no {model}; did you mean {', '.join(close)}? Known: {', '.join(known)}"
+    if not (megatron / "megatron" / "training").is_dir():
+        yield f"slime.megatron: no Megatron-LM at {megatron}. It is in slime's image; or --set slime.megatron=PATH"
+    if shutil.which("ray") is None:
+        yield "no command `ray`. Run inside slime's image, or pip install ray"
+    if slime.all_nodes > 1 and slime.ray.head in LOOPBACK:
+        yield f"slime.ray.head is {slime.ray.head}, which other nodes cannot reach; --set slime.ray.head=ADDRESS"
+
+
+def _hooks(method: str) -> Iterator[str]:
+    module = import_module(f"agentic.{method}.rollout")
+    for hook in Hooks._fields:
+        if not callable(getattr(module, hook, None)):
+            yield f"agentic/{method}/rollout.py has no `{hook}`, which slime calls: core/slime/hooks.py makes it"
+
+
+def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
+    hf, ref, load = Path(slime.checkpoint.hf), Path(slime.checkpoint.ref_load), slime.checkpoint.load
+    if not (hf / "config.json").is_file():
+        yield f"slime.checkpoint.hf: no model at {hf}. Download it: hf download {recipe.model.path} --local-dir {hf}"
+    if not (ref / "latest_checkpointed_iteration.txt").is_file():
+        yield (
+            f"slime.checkpoint.ref_load: no torch_dist checkpoint at {ref}. Make it: python3 -m "
+            f"scripts.convert_checkpoints to-dist --hf {hf} --dist {ref} --model {slime.model} --slime {slime.root} "
+            f"--megatron {slime.megatron}"
+        )
+    if load is not None and not Path(load).is_dir():
+        yield f"slime.checkpoint.load: no folder {load}. Leave it out to start from ref_load and resume from save"
+    for name, model in slime.sglang.models.items():
+        if not (Path(model.path) / "config.json").is_file():
+            yield f"slime.sglang.models.{name}.path: no model at {model.path}. Download it there with `hf download`"
+
+
+def _data(recipe: Recipe) -> Iterator[str]:
+    for key, path in (("train", recipe.data.train), ("eval", recipe.data.eval)):
+        if path and not (REPOSITORY / path).is_file():
+            yield f"data.{key}: no file {REPOSITORY / path}. See Data in agentic/{recipe.method}/README.md"
+
+
+def _services(recipe: Recipe) -> Iterator[str]:
+    slime = cluster(recipe)
+    urls = {f"slime.services.{name}": url for name, url in slime.services.items()}
+    for role, place in recipe.roles.items():
+        if place.startswith("http") and role not in slime.roles:
+            urls[f"roles.{role}"] = f"{place.rstrip('/')}/health"
+    answers = {url: unreachable(url) for url in dict.fromkeys(urls.values())}
+    for key, url in urls.items():
+        if error := answers[url]:
+            yield f"{key}: {url} does not answer ({error}). Start that server, or name another: --set {key}=URL"

@@ -1,0 +1,283 @@
+"""A recipe as slime's command-line flags, in the groups of slime's own scripts (scripts/run-*.sh there).
+
+What equals slime's default and is not in those scripts is left out. The architecture (MODEL_ARGS) is not here: the
+job's script sources slime's own file for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from core.config import Recipe, RecipeError
+from core.config.slime import SlimeSection
+
+Flags = Mapping[str, Any]
+"""Flag -> value; True is a flag without a value, None and False leave it out, a tuple gives several values."""
+
+
+class Paths:
+    """What the launcher writes into the run folder `out`, which every node must see, and slime reads."""
+
+    def __init__(self, out: Path):
+        self.out = out.resolve()
+        self.recipe = self.out / "agentic_recipe.yaml"
+        self.train = self.out / "data" / "train.jsonl"
+        self.eval = self.out / "data" / "eval.jsonl"
+        self.sglang = self.out / "sglang.yaml"
+        self.script = self.out / "slime.sh"
+        self.checkpoints = self.out / "torch_dist"
+
+
+def cluster(recipe: Recipe) -> SlimeSection:
+    """The recipe's `slime` section, checked against the rest of the recipe.
+
+    Raises:
+        RecipeError: there is none, or the recipe asks for what slime cannot do.
+    """
+    slime = recipe.slime
+    if slime is None:
+        raise RecipeError(
+            f"preset {recipe.preset!r} has no section `slime`, which says what the cluster is; "
+            "use a preset that has one, such as --preset seed, or add it (core/config/slime.py)"
+        )
+    if len(recipe.run.seeds) > 1:
+        raise RecipeError(
+            f"slime trains one seed per job; set run.seeds=[{recipe.run.seeds[0]}] and another --out each"
+        )
+    if recipe.model.dtype != "bfloat16":
+        raise RecipeError(f"slime trains in bfloat16 and model.dtype is {recipe.model.dtype}; set model.dtype=bfloat16")
+    if recipe.rollout.top_p != 1:
+        raise RecipeError(
+            f"rollout.top_p is {recipe.rollout.top_p}; on slime rows are trained without top-p, set it to 1"
+        )
+    if (
+        batch_size(recipe) * recipe.algorithm.steps_per_batch
+        != recipe.rollout.tasks_per_step * recipe.rollout.group_size
+    ):
+        raise RecipeError(
+            "slime splits a batch evenly; let algorithm.steps_per_batch divide tasks_per_step x group_size"
+        )
+    if elsewhere := [
+        role for role, place in recipe.roles.items() if place.startswith("model:") and role not in slime.roles
+    ]:
+        raise RecipeError(
+            f"roles.{elsewhere[0]} is a model in the trainer's own process, which slime has no place for; serve it by "
+            f"slime.sglang.models and slime.roles.{elsewhere[0]}, or set roles.{elsewhere[0]}=http://HOST:PORT"
+        )
+    return slime
+
+
+def batch_size(recipe: Recipe) -> int:
+    """Rollouts of one optimizer step."""
+    return recipe.rollout.tasks_per_step * recipe.rollout.group_size // recipe.algorithm.steps_per_batch
+
+
+def groups(recipe: Recipe, paths: Paths) -> dict[str, list[str]]:
+    """Name of the group -> its arguments.
+
+    Raises:
+        RecipeError: as `cluster`, or `slime.extra` repeats a flag.
+    """
+    slime = cluster(recipe)
+    rendered = {
+        "ACTOR": _actor(slime),
+        "CKPT": _checkpoints(recipe, slime, paths),
+        "ROLLOUT": _rollout(recipe, slime, paths),
+        "EVAL": _evaluation(recipe, slime, paths),
+        "PERF": _perf(recipe, slime),
+        "GRPO": _grpo(recipe),
+        "OPTIMIZER": _optimizer(recipe),
+        "WANDB": _trackers(recipe, paths),
+        "SGLANG": _sglang(recipe, slime, paths),
+        "MISC": _misc(slime),
+        "CUSTOM": _custom(recipe, paths),
+    }
+    for name, flags in rendered.items():
+        if repeated := sorted(slime.extra.keys() & flags.keys()):
+            raise RecipeError(
+                f"slime.extra.{repeated[0]}: already in group {name}, rendered from the recipe; set it there"
+            )
+    return {name: arguments(flags) for name, flags in {**rendered, "EXTRA": slime.extra}.items()}
+
+
+def arguments(flags: Flags) -> list[str]:
+    """{"--lr": 1e-6, "--colocate": True, "--save": None} -> ["--lr", "1e-6", "--colocate"]."""
+    words: list[str] = []
+    for flag, value in flags.items():
+        if value is None or value is False:
+            continue
+        values = () if value is True else value if isinstance(value, tuple) else (value,)
+        words += [flag, *(_text(value) for value in values)]
+    return words
+
+
+def _actor(slime: SlimeSection) -> Flags:
+    return {
+        "--actor-num-nodes": slime.nodes,
+        "--actor-num-gpus-per-node": slime.gpus_per_node,
+        "--num-gpus-per-node": slime.gpus_per_node if slime.gpus_per_node != 8 else None,
+        "--colocate": slime.colocate,
+        "--rollout-num-gpus": slime.rollout_gpus,
+    }
+
+
+def _checkpoints(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
+    save = slime.checkpoint.save or str(paths.checkpoints)
+    return {
+        "--hf-checkpoint": slime.checkpoint.hf,
+        "--ref-load": slime.checkpoint.ref_load,
+        "--load": slime.checkpoint.load or save,
+        "--save": save,
+        "--save-interval": recipe.run.save_every,
+    }
+
+
+def _rollout(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
+    rollout = recipe.rollout
+    return {
+        "--prompt-data": str(paths.train),
+        "--input-key": "prompt",
+        "--label-key": "label",
+        "--rollout-shuffle": recipe.data.shuffle,
+        "--reward-key": slime.reward_key,
+        "--num-epoch": slime.num_epoch,
+        "--num-rollout": None if slime.num_epoch else recipe.run.steps,
+        "--rollout-batch-size": rollout.tasks_per_step,
+        "--n-samples-per-prompt": rollout.group_size,
+        "--rollout-max-response-len": slime.max_response_len,
+        "--rollout-temperature": rollout.temperature,
+        "--rollout-top-k": rollout.top_k if rollout.top_k != -1 else None,
+        "--rollout-seed": recipe.run.seeds[0],
+        "--global-batch-size": batch_size(recipe),
+        "--balance-data": True,
+    }
+
+
+def _evaluation(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
+    if not recipe.run.eval_every:
+        return {}
+    return {
+        "--eval-interval": recipe.run.eval_every,
+        "--eval-prompt-data": (slime.eval_name, str(paths.eval)),
+        "--n-samples-per-eval-prompt": 1,
+        "--eval-max-response-len": slime.max_response_len,
+        "--eval-temperature": recipe.run.eval_temperature,
+        "--eval-top-p": recipe.run.eval_top_p,
+    }
+
+
+def _perf(recipe: Recipe, slime: SlimeSection) -> Flags:
+    perf, full = slime.perf, recipe.optimizer.recompute
+    return {
+        "--tensor-model-parallel-size": perf.tensor,
+        "--sequence-parallel": perf.sequence and perf.tensor > 1,
+        "--pipeline-model-parallel-size": perf.pipeline,
+        "--context-parallel-size": perf.context,
+        "--expert-model-parallel-size": perf.expert,
+        "--expert-tensor-parallel-size": perf.expert_tensor,
+        "--recompute-granularity": "full" if full else None,
+        "--recompute-method": "uniform" if full else None,
+        "--recompute-num-layers": 1 if full else None,
+        "--use-dynamic-batch-size": True,
+        "--max-tokens-per-gpu": recipe.optimizer.max_tokens_per_pack // perf.context,
+    }
+
+
+def _grpo(recipe: Recipe) -> Flags:
+    algorithm = recipe.algorithm
+    kl, (tis_low, tis_high) = algorithm.kl_coef > 0, algorithm.tis or (None, None)
+    icepop = "slime.backends.megatron_utils.loss.icepop_function"
+    return {
+        "--advantage-estimator": "grpo",
+        "--disable-grpo-std-normalization": not algorithm.std_norm,
+        "--use-kl-loss": kl,
+        "--kl-loss-coef": algorithm.kl_coef if kl else None,
+        "--kl-loss-type": algorithm.kl_kind if kl else None,
+        "--entropy-coef": algorithm.entropy_coef,
+        "--eps-clip": algorithm.clip_low,
+        "--eps-clip-high": algorithm.clip_high,
+        "--eps-clip-c": algorithm.dual_clip,
+        "--use-tis": algorithm.tis is not None,
+        "--tis-clip-low": tis_low,
+        "--tis-clip": tis_high,
+        "--custom-tis-function-path": icepop if algorithm.tis and algorithm.tis_mode == "mask" else None,
+    }
+
+
+def _optimizer(recipe: Recipe) -> Flags:
+    optimizer = recipe.optimizer
+    return {
+        "--optimizer": "adam",
+        "--lr": optimizer.lr,
+        "--lr-decay-style": optimizer.decay,
+        "--lr-decay-iters": optimizer.decay_steps,
+        "--lr-warmup-iters": optimizer.warmup_steps or None,
+        "--weight-decay": optimizer.weight_decay,
+        "--adam-beta1": optimizer.beta1,
+        "--adam-beta2": optimizer.beta2,
+        "--clip-grad": optimizer.clip_grad if optimizer.clip_grad != 1 else None,
+        "--seed": recipe.run.seeds[0],
+    }
+
+
+def _trackers(recipe: Recipe, paths: Paths) -> Flags:
+    """The key of W&B is never written out: log in on the head node, or set WANDB_API_KEY where `ray start` is run."""
+    wandb, tensorboard = "wandb" in recipe.run.trackers, "tensorboard" in recipe.run.trackers
+    return {
+        "--use-wandb": wandb,
+        "--wandb-mode": recipe.run.tracker_mode if wandb else None,
+        "--wandb-project": recipe.method if wandb else None,
+        "--wandb-group": paths.out.name if wandb else None,
+        "--wandb-dir": str(paths.out) if wandb else None,
+        "--use-tensorboard": tensorboard,
+        "--tb-project-name": recipe.method if tensorboard else None,
+        "--tb-experiment-name": paths.out.name if tensorboard else None,
+    }
+
+
+def _sglang(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
+    serving = slime.sglang
+    engines = max(1, slime.policy_gpus // serving.gpus_per_engine)
+    concurrency = -(-recipe.rollout.concurrency // engines)
+    return {
+        "--rollout-num-gpus-per-engine": serving.gpus_per_engine,
+        "--sglang-mem-fraction-static": serving.mem_fraction,
+        "--sglang-context-length": serving.context_length,
+        "--sglang-server-concurrency": concurrency if concurrency != 512 else None,
+        "--router-policy": serving.router,
+        "--sglang-config": str(paths.sglang) if serving.policy_groups or serving.models else None,
+    }
+
+
+def _misc(slime: SlimeSection) -> Flags:
+    """Megatron drops out a tenth and accumulates in bfloat16 unless told otherwise."""
+    return {
+        "--attention-dropout": 0.0,
+        "--hidden-dropout": 0.0,
+        "--accumulate-allreduce-grads-in-fp32": True,
+        "--attention-softmax-in-fp32": True,
+        "--attention-backend": slime.perf.attention_backend,
+    }
+
+
+def _custom(recipe: Recipe, paths: Paths) -> Flags:
+    module = f"agentic.{recipe.method}.rollout"
+    return {
+        "--custom-generate-function-path": f"{module}.generate",
+        "--custom-rm-path": f"{module}.reward_func",
+        "--dynamic-sampling-filter-path": f"{module}.dynamic_filter" if recipe.rollout.filter != "none" else None,
+        "--custom-rollout-log-function-path": f"{module}.rollout_log",
+        "--custom-eval-rollout-log-function-path": f"{module}.eval_log",
+        "--custom-convert-samples-to-train-data-path": f"{module}.convert",
+        "--custom-config-path": str(paths.recipe),
+    }
+
+
+def _text(value: Any) -> str:
+    """As a person would write it: 1e-6 and not Python's 1e-06."""
+    if isinstance(value, dict | list | bool):
+        return json.dumps(value)
+    return str(value).replace("e-0", "e-") if isinstance(value, float) else str(value)

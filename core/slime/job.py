@@ -1,0 +1,136 @@
+"""A recipe as one shell script that writes slime's files and submits the job to Ray: the dry run prints what runs.
+
+The script is slime's own idiom (scripts/run-*.sh in slime's repository), so that the two can be laid side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from core.config import Recipe
+from core.config.slime import ServerGroup, SlimeSection
+from core.slime import flags
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class RayCommands:
+    """How a Ray cluster of the wanted size is started, by hand and once."""
+
+    head: str
+    worker: str
+    workers: int
+
+    @classmethod
+    def of(cls, slime: SlimeSection) -> RayCommands:
+        ray, gpus = slime.ray, f"--num-gpus={slime.gpus_per_node} --disable-usage-stats"
+        return cls(
+            head=f"ray start --head --node-ip-address={ray.head} --port={ray.port} {gpus} "
+            f"--dashboard-host={ray.head} --dashboard-port={ray.dashboard_port}",
+            worker=f"ray start --address={ray.head}:{ray.port} {gpus}",
+            workers=slime.all_nodes - 1,
+        )
+
+    def lines(self) -> list[str]:
+        lines = [f"on the head node: {self.head}"]
+        if self.workers:
+            lines.append(f"on each of the {self.workers} other nodes: {self.worker}")
+        return lines
+
+
+def environment(slime: SlimeSection) -> dict[str, str]:
+    """Environment variables of every process of the job."""
+    return {
+        "PYTHONPATH": f"{slime.megatron}:{REPOSITORY}:{slime.root}",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "NCCL_NVLS_ENABLE": str(int(slime.nvlink)),
+        "PYTHONUNBUFFERED": "1",
+        **slime.env,
+    }
+
+
+def model_file(slime: SlimeSection) -> Path:
+    return Path(slime.root) / "scripts" / "models" / f"{slime.model}.sh"
+
+
+def script(recipe: Recipe, paths: flags.Paths) -> str:
+    """The whole script.
+
+    Raises:
+        RecipeError: as `flags.groups`.
+    """
+    groups = {name: words for name, words in flags.groups(recipe, paths).items() if words}
+    slime = flags.cluster(recipe)
+    train = Path(slime.root) / ("train.py" if slime.colocate else "train_async.py")
+    submit = [
+        f"ray job submit --address={slime.ray.url}",
+        f"--runtime-env-json={shlex.quote(json.dumps({'env_vars': environment(slime)}))}",
+        f"-- python3 {shlex.quote(str(train))}",
+        '"${MODEL_ARGS[@]}"',
+        *(f'"${{{name}_ARGS[@]}}"' for name in groups),
+    ]
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {recipe.method}, preset {recipe.preset}, on slime. Ray must be running:",
+        *(f"#   {line}" for line in RayCommands.of(slime).lines()),
+        "set -eo pipefail",
+        *_files(recipe, paths),
+        "",
+        f"source {shlex.quote(str(model_file(slime)))}  # MODEL_ARGS",
+        *(f"{name}_ARGS=({shlex.join(words)})" for name, words in groups.items()),
+        "",
+        " \\\n  ".join(submit),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def sglang_config(slime: SlimeSection) -> str | None:
+    """The YAML of --sglang-config, where the policy has groups of its own or further models are served."""
+    serving = slime.sglang
+    if not serving.policy_groups and not serving.models:
+        return None
+    policy = serving.policy_groups or (ServerGroup(gpus=slime.policy_gpus),)
+    models = [_served("policy", slime.checkpoint.hf, policy, update=True)]
+    models += [_served(name, model.path, model.groups, update=False) for name, model in serving.models.items()]
+    return str(yaml.safe_dump({"sglang": models}, sort_keys=False))
+
+
+def _served(name: str, path: str, groups: tuple[ServerGroup, ...], update: bool) -> dict[str, Any]:
+    return {
+        "name": name,
+        "model_path": path,
+        "update_weights": update,
+        "server_groups": [
+            {
+                "worker_type": group.worker,
+                "num_gpus": group.gpus,
+                **({"num_gpus_per_engine": group.gpus_per_engine} if group.gpus_per_engine else {}),
+                **({"overrides": dict(group.overrides)} if group.overrides else {}),
+            }
+            for group in groups
+        ],
+    }
+
+
+def _files(recipe: Recipe, paths: flags.Paths) -> list[str]:
+    """What slime reads, written into the run folder."""
+    files = {paths.recipe: yaml.safe_dump({"agentic_recipe": recipe.dump()}, sort_keys=False, allow_unicode=True)}
+    if config := sglang_config(flags.cluster(recipe)):
+        files[paths.sglang] = config
+    lines = [f"cd {shlex.quote(str(REPOSITORY))}", f"mkdir -p {shlex.quote(str(paths.out))}"]
+    for path, text in files.items():
+        lines += [f"cat >{shlex.quote(str(path))} <<'YAML'", text.rstrip("\n"), "YAML"]
+    data: dict[Path, tuple[str, list[str]]] = {paths.train: (recipe.data.train, [])}
+    if recipe.data.eval and recipe.run.eval_every:
+        data[paths.eval] = (recipe.data.eval, ["--limit", str(recipe.run.eval_tasks)])
+    for target, (source, limit) in data.items():
+        lines.append(shlex.join(["python3", "-m", "core.slime.records", source, str(target), *limit]))
+    return lines

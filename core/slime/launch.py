@@ -1,0 +1,84 @@
+"""Start a method on slime from a preset.
+
+python -m core.slime.launch METHOD --preset NAME --out DIR [--set key.path=value ...] [--dry-run] [--start-ray]
+
+The dry run prints the script that would run and needs neither slime nor a GPU. Nothing is ever killed, and no Ray
+cluster is started unless asked. The same command again goes on from the newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from core.config import Recipe, RecipeError, load
+from core.report.run_folder import RunFolder, RunFolderError
+from core.rollout.method import MethodSpec
+from core.slime import checks, flags, job
+
+
+class LaunchError(RuntimeError):
+    """The job cannot start; the message lists every reason with its fix."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m core.slime.launch", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("method", help="a folder of agentic/")
+    parser.add_argument("--preset", default="seed", help="a name in presets/ of the method, or a file")
+    parser.add_argument(
+        "--out", type=Path, help="run folder, on a disk that every node sees; default runs/METHOD-PRESET"
+    )
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--dry-run", action="store_true", help="print the script that would run and stop")
+    parser.add_argument("--start-ray", action="store_true", help="start Ray's head on this machine if none answers")
+    options = parser.parse_args(arguments)
+    try:
+        spec = method_spec(options.method)
+        recipe = load(spec.recipe, spec.presets, options.preset, options.overrides)
+        paths = flags.Paths(options.out or Path("runs") / f"{spec.name}-{recipe.preset}")
+        script = job.script(recipe, paths)
+        if options.dry_run:
+            print(script, end="")
+            return 0
+        return launch(recipe, paths, script, start_ray=options.start_ray)
+    except (RecipeError, RunFolderError, LaunchError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def launch(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool = False) -> int:
+    """Check everything, write the run folder and run the script to the job's end; its exit status.
+
+    Raises:
+        LaunchError: something is missing.
+    """
+    slime = flags.cluster(recipe)
+    found = checks.problems(recipe)
+    no_ray = checks.ray_problem(slime)
+    if no_ray and not (start_ray and not found):
+        found.append(no_ray)
+    if found:
+        raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in found))
+    with RunFolder.create(paths.out, recipe.dump()).locked():
+        paths.script.write_text(script, encoding="utf-8")
+        if no_ray:
+            subprocess.run(shlex.split(job.RayCommands.of(slime).head), check=True)
+        return subprocess.run(["bash", str(paths.script)]).returncode
+
+
+def method_spec(method: str) -> MethodSpec:
+    """The SPEC of agentic.`method`.rollout. Raises RecipeError for a method that is not there."""
+    folder = job.REPOSITORY / "agentic"
+    known = sorted(path.parent.name for path in folder.glob("*/rollout.py"))
+    if method not in known:
+        raise RecipeError(f"no method {method!r} in {folder}; there are: {', '.join(known)}")
+    spec: MethodSpec = import_module(f"agentic.{method}.rollout").SPEC
+    return spec
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Any data set that we read, as the JSONL that slime reads: prompt, label, and our own record as metadata.
+
+python -m core.slime.records SOURCE TARGET [--limit N]
+
+slime passes metadata on unread, so that the hooks find the very task that the embedded engine would train on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from core.data.files import DataError, task_to_record, write_jsonl
+from core.data.tasks import iter_tasks
+from core.types import Task
+
+
+def to_record(task: Task) -> dict[str, Any]:
+    return {"prompt": task.question, "label": next(iter(task.answers), ""), "metadata": task_to_record(task)}
+
+
+def convert(source: Path, target: Path, limit: int | None = None) -> int:
+    """Write the first `limit` tasks (all by default), all or nothing; the number written.
+
+    Raises:
+        DataError: as `core.data.iter_tasks`.
+    """
+    return write_jsonl(target, islice(iter_tasks(source, require_context=False), limit), to_record)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Write a data set as the JSONL that slime reads.")
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--limit", type=int, help="the first N tasks only")
+    options = parser.parse_args(arguments)
+    try:
+        count = convert(options.source, options.target, options.limit)
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{options.target}: {count} tasks of {options.source}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

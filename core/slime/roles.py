@@ -1,0 +1,91 @@
+"""The roles of a rollout on slime: its routers for the models that it serves, the recipe's addresses for the rest.
+
+`policy` is slime's default router. A role that `slime.roles` maps to a served model is that model's router, from
+`args.sglang_model_routers`. Any other role is opened as on the embedded engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from core.config import Recipe, RecipeError
+from core.engine.roles import open_roles
+from core.policy.base import Policy, Roles
+from core.policy.sglang import SGLangPolicy
+from core.rollout.method import RolloutError
+from core.slime.samples import ABORTED
+from core.types import Completion, Sampling
+
+
+@asynccontextmanager
+async def open_policies(recipe: Recipe, args: Any, tokenizer: Any) -> AsyncIterator[dict[str, Policy]]:
+    """Role name -> Policy for all roles; closed at the end. A call never outlives a rollout's deadline.
+
+    Raises:
+        RecipeError: slime serves no model of that name.
+    """
+    urls = router_urls(recipe, args)
+    elsewhere = {role: place for role, place in recipe.roles.items() if role not in urls}
+    async with AsyncExitStack() as stack:
+        opened = {
+            url: await stack.enter_async_context(SGLangPolicy(url, timeout_s=recipe.rollout.deadline_s))
+            for url in set(urls.values())
+        }
+        others = await stack.enter_async_context(open_roles(recipe.model_copy(update={"roles": elsewhere}), tokenizer))
+        yield {**others, **{role: opened[url] for role, url in urls.items()}}
+
+
+def router_urls(recipe: Recipe, args: Any) -> dict[str, str]:
+    """Role -> URL of slime's router for it."""
+    routers = getattr(args, "sglang_model_routers", None) or {}
+    urls = {"policy": f"http://{args.sglang_router_ip}:{args.sglang_router_port}"}
+    for role, model in (recipe.slime.roles if recipe.slime else {}).items():
+        if model not in routers:
+            known = ", ".join(routers) or "none"
+            raise RecipeError(
+                f"slime.roles.{role}: slime serves no model {model!r} (known: {known}); see --sglang-config"
+            )
+        host, port = routers[model]
+        urls[role] = f"http://{host}:{port}"
+    return urls
+
+
+class RolloutRoles(Roles):
+    """The roles of one rollout: its session is the routing key, and slime's abort ends it at its next call.
+
+    `aborted` tells whether a call was, even if the method went on without it.
+    """
+
+    def __init__(self, policies: Mapping[str, Policy], session: str, aborting: Callable[[], bool]):
+        super().__init__({role: _Call(policy, self) for role, policy in policies.items()})
+        self.session, self.aborting, self.aborted = session, aborting, False
+
+    def abort(self, why: str) -> RolloutError:
+        self.aborted = True
+        return RolloutError(ABORTED, why)
+
+
+class _Call:
+    def __init__(self, policy: Policy, rollout: RolloutRoles):
+        self._policy, self._rollout = policy, rollout
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        if self._rollout.aborting():
+            raise self._rollout.abort("slime has all the rollouts that it needs")
+        completion = await self._policy.generate(prompt_ids, sampling, session or self._rollout.session)
+        if completion.finish_reason == "abort":
+            raise self._rollout.abort("the engine aborted the request")
+        return completion
+
+
+def abort_flag(args: Any) -> Callable[[], bool]:
+    """Whether slime is breaking off the rollouts in flight; never, where slime is not installed."""
+    if find_spec("slime") is None:
+        return lambda: False
+    from slime.rollout.sglang_rollout import GenerateState
+
+    state = GenerateState(args)
+    return lambda: bool(state.aborted)

@@ -1,0 +1,167 @@
+"""slime's Sample and our words: a Sample into a Task, a Trajectory into Samples, Samples into a Trajectory.
+
+A rollout is one container Sample. Its turns travel in `train_metadata`, from which `core.slime.rows` makes the training
+rows; its own token fields only feed slime's metrics: the first prompt, then all that was sampled.
+
+Nothing here imports slime: `sample` is its `slime.utils.types.Sample`, or anything with the same fields.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from core.data.files import Place
+from core.data.tasks import tasks_of
+from core.types import Completion, Task, Trajectory, Turn
+
+ABORTED = "aborted"
+"""Failure of a rollout that slime itself broke off: it goes back to slime's buffer and is run again."""
+NOTES = "agentic"
+"""Key of a Sample's metadata: {status, failure, error, turns, metrics}."""
+
+
+def task_of(sample: Any, path: str) -> Task:
+    """The Task of a Sample that slime read from `path`: prompt, label and metadata, or our own record as metadata.
+
+    Raises:
+        DataError: a field is missing, empty or of the wrong type.
+    """
+    metadata = sample.metadata
+    if isinstance(metadata, dict):
+        metadata = {name: value for name, value in metadata.items() if name != NOTES}
+    own = isinstance(metadata, dict) and {"task_id", "question", "answers"} <= metadata.keys()
+    record = metadata if own else {"prompt": sample.prompt, "label": sample.label, "metadata": metadata}
+    number = sample.index if sample.group_index is None else sample.group_index
+    place = Place(Path(path), number, "prompt")
+    (task,) = tasks_of([(place, record)], Path(path).stem, require_context=False)
+    return task if own else replace(task, task_id=f"{Path(path).stem}-{number}")
+
+
+def fill(sample: Any, trajectory: Trajectory, reward_key: str | None, response: str = "") -> None:
+    """Write a rollout into its container Sample, over whatever an earlier attempt left there.
+
+    A failed one becomes the row that all of slime accepts: two tokens, one of them masked response, reward 0, removed.
+    """
+    turns, failed = trajectory.turns, trajectory.status == "failed"
+    completions = [turn.completion for turn in turns]
+    if failed or not turns:
+        _set_tokens(sample, (0,), [(0,)], [(0.0,)], [False])
+    else:
+        _set_tokens(
+            sample,
+            turns[0].prompt_ids,
+            [completion.token_ids for completion in completions],
+            [completion.logprobs for completion in completions],
+            [turn.trained for turn in turns],
+        )
+    sample.response = response
+    reward = 0.0 if failed or trajectory.reward is None else float(trajectory.reward)
+    sample.reward = {reward_key: reward} if reward_key else reward
+    sample.status = _status(sample, trajectory)
+    sample.remove_sample = failed
+    sample.weight_versions = [completion.weight_version for completion in completions]
+    sample.train_metadata = {"turns": [_record(turn) for turn in turns]}
+    notes = {
+        "status": trajectory.status,
+        "failure": trajectory.failure,
+        "error": str(trajectory.log.get("error", "")),
+        "turns": len(turns),
+        "metrics": dict(trajectory.metrics),
+    }
+    metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
+    sample.metadata = {**metadata, NOTES: notes}
+    if hasattr(sample, "prefix_cache_info"):
+        sample.prefix_cache_info = type(sample.prefix_cache_info)()
+        for turn in turns:
+            cached = {"cached_tokens": turn.completion.cached_tokens, "prompt_tokens": len(turn.prompt_ids)}
+            sample.prefix_cache_info.add(cached)
+
+
+def fan_out(sample: Any) -> list[Any]:
+    """A filled container as one Sample for each trained turn, with a shared `rollout_id` as slime asks.
+
+    A rollout without a trained turn stays one Sample, all masked, so that its reward still counts in its group.
+    """
+    turns = [turn for turn in map(_turn, sample.train_metadata["turns"]) if turn.trained and turn.completion.token_ids]
+    parts = []
+    for turn in turns:
+        part = copy.copy(sample)
+        _set_tokens(part, turn.prompt_ids, [turn.completion.token_ids], [turn.completion.logprobs], [True])
+        part.weight_versions = [turn.completion.weight_version]
+        parts.append(part)
+    if not parts:
+        parts.append(copy.copy(sample))
+        parts[0].loss_mask = [0] * sample.response_length
+    for part in parts:
+        part.rollout_id, part.train_metadata = sample.index, None
+    return parts
+
+
+def trajectory_of(sample: Any, reward_key: str | None) -> Trajectory:
+    """The Trajectory that was written into a container; one that slime or a filter removed has failed."""
+    notes = sample.metadata.get(NOTES)
+    if notes is None or sample.train_metadata is None:
+        raise ValueError(
+            f"sample {sample.index} was not made by this method's `generate`: "
+            "give both --custom-generate-function-path and --custom-convert-samples-to-train-data-path"
+        )
+    failed = sample.remove_sample or notes["status"] == "failed"
+    return Trajectory(
+        task_id=str(sample.group_index),
+        turns=tuple(map(_turn, sample.train_metadata["turns"])),
+        status="failed" if failed else notes["status"],
+        reward=None if failed else reward_of(sample, reward_key),
+        failure=(notes["failure"] or "removed") if failed else None,
+        metrics=notes["metrics"],
+        log={"error": notes["error"]},
+    )
+
+
+def reward_of(sample: Any, reward_key: str | None) -> float:
+    return float(sample.reward[reward_key] if reward_key else sample.reward)
+
+
+def by_group(samples: Iterable[Any]) -> list[list[Any]]:
+    """Samples of one prompt together, in order of first occurrence."""
+    groups: dict[int, list[Any]] = {}
+    for sample in samples:
+        groups.setdefault(sample.group_index, []).append(sample)
+    return list(groups.values())
+
+
+def _set_tokens(
+    sample: Any,
+    prompt: Sequence[int],
+    responses: Sequence[Sequence[int]],
+    logprobs: Sequence[Sequence[float]],
+    trained: Sequence[bool],
+) -> None:
+    response = [token for tokens in responses for token in tokens]
+    sample.tokens = [*prompt, *response]
+    sample.response_length = len(response)
+    sample.loss_mask = [int(mask) for tokens, mask in zip(responses, trained, strict=True) for _ in tokens]
+    sample.rollout_log_probs = [logprob for values in logprobs for logprob in values]
+
+
+def _status(sample: Any, trajectory: Trajectory) -> Any:
+    if trajectory.failure == ABORTED:
+        return sample.Status.ABORTED
+    return {
+        "completed": sample.Status.COMPLETED,
+        "truncated": sample.Status.TRUNCATED,
+        "failed": sample.Status.FAILED,
+    }[trajectory.status]
+
+
+def _record(turn: Turn) -> dict[str, Any]:
+    """By hand: `asdict` would copy each token by itself."""
+    completion = {field.name: getattr(turn.completion, field.name) for field in fields(Completion)}
+    return {"role": turn.role, "prompt_ids": turn.prompt_ids, "completion": completion, "trained": turn.trained}
+
+
+def _turn(record: dict[str, Any]) -> Turn:
+    return Turn(record["role"], record["prompt_ids"], Completion(**record["completion"]), record["trained"])

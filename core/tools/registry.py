@@ -1,0 +1,89 @@
+"""The tools of a rollout: made from import paths, found by name, called within their limits."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+from pydantic import ValidationError
+
+from core.tools.base import Interrupt, Tool, ToolContext, ToolError, ToolResult
+
+
+def make_tool(path: str, options: Mapping[str, Any]) -> Tool:
+    """The tool of class `path` (`package.module.Class`) with `options` as its fields.
+
+    Raises:
+        ToolError: no such class, not a Tool, or an option that it does not have.
+    """
+    module, _, attribute = path.rpartition(".")
+    try:
+        kind = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ToolError(f"tool {path!r}: {error}; write package.module.Class") from error
+    if not (isinstance(kind, type) and issubclass(kind, Tool)):
+        raise ToolError(f"tool {path!r} is not a core.tools.base.Tool; make it a subclass")
+    try:
+        return kind(**options)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise ToolError(f"tool {path!r}: {problems}. Its options: {', '.join(kind.model_fields)}") from error
+
+
+class Toolbox:
+    """Tools by name; spelling apart in case, spaces, dashes and underscores is the same name."""
+
+    def __init__(self, tools: Sequence[Tool]):
+        self._tools = {_plain(tool.name): tool for tool in tools}
+        if len(self._tools) < len(tools):
+            raise ToolError(f"two tools have the same name: {', '.join(tool.name for tool in tools)}")
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    @property
+    def names(self) -> list[str]:
+        return [tool.name for tool in self]
+
+    def find(self, name: str) -> Tool | None:
+        return self._tools.get(_plain(name))
+
+    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        """Call `tool` within its time. Whatever fails inside it is a result.
+
+        Raises:
+            Interrupt: the tool could not do its work for a reason that is neither its own nor the call's.
+        """
+        began = time.monotonic()
+        result = await self._call(tool, arguments, context)
+        return replace(result, seconds=time.monotonic() - began)
+
+    async def _call(self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+        try:
+            checked = tool.arguments.model_validate(arguments)
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            return ToolResult("bad_arguments", f"The arguments do not fit {tool.name}: {problems}", error=problems)
+        limit = asyncio.timeout(tool.timeout_s)
+        try:
+            async with limit:
+                return await tool.call(checked, context)
+        except Interrupt:
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                return ToolResult("timeout", f"{tool.name} gave no result within {tool.timeout_s:g} seconds.")
+            return ToolResult("error", f"{tool.name} failed: {error}", error=repr(error))
+
+    async def close(self) -> None:
+        for tool in self:
+            await tool.close()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())

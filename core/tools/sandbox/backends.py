@@ -1,0 +1,133 @@
+"""The kinds of isolation: what each starts, and what the sandboxed code gets to see of the host.
+
+bubblewrap: `bwrap` makes the namespaces. landlock: `inside.py` makes them itself, nothing needs to be installed. In
+both, `inside.py` then adds Landlock, seccomp and resource limits. unsafe_local: resource limits alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+import math
+import os
+import platform
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from core.tools.sandbox.result import SandboxLimits, SandboxUnavailable
+from core.tools.sandbox.seccomp import MACHINES, seccomp_filter
+
+Backend = Literal["bubblewrap", "landlock", "unsafe_local"]
+ISOLATED: tuple[Backend, ...] = ("bubblewrap", "landlock")
+
+ENVIRONMENT = {
+    "HOME": "/tmp",
+    "TMPDIR": "/tmp",
+    "LANG": "C.UTF-8",
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+}
+LIBRARIES = ("numpy", "sympy", "mpmath")
+_START = "import marshal, sys; exec(marshal.load(sys.stdin.buffer))"
+_SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null")
+_CLONE = {"x86_64": 56, "aarch64": 220}
+
+# What a failed step of inside.py or of bwrap needs, by how its message begins.
+_FIXES = {
+    "user namespaces": "sysctl user.max_user_namespaces must not be 0; on Ubuntu set "
+    "kernel.apparmor_restrict_unprivileged_userns=0; in Docker use --security-opt seccomp=unconfined",
+    "bwrap": "bubblewrap needs user namespaces: see sysctl user.max_user_namespaces",
+    "Landlock": "needs Linux 5.13 or newer with `landlock` in the kernel's `lsm=` list",
+    "seccomp": "the kernel needs CONFIG_SECCOMP_FILTER",
+    "read-only": "needs mount_setattr: Linux 5.12 or newer",
+    "": "the system must allow mounts inside user namespaces: on Ubuntu set "
+    "kernel.apparmor_restrict_unprivileged_userns=0; in Docker use --security-opt apparmor=unconfined "
+    "--security-opt seccomp=unconfined",
+}
+
+
+def explain(problem: str) -> str:
+    """The problem with its fix."""
+    return f"{problem} ({next(fix for start, fix in _FIXES.items() if problem.startswith(start))})"
+
+
+def check_platform(backend: Backend) -> None:
+    """What can be known without running anything.
+
+    Raises:
+        SandboxUnavailable: not Linux, no system call table for this machine, or bwrap is not installed.
+    """
+    machine = platform.machine()
+    if sys.platform != "linux":
+        raise SandboxUnavailable(f"this is {sys.platform}; isolation needs Linux: use a virtual machine or a container")
+    if backend != "unsafe_local" and machine not in MACHINES:
+        known = ", ".join(MACHINES)
+        raise SandboxUnavailable(f"no system call table for {machine}; add a column to sandbox/seccomp.py ({known})")
+    if backend == "bubblewrap" and shutil.which("bwrap") is None:
+        raise SandboxUnavailable("bwrap is not installed: apt-get install bubblewrap")
+
+
+@cache
+def _inside() -> bytes:
+    """inside.py, compiled once for all runs."""
+    path = Path(__file__).with_name("inside.py")
+    return marshal.dumps(compile(path.read_bytes(), path.name, "exec"))
+
+
+@cache
+def _packages() -> tuple[str, ...]:
+    """The folders that hold the libraries which the code may import."""
+    specs = [importlib.util.find_spec(name) for name in LIBRARIES]
+    return tuple(dict.fromkeys(str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin))
+
+
+@cache
+def _mounts() -> tuple[tuple[str, str], ...]:
+    """(folder or file of the host, where the code sees it): Python, shared libraries, packages. None holds secrets."""
+    paths = dict.fromkeys((f"{sys.base_prefix}/lib", *_SYSTEM))
+    seen = [(os.path.realpath(path), path) for path in paths if os.path.exists(path)]
+    return (*seen, *((os.path.realpath(path), f"/packages{i}") for i, path in enumerate(_packages())))
+
+
+def command(backend: Backend) -> list[str]:
+    interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    python = [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
+    if backend != "bubblewrap":
+        return python
+    binds = [word for source, target in _mounts() if target != "/dev/null" for word in ("--ro-bind", source, target)]
+    return [
+        "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--cap-add", "CAP_SYS_ADMIN",
+        *binds, "--dev-bind", "/dev/null", "/dev/null", "--dir", "/tmp", "--ro-bind", interpreter, interpreter,
+        "--chdir", "/tmp", *python,
+    ]  # fmt: skip
+
+
+def instructions(backend: Backend, code: str, limits: SandboxLimits, report: int) -> bytes:
+    """What the started interpreter reads from stdin: inside.py, then what to do."""
+    isolated, machine = backend in ISOLATED, platform.machine()
+    cpu_s = math.ceil(limits.timeout_s) + 1  # after the wall clock, so that it only matters if nobody watches
+    return _inside() + marshal.dumps(
+        {
+            "namespaces": backend == "landlock",
+            "isolated": isolated,
+            "landlock_required": backend == "landlock",
+            "clone": _CLONE.get(machine),
+            "mounts": list(_mounts()),
+            "private_folder": f"size={limits.folder_mb}m,nr_inodes={limits.files + 2},mode=1777",
+            "seccomp": seccomp_filter(machine) if isolated else b"",
+            "rlimits": {
+                "RLIMIT_AS": limits.memory_mb << 20,
+                "RLIMIT_CPU": cpu_s,
+                "RLIMIT_FSIZE": limits.folder_mb << 20,
+                "RLIMIT_NOFILE": limits.open_files,
+                "RLIMIT_CORE": 0,
+                **({"RLIMIT_NPROC": 1} if isolated else {}),
+            },
+            "packages": [f"/packages{i}" for i in range(len(_packages()))] if isolated else list(_packages()),
+            "report": report,
+            "parent": None if backend == "bubblewrap" else os.getpid(),
+            "code": code.encode("utf-8", "surrogatepass"),
+        }
+    )

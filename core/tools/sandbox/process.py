@@ -1,0 +1,201 @@
+"""Run one command to its end under a deadline and a bound on its output, and leave nothing of it behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import IO, Literal, cast
+
+from core.tools.sandbox.result import SandboxLimits
+
+Reason = Literal["exit", "timeout", "output_limit", "cancelled"]
+
+_GRACE_S = 1.0  # after the process has gone, for the rest of its output
+_TICK_S = 0.1  # between looks at whether the run was cancelled
+_REAP_S = 10.0  # after its child was killed, for the monitor to notice
+_CHUNK = 65536
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Capture:
+    """The head and the tail of a stream: at most `keep` bytes, whatever comes."""
+
+    def __init__(self, keep: int):
+        self.total = 0
+        self._head, self._tail = bytearray(), bytearray()
+        self._head_size, self._tail_size = keep - keep // 2, keep // 2
+
+    def add(self, data: bytes) -> None:
+        self.total += len(data)
+        room = self._head_size - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        del self._tail[: max(0, len(self._tail) - self._tail_size)]
+
+    def text(self) -> str:
+        """UTF-8, with U+FFFD for what is not, and for control characters: a terminal may show it."""
+        missing = self.total - len(self._head) - len(self._tail)
+        marker = f"\n... {missing} bytes left out ...\n".encode() if missing else b""
+        text = (bytes(self._head) + marker + bytes(self._tail)).decode(errors="replace")
+        return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """`exit_code` is 128 + n after signal n; `report` is what came through the report pipe."""
+
+    reason: Reason
+    exit_code: int
+    seconds: float
+    stdout: str
+    stderr: str
+    report: str
+
+
+class ReportPipe:
+    """A pipe for the few words that the child tells us beside its output. `child_end` is the number to pass on."""
+
+    def __init__(self) -> None:
+        self._read, self.child_end = os.pipe()
+
+    def __enter__(self) -> ReportPipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._read)
+        os.close(self.child_end)
+
+    def text(self) -> str:
+        """What has arrived (of a talkative child, the beginning)."""
+        os.set_blocking(self._read, False)
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self._read, 4096).decode(errors="replace")
+        return ""
+
+
+def execute(
+    command: Sequence[str],
+    stdin: bytes,
+    environment: dict[str, str],
+    folder: str,
+    report: ReportPipe,
+    limits: SandboxLimits,
+    stop: Event,
+    monitored: bool,
+) -> Ending:
+    """Start `command` in `folder` and wait for its end, at most `limits.timeout_s`.
+
+    When `stop` is set, the run is cancelled. `monitored`: the process does nothing but wait for its child.
+    """
+    start = time.monotonic()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd=folder, env=environment, start_new_session=True,
+        pass_fds=(report.child_end,),
+    ) as process:  # fmt: skip
+        try:
+            watch = _Watch(process, stdin, limits)
+            reason = watch.until_end(start + limits.timeout_s, stop)
+        finally:
+            _end(process, monitored)
+            code = process.wait()
+        watch.drain()
+    stdout, stderr = (capture.text() for capture in watch.captures)
+    if reason == "exit" and watch.flooded():
+        reason = "output_limit"
+    return Ending(reason, code if code >= 0 else 128 - code, time.monotonic() - start, stdout, stderr, report.text())
+
+
+def _end(process: subprocess.Popen[bytes], monitored: bool) -> None:
+    """Kill the process and its group.
+
+    Of a monitored one the child is killed first: PID 1 of its namespace, which takes all in there with it. The monitor
+    then reaps it, so that no dead process is left to whoever adopts orphans. A child that outlives its monitor dies of
+    its parent-death signal (see inside.py).
+    """
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+            children = file.read().split()
+        if monitored and children:
+            for child in children:
+                os.kill(int(child), signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_REAP_S)
+    if process.returncode is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class _Watch:
+    """Feeds a process and reads it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, limits: SandboxLimits):
+        self._inlet, *self._outlets = (
+            cast(IO[bytes], pipe) for pipe in (process.stdin, process.stdout, process.stderr)
+        )
+        self._pid, self._limits = process.pid, limits
+        self._left = memoryview(stdin)
+        self._selector = selectors.DefaultSelector()
+        self.captures = Capture(limits.keep_bytes), Capture(limits.keep_bytes)
+
+    def flooded(self) -> bool:
+        return sum(capture.total for capture in self.captures) > self._limits.output_bytes
+
+    def until_end(self, deadline: float, stop: Event) -> Reason:
+        """Feed and read until the process ends, or has to be ended."""
+        os.set_blocking(self._inlet.fileno(), False)
+        exited = os.pidfd_open(self._pid)
+        try:
+            self._selector.register(exited, selectors.EVENT_READ)
+            for pipe, capture in zip(self._outlets, self.captures, strict=True):
+                self._selector.register(pipe, selectors.EVENT_READ, capture)
+            self._selector.register(self._inlet, selectors.EVENT_WRITE)
+            while (wait := deadline - time.monotonic()) > 0:
+                ready = [key for key, _ in self._selector.select(min(wait, _TICK_S))]
+                for key in ready:
+                    if key.data:
+                        self._read(key)
+                    elif key.fileobj is self._inlet:
+                        self._feed()
+                if self.flooded():
+                    return "output_limit"
+                if any(key.fd == exited for key in ready):
+                    return "exit"
+                if stop.is_set():
+                    return "cancelled"
+            return "timeout"
+        finally:
+            self._selector.unregister(exited)
+            os.close(exited)
+
+    def drain(self) -> None:
+        """Read what is left in the pipes: not for long, as a stranger may hold them open, and not without end."""
+        deadline = time.monotonic() + _GRACE_S
+        with self._selector:
+            if not self._inlet.closed:
+                self._selector.unregister(self._inlet)
+            while self._selector.get_map() and not self.flooded() and (wait := deadline - time.monotonic()) > 0:
+                for key, _ in self._selector.select(wait):
+                    self._read(key)
+
+    def _feed(self) -> None:
+        try:
+            self._left = self._left[os.write(self._inlet.fileno(), self._left) :]
+        except BrokenPipeError:
+            self._left = memoryview(b"")
+        if not self._left:
+            self._selector.unregister(self._inlet)
+            self._inlet.close()
+
+    def _read(self, key: selectors.SelectorKey) -> None:
+        data = os.read(key.fd, _CHUNK)
+        key.data.add(data)
+        if not data:
+            self._selector.unregister(key.fileobj)

@@ -1,0 +1,137 @@
+"""`Sandbox`: runs Python that a model wrote, outside this process, and tells how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import cache
+from tempfile import TemporaryDirectory
+from threading import Event
+from typing import Literal
+
+from core.tools.sandbox.backends import ENVIRONMENT, ISOLATED, Backend, check_platform, command, explain, instructions
+from core.tools.sandbox.process import Ending, ReportPipe, execute
+from core.tools.sandbox.result import SandboxLimits, SandboxResult, SandboxUnavailable, Status
+
+_SELF_TEST = """
+import _socket, os
+
+def refused(action, *arguments):
+    try:
+        action(*arguments)
+    except OSError:
+        return
+    raise SystemExit(f"{action.__name__} was not refused")
+
+refused(os.listdir, "/proc")
+refused(open, "/etc/passwd")
+refused(open, "/escape", "w")
+refused(os.fork)
+refused(os.execv, "/bin/sh", ["sh"])
+refused(_socket.socket)
+refused(os.kill, -1, 0)
+open("own", "w").close()
+print("isolated")
+"""
+
+
+class Sandbox:
+    """Runs code at most `slots` at a time (as many as there are cores); the others wait for their turn.
+
+    `backend` is the isolation in use: `auto` takes bubblewrap where it works, else landlock. It is tried out before the
+    constructor returns, once per process and kind.
+
+    Raises:
+        SandboxUnavailable: no isolation works here; the message says what is missing. `unsafe_local`, asked for by
+            name, is not isolated at all: for code that you trust.
+    """
+
+    def __init__(
+        self,
+        limits: SandboxLimits | None = None,
+        backend: Literal["auto"] | Backend = "auto",
+        slots: int | None = None,
+    ):
+        self.limits = limits or SandboxLimits()
+        self.backend: Backend = _first_working() if backend == "auto" else _working(backend)
+        self._threads = ThreadPoolExecutor(slots or len(os.sched_getaffinity(0)), thread_name_prefix="sandbox")
+
+    async def run(self, code: str, timeout_s: float | None = None) -> SandboxResult:
+        """Run `code` as a program. Whatever it does is in the result; cancelling the call kills it.
+
+        `timeout_s` gives this run less time than the limits do, never more.
+
+        Raises:
+            SandboxUnavailable: the isolation could not be set up this time, so nothing ran.
+        """
+        limits = self.limits
+        if timeout_s is not None:
+            limits = limits.model_copy(update={"timeout_s": min(timeout_s, limits.timeout_s)})
+        stop = Event()
+        try:
+            return await asyncio.wrap_future(self._threads.submit(_run, self.backend, code, limits, stop))
+        finally:
+            stop.set()
+
+
+def _run(backend: Backend, code: str, limits: SandboxLimits, stop: Event) -> SandboxResult:
+    """Run `code` and wait for it, or until `stop` is set."""
+    isolated = backend in ISOLATED
+    with ReportPipe() as report, nullcontext("/") if isolated else TemporaryDirectory(prefix="sandbox-") as folder:
+        environment = ENVIRONMENT if isolated else ENVIRONMENT | {"TMPDIR": folder}
+        stdin = instructions(backend, code, limits, report.child_end)
+        ending = execute(command(backend), stdin, environment, folder, report, limits, stop, monitored=isolated)
+    ready, _, verdict = ending.report.partition("ready\n")
+    if ready or (ending.reason == "exit" and not ending.report):
+        raise SandboxUnavailable(f"{backend}: {explain(ready or ending.stderr.strip() or 'no answer')}")
+    return SandboxResult(
+        status=_status(ending, verdict),
+        stdout=ending.stdout,
+        stderr=ending.stderr,
+        exit_code=ending.exit_code if ending.reason == "exit" else None,
+        seconds=ending.seconds,
+        backend=backend,
+    )
+
+
+def _status(ending: Ending, verdict: str) -> Status:
+    """`verdict` is the code's own word for how it died; it decides nothing but this."""
+    if ending.reason == "output_limit":
+        return "output_limit"
+    if ending.reason != "exit":
+        return "timeout"
+    if ending.exit_code == 0:
+        return "ok"
+    if ending.exit_code == 128 + signal.SIGKILL:  # not by us: by the kernel's out-of-memory killer
+        return "memory"
+    if ending.exit_code == 128 + signal.SIGSYS or verdict == "blocked":
+        return "blocked"
+    return "memory" if verdict == "memory" else "error"
+
+
+@cache
+def _working(backend: Backend) -> Backend:
+    check_platform(backend)
+    if backend == "unsafe_local":
+        return backend
+    result = _run(backend, _SELF_TEST, SandboxLimits(timeout_s=60), Event())
+    if result.stdout != "isolated\n":
+        raise SandboxUnavailable(f"{backend}: the self-test ended with {result.status}: {result.stderr.strip()}")
+    return backend
+
+
+@cache
+def _first_working() -> Backend:
+    problems = []
+    for backend in ISOLATED:
+        try:
+            return _working(backend)
+        except SandboxUnavailable as problem:
+            problems.append(str(problem))
+    raise SandboxUnavailable(
+        "\n  ".join(["no isolation for code that a model wrote:", *problems])
+        + "\nFix one of these, or run code that you trust with backend unsafe_local (--unsafe-local)."
+    )

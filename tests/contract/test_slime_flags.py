@@ -1,0 +1,172 @@
+"""Every flag that is rendered is one of slime's, and slime's own parser takes all of them together.
+
+    SLIME_ROOT=FOLDER .venv/bin/python -m pytest tests/contract/test_slime_flags.py
+    SLIME_ROOT=FOLDER MEGATRON_ROOT=FOLDER SLIME_PYTHON=PYTHON .venv/bin/python -m pytest ...
+
+The first reads slime's sources. The second runs slime's parser, which is Megatron's and SGLang's too: PYTHON is that of
+an environment with SGLang (the CPU build will do), and Megatron-LM is at the commit that slime's Dockerfile names.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from core.config import Recipe, load
+from core.slime import flags
+from core.slime.launch import method_spec
+
+SLIME, MEGATRON, PYTHON = (os.environ.get(name) for name in ("SLIME_ROOT", "MEGATRON_ROOT", "SLIME_PYTHON"))
+
+MEGATRON_FLAGS = """
+--tensor-model-parallel-size --sequence-parallel --pipeline-model-parallel-size --context-parallel-size
+--expert-model-parallel-size --expert-tensor-parallel-size --recompute-granularity --recompute-method
+--recompute-num-layers --optimizer --lr-decay-style --lr-decay-iters --lr-warmup-iters --weight-decay --adam-beta1
+--adam-beta2 --attention-dropout --hidden-dropout --accumulate-allreduce-grads-in-fp32 --attention-softmax-in-fp32
+--attention-backend
+""".split()
+SGLANG_FLAGS = "--sglang-mem-fraction-static --sglang-context-length --router-policy".split()
+
+SEED_WITH_EVERYTHING = [
+    "algorithm.std_norm=false",
+    "algorithm.dual_clip=3",
+    "algorithm.tis=[0.5, 2]",
+    "algorithm.tis_mode=mask",
+    "rollout.filter=zero_std",
+    "optimizer.decay=cosine",
+    "optimizer.decay_steps=50",
+    "optimizer.warmup_steps=5",
+    "optimizer.clip_grad=0.5",
+    "run.trackers=[wandb, tensorboard]",
+    "slime.colocate=false",
+    "slime.rollout_gpus=16",
+    "slime.sglang.router=power_of_two",  # consistent_hashing is in the router of slime's image, not in PyPI's
+    "slime.sglang.policy_groups=[{worker: prefill, gpus: 8}, {worker: decode, gpus: 8}]",
+    "slime.extra={--use-fault-tolerance: true}",
+]
+RECIPES: dict[str, tuple[str, str, list[str]]] = {
+    "memagent-seed": ("memagent", "seed", []),
+    "memagent-paper": ("memagent", "paper", []),
+    "memagent-everything": ("memagent", "seed", SEED_WITH_EVERYTHING),
+    "agentflow-seed": ("agentflow", "seed", []),
+}
+QWEN = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 152064,
+}
+PARSE = """
+import json, os, sys
+import megatron.training.arguments
+megatron.training.arguments.get_device_arch_version = lambda: 9  # Hopper; there may be no GPU here
+from slime.utils.arguments import parse_args
+args = vars(parse_args())
+with open(os.environ["PARSED"], "w") as file:
+    json.dump({k: v for k, v in args.items() if isinstance(v, (str, int, float, dict, type(None)))}, file)
+"""
+
+
+def recipe_of(name: str, *overrides: str) -> Recipe:
+    method, preset, more = RECIPES[name]
+    spec = method_spec(method)
+    return load(spec.recipe, spec.presets, preset, [*more, *overrides])
+
+
+def words_of(recipe: Recipe, paths: flags.Paths) -> list[str]:
+    return [word for words in flags.groups(recipe, paths).values() for word in words]
+
+
+def flags_in(path: Path) -> set[str]:
+    """The flags that a file of slime defines: literals starting with -- that are an argument of some call."""
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    values = (arg.value for call in calls for arg in call.args if isinstance(arg, ast.Constant))
+    return {value for value in values if isinstance(value, str) and value.startswith("--")}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.skipif(SLIME is None, reason="set SLIME_ROOT to slime's source")
+def test_every_flag_is_slimes(name: str) -> None:
+    sources = Path(str(SLIME)) / "slime"
+    own = flags_in(sources / "utils/arguments.py") | flags_in(sources / "backends/sglang_utils/arguments.py")
+    assert "--rollout-batch-size" in own
+    rendered = {word for word in words_of(recipe_of(name), flags.Paths(Path("/x"))) if word.startswith("--")}
+    assert rendered - own - {*MEGATRON_FLAGS, *SGLANG_FLAGS} == set()
+
+
+@pytest.mark.optional
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.skipif(None in (SLIME, MEGATRON, PYTHON), reason="set SLIME_ROOT, MEGATRON_ROOT and SLIME_PYTHON")
+def test_slimes_parser_takes_them_all_and_reads_the_recipe(name: str, tmp_path: Path) -> None:
+    (tmp_path / "ref").mkdir()
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    recipe = recipe_of(
+        name, f"slime.root={SLIME}", f"slime.checkpoint.hf={tmp_path}", f"slime.checkpoint.ref_load={tmp_path / 'ref'}"
+    )
+    paths = flags.Paths(tmp_path / "run")
+    paths.out.mkdir()
+    paths.recipe.write_text(yaml.safe_dump({"agentic_recipe": recipe.dump()}))
+    model = ["bash", "-c", f"source {SLIME}/scripts/models/qwen2.5-7B.sh; printf '%s\\n' \"${{MODEL_ARGS[@]}}\""]
+    model_args = subprocess.run(model, check=True, text=True, capture_output=True).stdout.split()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(MEGATRON), str(SLIME), os.environ.get("PYTHONPATH", "")]),
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+        "PARSED": str(tmp_path / "parsed.json"),
+    }
+    command = [str(PYTHON), "-c", PARSE, *model_args, *words_of(recipe, paths)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr[-3000:]}"
+    args: dict[str, Any] = json.loads((tmp_path / "parsed.json").read_text())
+    slime = recipe.slime
+    assert slime is not None
+    assert args["agentic_recipe"] == recipe.dump()
+    expected = {
+        "rollout_batch_size": recipe.rollout.tasks_per_step,
+        "n_samples_per_prompt": recipe.rollout.group_size,
+        "global_batch_size": flags.batch_size(recipe),
+        "rollout_temperature": recipe.rollout.temperature,
+        "grpo_std_normalization": recipe.algorithm.std_norm,
+        "eps_clip": recipe.algorithm.clip_low,
+        "eps_clip_high": recipe.algorithm.clip_high,
+        "eps_clip_c": recipe.algorithm.dual_clip,
+        "kl_loss_coef": recipe.algorithm.kl_coef,
+        "kl_loss_type": recipe.algorithm.kl_kind,
+        "use_tis": recipe.algorithm.tis is not None,
+        "lr": recipe.optimizer.lr,
+        "adam_beta2": recipe.optimizer.beta2,
+        "clip_grad": recipe.optimizer.clip_grad,
+        "lr_warmup_iters": recipe.optimizer.warmup_steps,
+        "lr_decay_style": recipe.optimizer.decay,
+        "tensor_model_parallel_size": slime.perf.tensor,
+        "world_size": slime.train_gpus,
+        "rollout_num_gpus": slime.serving_gpus,
+        "colocate": slime.colocate,
+        "save_interval": recipe.run.save_every,
+        "eval_interval": recipe.run.eval_every,
+        "sglang_context_length": slime.sglang.context_length,
+        "reward_key": slime.reward_key,
+    }
+    assert {key: args[key] for key in expected} == expected
+
+
+def test_the_literals_of_a_source_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "arguments.py"
+    path.write_text('parser.add_argument("--a", help="--b")\nreset_arg(parser, "--c", default="--d")\n')
+    assert flags_in(path) == {"--a", "--c"}

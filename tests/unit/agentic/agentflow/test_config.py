@@ -1,0 +1,98 @@
+"""Presets, and what is said about a section that cannot work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentic.agentflow.config import PRESETS, load_recipe, make_toolbox
+from agentic.agentflow.rollout import SPEC, AgentFlow, build
+from core.config import RecipeError
+from core.rollout.method import check_roles
+
+GENERATOR = "{path: core.tools.base_generator.BaseGenerator}"
+ONLY_GENERATOR = f"agentflow.tools={{base_generator: {GENERATOR}}}"
+"""Tools that can be made anywhere: python_coder wants isolation, and search a service."""
+
+
+@pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_presets_load_and_name_their_source(path: Path):
+    recipe = load_recipe(path.stem)
+    assert recipe.method == SPEC.name
+    assert recipe.follows
+    assert recipe.departures
+
+
+@pytest.mark.parametrize(
+    ("preset", "trained", "loss_unit", "max_steps", "temperature"),
+    [
+        ("seed", ["planner.plan", "planner.next_step"], "turn", 5, 0.7),
+        ("paper", ["planner.next_step"], "rollout_turn", 3, 0.5),
+    ],
+)
+def test_presets_say_what_their_source_says(preset, trained, loss_unit, max_steps, temperature):
+    recipe = load_recipe(preset)
+    assert [role for role, section in recipe.agentflow.every_role() if section.trained] == trained
+    assert recipe.algorithm.loss_unit == loss_unit
+    assert recipe.agentflow.max_steps == max_steps
+    assert recipe.rollout.temperature == temperature
+    assert recipe.algorithm.credit == "broadcast"
+    assert recipe.algorithm.std_norm
+    assert (recipe.algorithm.clip_low, recipe.algorithm.clip_high) == (0.2, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("preset", "needs"),
+    [
+        ("seed", ("executor", "verifier", "base_generator", "coder", "judge")),
+        ("paper", ("fixed", "executor", "verifier", "base_generator", "coder", "judge")),
+    ],
+)
+async def test_roles_that_the_user_must_give_are_asked_for_by_name(preset, needs, tokenizer):
+    method = build(load_recipe(preset, [ONLY_GENERATOR]), tokenizer)
+    assert isinstance(method, AgentFlow)
+    assert method.needs == needs
+    check_roles(method, needs)
+    with pytest.raises(RecipeError, match=rf"roles\.{needs[1]} is missing.*--set roles\.{needs[1]}="):
+        check_roles(method, needs[:1])
+    await method.close()
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("agentflow.planner.final={engine: fixed, trained: true}", "trained: true needs engine: policy; fixed is"),
+        ("agentflow.planner.final={max_tokens: 5}", "agentflow.planner.final.engine: missing"),
+        ("agentflow.roles.executor={engine: policy, tokenizer: x}", "leave `tokenizer` out"),
+        ("agentflow.roles={executor: {engine: a}}", "roles.verifier is missing"),
+        ("agentflow.tools={}", "agentflow.tools"),
+        ("agentflow.formt=compact", "did you mean agentflow.format?"),
+    ],
+)  # fmt: skip
+def test_a_section_that_cannot_work_is_refused(override, problem):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe("seed", [override])
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "problem"),
+    [
+        (["agentflow.tools={x: {path: core.tools.nothing.X}}"], "agentflow.tools: tool 'core.tools.nothing.X'"),
+        (["agentflow.tools={x: {path: core.types.Task}}"], "is not a core.tools.base.Tool"),
+        (["agentflow.tools={x: {path: core.tools.search.Search}}"], "url: Field required. Its options: name,"),
+        ([f"agentflow.tools.a={GENERATOR[:-1]}, options: {{rolle: b}}}}"], "rolle: Extra inputs"),
+        ([f"agentflow.tools.a={GENERATOR[:-1]}, options: {{role: b}}}}"], "agentflow.roles.b is missing"),
+        ([f"agentflow.tools.Base-Generator={GENERATOR}"], "two tools have the same name"),
+    ],
+)  # fmt: skip
+def test_a_tool_that_cannot_be_made_is_refused(overrides, problem):
+    with pytest.raises(RecipeError) as caught:
+        make_toolbox(load_recipe("seed", [ONLY_GENERATOR, *overrides]).agentflow)
+    assert problem in str(caught.value)
+
+
+def test_a_tool_has_the_name_of_the_preset():
+    tools = make_toolbox(load_recipe("seed", [ONLY_GENERATOR, f"agentflow.tools.maths={GENERATOR}"]).agentflow)
+    assert tools.names == ["base_generator", "maths"]

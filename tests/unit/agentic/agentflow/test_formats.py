@@ -1,0 +1,223 @@
+"""What texts say: the official prose in the shapes that models give it, and the compact form."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic.agentflow.formats import Command, CompactFormat, NextStep, OfficialFormat, ParseError, Verdict
+
+official, compact = OfficialFormat(), CompactFormat()
+
+PLAIN = """\
+Justification: Code is exact.
+Context: x = 3
+Sub-Goal: Compute x squared
+Tool Name: python_coder"""
+NUMBERED = """\
+1. **Justification:** Code is exact.
+
+2. **Context:** x = 3
+
+3. **Sub-Goal:** Compute x squared
+
+4. **Tool Name:** `python_coder`."""
+NUMBERS_ON_LINES = """\
+1.
+**Justification:** Code is exact.
+2.
+**Context:** x = 3
+3.
+**Sub-Goal:** Compute x squared
+4.
+**Tool Name:** python_coder"""
+INLINE = "Justification: Code is exact. Context: x = 3 Sub-Goal: Compute x squared Tool Name: python_coder"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PLAIN,
+        PLAIN.lower().replace("code is", "Code is").replace("compute", "Compute"),
+        PLAIN.upper().replace("CODE IS EXACT", "Code is exact").replace("X = 3", "x = 3")
+        .replace("COMPUTE X SQUARED", "Compute x squared").replace("PYTHON_CODER", "python_coder"),
+        NUMBERED,
+        NUMBERS_ON_LINES,
+        INLINE,
+        f"```\n{PLAIN}\n```",
+        f"{PLAIN}\n\nI hope this helps.\nIt should.",
+        f"Sub-Goal: an earlier draft\nTool Name: search\n\n{PLAIN}",
+        PLAIN.replace("Sub-Goal:", "### Sub-goal:").replace("Tool Name:", "**Tool name**:"),
+        "I will fill in the tool name: last.\n" + PLAIN,
+    ],
+)  # fmt: skip
+def test_a_next_step_in_the_shapes_that_models_give_it(text):
+    step = official.next_step(text)
+    assert isinstance(step, NextStep)
+    assert (step.context, step.sub_goal, step.tool) == ("x = 3", "Compute x squared", "python_coder")
+
+
+def test_list_numbers_and_text_of_other_fields_do_not_leak_into_the_sub_goal():
+    step = official.next_step("Context: abc\n3.\nSub-Goal: do it\n4.\nTool Name: echo")
+    assert isinstance(step, NextStep)
+    assert (step.context, step.sub_goal) == ("abc", "do it")
+    step = official.next_step(
+        "Justification: the sub-goal: is easy\nContext:\nSub-Goal: add 1\n- and 2\nTool Name: echo"
+    )
+    assert isinstance(step, NextStep)
+    assert step.sub_goal == "add 1\n- and 2"
+    assert step.justification == "the sub-goal: is easy"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("", "no_tool"),
+        ("I would use the python_coder.", "no_tool"),
+        ("Sub-Goal: add\nTool Name:", "no_tool"),
+        ("Tool Name: echo", "no_sub_goal"),
+        ("Context: x\nSub-Goal:\n4.\nTool Name: echo", "no_sub_goal"),
+        ("Tool Name: echo\nSub-Goal: add", "no_sub_goal"),
+    ],
+)
+def test_a_malformed_next_step_has_a_kind(text, kind):
+    error = official.next_step(text)
+    assert isinstance(error, ParseError)
+    assert error.kind == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'execution = tool.execute(query="add 1")',
+        'Generated Command:\n```python\nexecution = tool.execute(query="""add 1""")\n```',
+        '```\nexecution = tool.execute(query="add 1")\n```\nThis adds.',
+        '```py\nquery = "add 1"\nexecution = tool.execute(query=query)\n```',
+        'q = "add 1"\nexecution = tool.execute(query=q)',
+        'Here it is:\nexecution = tool.execute(query="add 1")\nThat is all.',
+        '```python\nexecution = tool.execute(query="add 1")',
+        '```python\nimport os\nexecution = tool.execute(query="no")\nexecution = tool.execute(query="add 1")\n```',
+        '```python\nexecution = tool.execute(query="no")\n```\nor\n```\nexecution = tool.execute(query="add 1")\n```',
+    ],
+)  # fmt: skip
+def test_a_command_is_read(text):
+    command = official.command(text)
+    assert isinstance(command, Command)
+    assert command.arguments == {"query": "add 1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("", "no_command"),
+        ("tool.execute", "no_command"),
+        ('execution = other.execute(query="x")', "no_command"),
+        ('execution = tool.execute(query="x"', "bad_command"),
+        ('execution = tool.execute("x")', "bad_command"),
+        ('execution = tool.execute(**{"query": "x"})', "bad_command"),
+        ("execution = tool.execute(query=secret)", "bad_command"),
+        ("execution = tool.execute(query=open('/etc/passwd').read())", "bad_command"),
+        ("execution = tool.execute(query=__import__('os').environ)", "bad_command"),
+        ('execution = tool.execute(query=f"{1}")', "bad_command"),
+        ("a = 'x'\nb = a\nexecution = tool.execute(query=b)", "bad_command"),
+        ("execution = tool.execute(query=9**9**9)", "bad_command"),
+        ("execution = tool.execute(query=" + "[" * 5000, "bad_command"),
+        ("execution = tool.execute(query=" + "-" * 50000 + "1)", "bad_command"),
+        ("execution = tool" + "()" * 20000, "no_command"),
+        ('execution = tool.execute(query="\x00")', "bad_command"),
+    ],
+)
+def test_what_is_not_a_command_of_literals_is_refused_and_never_run(text, kind):
+    error = official.command(text)
+    assert isinstance(error, ParseError)
+    assert error.kind == kind
+
+
+def test_a_command_is_not_executed(tmp_path):
+    trace = tmp_path / "trace"
+    code = f"execution = tool.execute(query=open({str(trace)!r}, 'w').write('x'))"
+    assert isinstance(official.command(code), ParseError)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "stop"),
+    [
+        ("All is there.\nConclusion: STOP", True),
+        ("conclusion: continue", False),
+        ("**Conclusion:** STOP.", True),
+        ("**Conclusion**: **CONTINUE**", False),
+        ("End with Conclusion: STOP or Conclusion: CONTINUE. Conclusion: STOP", True),
+        ("Conclusion: STOP\nNo, wait.\nConclusion: CONTINUE", False),
+    ],
+)
+def test_the_last_conclusion_decides(text, stop):
+    assert official.verdict(text) == Verdict(stop)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "It is a non-stop flight.", "Conclusion: do not STOP", "Conclusion: STOPPING", "STOP"]
+)
+def test_the_word_stop_alone_is_no_conclusion(text):
+    verdict = official.verdict(text)
+    assert isinstance(verdict, ParseError)
+    assert verdict.kind == "no_conclusion"
+
+
+def test_compact():
+    assert compact.next_step(" python : 12 * 7\n") == NextStep("", "", "12 * 7", "python")
+    assert compact.next_step(" python : ratio 3 : 4") == NextStep("", "", "ratio 3 : 4", "python")
+    assert compact.command(" 12 * 7") == Command({"query": "12 * 7"}, "12 * 7")
+    assert compact.verdict(" STOP") == Verdict(True)
+    assert compact.verdict("so CONTINUE.\n") == Verdict(False)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "kind"),
+    [
+        (compact.next_step, "", "no_tool"),
+        (compact.next_step, " python 12 * 7", "no_tool"),
+        (compact.next_step, " : 12 * 7", "no_tool"),
+        (compact.next_step, " python :", "no_sub_goal"),
+        (compact.command, " ", "no_command"),
+        (compact.verdict, "", "no_conclusion"),
+        (compact.verdict, "non-STOP", "no_conclusion"),
+    ],
+)
+def test_compact_errors_have_a_kind(parse, text, kind):
+    error = parse(text)
+    assert isinstance(error, ParseError)
+    assert error.kind == kind
+
+
+PARTS = """Tool Name:|Sub-Goal:|Context:|4.|
+| |*|`|```|execution = |tool.execute(|)|"|query=|Conclusion:|STOP|:|é|
+|(""".split("|")
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=40).map("".join) | st.text())
+def test_no_text_makes_a_parser_raise(text):
+    for form in (official, compact):
+        for parse in (form.next_step, form.command, form.verdict):
+            assert isinstance(parse(text), NextStep | Command | Verdict | ParseError)
+
+
+@given(*[st.from_regex(r"[a-z][a-z0-9 ,+]{0,20}[a-z0-9]", fullmatch=True)] * 3)
+def test_what_is_written_in_the_form_is_read_back(context, sub_goal, tool):
+    text = f"1. **Justification:** so\n2. **Context:** {context}\n3. **Sub-Goal:** {sub_goal}\n4. **Tool Name:** {tool}"
+    assert official.next_step(text) == NextStep("so", context, sub_goal, tool)
+    assert compact.next_step(f" {tool} : {sub_goal}") == NextStep("", "", sub_goal, tool)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "part",
+    ["*", "Tool Name", "Tool Name:", "sub-goal: ", "context   ", "4.\n", "execution =\n", "`", "***3", "conclusion: "],
+)
+def test_long_texts_take_no_longer_than_their_length(part):
+    """The patterns do not backtrack: a square law would take minutes here."""
+    text = part * (100_000 // len(part)) + "!"
+    for form in (official, compact):
+        for parse in (form.next_step, form.command, form.verdict):
+            parse(text)

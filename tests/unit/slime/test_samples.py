@@ -1,0 +1,126 @@
+"""Samples into Tasks, Trajectories into Samples and back."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from core.data.files import DataError
+from core.slime.samples import fan_out, fill, task_of, trajectory_of
+from core.types import Task, Trajectory
+from tests.unit.slime.conftest import trajectory, turn
+from tests.unit.slime.standin import Sample
+
+
+def test_a_task_from_slimes_record() -> None:
+    metadata = {"context": "A document.", "ground_truth": ["acorn", "almond"], "level": 3}
+    sample = Sample(
+        group_index=4, index=9, prompt=[{"role": "user", "content": "Which?"}], label="acorn", metadata=metadata
+    )
+    expected = Task("train-4", "Which?", ("acorn", "almond"), "A document.", {"level": 3})
+    assert task_of(sample, "/data/train.jsonl") == expected
+
+
+def test_a_task_from_our_own_record() -> None:
+    record = {
+        "task_id": "dev-7",
+        "question": "Which?",
+        "answers": ["acorn"],
+        "context": "A document.",
+        "metadata": {"a": 1},
+    }
+    sample = Sample(index=9, prompt="Which?", label="acorn", metadata=record)
+    assert task_of(sample, "dev.jsonl") == Task("dev-7", "Which?", ("acorn",), "A document.", {"a": 1})
+
+
+def test_a_bad_task_names_file_prompt_and_field() -> None:
+    with pytest.raises(DataError, match=r"train.jsonl, prompt 4: field 'prompt'"):
+        task_of(Sample(group_index=4, prompt="", label="a"), "train.jsonl")
+    with pytest.raises(DataError, match=r"field 'label'"):
+        task_of(Sample(group_index=4, prompt="q", label=None), "train.jsonl")
+
+
+def test_there_and_back(batch: list[list[Trajectory]], samples: list[Sample]) -> None:
+    flat = [member for group in batch for member in group]
+    for member, sample in zip(flat, samples, strict=True):
+        back = trajectory_of(sample, None)
+        assert (back.turns, back.status, back.reward) == (member.turns, member.status, member.reward)
+        assert (back.failure, back.metrics) == (member.failure, member.metrics)
+        assert back.log["error"] == member.log.get("error", "")
+
+
+def test_the_containers_own_fields_agree_with_each_other(samples: list[Sample]) -> None:
+    for sample in samples:
+        assert sample.loss_mask is not None
+        assert sample.rollout_log_probs is not None
+        assert sample.response_length == len(sample.loss_mask) == len(sample.rollout_log_probs) < len(sample.tokens)
+    first = samples[0]
+    assert first.tokens == [7, 8, 1, 2, 3, 4, 5, 6]
+    assert first.loss_mask == [1, 1, 1, 1, 0, 0]
+    assert (first.reward, first.status, first.weight_versions) == (1.0, Sample.Status.COMPLETED, ["v3"] * 3)
+    assert (first.prefix_cache_info.cached_tokens, first.prefix_cache_info.total_prompt_tokens) == (3, 6)
+
+
+def test_a_failed_rollout_is_the_row_that_all_of_slime_accepts(samples: list[Sample]) -> None:
+    failed = samples[2]
+    assert (failed.tokens, failed.response_length, failed.loss_mask, failed.rollout_log_probs) == (
+        [0, 0],
+        1,
+        [0],
+        [0.0],
+    )
+    assert (failed.reward, failed.remove_sample, failed.status) == (0.0, True, Sample.Status.FAILED)
+    assert failed.metadata["agentic"]["failure"] == "deadline"
+
+
+def test_a_second_attempt_leaves_nothing_of_the_first() -> None:
+    sample, fresh = (Sample(group_index=0, index=0, metadata={"level": 1}) for _ in range(2))
+    fill(sample, trajectory(None, failure="aborted"), None)
+    assert sample.status == Sample.Status.ABORTED
+    fill(sample, trajectory(1.0, turn(1)), None, "text")
+    fill(fresh, trajectory(1.0, turn(1)), None, "text")
+    assert sample == fresh
+
+
+def test_metadata_and_record_of_the_prompt_are_not_touched() -> None:
+    metadata = {"level": 1}
+    sample = Sample(metadata=metadata)
+    fill(sample, trajectory(1.0, turn(1)), None)
+    assert metadata == {"level": 1}
+    assert sample.metadata["level"] == 1
+
+
+def test_a_reward_key_wraps_the_reward() -> None:
+    sample = Sample()
+    fill(sample, trajectory(0.5, turn(1)), "score")
+    assert sample.reward == {"score": 0.5}
+    assert trajectory_of(sample, "score").reward == 0.5
+
+
+def test_a_sample_that_a_filter_removed_leaves_the_baseline(samples: list[Sample]) -> None:
+    samples[0].remove_sample = True
+    assert (trajectory_of(samples[0], None).status, trajectory_of(samples[0], None).failure) == ("failed", "removed")
+
+
+def test_a_foreign_sample_is_told_apart() -> None:
+    with pytest.raises(ValueError, match="--custom-generate-function-path"):
+        trajectory_of(Sample(index=3), None)
+
+
+def test_fan_out_gives_a_sample_for_each_trained_turn(samples: list[Sample]) -> None:
+    parts = fan_out(samples[0])
+    assert [part.tokens for part in parts] == [[7, 8, 1, 2, 3], [7, 8, 4]]
+    assert [part.loss_mask for part in parts] == [[1, 1, 1], [1]]
+    assert {part.rollout_id for part in parts} == {samples[0].index}
+    assert all(part.reward == 1.0 for part in parts)
+
+
+@pytest.mark.parametrize("place", [2, 4])
+def test_fan_out_of_a_rollout_without_trained_turns_is_one_masked_sample(samples: list[Sample], place: int) -> None:
+    whole = copy.deepcopy(samples[place])
+    (part,) = fan_out(samples[place])
+    assert part.response_length == len(part.loss_mask)
+    assert not any(part.loss_mask)
+    assert part.remove_sample == whole.remove_sample
+    assert samples[place] == whole

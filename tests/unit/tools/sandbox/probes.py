@@ -1,0 +1,331 @@
+"""What sandboxed code must not manage to do, as data: one short program for each way out (facts: escape classes).
+
+A program that gets what it should not prints ESCAPED. `W` is its world, made by `world.py`: files, servers, a process
+and a secret of the host, all within reach of an ordinary program of the same user. With `control` the same program is
+run without isolation and must print ESCAPED there, or it proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Expects = Literal["denied", "limited", "harmless"]
+
+
+@dataclass(frozen=True)
+class Probe:
+    name: str
+    code: str
+    expects: Expects
+    statuses: tuple[str, ...]
+    """How the run may end."""
+    control: bool = False
+    timeout_s: float = 30.0
+
+
+def denied(name: str, code: str, control: bool = True) -> Probe:
+    return Probe(name, code, "denied", ("error", "blocked"), control)
+
+
+def limited(name: str, code: str, *statuses: str, timeout_s: float = 30.0) -> Probe:
+    return Probe(name, code, "limited", statuses, timeout_s=timeout_s)
+
+
+def endless(name: str, code: str) -> Probe:
+    return limited(name, code, "timeout", timeout_s=0.5)
+
+
+def harmless(name: str, code: str, *statuses: str) -> Probe:
+    return Probe(name, code, "harmless", statuses)
+
+
+def raw(name: str, x86_64: int, aarch64: int, *arguments: object, control: bool = False) -> Probe:
+    """A system call through ctypes; -1 means refused."""
+    words = ", ".join(str(argument) for argument in arguments)
+    call = f"libc.syscall({{'x86_64': {x86_64}, 'aarch64': {aarch64}}}[os.uname().machine], {words})"
+    code = f"import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nr = {call}\n"
+    verdict = "if r == -1: raise OSError(ctypes.get_errno(), 'refused')\nprint('ESCAPED')"
+    return denied(f"raw_{name}", code + verdict, control)
+
+
+FILES = [
+    denied("read_file", "print('ESCAPED', open(W['file']).read())"),
+    denied("read_home", "print('ESCAPED', open(W['home'] + '/.ssh/id').read())"),
+    denied("list_folder", "import os; print('ESCAPED', os.listdir(W['folder']))"),
+    denied("stat_file", "import os; print('ESCAPED', os.stat(W['file']))"),
+    denied("read_passwd", "print('ESCAPED', open('/etc/passwd').read())"),
+    denied("read_repository", "print('ESCAPED', open(W['repository'] + '/core/types.py').read())"),
+    denied("write_file", "open(W['folder'] + '/new', 'w').write('x'); print('ESCAPED')"),
+    denied("append_file", "open(W['file'], 'a').write('x'); print('ESCAPED')"),
+    denied("chmod_file", "import os; os.chmod(W['file'], 0o600); print('ESCAPED')"),
+    denied("touch_file", "import os; os.utime(W['file'], (1, 1)); print('ESCAPED')"),
+    denied("truncate_file", "import os; os.truncate(W['file'], 3); print('ESCAPED')"),
+    denied(
+        "rename_file",
+        "import os; os.rename(W['file'], W['file'] + '2'); os.rename(W['file'] + '2', W['file']); print('ESCAPED')",
+    ),
+    denied("delete_file", "import os; os.remove(W['folder'] + '/spare'); print('ESCAPED')"),
+    denied("chdir_outside", "import os; os.chdir(W['folder']); print('ESCAPED')"),
+    denied("symlink", "import os; os.symlink(W['file'], 'link'); print('ESCAPED', open('link').read())"),
+    denied("hardlink", "import os; os.link(W['file'], 'link'); print('ESCAPED', open('link').read())"),
+    denied("dot_dot", "print('ESCAPED', open('../' * 20 + W['file'][1:]).read())"),
+    denied(
+        "path_descriptor",
+        "import os; root = os.open('/', os.O_PATH)\n"
+        "print('ESCAPED', os.read(os.open(W['file'][1:], os.O_RDONLY, dir_fd=root), 9))",
+    ),
+    denied("chroot", "import os; os.mkdir('d'); os.chroot('d'); print('ESCAPED')", control=False),
+    denied("chmod_dev_null", "import os; os.chmod('/dev/null', 0o600); print('ESCAPED')", control=False),
+    denied("replace_dev_null", "import os; os.remove('/dev/null'); print('ESCAPED')", control=False),
+    denied(
+        "write_packages",
+        "import numpy, os; open(os.path.dirname(numpy.__file__) + '/evil.py', 'w'); print('ESCAPED')",
+        control=False,
+    ),
+    denied("chmod_library", "import os; os.chmod(os.__file__, 0o777); print('ESCAPED')", control=False),
+    denied("write_library", "import os; open(os.__file__, 'a'); print('ESCAPED')", control=False),
+    denied("write_root", "open('/new', 'w'); print('ESCAPED')", control=False),
+    denied(
+        "make_device",
+        "import os; os.mknod('mem', 0o20666, os.makedev(1, 1)); open('mem', 'rb'); print('ESCAPED')",
+        False,
+    ),
+    denied("read_memory_device", "open('/dev/mem', 'rb'); print('ESCAPED')", control=False),
+    denied("read_kernel_log", "open('/dev/kmsg'); print('ESCAPED')", control=False),
+    denied("shared_memory_file", "open(W['shared_memory'], 'r+').write('x'); print('ESCAPED')"),
+    denied("list_sys", "import os; print('ESCAPED', os.listdir('/sys'))"),
+    denied("list_proc", "import os; print('ESCAPED', os.listdir('/proc'))"),
+    denied("own_proc", "print('ESCAPED', open('/proc/self/mountinfo').read())"),
+    denied("sysctl", "print('ESCAPED', open('/proc/sys/kernel/ostype').read())"),
+    denied("parent_descriptors", "import os; print('ESCAPED', os.listdir(f'/proc/{os.getppid()}/fd'))"),
+]
+
+SECRETS = [
+    denied(
+        "parent_environment",
+        "import os; text = open(f'/proc/{os.getppid()}/environ').read()\nassert W['secret'] in text; print('ESCAPED')",
+    ),
+    denied(
+        "any_environment",
+        "import glob\nfor path in glob.glob('/proc/[0-9]*/environ'):\n"
+        "    try:\n        if W['secret'] in open(path).read(): print('ESCAPED'); break\n    except OSError: pass\n"
+        "else: raise SystemExit(1)",
+    ),
+    denied("own_environment", "import os; assert W['secret'] in str(os.environ); print('ESCAPED')", control=False),
+    denied(
+        "inherited_descriptors",
+        "import os\nfor fd in range(4, 1024):\n    try: os.fstat(fd)\n    except OSError: continue\n"
+        "    print('ESCAPED', fd)\n"
+        "raise SystemExit(1)",
+        control=False,
+    ),
+    denied("name_of_host", "import os; assert os.uname().nodename == W['host']; print('ESCAPED')", control=False),
+]
+
+NETWORK = [
+    denied("tcp", "import socket; socket.create_connection(('127.0.0.1', W['tcp']), 2); print('ESCAPED')"),
+    denied("udp", "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.1', W['udp'])); print('ESCAPED')"),
+    denied("unix_socket", "import socket; socket.socket(1).connect(W['unix']); print('ESCAPED')"),
+    denied("abstract_socket", "import socket; socket.socket(1).connect('\\0' + W['abstract']); print('ESCAPED')"),
+    denied("listen", "import socket; socket.create_server(('127.0.0.1', 0)); print('ESCAPED')"),
+    denied("netlink", "import socket; socket.socket(16, 3, 0); print('ESCAPED')"),
+    denied("raw_packets", "import socket; socket.socket(17, 3); print('ESCAPED')", control=False),
+    denied("socket_pair", "import socket; socket.socketpair(); print('ESCAPED')"),
+    denied("name_lookup", "import socket; print('ESCAPED', socket.getaddrinfo('example.com', 80))", control=False),
+    denied("name_server", "import socket; socket.socket(2, 2).sendto(b'x', ('8.8.8.8', 53)); print('ESCAPED')", False),
+    denied("metadata", "import socket; socket.create_connection(('169.254.169.254', 80), 1); print('ESCAPED')", False),
+    denied(
+        "url",
+        "import urllib.request as u; u.urlopen(f\"http://127.0.0.1:{W['tcp']}/\", timeout=1); print('ESCAPED')",
+        False,
+    ),
+]
+
+PROCESSES = [
+    denied("fork", "import os\nif os.fork() == 0: os._exit(0)\nprint('ESCAPED')"),
+    denied("thread", "import threading; threading.Thread(target=print).start(); print('ESCAPED')"),
+    denied("subprocess", "import subprocess; print('ESCAPED', subprocess.check_output(['/bin/echo']))"),
+    denied("shell", "import os; assert os.system('true') == 0; print('ESCAPED')"),
+    denied("exec", "import os; os.execv('/bin/echo', ['echo', 'ESCAPED'])"),
+    denied("exec_loader", "import glob, os; os.execv(glob.glob('/lib*/ld-linux*')[0], ['ld', '/bin/echo', 'ESCAPED'])"),
+    denied("spawn", "import os; os.posix_spawn('/bin/true', ['true'], {}); print('ESCAPED')"),
+    denied("pool", "import multiprocessing as m; print('ESCAPED', m.get_context('fork').Pool(2).map(abs, [1]))"),
+    limited("fork_bomb", "import os\nwhile True: os.fork()", "blocked"),
+    limited(
+        "thread_bomb",
+        "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(99,)).start()",
+        "error",
+    ),
+    denied(
+        "orphan",
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        "        print('ESCAPED', flush=True)\n"
+        "        time.sleep(2)\n    os._exit(0)\nos.wait()",
+    ),
+    denied("kill", "import os; os.kill(W['victim'], 0); print('ESCAPED')"),
+    denied("kill_parent", "import os; assert os.getppid() > 1; os.kill(os.getppid(), 0); print('ESCAPED')"),
+    denied("kill_group", "import os; os.kill(0, 0); print('ESCAPED')"),
+    denied("kill_everything", "import os; os.kill(-1, 9); print('ESCAPED')", control=False),
+    denied("pidfd", "import os; os.pidfd_open(W['victim']); print('ESCAPED')"),
+    denied(
+        "thread_kill",
+        "import ctypes; assert ctypes.CDLL(None).tgkill(W['victim'], W['victim'], 0) == 0; print('ESCAPED')",
+    ),
+    denied(
+        "ptrace_attach",
+        "import ctypes; assert ctypes.CDLL(None).ptrace(16, W['victim'], 0, 0) == 0; print('ESCAPED')",
+        False,
+    ),
+    denied(
+        "read_process_memory",
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True); pair = (ctypes.c_size_t * 2)(8, 8)\n"
+        "libc.process_vm_readv(W['victim'], pair, 1, pair, 1, 0); assert ctypes.get_errno() == 14; print('ESCAPED')",
+    ),
+    denied("priority", "import os; os.setpriority(os.PRIO_PROCESS, W['victim'], 5); print('ESCAPED')"),
+]
+
+LIMITS = [
+    limited("bytearray", "bytearray(4 << 30)", "memory"),
+    limited("list_growth", "x = []\nwhile True: x.append(bytearray(1 << 20))", "memory"),
+    limited("mmap", "import mmap; mmap.mmap(-1, 4 << 30)", "memory"),
+    limited("array", "import numpy; numpy.ones((1 << 16, 1 << 16))", "memory"),
+    limited("text", "x = 'x' * 10\nwhile True: x += x", "memory"),
+    endless(
+        "memory_errors_ignored",
+        "x = []\nwhile True:\n    try: x.append(bytearray(1 << 22))\n    except MemoryError: pass",
+    ),
+    limited("recursion", "def f(): f()\nf()", "error"),
+    limited(
+        "deep_recursion",
+        "import sys; sys.setrecursionlimit(10 ** 9)\ndef f(): f()\nf()",
+        "error",
+        "memory",
+        "timeout",
+        timeout_s=0.5,
+    ),
+    limited(
+        "nested_calls",
+        "import sys; sys.setrecursionlimit(10 ** 9)\nclass A:\n  def __repr__(s): return repr(s)\nrepr(A())",
+        "error",
+        "memory",
+    ),
+    limited("power", "10 ** 10 ** 8", "timeout", "memory", timeout_s=0.5),
+    limited("big_file", "open('f', 'w').truncate(1 << 40)", "error"),
+    limited("full_folder", "n = 0\nwhile True: open(f'f{n}', 'wb').write(bytes(1 << 20)); n += 1", "error"),
+    limited("many_files", "n = 0\nwhile True: open(f'f{n}', 'w').close(); n += 1", "error"),
+    limited("many_descriptors", "x = []\nwhile True: x.append(open('main.py'))", "error"),
+    limited("many_pipes", "import os\nwhile True: os.pipe()", "error"),
+    limited("raise_limit", "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 40, 1 << 40))", "error"),
+    endless("endless_loop", "while True: pass"),
+    endless("sleep", "import time; time.sleep(1000)"),
+    endless("pause", "import signal; signal.pause()"),
+    endless(
+        "signals_ignored",
+        "import signal\nfor s in set(signal.valid_signals()) - {9, 19, 32, 33}:\n"
+        "    signal.signal(s, signal.SIG_IGN)\nwhile True: pass",
+    ),
+    endless("never_back_in_python", "import re; re.match('(a+)+b', 'a' * 64)"),
+    endless("output_closed", "import os, time; os.close(1); os.close(2); os.close(3); time.sleep(1000)"),
+    limited("stdout_flood", "while True: print('x' * 1000)", "output_limit"),
+    limited("stderr_flood", "import os\nwhile True: os.write(2, b'x' * 10000)", "output_limit"),
+    limited("one_line_flood", "import sys\nwhile True: sys.stdout.write('x')", "output_limit"),
+]
+
+CALLS = [
+    denied("memory_file", "import os; os.memfd_create('x'); print('ESCAPED')"),
+    denied(
+        "exec_memory_file",
+        "import os; fd = os.memfd_create('x'); os.write(fd, open('/bin/echo', 'rb').read())\n"
+        "os.execve(fd, ['echo', 'ESCAPED'], {})",
+    ),
+    denied("terminal_input", "import fcntl; fcntl.ioctl(0, 0x5412, b'x'); print('ESCAPED')", control=False),
+    denied("unpickle", "import pickle; assert pickle.loads(b\"cos\\nsystem\\n(S'true'\\ntR.\") == 0; print('ESCAPED')"),
+    raw("unshare_user", 272, 97, "0x10000000", control=True),
+    raw("unshare_network", 272, 97, "0x40000000"),
+    raw("clone_user", 56, 220, "0x10000011", 0, 0, 0, 0),
+    raw("clone3", 435, 435, "ctypes.create_string_buffer(88)", 88),
+    raw("setns", 308, 268, 0, 0),
+    raw("mount", 165, 40, "b'none'", "b'/tmp'", "b'tmpfs'", 0, "b''"),
+    raw("unmount", 166, 39, "b'/tmp'", 2),
+    raw("pivot_root", 155, 41, "b'.'", "b'.'"),
+    raw("open_tree", 428, 428, -100, "b'/'", 1),
+    raw("io_uring", 425, 425, 4, "ctypes.create_string_buffer(120)", control=True),
+    raw("userfaultfd", 323, 282, 1),
+    raw("bpf", 321, 280, 0, "ctypes.create_string_buffer(128)", 128),
+    raw("keyring", 250, 219, 0, -3, 1, control=True),
+    raw("add_key", 248, 217, "b'user'", "b'x'", "b'y'", 1, -3, control=True),
+    raw("perf_event", 298, 241, "ctypes.create_string_buffer(128)", 0, -1, -1, 0),
+    raw("shared_memory", 29, 194, 0, 4096, 0o1600),
+    raw("message_queue", 68, 186, 0, 0o1600),
+    raw("open_by_handle", 304, 265, -100, "ctypes.create_string_buffer(128)", 0),
+    raw("forget_parent_death", 157, 167, 1, 0, 0, 0, 0, control=True),
+    raw("personality", 135, 92, 0x0040000, control=True),
+    raw("notify", 294, 26, 0, control=True),
+    raw("posix_timer", 222, 107, 0, 0, "ctypes.create_string_buffer(8)", control=True),
+    raw("set_uid", 105, 146, 0),
+    raw("kernel_log", 103, 116, 10, 0, 0),
+    raw("kernel_module", 175, 105, 0, 0, "b''"),
+    raw("kexec", 246, 104, 0, 0, 0, 0),
+    raw("landlock_again", 444, 444, 0, 0, 1),
+    Probe(
+        "every_other_call",
+        # 335 and 336 (uretprobe, uprobe on x86_64) are let past every filter and kill a caller that is no probe.
+        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nfor n in {*range(1024)} - {335, 336}:\n"
+        "    if n not in W['allowed_calls'] and (libc.syscall(n, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1):\n"
+        "        print('ESCAPED', n)",
+        "denied",
+        ("ok",),
+    ),
+]
+
+ORDINARY = [
+    harmless("arithmetic", "print(sum(range(10)))", "ok"),
+    harmless("libraries", "import numpy, sympy; print(sympy.factor('x**2-1'), numpy.linalg.det(numpy.eye(99)))", "ok"),
+    harmless(
+        "standard_library",
+        "import asyncio, concurrent.futures, decimal, fractions, itertools, json, random, re, sqlite3, tempfile",
+        "ok",
+    ),
+    harmless(
+        "own_files",
+        "import os, shutil; os.mkdir('d'); open('d/f', 'w').write('x'); shutil.copytree('d', 'e'); shutil.rmtree('d')",
+        "ok",
+    ),
+    harmless("temporary_file", "import tempfile\nwith tempfile.TemporaryFile() as f: f.write(b'x' * 999)", "ok"),
+    harmless(
+        "alarm",
+        "import signal\ndef late(*_): raise TimeoutError\n"
+        "signal.signal(14, late)\ntry:\n  signal.setitimer(0, .01)\n  while True: pass\nexcept TimeoutError: pass",
+        "ok",
+    ),
+    harmless("dev_null", "open('/dev/null', 'w').write('x')", "ok"),
+    harmless("exit", "exit()", "ok"),
+    harmless("exit_code", "import sys; sys.exit(120)", "error"),
+    harmless("os_exit", "import os; os._exit(7)", "error"),
+    harmless("system_exit", "raise SystemExit('told so')", "error"),
+    harmless("interrupt", "raise KeyboardInterrupt", "error"),
+    harmless("abort", "import os; os.abort()", "error"),
+    harmless("crash", "import ctypes; ctypes.string_at(0)", "error"),
+    harmless("input", "input()", "error"),
+    harmless("breakpoint", "breakpoint()", "error", "ok"),
+    harmless("syntax_error", "def", "error"),
+    harmless("null_byte", "x = '\0'", "error"),
+    harmless("surrogate", "x = '\ud800'", "error"),
+    harmless("print_surrogate", "print('\\ud800')", "ok"),
+    harmless("binary_output", "import os; os.write(1, bytes(range(256)))", "ok"),
+    harmless("terminal_codes", "print('\\x1b]0;title\\x07\\x1b[2J')", "ok"),
+    harmless("forged_report", "import os\ntry: os.write(3, b'ready\\nmemory')\nexcept OSError: pass", "ok"),
+    harmless(
+        "full_report",
+        "import os\nos.set_blocking(3, False)\ntry:\n  while True: os.write(3, b'x' * 4096)\nexcept OSError: pass",
+        "ok",
+    ),
+    harmless("forged_verdict", "print('VERDICT: True')", "ok"),
+    harmless("broken_hook", "import sys; sys.excepthook = None; sys.stderr = None; 1 / 0", "error"),
+    harmless("broken_exit", "import atexit, os; atexit.register(os._exit, 0); 1 / 0", "ok"),
+    harmless("broken_builtins", "import builtins; builtins.__dict__.clear(); 1 / 0", "error"),
+    harmless("set_user_bit", "import os; os.chmod('main.py', 0o6755)", "ok"),
+]
+
+PROBES = [*FILES, *SECRETS, *NETWORK, *PROCESSES, *LIMITS, *CALLS, *ORDINARY]

@@ -1,0 +1,61 @@
+"""The filter is run here, instruction by instruction, as the kernel would."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from core.tools.sandbox.seccomp import MACHINES, allowed_calls, seccomp_filter
+
+ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050001, 0x80000000
+ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+IOCTL = {"x86_64": 16, "aarch64": 29}
+FORBIDDEN = {
+    "x86_64": {"clone": 56, "fork": 57, "execve": 59, "socket": 41, "kill": 62, "ptrace": 101, "prctl": 157},
+    "aarch64": {"clone": 220, "execve": 221, "socket": 198, "kill": 129, "ptrace": 117, "prctl": 167},
+}
+
+
+def verdict(program: bytes, number: int, arch: int, argument: int = 0) -> int:
+    data = struct.pack("=IIQ6Q", number, arch, 0, 0, argument, 0, 0, 0, 0)
+    accumulator = position = 0
+    while True:
+        code, if_true, if_false, operand = struct.unpack_from("=HBBI", program, position * 8)
+        position += 1
+        if code == 0x06:
+            return int(operand)
+        if code == 0x20:
+            accumulator = struct.unpack_from("=I", data, operand)[0]
+        else:
+            holds = {0x15: accumulator == operand, 0x25: accumulator > operand, 0x35: accumulator >= operand}[code]
+            position += if_true if holds else if_false
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_exactly_the_named_calls_pass(machine: str) -> None:
+    program, allowed = seccomp_filter(machine), set(allowed_calls(machine).values())
+    for number in set(range(1024)) - {IOCTL[machine]}:
+        assert verdict(program, number, ARCH[machine]) == (ALLOW if number in allowed else REFUSE), number
+    assert not allowed & set(FORBIDDEN[machine].values())
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_another_calling_convention_kills(machine: str) -> None:
+    program = seccomp_filter(machine)
+    assert verdict(program, 0, 0x40000003) == KILL
+    assert verdict(program, 0x40000000, ARCH[machine]) == KILL
+    assert verdict(program, 0xFFFFFFFF, ARCH[machine]) == KILL
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_ioctl_is_allowed_by_request(machine: str) -> None:
+    program = seccomp_filter(machine)
+    assert verdict(program, IOCTL[machine], ARCH[machine], argument=0x5401) == ALLOW
+    assert verdict(program, IOCTL[machine], ARCH[machine], argument=0x5412) == REFUSE
+
+
+def test_numbers_are_unique() -> None:
+    for machine in MACHINES:
+        numbers = list(allowed_calls(machine).values())
+        assert len(numbers) == len(set(numbers))

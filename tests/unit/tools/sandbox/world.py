@@ -1,0 +1,220 @@
+"""Runs all probes as one user and prints what happened as JSON.
+
+    python -m tests.unit.tools.sandbox.world me|nobody bubblewrap|landlock|unsafe_local probes|controls|RUNS
+
+A process of its own, so that it can be another user's and so that nothing but the sandbox changes what it looks at: its
+children, descriptors, memory, temporary folders, and the files, servers and processes within the probes' reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import platform
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from core.tools.sandbox import Sandbox, SandboxLimits
+from core.tools.sandbox.seccomp import allowed_calls
+from tests.unit.tools.sandbox.probes import PROBES, Probe
+
+REPOSITORY = Path(__file__).resolve().parents[4]
+SECRET = "OPEN-SESAME-7261"
+IOCTL = {"x86_64": 16, "aarch64": 29}
+
+
+@contextmanager
+def world() -> Iterator[dict[str, Any]]:
+    """Everything a probe reaches for, within reach."""
+    folder = Path(tempfile.mkdtemp(prefix="world-"))
+    (folder / "home" / ".ssh").mkdir(parents=True)
+    (folder / "home" / ".ssh" / "id").write_text("key")
+    (folder / "file").write_text("contents")
+    (folder / "spare").write_text("")
+    shared_memory = Path("/dev/shm") / folder.name
+    shared_memory.write_text("contents")
+    abstract = secrets.token_hex(8)
+    tcp, udp = socket.create_server(("127.0.0.1", 0)), socket.socket(type=socket.SOCK_DGRAM)
+    udp.bind(("127.0.0.1", 0))
+    unix, hidden = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    unix.bind(str(folder / "socket"))
+    hidden.bind(f"\0{abstract}")
+    for server in (unix, hidden):
+        server.listen()
+    descriptor = os.open(folder / "file", os.O_RDWR)
+    os.set_inheritable(descriptor, True)
+    victim = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    machine = platform.machine()
+    try:
+        yield {
+            "folder": str(folder),
+            "file": str(folder / "file"),
+            "home": str(folder / "home"),
+            "repository": str(REPOSITORY),
+            "shared_memory": str(shared_memory),
+            "secret": SECRET,
+            "host": platform.node(),
+            "tcp": tcp.getsockname()[1],
+            "udp": udp.getsockname()[1],
+            "unix": str(folder / "socket"),
+            "abstract": abstract,
+            "victim": victim.pid,
+            "allowed_calls": [*allowed_calls(machine).values(), IOCTL[machine]],
+            "servers": (tcp, udp, unix, hidden),
+        }
+    finally:
+        victim.kill()
+        victim.wait()
+        os.close(descriptor)
+        for server in (tcp, udp, unix, hidden):
+            server.close()
+        shared_memory.unlink()
+        shutil.rmtree(folder)
+
+
+def marks(world: dict[str, Any]) -> dict[str, object]:
+    """What the probes would leave on the world if they got out."""
+    folder = Path(world["folder"])
+    details = {str(p): (p.stat().st_mode, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.rglob("*"))}
+    null = os.stat("/dev/null")
+    return {
+        "files": details,
+        "shared_memory": Path(world["shared_memory"]).read_text(),
+        "victim": Path(f"/proc/{world['victim']}/stat").read_text().split()[2] in "SR",
+        "calls": [knocked(server) for server in world["servers"]],
+        "dev_null": (null.st_mode, null.st_uid, null.st_mtime_ns),
+    }
+
+
+def knocked(server: socket.socket) -> bool:
+    server.setblocking(False)
+    try:
+        server.recv(9, socket.MSG_PEEK) if server.type == socket.SOCK_DGRAM else server.accept()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def own_state() -> dict[str, Any]:
+    """Children (orphans come to us too), descriptors and temporary folders."""
+    children = Path("/proc/self/task").glob("*/children")
+    return {
+        "children": sorted(pid for path in children for pid in path.read_text().split()),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "folders": sorted(os.listdir(tempfile.gettempdir())),
+    }
+
+
+def resident_mb() -> float:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def outcomes(backend: Any, probes: list[Probe]) -> dict[str, dict[str, Any]]:
+    """Result of each probe, by name; and `traces`: what they left on the world, and on this process."""
+    sandbox = Sandbox(SandboxLimits(timeout_s=60, memory_mb=256), backend, slots=4)
+    await sandbox.run("")
+    with world() as within_reach:
+        visible = {key: value for key, value in within_reach.items() if key != "servers"}
+        before = {**marks(within_reach), **own_state()}
+        memory = resident_mb()
+
+        async def run(probe: Probe) -> dict[str, Any]:
+            return asdict(await sandbox.run(f"W = {visible!r}\n{probe.code}", probe.timeout_s))
+
+        results = await asyncio.gather(*(run(probe) for probe in probes))
+        grown = resident_mb() - memory
+        after = {**marks(within_reach), **own_state()}
+    traces = {"before": before, "after": after, "grown_mb": grown}
+    return {"traces": traces} | {probe.name: result for probe, result in zip(probes, results, strict=True)}
+
+
+async def stress(backend: Any, runs: int) -> dict[str, Any]:
+    """`runs` short programs of all kinds, 16 at once."""
+    kinds = {
+        "ok": "print('x' * 100000)",
+        "error": "1 / 0",
+        "memory": "bytearray(4 << 30)",
+        "timeout": "import time; time.sleep(60)",
+        "output_limit": "while True: print('x' * 10000)",
+        "blocked": "import os; os.fork()",
+    }
+    sandbox = Sandbox(SandboxLimits(timeout_s=60), backend, slots=16)
+    await asyncio.gather(*(sandbox.run("") for _ in range(16)))
+    before, memory, start = own_state(), resident_mb(), time.monotonic()
+    expected = [status for _ in range(runs) for status in kinds][:runs]
+    results = await asyncio.gather(*(sandbox.run(kinds[s], 0.5 if s == "timeout" else None) for s in expected))
+    wrong = [asdict(r) for r, status in zip(results, expected, strict=True) if r.status != status]
+    slowest = max(r.seconds for r in results)
+    results.clear()
+    return {
+        "wrong": wrong,
+        "before": before,
+        "after": own_state(),
+        "grown_mb": resident_mb() - memory,
+        "seconds": time.monotonic() - start,
+        "slowest": slowest,
+    }
+
+
+def become_nobody() -> None:
+    """From root to nobody. What the interpreter needs may lie in a folder that is closed to others, such as /root: in
+    our own mount namespace such a folder is covered by one that holds only the way to what is needed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def check(result: int) -> None:
+        if result == -1:
+            raise OSError(ctypes.get_errno(), "becoming nobody")
+
+    check(libc.unshare(0x20000))
+    check(libc.mount(None, b"/", None, 16384 | (1 << 18), None))
+    for needed in {Path(sys.base_prefix), Path(sys.prefix), REPOSITORY}:
+        closed = next((p for p in reversed(needed.parents) if not p.stat().st_mode & 0o001), None)
+        if closed is None:
+            continue
+        with tempfile.TemporaryDirectory() as aside:
+            check(libc.mount(str(needed).encode(), aside.encode(), None, 4096 | 16384, None))
+            check(libc.mount(b"tmpfs", str(closed).encode(), b"tmpfs", 0, b"mode=755"))
+            needed.mkdir(parents=True)
+            check(libc.mount(aside.encode(), str(needed).encode(), None, 8192, None))
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+
+
+def start(user: str, *arguments: str) -> Any:
+    """Run this module as `user` (`me` or `nobody`) and return what it prints."""
+    environment = {"PATH": os.environ["PATH"], "PASSWORD": SECRET, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-B", "-m", "tests.unit.tools.sandbox.world", user, *arguments]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return json.loads(done.stdout)
+
+
+def main(user: str, backend: str, task: str) -> None:
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us, where they are counted
+    chosen = [p for p in PROBES if p.control] if task == "controls" else PROBES
+    work = stress(backend, int(task)) if task.isdigit() else outcomes(backend, chosen)
+    with tempfile.TemporaryDirectory() as tempfile.tempdir:
+        print(json.dumps(asyncio.run(work)))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "nobody" and os.getuid() == 0:
+        become_nobody()
+        os.execv(sys.executable, [sys.executable, "-B", *sys.orig_argv[sys.orig_argv.index("-m") :]])
+    main(*sys.argv[1:])

@@ -1,0 +1,104 @@
+"""python_coder: the coder's program, run in the sandbox."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.tools.base import Query, ToolContext, ToolError
+from core.tools.python_coder import PythonCoder, SandboxFailed, printing, program
+from core.tools.sandbox import Sandbox, SandboxUnavailable
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> None:
+    try:
+        Sandbox()
+    except SandboxUnavailable as problem:
+        pytest.skip(f"no isolation here: {problem}")
+
+
+def says(reply: str) -> ToolContext:
+    async def ask(role: str, message: str) -> str:
+        assert role == "coder"
+        assert "Query: the query" in message
+        return reply
+
+    return ToolContext(ask)
+
+
+@pytest.mark.parametrize(
+    ("reply", "code"),
+    [
+        ("print(1)", "print(1)"),
+        ("Sure:\n```python\nprint(1)\n```\nDone.", "print(1)"),
+        ("```py\nprint(1)", "print(1)"),
+        ("```\nx\n```\nor\n```python\nprint(1)\n```", "print(1)"),
+        ("``` ```", ""),
+        ("", ""),
+    ],
+)
+def test_the_program_of_a_reply(reply, code):
+    assert program(reply) == code
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        ("12 * 7", "print(12 * 7)"),
+        (" 1,\n", "print(1,)"),
+        ("x = 1\nprint(x)", "x = 1\nprint(x)"),
+        ("twelve times", "twelve times"),
+        ("\x00", "\x00"),
+    ],
+)
+def test_an_expression_is_printed(code, printed):
+    assert printing(code) == printed
+
+
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.parametrize(
+    ("reply", "status", "error", "shown"),
+    [
+        ("```python\nprint(6 * 7)\n```", "ok", None, "42"),
+        ("```python\nx = 1\n```", "ok", None, "printed nothing"),
+        ("print(1)\n1 / 0", "error", "error", "ZeroDivisionError"),
+        ("while True: pass", "timeout", "timeout", "ended with timeout"),
+        ("", "error", "no_code", "no program"),
+    ],
+)
+async def test_what_came_of_the_program(reply, status, error, shown):
+    tool = PythonCoder(sandbox={"timeout_s": 2})
+    result = await tool.call(Query(query="the query"), says(reply))
+    assert (result.status, result.error) == (status, error)
+    assert shown in result.text
+
+
+@pytest.mark.usefixtures("sandbox")
+async def test_the_query_as_the_program():
+    tool = PythonCoder(source="query")
+    assert tool.asks == ()
+    result = await tool.call(Query(query="12 * 7"), says(""))
+    assert (result.status, result.text) == ("ok", "84")
+    result = await tool.call(Query(query="twelve times"), says(""))
+    assert result.status == "error"
+    assert "SyntaxError" in result.text
+
+
+async def test_without_isolation_nothing_is_made_and_nothing_is_blamed(monkeypatch):
+    class Unavailable:
+        def __init__(self, limits, backend):
+            raise SandboxUnavailable("no user namespaces")
+
+    class Breaking(Unavailable):
+        def __init__(self, limits, backend):
+            pass
+
+        async def run(self, code):
+            raise SandboxUnavailable("gone")
+
+    monkeypatch.setattr("core.tools.python_coder.Sandbox", Unavailable)
+    with pytest.raises(ToolError, match="python_coder: no user namespaces"):
+        PythonCoder()
+    monkeypatch.setattr("core.tools.python_coder.Sandbox", Breaking)
+    with pytest.raises(SandboxFailed, match="gone"):
+        await PythonCoder(source="query").call(Query(query="1"), says(""))

@@ -1,0 +1,143 @@
+"""Tools found by name and called within their limits, whatever they do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+import pytest
+
+from core.tools.base import Arguments, Interrupt, Query, Tool, ToolContext, ToolError, ToolResult
+from core.tools.base_generator import BaseGenerator
+from core.tools.registry import Toolbox, make_tool
+
+
+class Add(Tool):
+    class Numbers(Arguments):
+        first: int
+        second: int = 1
+
+    arguments: ClassVar[type[Arguments]] = Numbers
+    name: str = "add_numbers"
+    description: str = "Adds."
+    best_practice: str = "Small numbers."
+    offset: int = 0
+
+    async def call(self, arguments: Numbers, context: ToolContext) -> ToolResult:
+        return ToolResult("ok", str(arguments.first + arguments.second + self.offset))
+
+
+class Failing(Tool):
+    name: str = "failing"
+    description: str = "Fails."
+    timeout_s: float = 0.05
+
+    async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
+        match arguments.query:
+            case "sleep":
+                await asyncio.sleep(60)
+            case "timeout":
+                raise TimeoutError("its own")
+            case "interrupt":
+                raise Interrupt("no engine")
+            case "cancel":
+                raise asyncio.CancelledError
+        raise ValueError("no such case")
+
+
+async def nobody(role: str, message: str) -> str:
+    raise AssertionError("not asked")
+
+
+CONTEXT = ToolContext(nobody)
+
+
+@pytest.mark.parametrize("name", ["add_numbers", "Add Numbers", " ADD-NUMBERS ", "add__numbers"])
+def test_found_by_name(name):
+    tools = Toolbox([Add(), Failing()])
+    assert tools.find(name) is next(iter(tools))
+    assert tools.find("add") is None
+    assert tools.find("") is None
+
+
+async def test_arguments_are_typed():
+    tools = Toolbox([Add(offset=10)])
+    (add,) = tools
+    good = await tools.call(add, {"first": 2}, CONTEXT)
+    assert (good.status, good.text) == ("ok", "13")
+    assert good.seconds >= 0
+    for bad in ({}, {"first": "two"}, {"first": 1, "third": 3}):
+        result = await tools.call(add, bad, CONTEXT)
+        assert result.status == "bad_arguments"
+        assert "do not fit add_numbers" in result.text
+
+
+async def test_what_fails_inside_a_tool_is_a_result():
+    tools = Toolbox([Failing(timeout_s=60)])
+    (tool,) = tools
+    failed = await tools.call(tool, {"query": "x"}, CONTEXT)
+    assert (failed.status, failed.text, failed.error) == (
+        "error",
+        "failing failed: no such case",
+        "ValueError('no such case')",
+    )
+    assert (await tools.call(tool, {"query": "timeout"}, CONTEXT)).status == "error"
+
+
+async def test_a_tool_that_takes_too_long_is_given_up():
+    tools = Toolbox([Failing()])
+    (tool,) = tools
+    result = await tools.call(tool, {"query": "sleep"}, CONTEXT)
+    assert result.status == "timeout"
+    assert "0.05 seconds" in result.text
+
+
+async def test_interrupts_and_cancellation_pass():
+    tools = Toolbox([Failing(timeout_s=60)])
+    (tool,) = tools
+    with pytest.raises(Interrupt):
+        await tools.call(tool, {"query": "interrupt"}, CONTEXT)
+    with pytest.raises(asyncio.CancelledError):
+        await tools.call(tool, {"query": "cancel"}, CONTEXT)
+
+
+async def test_close_closes_every_tool():
+    closed: list[str] = []
+
+    class Closing(Add):
+        async def close(self) -> None:
+            closed.append(self.name)
+
+    await Toolbox([Closing(name="first"), Failing(), Closing(name="second")]).close()
+    assert closed == ["first", "second"]
+
+
+def test_a_tool_says_everything_about_itself():
+    text = Add(limits="Integers.").describe()
+    assert text == (
+        "add_numbers\n  Description: Adds.\n  Arguments: first (integer), second (integer)\n  Limits: Integers.\n"
+        "  Best practice: Small numbers."
+    )
+
+
+def test_made_from_a_path():
+    tool = make_tool("core.tools.base_generator.BaseGenerator", {"name": "thinker", "role": "r"})
+    assert isinstance(tool, BaseGenerator)
+    assert (tool.name, tool.asks) == ("thinker", ("r",))
+    for path in ("core.tools.base_generator.Nothing", "nothing.at.All", "Nothing", "core.tools.base.Query"):
+        with pytest.raises(ToolError, match=path):
+            make_tool(path, {})
+    with pytest.raises(ToolError, match=r"timeout_s: Input should be greater than 0.*Its options: .*role"):
+        make_tool("core.tools.base_generator.BaseGenerator", {"timeout_s": 0})
+
+
+async def test_base_generator_asks_its_role():
+    asked = []
+
+    async def ask(role: str, message: str) -> str:
+        asked.append((role, message))
+        return " an answer\n"
+
+    result = await BaseGenerator().call(Query(query="why?"), ToolContext(ask))
+    assert (result.status, result.text) == ("ok", "an answer")
+    assert asked == [("base_generator", "why?")]

@@ -1,0 +1,90 @@
+"""The search tool against a service of Search-R1's protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from core.tools.base import Query, ToolContext
+from core.tools.search import Search
+
+HITS = [
+    {"document": {"id": "1", "contents": '"Oak"\nA tree.'}, "score": 0.9},
+    {"document": {"id": "2", "contents": "Acorn\nIts fruit."}, "score": 0.8},
+]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def nobody(role: str, message: str) -> str:
+    raise AssertionError("not asked")
+
+
+async def search(handler: Handler, **options: Any) -> Any:
+    application = web.Application()
+    application.router.add_post("/retrieve", handler)
+    async with TestServer(application) as server:
+        tool = Search(url=str(server.make_url("/retrieve")), backoff_s=0.001, **options)
+        return await tool.call(Query(query="fruit of the oak"), ToolContext(nobody))
+
+
+async def test_passages_with_their_titles():
+    asked = []
+
+    async def retrieve(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        return web.json_response({"result": [HITS]})
+
+    result = await search(retrieve, topk=2)
+    assert (result.status, result.text) == ("ok", '[1] "Oak"\nA tree.\n\n[2] Acorn\nIts fruit.')
+    assert asked == [{"queries": ["fruit of the oak"], "topk": 2, "return_scores": True}]
+
+
+async def test_nothing_found():
+    async def retrieve(request: web.Request) -> web.Response:
+        return web.json_response({"result": [[]]})
+
+    assert (await search(retrieve)).text == "Nothing was found."
+
+
+@pytest.mark.parametrize(("status", "times"), [(503, 3), (400, 1)])
+async def test_server_errors_are_tried_again_a_few_times(status, times):
+    seen = []
+
+    async def retrieve(request: web.Request) -> web.Response:
+        seen.append(1)
+        return web.Response(status=status)
+
+    result = await search(retrieve, max_retries=2)
+    assert result.status == "error"
+    assert str(status) in result.error
+    assert len(seen) == times
+
+
+async def test_a_service_that_recovers():
+    seen = []
+
+    async def retrieve(request: web.Request) -> web.Response:
+        seen.append(1)
+        return web.Response(status=500) if len(seen) < 2 else web.json_response({"result": [HITS]})
+
+    assert (await search(retrieve)).status == "ok"
+
+
+@pytest.mark.parametrize("reply", ["{}", "[]", "not json", '{"result": [[{"document": {}}]]}', '{"result": [[3]]}'])
+async def test_a_reply_of_another_form_is_an_error(reply):
+    async def retrieve(request: web.Request) -> web.Response:
+        return web.Response(text=reply)
+
+    result = await search(retrieve)
+    assert result.status == "error"
+    assert "/retrieve" in result.error
+
+
+async def test_nobody_there():
+    tool = Search(url="http://127.0.0.1:9/retrieve", max_retries=1, backoff_s=0.001)
+    result = await tool.call(Query(query="x"), ToolContext(nobody))
+    assert result.status == "error"
