@@ -96,9 +96,10 @@ class WarmStartSection(Section):
     """Steps on demonstrations of single turns."""
     batch_size: PositiveInt = 32
     lr: NonNegativeFloat = 2e-3
-    wrong_tool: Probability = 0.45
+    wrong_tool: Probability = 0.5
     skip: Probability = 0.15
-    """How often the demonstrations choose the wrong tool, or skip a step (demonstrations.py)."""
+    malformed: Probability = 0.05
+    """How often the demonstrations name the wrong tool, skip a step, or name no tool (demonstrations.py)."""
 
     @model_validator(mode="after")
     def _takes_a_step(self) -> WarmStartSection:

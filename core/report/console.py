@@ -1,9 +1,9 @@
-"""The terminal: the table of arms by lengths, and the progress of a training loop."""
+"""The terminal: the table of arms, and the progress of a training loop."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -14,27 +14,25 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from core.report.table import fit_text, lengths_of, metrics_of, short_length
+from core.report.table import fit_text, flat_table, has_lengths, lengths_of, metrics_of, short_length
 
 
 def print_summary(summary: Mapping[str, Any], console: Console | None = None) -> None:
     """One table per score of the headline data set, then rewards, seconds, failures and drift in a line each."""
     console = console or Console()
     arms = summary["arms"]
-    for metric in metrics_of(arms):
-        title = f"{summary['method']} · {summary['preset']} · {summary['data']} · {metric}, % (95% CI)"
-        table = Table(title=escape(title), title_justify="left", box=SIMPLE)
-        table.add_column("arm", no_wrap=True)
-        for length in lengths_of(arms):
-            table.add_column(short_length(length), justify="right")
+    about = f"{summary['method']} · {summary['preset']} · {summary['data']}"
+    if arms and not has_lengths(arms):
+        header, *rows = flat_table(arms)
+        _print_table(console, f"{about} · means, scores in % (95% CI)", header, rows)
+    for metric in metrics_of(arms) if has_lengths(arms) else ():
+        header = ["arm", *map(short_length, lengths_of(arms)), *(["r per turn"] if metric == "official" else [])]
+        rows = [
+            [arm, *(_score(cells.get(str(n), {}).get(metric)) for n in lengths_of(arms))] for arm, cells in arms.items()
+        ]
         if metric == "official":
-            table.add_column("r per turn", justify="right")
-        for arm, cells in arms.items():
-            row = [arm, *(_score(cells.get(str(length), {}).get(metric)) for length in lengths_of(arms))]
-            if metric == "official":
-                row.append(fit_text(summary["retention_fit"][arm]))
-            table.add_row(*map(escape, row))
-        console.print(table)
+            rows = [[*row, fit_text(summary["retention_fit"][row[0]])] for row in rows]
+        _print_table(console, f"{about} · {metric}, % (95% CI)", header, rows)
     if not arms:
         console.print("no evaluation yet")
     if summary["other_data"]:
@@ -101,6 +99,15 @@ class Progress:
     ) -> None:
         if self._bar:
             self._bar.stop()
+
+
+def _print_table(console: Console, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE)
+    for place, name in enumerate(header):
+        table.add_column(escape(name), no_wrap=place == 0, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
 
 
 def _score(cell: Mapping[str, Any] | None) -> str:

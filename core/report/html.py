@@ -10,20 +10,24 @@ from typing import Any
 import yaml
 
 from core.report.charts import Series, legend, line_chart, seed_series, tick_text
-from core.report.files import Record
+from core.report.files import Record, read_jsonl
 from core.report.run_folder import RunFolder
 from core.report.table import (
     Published,
     cost_table,
     failures_text,
     fit_text,
+    flat_table,
+    has_lengths,
+    labels_of,
     lengths_of,
     metrics_of,
     published_table,
     sections_of,
     short_length,
+    split_table,
 )
-from core.report.viewer import pick, render_trajectory
+from core.report.viewer import extremes, pick, render_trajectory
 
 HIDDEN_METRICS = {"stage", "step", "seed", "seconds", "time", "n", "length"}
 """Bookkeeping fields of a metrics record that get no chart."""
@@ -37,6 +41,7 @@ def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequen
     """The whole page. Text that a model or a user wrote is escaped."""
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
     trajectories = [record for seed in folder.seeds for record in folder.read_trajectories(seed)]
+    trajectories += [r for path in sorted(folder.evaluation_path.glob("*.jsonl")) for r in extremes(read_jsonl(path))]
     method, preset = str(summary["method"] or "run"), str(summary["preset"] or "–")
     sections = {
         "Evaluation": _evaluation(summary),
@@ -79,7 +84,8 @@ def _tiles(summary: Mapping[str, Any]) -> str:
             other = arms.get("untrained", {}).get(length)
             beside = f" · untrained {100 * other['score']['mean']:.1f}" if other and main != "untrained" else ""
             interval = f"{100 * low:.1f} to {100 * high:.1f}{beside}"
-            tiles.append((f"{main} at {short_length(int(length))} tokens", f"{100 * score['mean']:.1f}%", interval))
+            name = f"{main} at {short_length(int(length))} tokens" if int(length) else f"{main} on {summary['data']}"
+            tiles.append((name, f"{100 * score['mean']:.1f}%", interval))
     rewards = [reward for reward in summary["reward"].values() if reward["first"] is not None]
     if rewards:
         first, last = (sum(reward[key] for reward in rewards) / len(rewards) for key in ("first", "last"))
@@ -104,13 +110,19 @@ def _evaluation(summary: Mapping[str, Any]) -> str:
     parts = []
     for data, section in sections_of(summary).items():
         arms = section["arms"]
-        parts.append(f"<h3>{escape(data)}</h3>" + _length_chart(arms))
-        for metric in metrics_of(arms):
-            parts.append(_scores_table(arms, metric, section["retention_fit"]))
+        parts.append(f"<h3>{escape(data)}</h3>")
+        if not has_lengths(arms):
+            parts.append(_table(*flat_table(arms)))
+            for label in labels_of(arms):
+                parts.append(f"<h3>{escape(data)}, by {escape(label)}</h3>{_table(*split_table(arms, label))}")
+            continue
+        fits = section["retention_fit"]
+        parts += [_length_chart(arms), *(_scores_table(arms, metric, fits) for metric in metrics_of(arms))]
         parts.append(f"<details><summary>Cost by arm and length</summary>{_table(*cost_table(arms))}</details>")
     note = (
-        "Mean in per cent with its 95% interval over seeds and tasks; failed tasks count as 0. "
-        "Kept per turn is r in score = a · r<sup>turns</sup>, fitted over the lengths that scored above 0."
+        "Scores are means in per cent with their 95% interval over seeds and tasks; failed tasks count as 0. Kept per turn "
+        "is r in score = a · r<sup>turns</sup>, fitted over the lengths that scored above 0. Under the name of a tool or "
+        "an expert: its share of the calls, in per cent."
     )
     return f"{''.join(parts)}<p class='note'>{note}</p>" if parts else ""
 
@@ -241,7 +253,7 @@ def _trajectories(trajectories: Sequence[Record]) -> str:
         return ""
     shown = pick(trajectories)
     note = (
-        f'<p class="note">{len(shown)} of {len(trajectories):,} sampled: the best and the worst of each stage, '
+        f'<p class="note">{len(shown)} of those that were kept: the best and the worst of each arm and stage, '
         'at its last step and at its first. A <span class="badge accent">trained</span> turn is tinted: its '
         "completion gets a gradient. Texts are decoded for showing only.</p>"
     )

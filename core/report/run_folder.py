@@ -8,6 +8,7 @@
     seed-<n>/trajectories.jsonl   sampled whole trajectories, schema below
     seed-<n>/checkpoints/         Hugging Face folders
     evaluation/*.json         one EvalResult per arm, data set, length and seed
+    evaluation/*.jsonl        all trajectories of the result of that name, where the evaluator keeps them here
     summary.json, table.md, report.html     rebuilt at any time by `python -m core.report RUN_DIR`
 
 Metric names that the report knows: `reward`, `loss`, `kl`, `tokens_per_second`, `seconds` (of that step; summed per
@@ -15,7 +16,8 @@ stage), `failures` and `drift` (a count, or a mapping kind -> count). Every othe
 
 A trajectory for the viewer, texts decoded for showing only:
     {"stage", "step", "task_id", "question", "answers": [...], "reward": float | null, "status",
-     "turns": [{"role", "trained", "prompt", "completion", "finish_reason", "tokens"}]}
+     "turns": [{"role", "trained", "prompt", "completion", "finish_reason", "tokens"}],
+     "metrics": {...}, "failure", "log": {...}}        and "arm", "data", "seed" when an evaluator ran it
 """
 
 from __future__ import annotations

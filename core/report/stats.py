@@ -23,7 +23,7 @@ class Estimate:
     n: int
 
 
-def mean_ci(scores_by_seed: Sequence[Sequence[float]]) -> Estimate:
+def mean_ci(scores_by_seed: Sequence[Sequence[float]], *, same_tasks: bool = False) -> Estimate:
     """Mean over seeds and tasks with its 95% interval. Scores lie in [0, 1]; each seed counts the same.
 
     One seed: the interval over tasks, Wilson's when every score is 0 or 1, else a seeded percentile bootstrap.
@@ -33,7 +33,8 @@ def mean_ci(scores_by_seed: Sequence[Sequence[float]]) -> Estimate:
     tasks, that between tasks. With two to five seeds this is preferred to a hierarchical bootstrap, which draws the few
     seeds with replacement and is too narrow by sqrt((S - 1) / S) before any correction for the tails. Seed means that
     agree by luck, or because all are 1.0, would give an interval of no width; so it is never narrower, on either
-    side, than the interval over all tasks pooled.
+    side, than the interval over all tasks pooled. `same_tasks`: all seeds have one list of tasks in the same order; a
+    task then counts once there, with its mean over seeds.
 
     Raises ValueError without scores.
     """
@@ -42,7 +43,10 @@ def mean_ci(scores_by_seed: Sequence[Sequence[float]]) -> Estimate:
     means = [math.fsum(scores) / len(scores) for scores in scores_by_seed]
     mean = math.fsum(means) / len(means)
     pooled = [score for scores in scores_by_seed for score in scores]
-    below, above = _task_margins(pooled)
+    by_task = (
+        [math.fsum(column) / len(column) for column in zip(*scores_by_seed, strict=True)] if same_tasks else pooled
+    )
+    below, above = _task_margins(by_task)
     if len(means) > 1:
         margin = t_margin(means)
         below, above = max(below, margin), max(above, margin)

@@ -3,18 +3,22 @@
     {"method", "preset", "seeds": [0, 1, 2], "score": "official", "data": "niah_multikey_2",
      "arms": {arm: {"7168": {"score": {"mean", "ci95": [low, high], "n"}, "official": {...}, "strict": {...}, "seeds",
                              "turns_per_task", "tokens_per_task", "policy_tokens_per_1k_tokens",
-                             "seconds_per_1k_tokens", "documents_cut", "failures": {kind: count}}}},
+                             "seconds_per_1k_tokens", "documents_cut", "failures": {kind: count},
+                             "policy_tokens_per_task", "measures": {name: mean},
+                             "by": {label: {value: {"score", "official", "strict", "measures"}}}}}},
      "retention": {arm: r per turn}, "retention_fit": {arm: {...}}, "other_data": {data: {"arms", "retention", ...}},
      "reward": {seed: {"first", "last"}}, "seconds": {stage: s}, "counts": {"failures": {kind: n}, "drift": {kind: n}},
      "checkpoints": {seed: [paths inside the folder]}, "departures": [...]}
 
-`arms` is about the data set `data`; others of the same run are under `other_data`. `score` repeats `official`.
+`arms` is about the data set `data`; others of the same run are under `other_data`. `score` repeats `official`. Data
+without lengths has the one length 0. Measures are means over the tasks that have them: failed ones have none.
 "Per 1K tokens" counts tokens of documents: policy tokens are the prompts and completions spent on them.
 Intervals and the fit are explained in core/report/stats.py.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,8 +31,8 @@ from core.report.files import Record
 from core.report.run_folder import RunFolder
 from core.report.stats import mean_ci, retention
 
-ARMS = ("trained", "untrained", "full-context", "empty-document")
-"""The order of the known arms; others follow by name."""
+FIRST_ARMS = ("trained", "untrained")
+"""They come first; others follow by name."""
 
 REWARD_WINDOW = 10
 """Steps averaged into the first and the last reward."""
@@ -74,7 +78,7 @@ def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:
         cells[result.arm][result.length].append(result)
     arms = {
         arm: {str(length): _cell(cells[arm][length]) for length in sorted(cells[arm])}
-        for arm in sorted(cells, key=lambda arm: (ARMS.index(arm) if arm in ARMS else len(ARMS), arm))
+        for arm in sorted(cells, key=lambda arm: (*(arm != first for first in FIRST_ARMS), arm))
     }
     fits = {arm: _fit(lengths) for arm, lengths in arms.items()}
     return {
@@ -120,11 +124,6 @@ def checkpoint_paths(folder: RunFolder, seed: int) -> list[str]:
 
 def _cell(results: Sequence[EvalResult]) -> dict[str, Any]:
     """One arm at one length, over its seeds."""
-    metrics = [name for name in results[0].scores if all(name in result.scores for result in results)]
-    estimates = {}
-    for metric in metrics:
-        estimate = mean_ci([result.scores[metric] for result in results])
-        estimates[metric] = {"mean": estimate.mean, "ci95": [estimate.low, estimate.high], "n": estimate.n}
     tasks = sum(result.n for result in results)
     tokens = sum(sum(result.document_tokens) for result in results)
     counted = [result.policy_tokens for result in results]
@@ -133,16 +132,51 @@ def _cell(results: Sequence[EvalResult]) -> dict[str, Any]:
     for result in results:
         failures.update(result.failures)
     return {
-        "score": estimates["official"],
-        **estimates,
+        **_over_tasks([(result, range(result.n)) for result in results]),
         "seeds": [result.seed for result in results],
         "turns_per_task": sum(sum(result.turns) for result in results) / tasks,
         "tokens_per_task": tokens / tasks,
+        "policy_tokens_per_task": None if spent is None else spent / tasks,
         "policy_tokens_per_1k_tokens": 1000 * spent / tokens if tokens and spent is not None else None,
         "seconds_per_1k_tokens": 1000 * sum(result.seconds for result in results) / tokens if tokens else None,
         "documents_cut": sum(result.notes.get("documents_cut", 0) for result in results),
         "failures": dict(failures),
+        "by": {label: _split(results, label) for label in dict.fromkeys(name for r in results for name in r.labels)},
     }
+
+
+Picked = Sequence[tuple[EvalResult, Sequence[int]]]
+"""Results of several seeds, each with the places of some of its tasks."""
+
+
+def _over_tasks(picked: Picked) -> dict[str, Any]:
+    """The scores with their intervals and the means of the measures."""
+    ids = [[result.notes["task_ids"][i] for i in places] for result, places in picked if "task_ids" in result.notes]
+    same_tasks = len(ids) == len(picked) and all(of_seed == ids[0] for of_seed in ids)
+    scores = {}
+    for metric in picked[0][0].scores:
+        if all(metric in result.scores for result, _ in picked):
+            by_seed = [[result.scores[metric][i] for i in places] for result, places in picked]
+            estimate = mean_ci(by_seed, same_tasks=same_tasks)
+            scores[metric] = {"mean": estimate.mean, "ci95": [estimate.low, estimate.high], "n": estimate.n}
+    measured: dict[str, list[float]] = defaultdict(list)
+    for result, places in picked:
+        for name, values in result.measures.items():
+            measured[name] += [value for i in places if (value := values[i]) is not None]
+    means = {name: math.fsum(values) / len(values) for name, values in measured.items() if values}
+    return {"score": scores["official"], **scores, "measures": means}
+
+
+def _split(results: Sequence[EvalResult], label: str) -> dict[str, Any]:
+    """Value of the label -> the same numbers over the tasks that have it."""
+    places: dict[str, list[tuple[EvalResult, list[int]]]] = defaultdict(list)
+    for result in results:
+        of_value: dict[str, list[int]] = defaultdict(list)
+        for place, value in enumerate(result.labels.get(label, ())):
+            of_value[value].append(place)
+        for value, chosen in of_value.items():
+            places[value].append((result, chosen))
+    return {value: _over_tasks(places[value]) for value in sorted(places)}
 
 
 def _fit(lengths: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Markdown: the table of arms by lengths, and the table `published / ours` with every departure listed."""
+"""Tables: arms by lengths or, for data without lengths, numbers by arms; `published / ours` with every departure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+CHANGE = ("untrained", "trained")
+"""Before and after."""
+
+CALLS = "calls_"
+"""Measures that count calls of the tool or expert whose name follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A number of the paper. `score` lies in [0, 1]; `arm` is the arm of ours that it is set against."""
+    """A number of the paper, set against our `arm`. `score` lies in [0, 1]; `length` is 0 for data without lengths."""
 
     name: str
     data: str
@@ -32,6 +38,14 @@ def render_table(summary: Mapping[str, Any], published: Sequence[Published] = ()
     parts = [f"# {summary['method']} · preset {summary['preset']} · seeds {', '.join(map(str, summary['seeds']))}"]
     sections = sections_of(summary)
     for data, section in sections.items():
+        if not has_lengths(section["arms"]):
+            parts += [f"## {data} · means, scores in % with 95% CI", markdown(*flat_table(section["arms"]))]
+            for label in labels_of(section["arms"]):
+                parts += [
+                    f"## {data} · by {label}, scores and shares in %",
+                    markdown(*split_table(section["arms"], label)),
+                ]
+            continue
         for metric in metrics_of(section["arms"]):
             parts.append(f"## {data} · {metric} score, mean and 95% CI in %")
             parts.append(markdown(*arms_table(section["arms"], metric, section["retention_fit"])))
@@ -79,13 +93,66 @@ def cost_table(arms: Mapping[str, Any]) -> list[list[str]]:
     return [[*header, "failures"], *rows]
 
 
+def flat_table(arms: Mapping[str, Any]) -> list[list[str]]:
+    """Of data without lengths: a header, then scores, measures and failures by arm; `change` is what training did."""
+    cells = {arm: arms[arm]["0"] for arm in before_and_after(arms)}
+    numbers = {arm: _numbers(cell) for arm, cell in cells.items()}
+    rows = []
+    for metric in metrics_of(arms):
+        scores = {arm: cell.get(metric) for arm, cell in cells.items()}
+        change = _change({arm: 100 * score["mean"] for arm, score in scores.items() if score}, "+.1f")
+        rows.append([f"{metric} score", *map(score_text, scores.values()), change])
+    for name in dict.fromkeys(name for of_arm in numbers.values() for name in of_arm):
+        values = {arm: of_arm[name] for arm, of_arm in numbers.items() if name in of_arm}
+        texts = (number_text(values[arm]) if arm in values else "–" for arm in cells)
+        rows.append([name.replace("_", " "), *texts, _change(values, "+.3g")])
+    rows.append(["tasks", *(f"{cell['score']['n']:,}" for cell in cells.values()), ""])
+    rows.append(["failures", *(failures_text(cell["failures"]) for cell in cells.values()), ""])
+    shown = None if set(CHANGE) <= cells.keys() else -1
+    return [row[:shown] for row in (["", *cells, "change"], *rows)]
+
+
+def split_table(arms: Mapping[str, Any], label: str) -> list[list[str]]:
+    """Of data without lengths: scores by value of the label and arm, and which share of the calls went where."""
+    metrics, order = metrics_of(arms), before_and_after(arms)
+    calls = dict.fromkeys(name for arm in order for name in arms[arm]["0"]["measures"] if name.startswith(CALLS))
+    values = sorted({value for arm in order for value in arms[arm]["0"]["by"].get(label, ())})
+    rows = []
+    for value in ("all", *values):
+        for arm in order:
+            whole = arms[arm]["0"]
+            cell = whole if value == "all" else whole["by"].get(label, {}).get(value)
+            if cell is not None:
+                made = sum(cell["measures"].get(name, 0.0) for name in calls)
+                shares = [f"{100 * cell['measures'].get(name, 0.0) / made:.0f}" if made else "–" for name in calls]
+                scores = [score_text(cell.get(metric)) for metric in metrics]
+                rows.append([value, arm, f"{cell['score']['n']:,}", *scores, *shares])
+    return [[label, "arm", "tasks", *metrics, *(name.removeprefix(CALLS) for name in calls)], *rows]
+
+
+def before_and_after(arms: Mapping[str, Any]) -> list[str]:
+    """The untrained arm, the trained one, then the others as they come."""
+    return sorted(arms, key=lambda arm: CHANGE.index(arm) if arm in CHANGE else len(CHANGE))
+
+
+def _numbers(cell: Mapping[str, Any]) -> dict[str, float]:
+    """What is shown of a cell beside its scores; a measure goes before our own number of the same name."""
+    numbers = {"turns": cell["turns_per_task"], "policy_tokens": cell["policy_tokens_per_task"], **cell["measures"]}
+    return {name: value for name, value in numbers.items() if value is not None}
+
+
+def _change(values: Mapping[str, float], form: str) -> str:
+    before, after = (values.get(arm) for arm in CHANGE)
+    return "–" if before is None or after is None else format(after - before, form)
+
+
 def published_table(published: Sequence[Published], sections: Mapping[str, Any]) -> list[list[str]]:
     """A header, then each published row beside the same cell of ours; a dash where we have none."""
     rows = []
     for row in published:
         ours = sections.get(row.data, {}).get("arms", {}).get(row.arm, {}).get(str(row.length), {}).get(row.metric)
         difference = f"{100 * (ours['mean'] - row.score):+.1f}" if ours else "–"
-        names = [row.name, row.data, short_length(row.length), row.metric]
+        names = [row.name, row.data, short_length(row.length) if row.length else "–", row.metric]
         rows.append([*names, f"{100 * row.score:.1f}", score_text(ours), difference, row.source])
     return [["model", "data", "length", "score", "published", "ours", "difference", "source"], *rows]
 
@@ -111,6 +178,15 @@ def lengths_of(arms: Mapping[str, Any]) -> list[int]:
     return sorted({int(length) for cells in arms.values() for length in cells})
 
 
+def has_lengths(arms: Mapping[str, Any]) -> bool:
+    return any(length > 0 for length in lengths_of(arms))
+
+
+def labels_of(arms: Mapping[str, Any]) -> list[str]:
+    """Labels by which any cell is split."""
+    return list(dict.fromkeys(label for cells in arms.values() for cell in cells.values() for label in cell["by"]))
+
+
 def short_length(length: int) -> str:
     """7168 or 7000 -> 7K, 1048576 -> 1M; multiples of neither 1000 nor 1024 keep one decimal, below 1000 all digits."""
     for unit, suffix in ((10**6, "M"), (1024**2, "M"), (1000, "K"), (1024, "K")):
@@ -125,6 +201,11 @@ def score_text(cell: Mapping[str, Any] | None) -> str:
         return "–"
     low, high = cell["ci95"]
     return f"{100 * cell['mean']:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def number_text(value: float) -> str:
+    """1234.5 -> 1,234; 12.34 -> 12.3; 0.01234 -> 0.0123"""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def fit_text(fit: Mapping[str, Any]) -> str:

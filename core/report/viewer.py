@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+import yaml
+
 from core.report.files import Record
 
-MAX_TRAJECTORIES = 6
+MAX_TRAJECTORIES = 8
 MAX_CHARACTERS = 8000
 """Of one prompt or completion; the page says what it leaves out."""
 
+SOURCES = ("trained", "untrained", "eval", "train", "warm_start")
+"""What is shown first: evaluated arms, then stages; further arms follow."""
+
+
+class _Readable(yaml.SafeDumper):
+    """Texts of several lines are shown as such."""
+
+
+_Readable.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
 
 def pick(trajectories: Sequence[Record], limit: int = MAX_TRAJECTORIES) -> list[Record]:
-    """A few that tell the most: the best and the worst of the last step of each stage, then of the first."""
+    """A few that tell the most: the best and the worst of the last step of each source, then of the first."""
     chosen: list[Record] = []
-    stages = sorted({record["stage"] for record in trajectories}, key=("eval", "train", "warm_start").index)
-    steps = [(stage, last) for last in (True, False) for stage in stages]
-    for stage, last in steps:
-        of_stage = [record for record in trajectories if record["stage"] == stage]
-        step = (max if last else min)(record["step"] for record in of_stage)
-        ranked = sorted((r for r in of_stage if r["step"] == step), key=_reward)
-        for record in (ranked[-1], ranked[0]):
+    sources = sorted({_source(record) for record in trajectories}, key=_source_order)
+    steps = [(source, last) for last in (True, False) for source in sources]
+    for source, last in steps:
+        of_source = [record for record in trajectories if _source(record) == source]
+        step = (max if last else min)(record["step"] for record in of_source)
+        for record in extremes(r for r in of_source if r["step"] == step):
             if all(record is not other for other in chosen):
                 chosen.append(record)
     return chosen[:limit]
+
+
+def extremes(records: Iterable[Record]) -> list[Record]:
+    """The record with the highest and the one with the lowest reward, holding no more than these at a time."""
+    best = worst = None
+    for record in records:
+        if best is None or _reward(record) >= _reward(best):
+            best = record
+        if worst is None or _reward(record) < _reward(worst):
+            worst = record
+    return [] if best is None or worst is None else [best] if best is worst else [best, worst]
 
 
 def render_trajectory(record: Record, opened: bool = False) -> str:
@@ -33,7 +58,7 @@ def render_trajectory(record: Record, opened: bool = False) -> str:
     reward, status = record.get("reward"), str(record.get("status", ""))
     turns = record.get("turns", [])
     badges = [
-        _badge(f"{record['stage'].replace('_', ' ')} · step {record['step']}", "plain"),
+        _badge(f"{_source(record).replace('_', ' ')} · step {record['step']}", "plain"),
         _badge("no reward" if reward is None else f"reward {reward:.3g}", _tone(reward)),
         _badge(status, "good" if status == "completed" else "bad") if status else "",
         _badge(f"{len(turns)} turn{'s' if len(turns) != 1 else ''}", "plain"),
@@ -46,6 +71,8 @@ def render_trajectory(record: Record, opened: bool = False) -> str:
         f'<dl class="facts"><dt>task</dt><dd>{escape(str(record.get("task_id", "")))}</dd>'
         f"<dt>question</dt><dd>{escape(question)}</dd><dt>answers</dt><dd>{escape(answers) or '–'}</dd></dl>"
         + "".join(_turn(number, turn) for number, turn in enumerate(turns, start=1))
+        + _notes("metrics", record.get("metrics"))
+        + _notes("log", record.get("log"))
         + "</details>"
     )
 
@@ -65,6 +92,13 @@ def _turn(number: int, turn: Record) -> str:
     )
 
 
+def _notes(title: str, values: Any) -> str:
+    if not values:
+        return ""
+    text = yaml.dump(values, Dumper=_Readable, sort_keys=False, allow_unicode=True, width=110)
+    return f"<details><summary>{title}</summary><pre>{escape(_cut(text))}</pre></details>"
+
+
 def _cut(text: str) -> str:
     """The beginning and the end of a long text."""
     half = MAX_CHARACTERS // 2
@@ -78,6 +112,14 @@ def _badge(text: str, tone: str) -> str:
 
 def _tone(reward: Any) -> str:
     return "plain" if reward is None else "good" if reward > 0.5 else "bad"
+
+
+def _source(record: Record) -> str:
+    return str(record.get("arm") or record["stage"])
+
+
+def _source_order(source: str) -> tuple[int, str]:
+    return (SOURCES.index(source) if source in SOURCES else len(SOURCES), source)
 
 
 def _reward(record: Record) -> float:

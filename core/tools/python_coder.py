@@ -47,7 +47,7 @@ class PythonCoder(Tool):
     sandbox: SandboxLimits = SandboxLimits(timeout_s=30.0)
     backend: Literal["auto"] | Backend = "auto"
     remember: NonNegativeInt = 0
-    """Of so many programs, the latest, the result is given again instead of a second run: for programs without chance."""
+    """The results of so many latest programs are given again for the same program: for programs without chance."""
     _sandbox: Sandbox = PrivateAttr()
     _runs: dict[str, asyncio.Task[SandboxResult]] = PrivateAttr(default_factory=dict)
 

@@ -90,12 +90,8 @@ class Image:
     """A machine as the document wants it, in a folder."""
 
     def __init__(self, folder: Path):
-        self.folder, self.data, self.root, self.calls = (
-            folder,
-            folder / "data",
-            folder / "twocore",
-            folder / "ray_calls",
-        )
+        self.folder, self.data, self.root = folder, folder / "data", folder / "twocore"
+        self.calls = folder / "ray_calls"
         skip = shutil.ignore_patterns(".*", "__pycache__", "runs")
         for room in ("agentic", "benchmarks", "core", "scripts", "docker"):
             shutil.copytree(REPOSITORY / room, self.root / room, ignore=skip)

@@ -18,7 +18,7 @@ from core.policy.serving import serve
 from core.policy.sglang import SGLangPolicy
 from core.slime.records import to_record
 from core.types import Completion, Sampling, Task
-from tests.contract.slime.rig import rollout_arguments, slime_at
+from tests.contract.slime.settings import rollout_arguments
 
 SENTENCE = " The grass is green."
 HOOKS = "tests.contract.slime.scored_memagent"
@@ -40,6 +40,8 @@ def slime() -> Iterator[Any]:
     root = os.environ.get("SLIME_ROOT")
     if not root:
         pytest.skip("SLIME_ROOT does not name a checkout of slime")
+    from tests.contract.slime.rig import slime_at  # it turns torch.compile off, as slime's losses on a CPU need
+
     with slime_at(Path(root)) as imported:
         yield imported
 

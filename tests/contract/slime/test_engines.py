@@ -27,12 +27,13 @@ from core.rollout.runner import Runner
 from core.slime.samples import NOTES, by_group, task_of
 from core.types import Row, Sampling, Trajectory
 from tests.contract.slime.conftest import HOOKS, SENTENCE, Arguments, Tape, make_recipe, make_tasks
-from tests.contract.slime.rig import DATA_PARALLEL
 from tests.contract.slime.scored_memagent import SPEC
-from tests.golden.algorithms.make_golden import VOCABULARY
+from tests.contract.slime.settings import DATA_PARALLEL
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 Manager = Callable[[Any], Any]
+VOCABULARY = 5
+"""Of the random logits that losses are compared on."""
 
 
 @pytest.fixture

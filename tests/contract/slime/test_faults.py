@@ -29,7 +29,7 @@ from core.slime.hooks import SlimeHooks
 from core.slime.samples import NOTES
 from core.types import Row, Sampling, Task, Trajectory
 from tests.contract.slime.conftest import SENTENCE, make_recipe
-from tests.contract.slime.rig import rollout_arguments
+from tests.contract.slime.settings import rollout_arguments
 from tests.unit.slime.standin import SAMPLING, Sample
 
 OF_THE_SERVER = {
@@ -66,6 +66,8 @@ class FaultyServer:
 
     Rollouts whose session ends in an even number answer right.
     """
+
+    url = ""
 
     def __init__(self, tokenizer: Any):
         eos = tokenizer.eos_token_id
@@ -128,7 +130,7 @@ async def server(tokenizer: Any) -> AsyncIterator[FaultyServer]:
     app.add_routes([web.post("/generate", faulty.generate), web.post("/abort_request", faulty.abort)])
     running = TestServer(app)
     await running.start_server(shutdown_timeout=0)
-    faulty.url = str(running.make_url("")).rstrip("/")  # type: ignore[attr-defined]
+    faulty.url = str(running.make_url("")).rstrip("/")
     yield faulty
     await running.close()
 

@@ -14,6 +14,7 @@ GOOD = {
     "turns": [8, 8], "document_tokens": [7000, 7100], "seconds": 1.5, "failures": {"timeout": 1}, "model": "m",
     "sampling": {"temperature": 0.0}, "predictions": ["\\boxed{7}", None], "policy_tokens": [9000, 9200],
     "settings": {"data": {"task": "niah"}}, "notes": {"documents_cut": 1},
+    "measures": {"cost": [12.5, None]}, "labels": {"kind": ["sum", "word"]},
 }  # fmt: skip
 
 
@@ -47,6 +48,9 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
         ({"policy_tokens": [9000]}, "policy_tokens"),
         ({"predictions": ["7"]}, "predictions"),
         ({"predictions": ["7", 8]}, "predictions"),
+        ({"measures": {"cost": [1.0]}}, r"measures\.cost"),
+        ({"measures": {"cost": [1.0, float("inf")]}}, r"measures\.cost"),
+        ({"labels": {"kind": ["sum", 1]}}, r"labels\.kind"),
         ({"extra": 1}, "unknown field extra"),
     ],
 )

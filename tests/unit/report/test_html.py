@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from core.report.build import write_report
+from core.report.evaluation import EvalResult
+from core.report.files import JsonlLog
 from core.report.run_folder import RunFolder
 from core.report.viewer import MAX_CHARACTERS, pick, render_trajectory
 
@@ -75,6 +77,31 @@ def test_a_hostile_recipe_is_escaped(tmp_path: Path, config: dict, hostile: str)
     text = (folder.path / "report.html").read_text(encoding="utf-8")
     Page(text)
     assert "<script>" not in text
+
+
+def test_data_without_lengths_has_one_table_a_split_and_its_trajectories(
+    tmp_path: Path, config: dict, hostile: str
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", config)
+    for arm, right in (("untrained", 0.0), ("trained", 1.0)):
+        result = EvalResult(arm, "dev", 0, 0, 2, {"official": [right, 0.0]}, [1, 1], [0, 0], 1.0,
+                            measures={f"calls_{hostile}": [1, 0]}, labels={"kind": [hostile, "b"]})  # fmt: skip
+        path = folder.save_evaluation(result).with_suffix(".jsonl")
+        log = JsonlLog(path)
+        for reward in (right, 0.0):
+            log.append({"arm": arm, **record("eval", 0, reward), "log": {"steps": [{"tool": hostile}]}})
+    write_report(folder)
+    page = (folder.path / "report.html").read_text(encoding="utf-8")
+    text = Page(page).text
+    assert "<script>" not in page
+    for part in ("change", "+50.0", "dev, by kind", "trained on dev", "trained · step 0", hostile):
+        assert part in text
+    assert "kept per turn" not in text
+
+
+def test_a_log_is_shown_line_by_line() -> None:
+    text = render_trajectory({**record("train", 1, 1.0), "log": {"steps": [{"code": "a = 1\nprint(a)"}]}})
+    assert "code: |-\n    a = 1\n    print(a)\n" in text
 
 
 def record(stage: str, step: int, reward: float | None) -> dict:

@@ -57,6 +57,33 @@ def test_what_the_policy_read_and_what_was_cut_is_counted(empty: RunFolder) -> N
     assert "| trained | 500 | 2 | 500 | 5.0 | – | 2 | 0 | 0 |" in table
 
 
+def test_measures_are_means_over_the_tasks_that_have_them_and_are_split_by_label(empty: RunFolder) -> None:
+    labels = {"kind": ["sum", "word", "sum", "sum"]}
+    for seed, cost in ((0, [1.0, None, 3.0, 5.0]), (1, [1.0, 7.0, None, None])):
+        official = [1.0, 0.0, 1.0, float(seed)]
+        empty.save_evaluation(result("trained", 0, official, seed, measures={"cost": cost}, labels=labels))
+    cell = build_summary(empty)["arms"]["trained"]["0"]
+    assert cell["measures"] == {"cost": 17 / 5}
+    split = cell["by"]["kind"]
+    assert list(split) == ["sum", "word"]
+    assert (split["sum"]["measures"], split["word"]["measures"]) == ({"cost": 10 / 4}, {"cost": 7.0})
+    assert (split["sum"]["official"]["mean"], split["sum"]["official"]["n"]) == (pytest.approx(5 / 6), 6)
+    assert split["word"]["score"]["mean"] == 0.0
+
+
+def test_tasks_that_all_seeds_share_are_not_counted_as_many_tasks(empty: RunFolder) -> None:
+    for arm, ids in (("shared", "abcd"), ("own", None)):
+        for seed in (0, 1, 2):
+            notes = {"task_ids": list(ids)} if ids else {}
+            empty.save_evaluation(result(arm, 0, [1, 1, 0, 0], seed, notes=notes))
+    arms = build_summary(empty)["arms"]
+    shared, own = (arms[arm]["0"]["score"] for arm in ("shared", "own"))
+    assert shared["mean"] == own["mean"] == 0.5
+    assert shared["n"] == own["n"] == 12
+    assert shared["ci95"][0] < own["ci95"][0]
+    assert shared["ci95"][1] > own["ci95"][1]
+
+
 def test_the_headline_is_the_most_evaluated_data_set_or_the_one_named(empty: RunFolder) -> None:
     empty.save_evaluation(result("trained", 500, [1.0], data="other"))
     for seed in (0, 1):
@@ -80,7 +107,7 @@ def test_the_whole_folder(run: RunFolder) -> None:
     summary = write_report(run)
     assert json.loads((run.path / "summary.json").read_text()) == summary
     assert summary["seeds"] == [0, 1, 2]
-    assert list(summary["arms"]) == ["trained", "untrained", "full-context", "empty-document"]
+    assert list(summary["arms"]) == ["trained", "untrained", "empty-document", "full-context"]
     assert summary["checkpoints"]["1"] == ["seed-1/checkpoints/step-120"]
     assert summary["seconds"]["train"] == pytest.approx(3 * 20 * 2.7)
     assert summary["reward"]["0"]["last"] > summary["reward"]["0"]["first"]

@@ -1,10 +1,23 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from core.report.evaluation import EvalResult
 from core.report.run_folder import RunFolder
 from core.report.summary import build_summary
-from core.report.table import Published, fit_text, markdown, published_table, render_table, score_text, short_length
+from core.report.table import (
+    Published,
+    fit_text,
+    flat_table,
+    markdown,
+    published_table,
+    render_table,
+    score_text,
+    short_length,
+    split_table,
+)
 
 
 def cell(mean: float) -> dict:
@@ -59,3 +72,59 @@ def test_the_whole_table(run: RunFolder) -> None:
     for part in ("official score", "strict score", "| trained |", "RL-MemAgent-14B", "- chunks of 96 tokens", "cost"):
         assert part in text
     assert "| arm | 480 | 1.9K | 7.5K | 30K | 120K | r per turn |" in text
+
+
+def held_out(arm: str, seed: int, right: list[int], calls: list[tuple[int, int]], **more: object) -> EvalResult:
+    """Four tasks, two of each kind; `calls` are those of search and of expert-1 for each task."""
+    measures = {"cost": [10.0 * a + b for a, b in calls], "calls_search": [a for a, _ in calls]}
+    measures["calls_expert-1"] = [b for _, b in calls]
+    labels = {"kind": ["fact", "fact", "sum", "sum"]}
+    fields = {"measures": measures, "labels": labels, **more}
+    return EvalResult(arm, "dev", 0, seed, 4, {"official": right}, [3] * 4, [0] * 4, 1.0, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def flat(tmp_path: Path, config: dict) -> RunFolder:
+    folder = RunFolder.create(tmp_path / "run", config)
+    folder.save_evaluation(held_out("untrained", 0, [1, 0, 0, 0], [(1, 1)] * 4))
+    folder.save_evaluation(held_out("trained", 0, [1, 1, 1, 0], [(2, 0), (2, 0), (0, 1), (0, 3)]))
+    folder.save_evaluation(held_out("always", 0, [0, 0, 1, 1], [(0, 0)] * 4, failures={"timeout": 1}))
+    return folder
+
+
+def test_data_without_lengths_has_before_after_and_change_side_by_side(flat: RunFolder) -> None:
+    header, *rows = flat_table(build_summary(flat)["arms"])
+    assert header == ["", "untrained", "trained", "always", "change"]
+    by_name = {row[0]: row[1:] for row in rows}
+    assert by_name["official score"][0].startswith("25.0 (")
+    assert by_name["official score"][-1] == "+50.0"
+    assert by_name["cost"] == ["11", "11", "0", "+0"]
+    assert by_name["calls search"] == ["1", "1", "0", "+0"]
+    assert by_name["turns"] == ["3", "3", "3", "+0"]
+    assert by_name["failures"] == ["0", "0", "1 timeout", ""]
+    assert all(len(row) == len(header) for row in rows)
+
+
+def test_without_both_sides_there_is_no_change(flat: RunFolder) -> None:
+    arms = build_summary(flat)["arms"]
+    header, *rows = flat_table({"trained": arms["trained"], "always": arms["always"]})
+    assert header == ["", "trained", "always"]
+    assert all(len(row) == 3 for row in rows)
+
+
+def test_calls_are_shared_out_by_label_and_arm(flat: RunFolder) -> None:
+    header, *rows = split_table(build_summary(flat)["arms"], "kind")
+    assert header == ["kind", "arm", "tasks", "official", "search", "expert-1"]
+    shares = {(row[0], row[1]): row[4:] for row in rows}
+    assert shares["all", "trained"] == ["50", "50"]
+    assert (shares["fact", "trained"], shares["sum", "trained"]) == (["100", "0"], ["0", "100"])
+    assert (shares["sum", "untrained"], shares["sum", "always"]) == (["50", "50"], ["–", "–"])
+    assert [row[:3] for row in rows[3:6]] == [["fact", arm, "2"] for arm in ("untrained", "trained", "always")]
+
+
+def test_the_table_of_data_without_lengths(flat: RunFolder) -> None:
+    published = [Published("M-7B", "dev", 0, 0.9, "Table 1")]
+    text = render_table(build_summary(flat), published)
+    assert "| sum | trained | 2 |" in text
+    assert "| M-7B | dev | – | official | 90.0 | 75.0" in text
+    assert "r per turn" not in text

@@ -10,7 +10,7 @@ import yaml
 from agentic.memagent.config import load_recipe
 from agentic.memagent.rollout import SPEC
 from core.config import RecipeError, load
-from core.slime import flags
+from core.slime import flags, job
 
 PATHS = flags.Paths(Path("/runs/x"))
 
@@ -90,7 +90,7 @@ def test_rollout_on_gpus_of_its_own() -> None:
 
 def served(*overrides: str) -> list[dict]:
     recipe = load_recipe("seed", overrides)
-    config = flags.sglang_config(recipe)
+    config = job.sglang_config(flags.cluster(recipe))
     assert config is not None
     assert value(flags.groups(recipe, PATHS)["SGLANG"], "--sglang-config") == "/runs/x/sglang.yaml"
     models: list[dict] = yaml.safe_load(config)["sglang"]
@@ -138,7 +138,7 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
         (["model.dtype=float32"], "set model.dtype=bfloat16"),
         (["rollout.top_p=0.9"], "rollout.top_p is 0.9"),
         (["algorithm.steps_per_batch=3"], "let algorithm.steps_per_batch divide"),
-        (["roles={judge: 'model:/data/judge'}"], "slime.roles.judge, or give a server"),
+        (["roles={judge: 'model:/data/judge'}"], "slime.roles.judge, or set roles.judge=http"),
         (["slime.extra={--lr: 1e-5}"], "slime.extra.--lr: already in group OPTIMIZER"),
         (["slime.extra={lr: 1e-5}"], "with its leading --"),
         (["slime.colocate=false"], "set slime.rollout_gpus"),

@@ -104,7 +104,7 @@ def test_memagent_has_every_value_that_its_readme_states() -> None:
 
 
 def test_memagent_differs_from_agentflows_script_in_nothing_that_is_not_said() -> None:
-    """The two scripts have one author and one skeleton: what MemAgent's README leaves open is taken from AgentFlow's."""
+    """The two scripts have one skeleton: what MemAgent's README leaves open is taken from AgentFlow's."""
     stated = parsed(shlex.split(MEMAGENT)).keys()
     open_in_readme = {
         "--num-epoch", "--num-rollout", "--save-interval", "--reward-key", "--actor-num-gpus-per-node",

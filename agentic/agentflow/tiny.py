@@ -1,0 +1,51 @@
+"""The `tiny` preset's start model.
+
+    python -m agentic.agentflow.tiny --out FOLDER     # writes FOLDER/model
+
+The tags of the compact prompts are special tokens of its tokenizer, which no question and no result can forge.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from transformers import PreTrainedTokenizerBase
+
+from agentic.agentflow.demonstrations import Annotator, demonstrate
+from agentic.agentflow.world import ATTRIBUTES, ENTITIES
+from core import tiny
+
+TAGS = ("<step>", "<analysis>", "<memory>", "<final>", "<command>", "<verify>")
+
+
+def build(folder: Path, seed: int) -> Path:
+    """Write the start model, which depends on `seed` alone, to `folder`."""
+    return tiny.build(folder, train_tokenizer(), seed)
+
+
+def train_tokenizer(vocab_size: int = 704) -> PreTrainedTokenizerBase:
+    return tiny.train_tokenizer(_corpus(), words=(*ATTRIBUTES, *ENTITIES), tags=TAGS, vocab_size=vocab_size)
+
+
+def _corpus() -> Iterator[str]:
+    rng = Random(0)
+    for _ in range(200):
+        yield " " + " ".join((*ATTRIBUTES, *ENTITIES))
+        for turn in demonstrate(rng, Annotator()):
+            yield f"{turn.question}{turn.memory}{turn.completion}"
+    yield "CONTINUE STOP\nuser\nassistant\nsystem\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the tiny preset's start model.")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    build(options.out / "model", options.seed)
+
+
+if __name__ == "__main__":
+    main()

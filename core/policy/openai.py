@@ -1,0 +1,185 @@
+"""A chat model behind an OpenAI-compatible service (vLLM, SGLang, hosted): text in, text or tool calls out.
+
+For frozen models only: what is trained goes through token ids (sglang.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+
+from core.policy.base import Fault, PolicyError
+
+Message = Mapping[str, Any]
+"""As in OpenAI's protocol: {role, content, tool_calls, tool_call_id}."""
+
+_UNAVAILABLE = (408, 429, 502, 503, 504)
+_RETRIED: tuple[Fault, ...] = ("engine", "unavailable", "bad_reply")
+
+
+@dataclass(frozen=True, slots=True)
+class CalledTool:
+    """A call as the service sent it: `arguments` is text, which need not be JSON."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """`seconds` is the time of the whole call, retries included, waiting for a free place not."""
+
+    text: str
+    calls: tuple[CalledTool, ...] = ()
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+    cut: bool = False
+    """It ended at the limit of tokens."""
+
+
+class OpenAIChat:
+    """`model` at `url` (with the version, such as http://HOST:PORT/v1).
+
+    At most `concurrency` calls run at once; each may take `timeout_s` seconds, retries included. Faults that may pass
+    (a lost connection, HTTP 408, 429, 5xx, a reply that is none) are retried `max_retries` times, `backoff_s` seconds
+    apart, doubling. The key is read from `api_key_file` at the first call. The HTTP session belongs to the event loop of the
+    first call and is closed by `close()`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        api_key_file: str | Path | None = None,
+        *,
+        concurrency: int = 64,
+        timeout_s: float = 120.0,
+        max_retries: int = 2,
+        backoff_s: float = 0.5,
+    ):
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"url {url!r} has no scheme; write it as http://HOST:PORT/v1")
+        self.url, self.model = url.rstrip("/"), model
+        self._key_file = None if api_key_file is None else Path(api_key_file)
+        self._concurrency, self._timeout_s = concurrency, timeout_s
+        self._max_retries, self._backoff_s = max_retries, backoff_s
+        self._session: aiohttp.ClientSession | None = None
+        self._slots = asyncio.Semaphore(concurrency)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> ChatReply:
+        """One reply to `messages`; `tools` are function schemas in OpenAI's form.
+
+        Raises:
+            PolicyError: no reply could be had.
+        """
+        payload: dict[str, Any] = {
+            "model": self.model,
+            "messages": list(messages),
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+        }
+        if tools:
+            payload["tools"] = list(tools)
+        async with self._slots:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    body = await self._post_with_retries(payload)
+            except TimeoutError:
+                raise PolicyError("timeout", f"{self.url}: no reply within {self._timeout_s:g} s") from None
+            return read_reply(body, time.monotonic() - began)
+
+    async def _post_with_retries(self, payload: Mapping[str, Any]) -> Any:
+        for attempt in range(self._max_retries + 1):
+            try:
+                body = await self._post(payload)
+                read_reply(body)
+                return body
+            except PolicyError as error:
+                if error.kind not in _RETRIED or attempt == self._max_retries:
+                    raise
+                await asyncio.sleep(self._backoff_s * 2**attempt * random.uniform(0.5, 1.0))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _post(self, payload: Mapping[str, Any]) -> bytes:
+        try:
+            async with self._http().post(f"{self.url}/chat/completions", json=payload) as response:
+                body = await response.read()
+        except aiohttp.ClientError as error:
+            raise PolicyError("unavailable", f"{self.url}: {type(error).__name__}: {error}") from error
+        if response.status == 200:
+            return body
+        kind: Fault = "unavailable" if response.status in _UNAVAILABLE else "engine"
+        if 400 <= response.status < 500 and kind == "engine":
+            kind = "bad_request"
+        raise PolicyError(kind, f"{self.url}: HTTP {response.status}: {body.decode(errors='replace')[:500]}")
+
+    def _http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            headers = {}
+            if self._key_file is not None:
+                try:
+                    headers["Authorization"] = f"Bearer {self._key_file.read_text().strip()}"
+                except OSError as error:
+                    raise PolicyError("bad_request", f"api_key_file: {error}; write the key into it") from error
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=30.0),
+                headers=headers,
+            )
+        return self._session
+
+
+def read_reply(body: bytes, seconds: float = 0.0) -> ChatReply:
+    """The first choice of a reply.
+
+    Raises:
+        PolicyError: `bad_reply`: not JSON, or a field is missing or of another type, or there is neither text nor call.
+    """
+    try:
+        reply = json.loads(body)
+        json.dumps(reply, ensure_ascii=False).encode()  # half a surrogate pair is JSON and no text
+        choice = reply["choices"][0]
+        message, usage = choice["message"], reply.get("usage") or {}
+        text = message.get("content") or ""
+        functions = [call["function"] for call in message.get("tool_calls") or ()]
+        calls = tuple(CalledTool(function["name"], function["arguments"]) for function in functions)
+        prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+        cut = choice.get("finish_reason") == "length"
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
+        raise PolicyError("bad_reply", f"no reply of OpenAI's form: {error!r} in {body[:200]!r}") from error
+    texts = [text, *(part for call in calls for part in (call.name, call.arguments))]
+    if not all(isinstance(part, str) for part in texts):
+        raise PolicyError("bad_reply", f"a content, name or arguments that is no string, in {body[:200]!r}")
+    if not all(type(count) is int and count >= 0 for count in (prompt, completion)):
+        raise PolicyError("bad_reply", f"usage has counts that are no numbers >= 0, in {body[:200]!r}")
+    if not text.strip() and not calls:
+        raise PolicyError("bad_reply", f"neither content nor tool calls, in {body[:200]!r}")
+    return ChatReply(text, calls, prompt, completion, seconds, cut)

@@ -1,0 +1,188 @@
+"""Tool calls in what a model wrote: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen).
+
+Whatever the text is, the outcome is calls or a `CallError`, whose kind is counted and whose message tells the model what
+to write instead. Nothing is repaired by guessing. Time is linear in the text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Fault = Literal[
+    "no_call",
+    "unclosed_thought",
+    "unclosed_call",
+    "stray_tag",
+    "not_json",
+    "not_object",
+    "duplicate_key",
+    "missing_key",
+    "extra_key",
+    "name_not_text",
+    "arguments_not_object",
+    "arguments_as_text",
+    "several_calls",
+    "unknown_tool",
+    "missing_argument",
+    "unknown_argument",
+    "argument_type",
+    "unknown_choice",
+]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+
+OPEN, CLOSE, THOUGHT, THOUGHT_END = "<tool_call>", "</tool_call>", "<think>", "</think>"
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    name: str
+    arguments: Mapping[str, Any]
+
+    def render(self) -> str:
+        """The JSON between the tags."""
+        return json.dumps({"name": self.name, "arguments": dict(self.arguments)}, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CallError:
+    """A text without a usable call. `message` is for the model that wrote it."""
+
+    kind: Fault
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """One function that a model may call; `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def openai(self) -> dict[str, Any]:
+        """As chat templates and OpenAI's protocol want it."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+
+def spoken(text: str) -> str | CallError:
+    """`text` without the model's thoughts: what follows the last `</think>`; an error if it never stopped thinking."""
+    said = text.rpartition(THOUGHT_END)[2]
+    if THOUGHT in said:
+        return CallError("unclosed_thought", f"the thoughts were not closed with {THOUGHT_END}; think less, then act")
+    return said.strip()
+
+
+def parse_calls(text: str, *, several: bool = False) -> list[ToolCall] | CallError:
+    """The calls of a text, at least one; more than one only with `several`. Text outside the tags is passed over."""
+    said = spoken(text)
+    if isinstance(said, CallError):
+        return said
+    outside, *parts = said.split(OPEN)
+    if not parts:
+        if CLOSE in outside:
+            return CallError("stray_tag", f"there is a {CLOSE} without {OPEN}")
+        return CallError("no_call", f'write one call: {OPEN}{{"name": "TOOL", "arguments": {{...}}}}{CLOSE}')
+    calls: list[ToolCall] = []
+    for part in parts:
+        body, closed, rest = part.partition(CLOSE)
+        if not closed:
+            return CallError("unclosed_call", f"a {OPEN} was not closed with {CLOSE}")
+        if CLOSE in rest:
+            return CallError("stray_tag", f"there is a {CLOSE} without {OPEN}")
+        call = parse_call(body)
+        if isinstance(call, CallError):
+            return call
+        calls.append(call)
+    if len(calls) > 1 and not several:
+        return CallError("several_calls", f"there are {len(calls)} calls; write one at a time")
+    return calls
+
+
+def parse_call(body: str) -> ToolCall | CallError:
+    """The call between two tags."""
+    try:
+        value = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is JSON and no text
+    except _DuplicateKey as error:
+        return CallError("duplicate_key", f"the key {error} occurs twice")
+    except (ValueError, RecursionError) as error:
+        return CallError("not_json", f"between the tags is no JSON ({error})"[:200])
+    if not isinstance(value, dict):
+        return CallError("not_object", "between the tags must be one JSON object with the keys name and arguments")
+    if missing := [key for key in ("name", "arguments") if key not in value]:
+        return CallError("missing_key", f"the key {missing[0]} is missing")
+    if extra := [key for key in value if key not in ("name", "arguments")]:
+        return CallError("extra_key", f"the key {extra[0][:50]!r} does not belong there; only name and arguments do")
+    if not isinstance(value["name"], str):
+        return CallError("name_not_text", "name must be a string")
+    if isinstance(value["arguments"], str):
+        return CallError("arguments_as_text", "arguments must be a JSON object itself, not a string that holds one")
+    if not isinstance(value["arguments"], dict):
+        return CallError("arguments_not_object", "arguments must be a JSON object")
+    return ToolCall(value["name"], value["arguments"])
+
+
+def check_call(call: ToolCall, schemas: Sequence[ToolSchema]) -> CallError | None:
+    """What is wrong with a well-formed call: its tool, or the names, types and choices of its arguments.
+
+    Nested values are not looked into; a tool does that itself.
+    """
+    schema = next((schema for schema in schemas if schema.name == call.name), None)
+    if schema is None:
+        known = ", ".join(schema.name for schema in schemas)
+        return CallError("unknown_tool", f"there is no tool {call.name[:50]!r}; the tools are {known}")
+    properties = schema.parameters.get("properties", {})
+    for name in schema.parameters.get("required", ()):
+        if name not in call.arguments:
+            return CallError("missing_argument", f"{call.name} needs the argument {name}")
+    for name, value in call.arguments.items():
+        if name not in properties:
+            known = ", ".join(properties) or "none"
+            return CallError("unknown_argument", f"{call.name} has no argument {name[:50]!r}; it has {known}")
+        if not _is(value, properties[name].get("type")):
+            return CallError("argument_type", f"{name} of {call.name} must be of type {properties[name]['type']}")
+        choices = properties[name].get("enum")
+        if choices is not None and value not in choices:
+            shown = ", ".join(map(str, choices))
+            return CallError("unknown_choice", f"{name} of {call.name} must be one of {shown}; it was {str(value)[:50]!r}")
+    return None
+
+
+class _DuplicateKey(ValueError):
+    pass
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise _DuplicateKey(repr(name)[:50])
+        made[name] = value
+    return made
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON value")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether `value` is of the JSON type `kind`, a name or a list of names; an unknown one is not judged."""
+    kinds = kind if isinstance(kind, list) else [kind]
+    if any(name not in _TYPES for name in kinds):
+        return True
+    if isinstance(value, bool):
+        return "boolean" in kinds
+    return any(isinstance(value, _TYPES[name]) for name in kinds)
