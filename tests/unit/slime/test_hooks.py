@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from agentic.memagent import rollout as memagent
 from core.config import Recipe, RecipeError
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError
@@ -93,13 +93,17 @@ def sample(label: str = "1", **fields: Any) -> Sample:
     return Sample(**{"group_index": 0, "index": 0, "prompt": "Which?", "label": label, **fields})
 
 
-def test_slime_finds_the_hooks_by_their_names_with_the_parameters_it_checks() -> None:
+METHODS = sorted(path.parent.name for path in (Path(__file__).parents[3] / "agentic").glob("*/rollout.py"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_slime_finds_the_hooks_by_their_names_with_the_parameters_it_checks(method: str) -> None:
+    module = import_module(f"agentic.{method}.rollout")
     for name in Hooks._fields:
-        assert callable(getattr(memagent, name))
-    parameters = list(inspect.signature(memagent.generate).parameters)
-    assert parameters == ["args", "sample", "sampling_params", "evaluation"]
-    assert inspect.iscoroutinefunction(memagent.generate)
-    assert inspect.iscoroutinefunction(memagent.reward_func)
+        assert getattr(module, name).__name__ == name
+    assert list(inspect.signature(module.generate).parameters) == ["args", "sample", "sampling_params", "evaluation"]
+    assert inspect.iscoroutinefunction(module.generate)
+    assert inspect.iscoroutinefunction(module.reward_func)
 
 
 def test_importing_a_method_imports_no_slime() -> None:
