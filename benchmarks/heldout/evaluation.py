@@ -156,7 +156,11 @@ def cell_result(cell: Cell, tasks: Sequence[Task], ran: Ran, labels: Sequence[st
             predictions=[str(t.log["answer"]) if "answer" in t.log else None for t in trajectories],
             policy_tokens=[tokens_of(trajectory) for trajectory in trajectories],
             settings=cell.settings,
-            notes={**cell.notes, "cpu_seconds": round(ran.cpu_seconds, 3)},
+            notes={
+                **cell.notes,
+                "task_ids": [task.task_id for task in tasks],
+                "cpu_seconds": round(ran.cpu_seconds, 3),
+            },
             measures={name: column for name, column in values.items() if name not in SCORES},
             labels=_labels(labels, tasks, trajectories),
         )

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from core.report.table import fit_text, flat_table, has_lengths, lengths_of, metrics_of, short_length
+from core.report.table import failures_text, fit_text, has_lengths, lengths_of, metrics_of, short_length
 
 
 def print_summary(summary: Mapping[str, Any], console: Console | None = None) -> None:
@@ -23,8 +23,13 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None) ->
     arms = summary["arms"]
     about = f"{summary['method']} · {summary['preset']} · {summary['data']}"
     if arms and not has_lengths(arms):
-        header, *rows = flat_table(arms)
-        _print_table(console, f"{about} · means, scores in % (95% CI)", header, rows)
+        metrics, flat = metrics_of(arms), {arm: cells["0"] for arm, cells in arms.items()}
+        rows = [
+            [arm, *(_score(cell.get(name)) for name in metrics), f"{cell['turns_per_task']:.1f}",
+             failures_text(cell["failures"])]
+            for arm, cell in flat.items()
+        ]  # fmt: skip
+        _print_table(console, f"{about} · % (95% CI)", ["arm", *metrics, "turns", "failures"], rows)
     for metric in metrics_of(arms) if has_lengths(arms) else ():
         header = ["arm", *map(short_length, lengths_of(arms)), *(["r per turn"] if metric == "official" else [])]
         rows = [

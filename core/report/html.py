@@ -120,9 +120,9 @@ def _evaluation(summary: Mapping[str, Any]) -> str:
         parts += [_length_chart(arms), *(_scores_table(arms, metric, fits) for metric in metrics_of(arms))]
         parts.append(f"<details><summary>Cost by arm and length</summary>{_table(*cost_table(arms))}</details>")
     note = (
-        "Scores are means in per cent with their 95% interval over seeds and tasks; failed tasks count as 0. Kept per turn "
-        "is r in score = a · r<sup>turns</sup>, fitted over the lengths that scored above 0. Under the name of a tool or "
-        "an expert: its share of the calls, in per cent."
+        "Scores are means in per cent with their 95% interval over seeds and tasks; failed tasks count as 0. Kept per "
+        "turn is r in score = a · r<sup>turns</sup>, fitted over the lengths that scored above 0. Under the name of a "
+        "tool or an expert: its share of the calls, in per cent."
     )
     return f"{''.join(parts)}<p class='note'>{note}</p>" if parts else ""
 

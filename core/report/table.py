@@ -94,22 +94,25 @@ def cost_table(arms: Mapping[str, Any]) -> list[list[str]]:
 
 
 def flat_table(arms: Mapping[str, Any]) -> list[list[str]]:
-    """Of data without lengths: a header, then scores, measures and failures by arm; `change` is what training did."""
+    """Of data without lengths: a header, then scores, measures and failures by arm, with what training changed."""
     cells = {arm: arms[arm]["0"] for arm in before_and_after(arms)}
     numbers = {arm: _numbers(cell) for arm, cell in cells.items()}
     rows = []
     for metric in metrics_of(arms):
-        scores = {arm: cell.get(metric) for arm, cell in cells.items()}
-        change = _change({arm: 100 * score["mean"] for arm, score in scores.items() if score}, "+.1f")
-        rows.append([f"{metric} score", *map(score_text, scores.values()), change])
+        scores = {arm: cell[metric] for arm, cell in cells.items() if metric in cell}
+        change = _change({arm: 100 * score["mean"] for arm, score in scores.items()}, "+.1f")
+        rows.append([f"{metric} score", change, *(score_text(scores.get(arm)) for arm in cells)])
     for name in dict.fromkeys(name for of_arm in numbers.values() for name in of_arm):
         values = {arm: of_arm[name] for arm, of_arm in numbers.items() if name in of_arm}
         texts = (number_text(values[arm]) if arm in values else "–" for arm in cells)
-        rows.append([name.replace("_", " "), *texts, _change(values, "+.3g")])
-    rows.append(["tasks", *(f"{cell['score']['n']:,}" for cell in cells.values()), ""])
-    rows.append(["failures", *(failures_text(cell["failures"]) for cell in cells.values()), ""])
-    shown = None if set(CHANGE) <= cells.keys() else -1
-    return [row[:shown] for row in (["", *cells, "change"], *rows)]
+        rows.append([name.replace("_", " "), _change(values, "+.3g"), *texts])
+    rows.append(["tasks", "", *(f"{cell['score']['n']:,}" for cell in cells.values())])
+    rows.append(["failures", "", *(failures_text(cell["failures"]) for cell in cells.values())])
+    compared = set(CHANGE) <= cells.keys()
+    return [
+        [name, *values[:2], *([change] * compared), *values[2:]]
+        for name, change, *values in (["", "change", *cells], *rows)
+    ]
 
 
 def split_table(arms: Mapping[str, Any], label: str) -> list[list[str]]:

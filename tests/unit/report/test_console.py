@@ -8,6 +8,7 @@ from rich.console import Console
 
 from core.report.__main__ import main
 from core.report.console import Progress, print_summary
+from core.report.evaluation import EvalResult
 from core.report.run_folder import RunFolder
 from core.report.summary import build_summary
 
@@ -53,6 +54,17 @@ def test_the_summary_fits_a_terminal(run: RunFolder) -> None:
     assert "training reward" in text
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_data_without_lengths_is_a_line_for_each_arm(run: RunFolder) -> None:
+    for arm, failures in (("trained", {}), ("always-the-dearest-expert", {"timeout": 1})):
+        scores = {"official": [1.0, 0.0], "strict": [0.0, 0.0]}
+        run.save_evaluation(EvalResult(arm, "dev", 0, 0, 2, scores, [3, 4], [0, 0], 1.0, failures))
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    print_summary(build_summary(run, "dev"), console)
+    lines = [" ".join(line.split()) for line in printed(console).splitlines()]
+    assert "trained 50.0 0.0 3.5 0" in lines
+    assert "always-the-dearest-expert 50.0 0.0 3.5 1 timeout" in lines
 
 
 def test_the_command_rebuilds_the_report(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,14 @@ def test_t_margin_against_the_textbook() -> None:
     assert t_margin([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3**0.5)
 
 
+def test_a_task_that_all_seeds_have_counts_once() -> None:
+    seeds = [[1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 1.0]]
+    shared, own, one = mean_ci(seeds, same_tasks=True), mean_ci(seeds), mean_ci(seeds[:1])
+    assert (shared.mean, shared.n) == (own.mean, own.n) == (0.75, 12)
+    assert (shared.low, shared.high) == (one.low, one.high), "seeds that agree say nothing about further tasks"
+    assert shared.low < own.low
+
+
 def test_one_seed_of_hits_and_misses_takes_wilson() -> None:
     estimate = mean_ci([[1.0] * 8 + [0.0] * 2])
     assert (estimate.mean, estimate.n) == (0.8, 10)

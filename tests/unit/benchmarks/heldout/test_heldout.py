@@ -1,0 +1,236 @@
+"""The evaluator with a method of one call and a scripted policy, whose scores are known."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic.memagent import tiny
+from agentic.memagent.config import load_recipe
+from agentic.memagent.rollout import MemAgent
+from benchmarks.cells import EvaluationError
+from benchmarks.heldout import __main__ as command
+from benchmarks.heldout.evaluation import Plan, evaluate
+from benchmarks.models import Models
+from core.chat import encode_text, load_tokenizer
+from core.config import RecipeError
+from core.data import write_jsonl
+from core.policy.base import Policy, Roles
+from core.policy.scripted import ScriptedPolicy
+from core.report.build import write_report
+from core.report.files import read_jsonl
+from core.report.run_folder import RunFolder
+from core.rollout.method import Method, RolloutError
+from core.types import Sampling, Task, Trajectory, Turn
+
+TASKS = [Task(f"t{i}", f"green {i}", (str(i),), "", {"kind": "odd" if i % 2 else "even"}) for i in range(6)]
+
+
+class Echo(Method):
+    """Says what the policy says; right when that is `right`. Task 5 fails, task 4 calls no tool."""
+
+    closed = 0
+
+    def __init__(self, tokenizer: Any, right: str, needs: tuple[str, ...] = (), official: bool = False):
+        self.tokenizer, self.right, self.needs, self.official = tokenizer, right, needs, official
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        if task.task_id == "t5":
+            raise RolloutError("lost", "no answer")
+        prompt = encode_text(self.tokenizer, task.question)
+        completion = await roles["policy"].generate(prompt, sampling)
+        said = self.tokenizer.decode(completion.token_ids)
+        right = float(said == self.right)
+        metrics = {"strict": right * float(task.task_id != "t0"), "cost": 2.5}
+        metrics |= {"calls_search": 1.0} if task.task_id != "t4" else {}
+        metrics |= {"official": right} if self.official else {}
+        reward = right - 2.0 if self.official else right
+        turns = (Turn("solver", prompt, completion, trained=True),)
+        return Trajectory(task.task_id, turns, "completed", reward, metrics=metrics, log={"answer": said})
+
+    async def close(self) -> None:
+        Echo.closed += 1
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.build(tmp_path_factory.mktemp("tiny"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model: Path) -> Any:
+    return load_tokenizer(model)
+
+
+class Scripted(Models):
+    """Each model says its own name; `opened` lists them in the order in which cells asked for them."""
+
+    def __init__(self, tokenizer: Any):
+        super().__init__(load_recipe("tiny"), concurrency=4)
+        self.scripted_tokenizer, self.opened = tokenizer, []
+
+    def tokenizer(self, model: str) -> Any:
+        return self.scripted_tokenizer
+
+    def limit(self, model: str) -> int:
+        return 64
+
+    @asynccontextmanager
+    async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
+        self.opened.append(model)
+        yield ScriptedPolicy(lambda prompt, sampling: encode_text(self.scripted_tokenizer, model))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "out", {"method": "echo", "preset": "tiny"})
+
+
+def make_plan(named: dict[str, str], seeds: tuple[int, ...] = (0,), **changes: Any) -> Plan:
+    plan = Plan(
+        recipe=load_recipe("tiny"),
+        arms=dict.fromkeys(named, lambda recipe, tokenizer: Echo(tokenizer, "green")),
+        models=dict.fromkeys(seeds, named),
+        data="dev",
+        tasks=TASKS,
+        settings={"data": {"file": "dev"}},
+        labels=("kind", "absent"),
+        sampling=Sampling(),
+        concurrency=3,
+        deadline_s=10.0,
+    )
+    return replace(plan, **changes)
+
+
+async def test_scores_measures_labels_and_failures_of_every_task(tokenizer, folder):
+    Echo.closed = 0
+    await evaluate(make_plan({"trained": "green", "untrained": "blue"}), Scripted(tokenizer), folder)
+    trained, untrained = folder.evaluations()
+    assert trained.scores == {"official": [1, 1, 1, 1, 1, 0], "strict": [0, 1, 1, 1, 1, 0]}
+    assert untrained.scores["official"] == [0.0] * 6
+    assert trained.measures == {"cost": [2.5] * 5 + [None], "calls_search": [1, 1, 1, 1, 0, None]}
+    assert trained.labels == {"kind": ["even", "odd"] * 3}
+    assert (trained.failures, trained.turns) == ({"lost": 1}, [1, 1, 1, 1, 1, 0])
+    assert trained.predictions == ["green"] * 5 + [None]
+    assert (trained.length, trained.model, trained.notes["task_ids"][0]) == (0, "green", "t0")
+    assert Echo.closed == 2
+
+
+async def test_every_trajectory_is_saved_beside_its_result(tokenizer, folder):
+    await evaluate(make_plan({"trained": "green"}), Scripted(tokenizer), folder)
+    records = list(read_jsonl(folder.evaluation_path / "trained__dev__0__seed-0.jsonl"))
+    assert {record["task_id"] for record in records} == {task.task_id for task in TASKS}
+    done = next(record for record in records if record["task_id"] == "t1")
+    assert (done["arm"], done["reward"], done["metrics"]["cost"], done["log"]) == (
+        "trained", 1.0, 2.5, {"answer": "green"},
+    )  # fmt: skip
+    assert done["turns"][0]["prompt"] == "green 1"
+    lost = next(record for record in records if record["task_id"] == "t5")
+    assert (lost["status"], lost["failure"], lost["log"]["error"]) == ("failed", "lost", "no answer")
+
+
+async def test_cells_that_are_there_are_not_run_again_and_an_interrupted_one_starts_anew(tokenizer, folder):
+    models = Scripted(tokenizer)
+    await evaluate(make_plan({"trained": "green"}, seeds=(0, 1)), models, folder)
+    assert models.opened == ["green", "green"]
+    torn = folder.evaluation_path / "untrained__dev__0__seed-0.jsonl"
+    torn.write_text('{"half": ')
+    models.opened.clear()
+    await evaluate(make_plan({"trained": "green", "untrained": "blue"}, seeds=(0, 1)), models, folder)
+    assert models.opened == ["blue", "blue"]
+    assert len(list(read_jsonl(torn))) == 6
+    with pytest.raises(EvaluationError, match=r"model was 'blue', is now 'green'\. Delete the file"):
+        await evaluate(make_plan({"untrained": "green"}), models, folder)
+
+
+async def test_a_method_whose_reward_is_no_score_gives_one_of_its_own(tokenizer, folder):
+    def build(recipe: Any, tokenizer: Any) -> Echo:
+        return Echo(tokenizer, "green", official=True)
+
+    await evaluate(make_plan({"trained": "green"}, arms={"trained": build}), Scripted(tokenizer), folder)
+    (result,) = folder.evaluations()
+    assert result.scores["official"] == [1, 1, 1, 1, 1, 0]
+    assert result.measures["reward"] == [-1.0] * 5 + [None]
+
+
+async def test_a_reward_that_is_no_score_is_refused_with_its_fix(tokenizer, folder):
+    class Paid(Echo):
+        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+            return replace(await super().rollout(task, roles, sampling), reward=3.0)
+
+    plan = make_plan({"trained": "green"}, arms={"trained": lambda recipe, tokenizer: Paid(tokenizer, "green")})
+    with pytest.raises(EvaluationError, match=r"must lie between 0 and 1.*metrics\['official'\]"):
+        await evaluate(plan, Scripted(tokenizer), folder)
+
+
+async def test_a_role_that_is_missing_is_named(tokenizer, folder):
+    plan = make_plan({"trained": "green"}, arms={"trained": lambda recipe, tokenizer: Echo(tokenizer, "", ("judge",))})
+    with pytest.raises(RecipeError, match=r"roles\.judge is missing"):
+        await evaluate(plan, Scripted(tokenizer), folder)
+
+
+async def test_the_report_shows_before_and_after(tokenizer, folder):
+    await evaluate(make_plan({"trained": "green", "untrained": "blue"}), Scripted(tokenizer), folder)
+    write_report(folder)
+    table = (folder.path / "table.md").read_text()
+    assert "|  | untrained | trained | change |" in table
+    assert "+83.3 |" in table
+    assert "| even | trained | 3 |" in table
+
+
+@pytest.fixture
+def run(model: Path, tmp_path: Path) -> RunFolder:
+    """A run that was never trained."""
+    write_jsonl(tmp_path / "dev.jsonl", [replace(task, context="The grass is green.") for task in TASKS])
+    recipe = load_recipe("tiny", [f"model.path={model}", f"data.eval={tmp_path / 'dev.jsonl'}", "run.seeds=[3]"])
+    return RunFolder.create(tmp_path / "run", recipe.dump())
+
+
+@pytest.fixture
+def own_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """agentic/memagent/arms.py as it might be."""
+    module: Any = module_from_spec(ModuleSpec("agentic.memagent.arms", None))
+    module.ARMS = {"reader": lambda recipe, tokenizer: MemAgent(recipe.memagent, tokenizer)}
+    monkeypatch.setitem(sys.modules, "agentic.memagent.arms", module)
+
+
+def test_a_methods_own_arms_run_with_the_model_that_training_starts_from(run, model, own_arm, capsys):
+    assert command.main(["memagent", "--run", str(run.path), "--arms", "reader", "untrained", "--tasks", "2"]) == 0
+    reader, untrained = run.evaluations()
+    assert (reader.arm, reader.seed, reader.n, reader.model) == ("reader", 3, 2, str(model))
+    assert reader.scores == untrained.scores, "the same method, model and seeds"
+    assert reader.sampling["temperature"] == load_recipe("tiny").run.eval_temperature
+    departures = json.loads((run.path / "published.json").read_text())["departures"]
+    assert departures == list(load_recipe("tiny").departures)
+    assert "untrained · dev · seed 3: official" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (["memagent", "--run", "RUN"], "no checkpoint. Train seed 3 first"),
+        (["memagent", "--run", "RUN", "--arms", "dearest"], "unknown arm 'dearest'; memagent has: trained, untrained"),
+        (["memagent"], "give either --run RUN_DIR or --model"),
+        (["memagent", "--run", "RUN", "--policy-url", "http://x"], "--policy-url goes with --model"),
+        (["memagent", "--model", "M", "--arms", "untrained"], "that training started from: --baseline"),
+        (["memgent", "--run", "RUN"], "no method 'memgent'.*agentflow, memagent"),
+        (["memagent", "--run", "/nowhere"], "/nowhere is not a run folder"),
+        (["memagent", "--run", "RUN", "--arms", "untrained", "--data", "/no.jsonl"], "/no.jsonl: no such file"),
+        (["memagent", "--run", "RUN", "--set", "memagent.chunk=1"], "unknown key"),
+    ],
+)
+def test_bad_input_is_named_with_its_fix(call, message, run, capsys):
+    assert command.main([str(run.path) if word == "RUN" else word for word in call]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert re.search(message, error), error
