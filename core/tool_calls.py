@@ -1,7 +1,7 @@
 """Tool calls in what a model wrote: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen).
 
-Whatever the text is, the outcome is calls or a `CallError`, whose kind is counted and whose message tells the model what
-to write instead. Nothing is repaired by guessing. Time is linear in the text.
+Whatever the text is, the outcome is calls or a `CallError`, whose kind is counted and whose message tells the model
+what to write instead. Nothing is repaired by guessing. Time is linear in the text.
 """
 
 from __future__ import annotations
@@ -157,7 +157,9 @@ def check_call(call: ToolCall, schemas: Sequence[ToolSchema]) -> CallError | Non
         choices = properties[name].get("enum")
         if choices is not None and value not in choices:
             shown = ", ".join(map(str, choices))
-            return CallError("unknown_choice", f"{name} of {call.name} must be one of {shown}; it was {str(value)[:50]!r}")
+            return CallError(
+                "unknown_choice", f"{name} of {call.name} must be one of {shown}; it was {str(value)[:50]!r}"
+            )
     return None
 
 

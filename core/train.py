@@ -127,6 +127,7 @@ async def _train_seed(
                 seed,
                 start,
                 roles=roles,
+                regrade=partial(spec.regrade, recipe) if spec.regrade else None,
                 trackers=trackers,
                 console=console,
             )

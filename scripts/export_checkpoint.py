@@ -1,10 +1,11 @@
 """A checkpoint of a run as a folder for the hub: weights, tokenizer, chat template, generation config, model card.
 
     python -m scripts.export_checkpoint runs/memagent-tiny --out release --license apache-2.0 [--seed 0] [--step 40]
-    python -m scripts.export_checkpoint RUN_DIR --out release --license apache-2.0 --checkpoint HF_FOLDER
+    python -m scripts.export_checkpoint RUN_DIR --out release --license apache-2.0 --checkpoint HF_FOLDER --results DIR
 
-The second form takes the weights from elsewhere, such as those of a cluster run that convert_checkpoints made. The card
-is filled from the run folder: recipe, departures, scores, commit. The resolved recipe goes along as recipe.yaml.
+The second form takes the weights from elsewhere, such as those of a cluster run that convert_checkpoints made, and the
+scores from the folder where they were evaluated. Otherwise the card is filled from the run folder: recipe, departures,
+scores, commit. The resolved recipe goes along as recipe.yaml.
 """
 
 from __future__ import annotations
@@ -27,9 +28,18 @@ from core.report.table import Published, render_table
 
 
 def export(
-    run: RunFolder, source: Path, out: Path, *, title: str, license_id: str, base_model: str | None = None
+    run: RunFolder,
+    source: Path,
+    out: Path,
+    *,
+    title: str,
+    license_id: str,
+    base_model: str | None = None,
+    results: RunFolder | None = None,
 ) -> None:
     """Copy the Hugging Face folder `source` to `out` and add what the hub wants. `title` says which weights they are.
+
+    `results` is the folder of an evaluation of these weights; None: the run's own evaluations.
 
     Raises:
         CheckpointError: `out` exists, or `source` lacks weights, tokenizer or chat template.
@@ -48,7 +58,7 @@ def export(
         ends = list(weights.eos_token_ids(source))
         (partial / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}, indent=2) + "\n")
     shutil.copyfile(run.path / "config.yaml", partial / "recipe.yaml")
-    card = model_card(run, out.name, title=title, license_id=license_id, base_model=base_model)
+    card = model_card(run, out.name, title=title, license_id=license_id, base_model=base_model, results=results)
     (partial / "README.md").write_text(card, encoding="utf-8")
     partial.rename(out)
 
@@ -62,9 +72,18 @@ def check_readable(path: Path) -> None:
         raise CheckpointError(f"{path}: cannot be read ({error}); copy or convert it again") from error
 
 
-def model_card(run: RunFolder, name: str, *, title: str, license_id: str, base_model: str | None = None) -> str:
+def model_card(
+    run: RunFolder,
+    name: str,
+    *,
+    title: str,
+    license_id: str,
+    base_model: str | None = None,
+    results: RunFolder | None = None,
+) -> str:
     """README.md for the hub, with its YAML front matter."""
-    config, summary = run.config, build_summary(run)
+    evaluated = results or run
+    config, summary = run.config, build_summary(evaluated)
     method = config["method"]
     front = {
         "license": license_id,
@@ -74,10 +93,12 @@ def model_card(run: RunFolder, name: str, *, title: str, license_id: str, base_m
         "tags": [method, "agentic-rl", "grpo", "reinforcement-learning"],
     }
     departures = list(dict.fromkeys([*config.get("departures", ()), *summary["departures"]]))
-    published = [Published.from_json(row) for row in run.published["rows"]]
+    published = [Published.from_json(row) for row in evaluated.published["rows"]]
     _, _, tables = render_table({**summary, "departures": []}, published).partition("\n\n")
     commit = run.versions.get("git") or "not recorded"
     seeds = ", ".join(map(str, summary["seeds"])) or "none"
+    whose = "the evaluation of these weights" if results else "the run, whichever of them these weights are"
+    engine = " --engine slime" if config.get("slime") and not run.seeds else ""
     start = f"[{base_model}](https://huggingface.co/{base_model})" if base_model else f"`{config['model']['path']}`"
     return f"""---
 {yaml.safe_dump(front, sort_keys=False)}---
@@ -93,7 +114,7 @@ These are the weights of {title}. `recipe.yaml` is the whole recipe.
 
 ## Results
 
-Over seeds {seeds} of the run, whichever of them these weights are.
+Over seeds {seeds} of {whose}.
 
 {tables.strip().replace("## ", "### ")}
 
@@ -102,7 +123,7 @@ Over seeds {seeds} of the run, whichever of them these weights are.
 At commit `{commit}` of the repository that this comes from:
 
 ```
-bash agentic/{method}/run.sh --preset recipe.yaml
+bash agentic/{method}/run.sh --preset recipe.yaml{engine}
 bash agentic/{method}/evaluate.sh --model {name} --serve sglang
 ```
 """
@@ -131,7 +152,16 @@ def main(arguments: list[str] | None = None) -> int:
             source, title = options.checkpoint, f"`{options.checkpoint.name}`"
         start = str(run.config["model"]["path"])
         base_model = options.base_model or (start if is_hub_id(start) else None)
-        export(run, source, options.out, title=title, license_id=options.license, base_model=base_model)
+        results = RunFolder(options.results) if options.results else None
+        export(
+            run,
+            source,
+            options.out,
+            title=title,
+            license_id=options.license,
+            base_model=base_model,
+            results=results,
+        )
     except (CheckpointError, RunFolderError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -155,6 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     chosen.add_argument("--seed", type=int, help="default: the first")
     chosen.add_argument("--checkpoint", type=Path, metavar="DIR", help="weights from here instead")
     parser.add_argument("--step", type=int, help="default: the last")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="of these weights (default: those in RUN_DIR)")
     return parser
 
 

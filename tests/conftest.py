@@ -10,6 +10,7 @@ import torch
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sglang-url", help="a real SGLang server, for tests/contract/test_policy.py (see there)")
+    parser.addoption("--fuzz", type=int, default=2000, help="cases of each fuzz test, such as 100000")
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +20,11 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real records not found at {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def fuzz_cases(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--fuzz"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -96,8 +96,8 @@ class WarmStartSection(Section):
     """Steps on demonstrations of single turns."""
     batch_size: PositiveInt = 32
     lr: NonNegativeFloat = 2e-3
-    wrong_tool: Probability = 0.5
-    skip: Probability = 0.15
+    wrong_tool: Probability = 0.3
+    skip: Probability = 0.4
     malformed: Probability = 0.05
     """How often the demonstrations name the wrong tool, skip a step, or name no tool (demonstrations.py)."""
 

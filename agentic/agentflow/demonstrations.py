@@ -1,7 +1,7 @@
 r"""Scripted turns for the `tiny` preset's warm start, by an annotator who writes good sub-goals and decides badly.
 
-He tosses a coin for the tool, sometimes skips a step, putting a number that is at hand in place of a result that he
-has not got yet, and now and then forgets to name a tool at all (`Annotator`). The policy learns the format, copying and
+He names the wrong tool, skips a step by putting a number that is at hand in place of a result that he has not got yet,
+and forgets to name a tool, in stated proportions (`Annotator`). The policy learns the format, copying and
 looking up from him, and what his mistakes lead to; which tool does what, and the rest, is left to RL. Results are made
 up: what the world really holds is not in a demonstration.
 """
@@ -25,8 +25,8 @@ ANSWER = "\\boxed{{ {answer}}}"
 class Annotator:
     """How often he names the wrong tool, skips a step where a number is at hand, and names no tool."""
 
-    wrong_tool: float = 0.5
-    skip: float = 0.15
+    wrong_tool: float = 0.3
+    skip: float = 0.4
     malformed: float = 0.05
 
 

@@ -5,8 +5,9 @@
 | compute | What is 37 times 48? | python_coder |
 | look up | What is the price of lamp? | base_generator |
 | look up, compute | What is the price of lamp minus 12? | base_generator, python_coder |
-| twice, compute | What is the price of lamp plus the age of boat? | base_generator twice, python_coder |
 | compute, look up | Which item has number 37 times 48? | python_coder, base_generator |
+| twice, compute | What is the price of lamp plus the age of boat? | base_generator twice, python_coder |
+| all three | Which item has number 37 times the age of boat? | base_generator, python_coder, base_generator |
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tasks of the `tiny` preset: questions of five kinds about a made-up world, with their answers.
+"""Tasks of the `tiny` preset: questions of six kinds about a made-up world, with their answers.
 
     python -m agentic.agentflow.tasks --split train --count 2048 --out runs/data/agentflow-tiny/train.jsonl
 
@@ -32,18 +32,26 @@ def operation(rng: Random) -> str:
     return rng.choice(list(SYMBOLS))
 
 
-def _mixed(rng: Random) -> Question:
+def _mixed(rng: Random, item: bool = False) -> Question:
     operands: list[Operand] = [fact(rng), number(rng)]
     rng.shuffle(operands)
-    return Question(operands[0], operation(rng), operands[1])
+    return Question(operands[0], operation(rng), operands[1], item)
+
+
+def _two_facts(rng: Random) -> Question:
+    left = right = fact(rng)
+    while left == right:
+        right = fact(rng)
+    return Question(left, operation(rng), right)
 
 
 KINDS: Mapping[str, tuple[float, Callable[[Random], Question]]] = {
-    "compute": (0.10, lambda rng: Question(number(rng), operation(rng), number(rng))),
-    "look_up": (0.10, lambda rng: Question(fact(rng))),
-    "look_up_compute": (0.32, _mixed),
-    "twice_compute": (0.26, lambda rng: Question(fact(rng), operation(rng), fact(rng))),
-    "compute_look_up": (0.22, lambda rng: Question(number(rng), operation(rng), number(rng), item=True)),
+    "compute": (0.08, lambda rng: Question(number(rng), operation(rng), number(rng))),
+    "look_up": (0.08, lambda rng: Question(fact(rng))),
+    "look_up_compute": (0.22, _mixed),
+    "compute_look_up": (0.18, lambda rng: Question(number(rng), operation(rng), number(rng), item=True)),
+    "twice_compute": (0.22, _two_facts),
+    "all_three": (0.22, lambda rng: _mixed(rng, item=True)),
 }
 """Share of each kind, and how one is drawn."""
 
@@ -78,7 +86,7 @@ def generate(split: Split, count: int, seed: int = 0) -> list[Task]:
     """`count` different questions. Raises ValueError if the split has not so many."""
     rng = Random(f"{split}-{seed}")
     tasks: dict[str, Task] = {}
-    for _ in range(100 * count):
+    for _ in range(20 * count):
         if len(tasks) == count:
             break
         kind, question = draw(rng, split)

@@ -14,10 +14,14 @@ from statistics import mean, stdev
 STD_EPSILON = 1e-6
 
 
-def group_advantages(rewards: Sequence[float | None], *, std_norm: bool) -> list[float | None]:
+def group_advantages(
+    rewards: Sequence[float | None], *, std_norm: bool, clip: float | None = None, min_std: float = 0.0
+) -> list[float | None]:
     """Advantage of each rollout of one group: reward - mean, divided by (sample std + 1e-6) when `std_norm`.
 
-    None marks a failed rollout: it leaves the statistics and gets None back. One valid rollout gets 0.
+    None marks a failed rollout: it leaves the statistics and gets None back. One valid rollout gets 0. With `clip` no
+    advantage is beyond +-clip; of a group whose sample std is below `min_std` every rollout gets None (ToolOrchestra's
+    homogeneity filter, arXiv 2511.21689 section 3.2).
 
     Raises:
         ValueError: a reward is not finite.
@@ -30,6 +34,9 @@ def group_advantages(rewards: Sequence[float | None], *, std_norm: bool) -> list
     valid = [float(reward) for reward in rewards if reward is not None]
     if not valid:
         return [None] * len(rewards)
-    baseline = mean(valid)
-    scale = stdev(valid) + STD_EPSILON if std_norm and len(valid) > 1 else 1.0
-    return [None if reward is None else (reward - baseline) / scale for reward in rewards]
+    baseline, std = mean(valid), stdev(valid) if len(valid) > 1 else 0.0
+    if std < min_std:
+        return [None] * len(rewards)
+    scale = std + STD_EPSILON if std_norm and len(valid) > 1 else 1.0
+    bound = math.inf if clip is None else clip
+    return [None if reward is None else max(-bound, min(bound, (reward - baseline) / scale)) for reward in rewards]

@@ -51,6 +51,13 @@ class AlgorithmSection(Section):
     """Divide the group's advantages by their standard deviation (GRPO) or not (Dr. GRPO)."""
     credit: Literal["broadcast", "split"] = "broadcast"
     """Every turn gets the trajectory's advantage, or the advantage divided by the number of turns."""
+    advantage_clip: PositiveFloat | None = None
+    """No advantage is beyond +- this."""
+    min_group_std: NonNegativeFloat = 0.0
+    """Groups whose rewards deviate less are not trained."""
+    merge_turns: bool = False
+    """A turn whose prompt goes on from all the ids of the turn before it shares its row: one row for a whole
+    conversation that only grows, masked where nothing was sampled."""
     loss_unit: LossUnit = "rollout"
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -66,6 +73,11 @@ class AlgorithmSection(Section):
     def grpo(self) -> GRPOConfig:
         names = ("clip_low", "clip_high", "dual_clip", "kl_coef", "kl_kind", "entropy_coef", "tis", "tis_mode")
         return GRPOConfig(**{name: getattr(self, name) for name in names})
+
+    def rows(self) -> dict[str, Any]:
+        """How groups become rows (core/rollout/rows.py)."""
+        names = ("std_norm", "credit", "advantage_clip", "min_group_std", "merge_turns")
+        return {name: getattr(self, name) for name in names}
 
     @model_validator(mode="after")
     def _coefficients_in_range(self) -> AlgorithmSection:

@@ -104,7 +104,7 @@ class SlimeSection(Section):
     services: Mapping[str, str] = {}
     """Name -> URL that must answer before the job starts. Roles that are servers are asked without being named here."""
     num_epoch: PositiveInt | None = None
-    """Passes over the training data; None: `run.steps` rollouts."""
+    """Passes over the training data, and `run.steps` is not read; None: `run.steps` batches of rollouts."""
     max_response_len: PositiveInt | None = None
     """slime's own limit for one response. A method sets the length of each of its calls, whatever this says."""
     reward_key: str | None = None

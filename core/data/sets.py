@@ -5,6 +5,8 @@
 | dapo-math-17k | zhuzilin/dapo-math-17k | questions without DAPO's wrapper text | 17,398 records, integer labels |
 | aime24 | HuggingFaceH4/aime_2024 | the problems of AIME 2024 | 30 records, integers from 0 to 999 |
 | aime25 | math-ai/aime25 | the problems of AIME 2025 | the same |
+| frames | google/frames-benchmark | questions over several articles of Wikipedia | 824 records |
+| hle | cais/hle (gated) | Humanity's Last Exam, less the questions with a picture | 2,500 records |
 | hotpotqa | BytedTsinghua-SIA/hotpotqa | MemAgent's training and dev files as they are | 32,768 and 128 records |
 | hotpotqa-distractor | hotpotqa/hotpot_qa | the questions that RULER-HQA is made of, as they are | 7,405 records |
 
@@ -36,13 +38,14 @@ DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """A set that is read through `datasets` and written as Tasks in `file`. `check` may change a task or refuse it."""
+    """A set that is read through `datasets` and written as Tasks in `file`. `check` may change a task, refuse it, or
+    leave it out (None); `rows` counts those too."""
 
     hub: str
     split: str
     file: str
     rows: int
-    check: Callable[[Task], Task]
+    check: Callable[[Task], Task | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,21 @@ def aime(task: Task) -> Task:
     return task
 
 
+def unchanged(task: Task) -> Task:
+    return task
+
+
+def in_words(task: Task) -> Task | None:
+    """None for a question about a picture."""
+    return None if task.metadata["image"] else task
+
+
 SETS: dict[str, Questions | Parquet] = {
     "dapo-math-17k": Questions("zhuzilin/dapo-math-17k", "train", "dapo-math-17k.jsonl", 17398, without_dapo_wrapper),
     "aime24": Questions("HuggingFaceH4/aime_2024", "train", "aime24.jsonl", 30, aime),
     "aime25": Questions("math-ai/aime25", "test", "aime25.jsonl", 30, aime),
+    "frames": Questions("google/frames-benchmark", "test", "frames.jsonl", 824, unchanged),
+    "hle": Questions("cais/hle", "test", "hle.jsonl", 2500, in_words),
     "hotpotqa": Parquet(
         "BytedTsinghua-SIA/hotpotqa",
         {
@@ -114,7 +128,7 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
     tasks = [_checked(chosen, task, origin) for task in tasks_of(records, name, require_context=False)]
     _check_rows(origin, len(tasks), rows or chosen.rows)
     path = out / chosen.file
-    write_jsonl(path, tasks)
+    write_jsonl(path, [task for task in tasks if task is not None])
     _write_sha256(path)
     return [path]
 
@@ -178,7 +192,7 @@ def _keep(chosen: Parquet, path: Path, source: Path | None, rows: int | None) ->
     return path
 
 
-def _checked(chosen: Questions, task: Task, origin: str) -> Task:
+def _checked(chosen: Questions, task: Task, origin: str) -> Task | None:
     try:
         return chosen.check(task)
     except ValueError as error:

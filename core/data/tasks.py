@@ -7,6 +7,9 @@
 | evaluation | input, answers, context, num_docs, index | MemAgent's eval_{N}.json |
 | ruler | input, outputs, context, answer_prefix, length, index | MemAgent's eval_{task}_{length}.json |
 | slime | prompt, label, metadata.context, metadata.ground_truth | slime-agentic |
+| orchestration | problem, answer, tools, category, pref_vec, ... at the top or in metadata | ToolOrchestra |
+| frames | Prompt, Answer, wiki_links, reasoning_types; or id, question, answer | FRAMES on the hub; ToolOrchestra's |
+| hle | question, answer, answer_type, image, category, id | Humanity's Last Exam on the hub |
 | mathematics | problem, answer or expected_answer, id | AIME as published on the hub and with evalchemy |
 
 Raw HotpotQA items are documents, not tasks: benchmarks.ruler.hqa reads those.
@@ -58,14 +61,14 @@ def read_tasks(path: str | Path, *, limit: int | None = None, require_context: b
 
 def _detect(record: Record, place: Place) -> Callable[[Record, Place], Task]:
     fields = record.keys()
-    for marks, convert in _FORMATS:
-        if marks <= fields:
-            return convert
     if {"supporting_facts", "question", "answer"} <= fields:
         raise DataError(
             f"{place}: a raw HotpotQA item, which is documents and not yet a task. Fix: build tasks from the file with "
             "`python -m benchmarks.ruler.generate --task hqa --hotpotqa FILE`."
         )
+    for marks, convert in _FORMATS:
+        if marks <= fields:
+            return convert
     known = "; ".join(", ".join(sorted(marks)) for marks, _ in _FORMATS)
     raise DataError(
         f"{place}: unknown format with fields {', '.join(map(str, fields)) or '(none)'}. "
@@ -74,12 +77,13 @@ def _detect(record: Record, place: Place) -> Callable[[Record, Place], Task]:
 
 
 def _own(record: Record, place: Place) -> Task:
+    metadata = _mapping(record.get("metadata"), "metadata", place)
     return Task(
         task_id=_text(record, "task_id", place),
         question=_text(record, "question", place),
-        answers=_answers(record["answers"], "answers", place),
+        answers=_answers(record["answers"], "answers", place, metadata),
         context=_context(record.get("context"), place),
-        metadata=_mapping(record.get("metadata"), "metadata", place),
+        metadata=metadata,
     )
 
 
@@ -119,7 +123,7 @@ def _slime(record: Record, place: Place) -> Task:
     metadata = dict(_mapping(record.get("metadata"), "metadata", place))
     context = metadata.pop("context", None)
     if (truth := metadata.pop("ground_truth", None)) is None:
-        answers = _answers(record["label"], "label", place)
+        answers = _answers(record["label"], "label", place, metadata)
     else:
         answers = _answers(truth, "metadata.ground_truth", place)
     return Task(
@@ -127,6 +131,17 @@ def _slime(record: Record, place: Place) -> Task:
         question=_prompt(record["prompt"], place),
         answers=answers,
         context=_context(context, place),
+        metadata=metadata,
+    )
+
+
+def _orchestration(record: Record, place: Place) -> Task:
+    rest = {name: value for name, value in record.items() if name not in ("problem", "answer", "metadata")}
+    metadata = {**rest, **_mapping(record.get("metadata"), "metadata", place)}
+    return Task(
+        task_id=str(metadata.get("eid") or metadata.get("index") or ""),
+        question=_text(record, "problem", place),
+        answers=_answers(record["answer"], "answer", place, metadata),
         metadata=metadata,
     )
 
@@ -142,14 +157,42 @@ def _mathematics(record: Record, place: Place) -> Task:
     )
 
 
+def _frames(record: Record, place: Place) -> Task:
+    question, answer = ("Prompt", "Answer") if "Prompt" in record else ("question", "answer")
+    metadata = {name: record[name] for name in ("wiki_links", "reasoning_types") if name in record}
+    return Task(
+        task_id=str(record.get("id") or ""),
+        question=_text(record, question, place),
+        answers=_answers(record[answer], answer, place),
+        metadata={**metadata, "kind": metadata["reasoning_types"]} if "reasoning_types" in metadata else metadata,
+    )
+
+
+def _hle(record: Record, place: Place) -> Task:
+    return Task(
+        task_id=str(record.get("id") or ""),
+        question=_text(record, "question", place),
+        answers=_answers(record["answer"], "answer", place),
+        metadata={
+            "kind": str(record.get("category") or "unknown"),
+            "answer_type": record["answer_type"],
+            "image": bool(record.get("image")),
+        },
+    )
+
+
 _FORMATS: tuple[tuple[frozenset[str], Callable[[Record, Place], Task]], ...] = (
     (frozenset({"task_id", "question", "answers"}), _own),
     (frozenset({"prompt", "reward_model"}), _training_row),
     (frozenset({"prompt", "label"}), _slime),
     (frozenset({"input", "outputs"}), _ruler),
     (frozenset({"input", "answers"}), _evaluation),
+    (frozenset({"problem", "answer", "tools"}), _orchestration),
     (frozenset({"problem", "answer"}), _mathematics),
     (frozenset({"problem", "expected_answer"}), _mathematics),
+    (frozenset({"Prompt", "Answer"}), _frames),
+    (frozenset({"question", "answer", "answer_type"}), _hle),
+    (frozenset({"id", "question", "answer"}), _frames),
 )
 
 
@@ -167,7 +210,10 @@ def _prompt(value: Any, place: Place) -> str:
     return _text({"prompt": value}, "prompt", place)
 
 
-def _answers(value: Any, field: str, place: Place) -> tuple[str, ...]:
+def _answers(value: Any, field: str, place: Place, metadata: Record | None = None) -> tuple[str, ...]:
+    """At least one; but a conversation with an environment (category func_call), which grades it, need have none."""
+    if not value and (metadata or {}).get("category") == "func_call":
+        return ()
     answers = [value] if isinstance(value, str) else value
     if not isinstance(answers, list) or not answers:
         raise place.error(field, "holds no answer", "list at least one accepted answer")

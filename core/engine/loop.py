@@ -7,7 +7,7 @@ member), so a run that is killed and resumed ends with the numbers of one that w
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from core.rollout.method import Method, derive_seed
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Failures, Runner, has_signal
 from core.rollout.stream import TaskStream
-from core.types import Sampling, Task, Trajectory
+from core.types import Group, Sampling, Task, Trajectory
 
 
 class TrainingError(RuntimeError):
@@ -50,10 +50,12 @@ class GRPOLoop:
         start: Path,
         *,
         roles: dict[str, Policy] | None = None,
+        regrade: Callable[[Task, Group], Sequence[Trajectory]] | None = None,
         trackers: Trackers | None = None,
         console: Console | None = None,
     ):
         self.recipe, self.tokenizer, self.eval_tasks, self.seed, self.start = recipe, tokenizer, eval_tasks, seed, start
+        self.regrade = regrade
         self.stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
         self.checkpoints = folder.checkpoints_path(seed)
         self.metrics, self.trajectories = folder.metrics(seed), folder.trajectories(seed)
@@ -132,7 +134,7 @@ class GRPOLoop:
         groups, failures, tasks = await self._sample()
         sampled = time.perf_counter()
         algorithm = self.recipe.algorithm
-        rows = rows_from_groups(groups, std_norm=algorithm.std_norm, credit=algorithm.credit)
+        rows = rows_from_groups(groups, **algorithm.rows())
         stats = self.trainer.grpo_step(rows)
         self.step += 1
         self.engine.weights_changed(str(self.step))
@@ -142,7 +144,7 @@ class GRPOLoop:
             "step": self.step,
             **_means(done),
             **stats,
-            "groups_with_signal": sum(map(has_signal, groups)) / len(groups),
+            "groups_with_signal": sum(has_signal(group, algorithm.min_group_std) for group in groups) / len(groups),
             "failures": dict(failures.counts),
             "tasks": [task.task_id for task in tasks],
             "seconds": time.perf_counter() - began,
@@ -163,7 +165,7 @@ class GRPOLoop:
 
     async def _sample(self) -> tuple[list[list[Trajectory]], Failures, list[Task]]:
         """The groups of one step; with a filter, further tasks replace groups without a signal."""
-        rollout = self.recipe.rollout
+        rollout, min_std = self.recipe.rollout, self.recipe.algorithm.min_group_std
         sampling = Sampling(temperature=rollout.temperature, top_p=rollout.top_p, top_k=rollout.top_k)
         kept: list[list[Trajectory]] = []
         dropped: list[list[Trajectory]] = []
@@ -173,11 +175,13 @@ class GRPOLoop:
             tasks = self.stream.take(rollout.tasks_per_step - len(kept))
             seed = derive_seed(self.seed, "train", self.step, round_)
             groups = await self.runner.run_groups(tasks, rollout.group_size, sampling, seed)
+            if self.regrade is not None:
+                groups = [list(self.regrade(task, group)) for task, group in zip(tasks, groups, strict=True)]
             taken += tasks
             for trajectory in (t for group in groups for t in group if t.status == "failed"):
                 failures.add(trajectory)
             for group in groups:
-                (kept if rollout.filter == "none" or has_signal(group) else dropped).append(group)
+                (kept if rollout.filter == "none" or has_signal(group, min_std) else dropped).append(group)
             if len(kept) == rollout.tasks_per_step:
                 break
         if sum(failures.counts.values()) == len(taken) * rollout.group_size:

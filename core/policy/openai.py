@@ -10,7 +10,7 @@ import json
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -51,8 +51,10 @@ class OpenAIChat:
 
     At most `concurrency` calls run at once; each may take `timeout_s` seconds, retries included. Faults that may pass
     (a lost connection, HTTP 408, 429, 5xx, a reply that is none) are retried `max_retries` times, `backoff_s` seconds
-    apart, doubling. The key is read from `api_key_file` at the first call. The HTTP session belongs to the event loop of the
-    first call and is closed by `close()`.
+    apart, doubling. `body` holds further fields of a request, over our own; one that is None is left out.
+
+    The key is read from `api_key_file` at the first call. The HTTP session belongs to the event loop of that call and
+    is closed by `close()`.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class OpenAIChat:
         model: str,
         api_key_file: str | Path | None = None,
         *,
+        body: Mapping[str, Any] | None = None,
         concurrency: int = 64,
         timeout_s: float = 120.0,
         max_retries: int = 2,
@@ -70,10 +73,9 @@ class OpenAIChat:
             raise ValueError(f"url {url!r} has no scheme; write it as http://HOST:PORT/v1")
         self.url, self.model = url.rstrip("/"), model
         self._key_file = None if api_key_file is None else Path(api_key_file)
-        self._concurrency, self._timeout_s = concurrency, timeout_s
-        self._max_retries, self._backoff_s = max_retries, backoff_s
+        self._body, self._slots = dict(body or {}), asyncio.Semaphore(concurrency)
+        self._timeout_s, self._max_retries, self._backoff_s = timeout_s, max_retries, backoff_s
         self._session: aiohttp.ClientSession | None = None
-        self._slots = asyncio.Semaphore(concurrency)
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,21 +109,20 @@ class OpenAIChat:
         }
         if tools:
             payload["tools"] = list(tools)
+        payload = {name: value for name, value in {**payload, **self._body}.items() if value is not None}
         async with self._slots:
             began = time.monotonic()
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    body = await self._post_with_retries(payload)
+                    reply = await self._post_with_retries(payload)
             except TimeoutError:
                 raise PolicyError("timeout", f"{self.url}: no reply within {self._timeout_s:g} s") from None
-            return read_reply(body, time.monotonic() - began)
+            return replace(reply, seconds=time.monotonic() - began)
 
-    async def _post_with_retries(self, payload: Mapping[str, Any]) -> Any:
+    async def _post_with_retries(self, payload: Mapping[str, Any]) -> ChatReply:
         for attempt in range(self._max_retries + 1):
             try:
-                body = await self._post(payload)
-                read_reply(body)
-                return body
+                return read_reply(await self._post(payload))
             except PolicyError as error:
                 if error.kind not in _RETRIED or attempt == self._max_retries:
                     raise
@@ -157,7 +158,7 @@ class OpenAIChat:
         return self._session
 
 
-def read_reply(body: bytes, seconds: float = 0.0) -> ChatReply:
+def read_reply(body: bytes) -> ChatReply:
     """The first choice of a reply.
 
     Raises:
@@ -178,8 +179,8 @@ def read_reply(body: bytes, seconds: float = 0.0) -> ChatReply:
     texts = [text, *(part for call in calls for part in (call.name, call.arguments))]
     if not all(isinstance(part, str) for part in texts):
         raise PolicyError("bad_reply", f"a content, name or arguments that is no string, in {body[:200]!r}")
-    if not all(type(count) is int and count >= 0 for count in (prompt, completion)):
+    if not all(type(count) is int and 0 <= count < 1e12 for count in (prompt, completion)):
         raise PolicyError("bad_reply", f"usage has counts that are no numbers >= 0, in {body[:200]!r}")
     if not text.strip() and not calls:
         raise PolicyError("bad_reply", f"neither content nor tool calls, in {body[:200]!r}")
-    return ChatReply(text, calls, prompt, completion, seconds, cut)
+    return ChatReply(text, calls, prompt, completion, cut=cut)

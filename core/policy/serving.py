@@ -52,9 +52,19 @@ def serve(
     Raises:
         ServerError: the server ended, or was not ready in time; the message ends with the last lines of its log.
     """
-    port = _free_port(host)
-    url = f"http://{host}:{port}"
+    port = free_port(host)
     command = server_command(backend, model, host=host, port=port, args=args, python=python)
+    with run_server(command, f"http://{host}:{port}", log=log, start_s=start_s) as url:
+        yield url
+
+
+@contextmanager
+def run_server(command: Sequence[str], url: str, *, log: Path, start_s: float) -> Iterator[str]:
+    """`url` while `command` serves it; as `serve`, for a server of any kind that answers `/health`.
+
+    Raises:
+        ServerError: as `serve`.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         keeper = subprocess.Popen(
@@ -84,7 +94,7 @@ def server_command(
     return [python, *program, "--host", host, "--port", str(port), *args]
 
 
-def _free_port(host: str) -> int:
+def free_port(host: str) -> int:
     with socket.create_server((host, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from core.config import Recipe, RecipeError
 from core.policy.base import Roles
-from core.types import Sampling, Task, Trajectory
+from core.types import Group, Sampling, Task, Trajectory
 
 
 class Method(Protocol):
@@ -43,6 +43,9 @@ class MethodSpec:
     """(recipe, tokenizer) -> Method. A plain function: worker processes import it by name."""
     needs_context: bool = False
     """Whether a task without context is an error in the data."""
+    regrade: Callable[[Any, Task, Group], Sequence[Trajectory]] | None = None
+    """(recipe, task, its group) -> the same trajectories in their order, with rewards that compare them; for methods
+    whose reward depends on the group. A plain function too. Evaluation keeps the rewards of the rollouts themselves."""
 
 
 class RolloutError(RuntimeError):

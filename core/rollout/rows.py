@@ -1,11 +1,12 @@
 """Trajectories into training rows: normalise over the rollouts of a group first, expand into turns afterwards.
 
-A rollout counts once in its group's statistics however many turns it had; a failed one counts not at all.
+A rollout counts once in its group's statistics however many turns it had; a failed one counts not at all. Of a
+conversation that only grows, all turns fit into one row: the ids that it grew by between them are masked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from core.algorithms.advantages import group_advantages
@@ -14,36 +15,62 @@ from core.types import Group, Row, Trajectory, Turn
 Credit = Literal["broadcast", "split"]
 
 
-def rows_from_groups(groups: Sequence[Group], *, std_norm: bool, credit: Credit) -> list[Row]:
-    """One Row for each trained turn; `rollout_id` numbers the trajectories over all groups.
+def rows_from_groups(
+    groups: Sequence[Group],
+    *,
+    std_norm: bool,
+    credit: Credit,
+    advantage_clip: float | None = None,
+    min_group_std: float = 0.0,
+    merge_turns: bool = False,
+) -> list[Row]:
+    """One Row for each trained turn, or for each segment of them with `merge_turns`; `rollout_id` numbers the
+    trajectories over all groups.
 
     `credit` gives every turn the advantage of its trajectory (`broadcast`), or that divided by the number of turns
-    (`split`, slime-agentic's MemAgent).
+    (`split`, slime-agentic's MemAgent). The other settings are those of the recipe's algorithm section.
     """
     rows: list[Row] = []
     rollout_id = 0
     for group in groups:
         rewards = [None if t.status == "failed" else t.reward for t in group]
-        for trajectory, advantage in zip(group, group_advantages(rewards, std_norm=std_norm), strict=True):
+        advantages = group_advantages(rewards, std_norm=std_norm, clip=advantage_clip, min_std=min_group_std)
+        for trajectory, advantage in zip(group, advantages, strict=True):
             if advantage is not None:
                 parts = max(1, len(trajectory.turns)) if credit == "split" else 1
-                rows += _rows(trajectory, advantage / parts, rollout_id)
+                for segment in segments(trajectory, merge=merge_turns):
+                    rows.append(_row(segment, advantage / parts, rollout_id))
             rollout_id += 1
     return rows
 
 
-def _rows(trajectory: Trajectory, advantage: float, rollout_id: int) -> Iterator[Row]:
+def segments(trajectory: Trajectory, *, merge: bool) -> list[list[Turn]]:
+    """The trained turns, each by itself; with `merge`, those together of which each prompt begins with all the ids of
+    the one before it."""
+    found: list[list[Turn]] = []
     for turn in trajectory.turns:
-        if turn.trained and turn.completion.token_ids:
-            yield _row(turn, advantage, rollout_id)
+        if not turn.trained or not turn.completion.token_ids:
+            continue
+        if merge and found and _goes_on(turn, found[-1][-1]):
+            found[-1].append(turn)
+        else:
+            found.append([turn])
+    return found
 
 
-def _row(turn: Turn, advantage: float, rollout_id: int) -> Row:
-    completion = turn.completion
-    return Row(
-        tokens=(*turn.prompt_ids, *completion.token_ids),
-        loss_mask=(1,) * len(completion.token_ids),
-        logprobs=completion.logprobs,
-        advantage=advantage,
-        rollout_id=rollout_id,
-    )
+def _goes_on(turn: Turn, before: Turn) -> bool:
+    prompt, sampled = before.prompt_ids, before.completion.token_ids
+    end = len(prompt) + len(sampled)
+    return turn.prompt_ids[: len(prompt)] == prompt and turn.prompt_ids[len(prompt) : end] == sampled
+
+
+def _row(segment: Sequence[Turn], advantage: float, rollout_id: int) -> Row:
+    """The last turn's ids; of the response, which begins with the first completion, what was sampled is trained."""
+    last, mask, logprobs = segment[-1], list[int](), list[float]()
+    start = len(segment[0].prompt_ids)
+    for turn in segment:
+        between = len(turn.prompt_ids) - start - len(mask)
+        mask += [0] * between + [1] * len(turn.completion.token_ids)
+        logprobs += [0.0] * between + list(turn.completion.logprobs)
+    tokens = (*last.prompt_ids, *last.completion.token_ids)
+    return Row(tokens, tuple(mask), tuple(logprobs), advantage, rollout_id)

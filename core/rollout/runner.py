@@ -10,6 +10,7 @@ import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import stdev
 
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, RolloutError, derive_seed
@@ -79,7 +80,8 @@ def _failed(task: Task, kind: str, message: str) -> Trajectory:
     return Trajectory(task.task_id, turns=(), status="failed", failure=kind, log={"error": message})
 
 
-def has_signal(group: Sequence[Trajectory]) -> bool:
-    """Whether a group's rewards differ, so that it has an advantage (what DAPO's dynamic sampling keeps)."""
-    rewards = {t.reward for t in group if t.status != "failed" and t.reward is not None}
-    return len(rewards) > 1
+def has_signal(group: Sequence[Trajectory], min_std: float = 0.0) -> bool:
+    """Whether a group's rewards differ, by a sample std of at least `min_std`, so that it has an advantage (what DAPO's
+    dynamic sampling keeps)."""
+    rewards = [t.reward for t in group if t.status != "failed" and t.reward is not None]
+    return len(set(rewards)) > 1 and stdev(rewards) >= min_std

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import shutil
 from collections.abc import Iterator
 from importlib import import_module
@@ -27,7 +28,14 @@ def problems(recipe: Recipe) -> list[str]:
         RecipeError: the recipe cannot run on slime at all.
     """
     slime = cluster(recipe)
-    return [*_sources(slime), *_hooks(recipe.method), *_checkpoints(recipe, slime), *_data(recipe), *_services(recipe)]
+    return [
+        *_paths(slime),
+        *_sources(slime),
+        *_hooks(recipe.method),
+        *_checkpoints(recipe, slime),
+        *_data(recipe),
+        *_services(recipe),
+    ]
 
 
 def ray_problem(slime: SlimeSection) -> str | None:
@@ -40,6 +48,23 @@ def ray_problem(slime: SlimeSection) -> str | None:
     return None
 
 
+def job_problem(slime: SlimeSection, recipe: Path) -> str | None:
+    """A job of Ray's that still trains by the file `recipe`: a second one would write the same checkpoints.
+
+    Ctrl-C ends the launcher and leaves its job running, so that the lock of the run folder does not tell.
+    """
+    with urlopen(f"{slime.ray.url}/api/jobs/", timeout=PATIENCE_S) as reply:
+        jobs = json.load(reply)
+    for job in jobs:
+        if job["status"] in ("PENDING", "RUNNING") and str(recipe) in (job["entrypoint"] or ""):
+            name, address = job["submission_id"] or job["job_id"], f"--address={slime.ray.url}"
+            return (
+                f"the Ray job {name} trains in {recipe.parent} already. Watch it: ray job logs {address} --follow "
+                f"{name}; or end it first: ray job stop {address} {name}"
+            )
+    return None
+
+
 def unreachable(url: str) -> str | None:
     """Why a GET of `url` does not succeed; None if it does."""
     try:
@@ -47,6 +72,16 @@ def unreachable(url: str) -> str | None:
             return None
     except (URLError, OSError, ValueError) as error:
         return str(error)
+
+
+def _paths(slime: SlimeSection) -> Iterator[str]:
+    """Workers of Ray have working directories of their own."""
+    places = {"root": slime.root, "megatron": slime.megatron}
+    places |= {f"checkpoint.{key}": path for key, path in slime.checkpoint if path is not None}
+    places |= {f"sglang.models.{name}.path": model.path for name, model in slime.sglang.models.items()}
+    for key, path in places.items():
+        if not Path(path).is_absolute():
+            yield f"slime.{key}: {path} is relative, which means another place on each worker; give the whole path"
 
 
 def _sources(slime: SlimeSection) -> Iterator[str]:
@@ -90,7 +125,8 @@ def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
 
 
 def _data(recipe: Recipe) -> Iterator[str]:
-    for key, path in (("train", recipe.data.train), ("eval", recipe.data.eval)):
+    files = {"train": recipe.data.train, "eval": recipe.data.eval if recipe.run.eval_every else None}
+    for key, path in files.items():
         if path and not (REPOSITORY / path).is_file():
             yield f"data.{key}: no file {REPOSITORY / path}. See Data in agentic/{recipe.method}/README.md"
 

@@ -10,7 +10,8 @@ imports by path:
     --custom-config-path                         a YAML file whose key `agentic_recipe` holds the resolved recipe
 
 With `--custom-reward-post-process-path agentic.<method>.rollout.post_process_rewards` in place of `convert`, a rollout
-becomes one Sample for each trained turn (slime's fan-out) instead of one container.
+becomes one Sample for each trained turn (slime's fan-out) instead of one container. slime's fully asynchronous rollout
+then loses a group in which the engine aborted a call: it cannot take a fanned-out one back.
 
 Settings that contradict each other are an error at the first call. After that no hook raises for what a rollout or a
 tracker does: a rollout ends within its deadline as a Sample, failed ones under the name of their failure.
@@ -25,6 +26,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
+from statistics import stdev
 from typing import Any, NamedTuple
 
 from core.chat import load_tokenizer
@@ -38,7 +41,7 @@ from core.slime.log import Log, summary
 from core.slime.roles import RolloutRoles, abort_flag, open_policies
 from core.slime.samples import ABORTED, fan_out, fill, reward_of, task_of, trajectory_of
 from core.slime.settings import has_path, read_recipe, reward_key
-from core.types import Sampling, Trajectory
+from core.types import Group, Sampling, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +122,13 @@ class SlimeHooks:
             recipe.algorithm,
             rollouts_per_step=args.global_batch_size,
             reward_key=reward_key(args),
+            regrade=partial(self._regraded, args) if self.spec.regrade else None,
         )
+
+    def _regraded(self, args: Any, samples: Sequence[Any], group: Group) -> Sequence[Trajectory]:
+        assert self.spec.regrade is not None
+        task = task_of(samples[0], str(getattr(args, "prompt_data", None)))
+        return self.spec.regrade(self.recipe(args), task, group)
 
     def post_process_rewards(self, args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
         """Raw and normalised rewards of fanned-out Samples."""
@@ -127,12 +136,21 @@ class SlimeHooks:
 
     def dynamic_filter(self, args: Any, group: Sequence[Any], **_: Any) -> Any:
         """Keep a group whose valid rewards differ. After `filter_rounds` batches without one, keep what comes."""
-        rollout = self.recipe(args).rollout
+        recipe, rollout = self.recipe(args), self.recipe(args).rollout
         members = [member[0] if isinstance(member, list) else member for member in group]
-        rewards = {reward_of(sample, reward_key(args)) for sample in members if not sample.remove_sample}
-        keep = len(rewards) > 1 or self._dropped >= rollout.filter_rounds * rollout.tasks_per_step
-        self._dropped = 0 if len(rewards) > 1 else self._dropped + 1
+        rewards = self._rewards(args, members)
+        signal = len(set(rewards)) > 1 and stdev(rewards) >= recipe.algorithm.min_group_std
+        keep = signal or self._dropped >= rollout.filter_rounds * rollout.tasks_per_step
+        self._dropped = 0 if signal else self._dropped + 1
         return _filter_output(keep, "zero_std" if rewards else "all_failed")
+
+    def _rewards(self, args: Any, samples: Sequence[Any]) -> list[float]:
+        """Those of a group's valid rollouts, as `convert` will see them."""
+        key = reward_key(args)
+        if self.spec.regrade is None:
+            return [reward_of(sample, key) for sample in samples if not sample.remove_sample]
+        group = self._regraded(args, samples, [trajectory_of(sample, key) for sample in samples])
+        return [t.reward for t in group if t.status != "failed" and t.reward is not None]
 
     def rollout_log(self, rollout_id: int, args: Any, samples: Sequence[Any], metrics: Any, seconds: float) -> bool:
         """Failures by name and the method's metrics, beside what slime logs itself."""

@@ -54,19 +54,22 @@ def launch(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool =
     """Check everything, write the run folder and run the script to the job's end; its exit status.
 
     Raises:
-        LaunchError: something is missing.
+        LaunchError: something is missing, or Ray does not start.
     """
     slime = flags.cluster(recipe)
     found = checks.problems(recipe)
     no_ray = checks.ray_problem(slime)
     if no_ray and not (start_ray and not found):
         found.append(no_ray)
+    if not no_ray and (running := checks.job_problem(slime, paths.recipe)):
+        found.append(running)
     if found:
         raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in found))
     with RunFolder.create(paths.out, recipe.dump()).locked():
         paths.script.write_text(script, encoding="utf-8")
-        if no_ray:
-            subprocess.run(shlex.split(job.RayCommands.of(slime).head), check=True)
+        start = job.RayCommands.of(slime).head
+        if no_ray and subprocess.run(shlex.split(start)).returncode:
+            raise LaunchError(f"Ray did not start, see above: {start}")
         return subprocess.run(["bash", str(paths.script)]).returncode
 
 

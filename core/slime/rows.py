@@ -27,7 +27,7 @@ What follows for slime:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from core.algorithms.advantages import group_advantages
@@ -35,18 +35,30 @@ from core.algorithms.aggregate import LossUnit, row_scales
 from core.config import AlgorithmSection
 from core.rollout.rows import rows_from_groups
 from core.slime.samples import NOTES, by_group, reward_of, trajectory_of
-from core.types import Row
+from core.types import Group, Row, Trajectory
 
 
 def train_data(
-    samples: Sequence[Any], algorithm: AlgorithmSection, *, rollouts_per_step: int, reward_key: str | None = None
+    samples: Sequence[Any],
+    algorithm: AlgorithmSection,
+    *,
+    rollouts_per_step: int,
+    reward_key: str | None = None,
+    regrade: Callable[[Sequence[Any], Group], Sequence[Trajectory]] | None = None,
 ) -> dict[str, list[Any]]:
-    """slime's training data: lists with one entry for each row, rollouts in order of their groups."""
+    """slime's training data: lists with one entry for each row, rollouts in order of their groups.
+
+    Without `truncated`, of which slime would log a mean over rows by the name of ours over rollouts (core.slime.log).
+
+    `regrade` takes the samples of a group and their trajectories, and gives these their rewards within the group.
+    """
     groups = by_group(samples)
     rollouts = [sample for group in groups for sample in group]
-    trajectories = [[trajectory_of(sample, reward_key) for sample in group] for group in groups]
+    trajectories: list[Group] = [[trajectory_of(sample, reward_key) for sample in group] for group in groups]
+    if regrade is not None:
+        trajectories = [regrade(group, made) for group, made in zip(groups, trajectories, strict=True)]
     by_rollout: dict[int, list[Row]] = defaultdict(list)
-    for row in rows_from_groups(trajectories, std_norm=algorithm.std_norm, credit=algorithm.credit):
+    for row in rows_from_groups(trajectories, **algorithm.rows()):
         by_rollout[row.rollout_id].append(row)
     kept = [by_rollout[number] or [masked_row(number)] for number in range(len(rollouts))]
     rows = [row for of_rollout in kept for row in of_rollout]
@@ -67,7 +79,6 @@ def train_data(
         "rollout_log_probs": [list(row.logprobs) for row in rows],
         "rewards": [row.advantage for row in rows],
         "raw_reward": [reward_of(sample, reward_key) for sample in owners],
-        "truncated": [int(sample.status == sample.Status.TRUNCATED) for sample in owners],
         "sample_indices": [sample.index for sample in owners],
         "rollout_ids": [row.rollout_id for row in rows],
         "rollout_mask_sums": denominators,
@@ -95,9 +106,10 @@ def post_process_rewards(
     for group in by_group(samples):
         first_parts = {sample.rollout_id: sample for sample in reversed(group)}
         rewards = [None if s.remove_sample else reward_of(s, reward_key) for s in first_parts.values()]
-        for sample, advantage in zip(
-            first_parts.values(), group_advantages(rewards, std_norm=algorithm.std_norm), strict=True
-        ):
+        normalised = group_advantages(
+            rewards, std_norm=algorithm.std_norm, clip=algorithm.advantage_clip, min_std=algorithm.min_group_std
+        )
+        for sample, advantage in zip(first_parts.values(), normalised, strict=True):
             turns = max(1, sample.metadata[NOTES]["turns"]) if algorithm.credit == "split" else 1
             advantages[sample.rollout_id] = (advantage or 0.0) / turns
     return [reward_of(s, reward_key) for s in samples], [advantages[s.rollout_id] for s in samples]

@@ -33,6 +33,9 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
     if not converted and not fanned_out:
         either = " or ".join(f"--{hook.replace('_', '-')}" for hook in hooks)
         raise RecipeError(f"slime would make rows of its own: give {either} this method's hook (core/slime/hooks.py)")
+    if not converted and (recipe.algorithm.merge_turns or spec.regrade):
+        what = "algorithm.merge_turns" if recipe.algorithm.merge_turns else f"the reward of {spec.name}, within a group"
+        raise RecipeError(f"fanned-out rollouts lack {what}; use --{hooks[0].replace('_', '-')}")
     unit = recipe.algorithm.loss_unit
     if not converted and unit not in ("rollout", "token"):
         raise RecipeError(
@@ -55,6 +58,8 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
         "apply_chat_template": (False, "the method writes its own prompts"),
         "log_passrate": (False, "slime counts rows there, not rollouts"),
     }
+    if not converted:
+        required["partial_rollout"] = (False, "slime cannot keep a group some of whose rollouts are fanned out")
     for name, (value, reason) in required.items():
         given = getattr(args, name, missing)
         if given is not missing and given != value:

@@ -24,6 +24,8 @@ class ToolResult:
     text: str
     seconds: float = 0.0
     error: str | None = None
+    parts: tuple[str, ...] = ()
+    """`text` in its parts, such as passages, where it has any."""
 
 
 class ToolError(Exception):

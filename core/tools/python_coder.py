@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
+import warnings
 from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PrivateAttr
@@ -116,7 +117,9 @@ def program(reply: str) -> str:
 def printing(code: str) -> str:
     """`code`, or the printing of its value where it is an expression."""
     try:
-        ast.parse(code.strip(), mode="eval")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote
+            ast.parse(code.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return code
     return f"print({code.strip()})"

@@ -41,6 +41,8 @@ def breach(importer: str, imported: str) -> str | None:
         return "inside core, only core.slime knows slime"
     if within(imported, ("slime",)) and not within(importer, ("core.slime",)):
         return "only core.slime imports slime"
+    if within(imported, ("tau2",)) and importer != "agentic.toolorchestra.tau2.worker":
+        return "only agentic.toolorchestra.tau2.worker imports tau2"
     if within(imported, ("agentic",)) and within(importer, ("agentic",)):
         method = ".".join(importer.split(".")[:2])
         return None if within(imported, (method,)) else "no method imports another"

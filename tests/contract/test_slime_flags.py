@@ -4,7 +4,8 @@
     SLIME_ROOT=FOLDER MEGATRON_ROOT=FOLDER SLIME_PYTHON=PYTHON .venv/bin/python -m pytest ...
 
 The first reads slime's sources. The second runs slime's parser, which is Megatron's and SGLang's too: PYTHON is that of
-an environment with SGLang (the CPU build will do), and Megatron-LM is at the commit that slime's Dockerfile names.
+an environment with SGLang (the CPU build will do), six and wandb, and Megatron-LM is at the commit that slime's
+Dockerfile names.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ RECIPES: dict[str, tuple[str, str, list[str]]] = {
     "memagent-paper": ("memagent", "paper", []),
     "memagent-everything": ("memagent", "seed", SEED_WITH_EVERYTHING),
     "agentflow-seed": ("agentflow", "seed", []),
+    "toolorchestra-seed": ("toolorchestra", "seed", []),
+    "toolorchestra-paper": ("toolorchestra", "paper", []),
 }
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"],

@@ -1,28 +1,34 @@
-"""slime from SLIME_ROOT, the embedded server with MemAgent's tiny start model, and the completions that it gave."""
+"""slime from SLIME_ROOT, the servers that the methods ask, and the completions that these gave."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentic.memagent import tiny
-from agentic.memagent.config import load_recipe
 from core.chat import load_tokenizer
 from core.data.files import write_jsonl
 from core.policy.serving import serve
 from core.policy.sglang import SGLangPolicy
 from core.slime.records import to_record
 from core.types import Completion, Sampling, Task
+from tests.contract.slime import scored_memagent, scripted_agentflow, scripted_toolorchestra
+from tests.contract.slime.case import Case
+from tests.contract.slime.replay import Tape
+from tests.contract.slime.serving import Reply, serve_script
 from tests.contract.slime.settings import rollout_arguments
 
-SENTENCE = " The grass is green."
-HOOKS = "tests.contract.slime.scored_memagent"
 Arguments = Callable[..., Any]
+CASES: dict[str, Case] = {
+    "memagent": scored_memagent.CASE,
+    **scripted_agentflow.cases(),
+    "toolorchestra": scripted_toolorchestra.CASE,
+}
 
 
 @pytest.fixture(scope="session")
@@ -46,74 +52,48 @@ def slime() -> Iterator[Any]:
         yield imported
 
 
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    """Each method; `parametrize("case", [names], indirect=True)` chooses."""
+    return CASES[request.param]
+
+
 @pytest.fixture(scope="session")
-def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def servers(
+    model: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Reply | None], str]]:
+    """The URL of a server for a script, or for the model; each is started once."""
+    urls: dict[Reply | None, str] = {}
     log = tmp_path_factory.mktemp("server") / "server.log"
-    with serve("embedded", str(model), log=log, args=["--device", "cpu"]) as url:
+    with ExitStack() as stack:
+
+        def url(reply: Reply | None) -> str:
+            if reply not in urls:
+                server = (
+                    serve_script(tokenizer, reply)
+                    if reply
+                    else serve("embedded", str(model), log=log, args=["--device", "cpu"])
+                )
+                urls[reply] = stack.enter_context(server)
+            return urls[reply]
+
         yield url
 
 
-def make_recipe(**rollout: Any) -> dict[str, Any]:
-    """The tiny preset with short turns and uneven documents."""
-    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
-    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
-    overrides += [
-        "rollout.temperature=1.5",
-        "memagent.chunk_tokens=7",
-        "memagent.max_memory_tokens=8",
-        "memagent.max_final_tokens=8",
-    ]
-    return load_recipe("tiny", overrides).dump()
-
-
-def make_tasks(count: int, *words: str, longest: int = 4) -> list[Task]:
-    """Tasks of 1 to `longest` chunks, again and again; `words` go into the questions in turn (ScoredMemAgent)."""
-    return [
-        Task(f"task-{i}", f"Which {words[i % len(words)] if words else ''}?", ("acorn",), SENTENCE * (1 + i % longest))
-        for i in range(count)
-    ]
+@pytest.fixture
+def url(servers: Callable[[Reply | None], str], case: Case) -> str:
+    return servers(case.reply)
 
 
 @pytest.fixture
-def arguments(url: str, model: Path, tmp_path: Path) -> Arguments:
+def arguments(url: str, case: Case, model: Path, tmp_path: Path) -> Arguments:
     """slime's arguments for a recipe and tasks."""
 
-    def make(recipe: dict[str, Any], tasks: list[Task], hooks: str = HOOKS, **more: Any) -> Any:
+    def make(recipe: dict[str, Any], tasks: list[Task], hooks: str = case.hooks, **more: Any) -> Any:
         write_jsonl(tmp_path / "train.jsonl", tasks, to_record)
         return rollout_arguments(recipe, hooks, url, model, tmp_path / "train.jsonl", **more)
 
     return make
-
-
-@dataclass
-class Tape:
-    """What each session (rollout) got for its calls, in order: completions, or the errors raised instead."""
-
-    outcomes: dict[str, list[Completion | Exception]] = field(default_factory=dict)
-    prompts: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
-
-    def forget(self, session: str) -> None:
-        """What the attempts so far got; the next one begins again."""
-        self.outcomes.pop(session, None)
-        self.prompts.pop(session, None)
-
-    def replay(self, session: str) -> Replay:
-        return Replay(list(self.outcomes.get(session, ())), list(self.prompts.get(session, ())))
-
-
-@dataclass
-class Replay:
-    """A policy that plays a session again, and insists on the same prompts."""
-
-    outcomes: list[Completion | Exception]
-    prompts: list[tuple[int, ...]]
-
-    async def generate(self, prompt_ids: Any, sampling: Sampling, session: str | None = None) -> Completion:
-        assert tuple(prompt_ids) == self.prompts.pop(0)
-        outcome = self.outcomes.pop(0)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
 
 
 @pytest.fixture

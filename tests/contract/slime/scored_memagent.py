@@ -5,13 +5,17 @@ A question with the word `raises` raises in the reward, one with `half` fails fo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from agentic.memagent.config import PRESETS, MemAgentRecipe
+from agentic.memagent.config import PRESETS, MemAgentRecipe, load_recipe
 from agentic.memagent.rollout import MemAgent
 from core.rollout.method import MethodSpec, RolloutError, derive_seed
 from core.slime.hooks import slime_hooks
 from core.types import Task, Trajectory, Turn
+from tests.contract.slime.case import Case
+
+SENTENCE = " The grass is green."
 
 
 class ScoredMemAgent(MemAgent):
@@ -23,13 +27,7 @@ class ScoredMemAgent(MemAgent):
         if "half" in task.question and sampled % 2:
             raise RolloutError("half", "every other one fails")
         trajectory = super().scored(task, turns, answer)
-        return Trajectory(
-            trajectory.task_id,
-            trajectory.turns,
-            trajectory.status,
-            reward=float(sampled // 2 % 2) if "easy" not in task.question else 1.0,
-            metrics=trajectory.metrics,
-        )
+        return replace(trajectory, reward=float(sampled // 2 % 2) if "easy" not in task.question else 1.0)
 
 
 def build(recipe: MemAgentRecipe, tokenizer: Any) -> ScoredMemAgent:
@@ -38,3 +36,39 @@ def build(recipe: MemAgentRecipe, tokenizer: Any) -> ScoredMemAgent:
 
 SPEC = MethodSpec("memagent", MemAgentRecipe, PRESETS, build)
 generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)
+
+
+def make_recipe(**rollout: Any) -> dict[str, Any]:
+    """The tiny preset with short turns and uneven documents."""
+    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
+    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
+    overrides += [
+        "rollout.temperature=1.5",
+        "memagent.chunk_tokens=7",
+        "memagent.max_memory_tokens=8",
+        "memagent.max_final_tokens=8",
+    ]
+    return load_recipe("tiny", overrides).dump()
+
+
+def make_tasks(count: int, *words: str) -> list[Task]:
+    """Tasks of 1 to 4 chunks, again and again; `words` go into the questions in turn."""
+    return [
+        Task(f"task-{i}", f"Which {words[i % len(words)] if words else ''}?", ("acorn",), SENTENCE * (1 + i % 4))
+        for i in range(count)
+    ]
+
+
+FAULTY = make_tasks(6, "one", "half", "one", "raises", "one", "one")
+FAULTY[4] = replace(FAULTY[4], context="")
+
+CASE = Case(
+    hooks=__name__,
+    spec=SPEC,
+    recipe=make_recipe,
+    tasks=lambda count: make_tasks(count, "easy", "one"),
+    faulty=FAULTY,
+    failures={"exception_RuntimeError": True, "no_context": True, "half": False},
+    slow=Task("slow", "Which one?", ("acorn",), SENTENCE * 60),
+    quick={"context": SENTENCE},
+)

@@ -28,7 +28,7 @@ from core.rollout.rows import rows_from_groups
 from core.slime.hooks import SlimeHooks
 from core.slime.samples import NOTES
 from core.types import Row, Sampling, Task, Trajectory
-from tests.contract.slime.conftest import SENTENCE, make_recipe
+from tests.contract.slime.scored_memagent import SENTENCE, make_recipe
 from tests.contract.slime.settings import rollout_arguments
 from tests.unit.slime.standin import SAMPLING, Sample
 

@@ -96,6 +96,25 @@ def test_an_answer_that_the_aime_cannot_have_is_refused(tmp_path: Path, answer: 
         prepare("aime25", tmp_path / "data", source, rows=1)
 
 
+def test_frames_in_both_its_formats(tmp_path: Path) -> None:
+    hub = [{"Prompt": "Who?", "Answer": "Jane", "wiki_links": "[]", "reasoning_types": "Tabular | Temporal"}]
+    own = [{"id": "wiki____0", "question": "Who?", "answer": "Jane"}]
+    for records, task_id, kind in ((hub, "frames-0", "Tabular | Temporal"), (own, "wiki____0", None)):
+        (path,) = prepare("frames", tmp_path / "data", write(tmp_path / "frames.jsonl", records), rows=1)
+        (task,) = read_tasks(path, require_context=False)
+        assert (task.task_id, task.question, task.answers) == (task_id, "Who?", ("Jane",))
+        assert (task.metadata.get("kind"), "category" in task.metadata) == (kind, False)
+
+
+def test_hle_without_its_pictures(tmp_path: Path) -> None:
+    record = {"question": "Why?", "answer": "B", "answer_type": "multipleChoice", "category": "Math"}
+    records = [{**record, "id": "a", "image": ""}, {**record, "id": "b", "image": "data:image/png;base64,xx"}]
+    (path,) = prepare("hle", tmp_path / "data", write(tmp_path / "hle.jsonl", records), rows=2)
+    (task,) = read_tasks(path, require_context=False)
+    assert (task.task_id, task.answers) == ("a", ("B",))
+    assert task.metadata == {"kind": "Math", "answer_type": "multipleChoice", "image": False}
+
+
 def test_the_real_aime(shared_data: Path, tmp_path: Path) -> None:
     (path,) = prepare("aime24", tmp_path, shared_data / "aime24.jsonl")
     tasks = read_tasks(path, require_context=False)

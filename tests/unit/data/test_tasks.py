@@ -151,3 +151,39 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         write_jsonl(path, tasks())
     assert path.read_text() == before
+
+
+RELEASED = {
+    "index": 7,
+    "category": "qa",
+    "problem": "Who?",
+    "answer": "Bob",
+    "tools": [],
+    "model_mapping": {"answer-1": "m"},
+    "pref_vec": {"cost": 1.0},
+}
+SEED = {"problem": "Who?", "answer": "Bob", "tools": [], "metadata": {"eid": "e7", "category": "qa", "pref_vec": {}}}
+
+
+@pytest.mark.parametrize(("record", "name"), [(RELEASED, "7"), (SEED, "e7")])
+def test_orchestration_records_keep_all_that_they_bring(record: dict[str, Any], name: str, tmp_path: Path) -> None:
+    (task,) = read_tasks(_jsonl(tmp_path / "x.jsonl", record), require_context=False)
+    assert (task.task_id, task.question, task.answers) == (name, "Who?", ("Bob",))
+    assert task.metadata["category"] == "qa"
+    assert "pref_vec" in task.metadata
+    assert task.metadata["tools"] == []
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {**RELEASED, "category": "func_call", "answer": ""},
+        {**OWN, "answers": [], "metadata": {"category": "func_call"}},
+        {"prompt": "Who?", "label": "", "metadata": {"category": "func_call"}},
+    ],
+)
+def test_a_conversation_needs_no_answer(record: dict[str, Any], tmp_path: Path) -> None:
+    (task,) = read_tasks(_jsonl(tmp_path / "x.jsonl", record), require_context=False)
+    assert task.answers == ()
+    write_jsonl(tmp_path / "again.jsonl", [task])
+    assert read_tasks(tmp_path / "again.jsonl", require_context=False) == [task]

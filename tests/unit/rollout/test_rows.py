@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import mean
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from core.algorithms.advantages import group_advantages
 from core.rollout.rows import rows_from_groups
-from core.types import Completion, Trajectory, Turn
+from core.types import Completion, Row, Trajectory, Turn
 
 TOKENS = st.integers(0, 999)
 
@@ -105,3 +106,83 @@ def test_rollouts_without_turns_or_reward_make_no_rows():
     group = [Trajectory("t", (), reward=1.0), Trajectory("t", (turn,), reward=None), Trajectory("t", (turn,), reward=0)]
     rows = rows_from_groups([group], std_norm=False, credit="split")
     assert [(row.rollout_id, row.advantage) for row in rows] == [(2, -0.5)]
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> Trajectory:
+    """Turns of which each goes on from all before it, but where a new segment starts; some are not trained."""
+    made: list[Turn] = []
+    for _ in range(draw(st.integers(1, 6))):
+        goes_on = bool(made) and draw(st.integers(0, 3)) > 0
+        held = (*made[-1].prompt_ids, *made[-1].completion.token_ids) if goes_on else ()
+        fresh = draw(turns())
+        made.append(Turn("turn", (*held, *fresh.prompt_ids), fresh.completion, fresh.trained))
+    return Trajectory("t", tuple(made), reward=draw(st.sampled_from([0.0, 1.0])))
+
+
+CONVERSATIONS = st.lists(st.lists(conversations(), min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+def sampled(rows: list[Row]) -> Counter[tuple[int, int, float, float]]:
+    """(rollout, token, log-prob, advantage) of every trained token."""
+    found: Counter[tuple[int, int, float, float]] = Counter()
+    for row in rows:
+        response = row.tokens[len(row.tokens) - len(row.loss_mask) :]
+        for token, mask, logprob in zip(response, row.loss_mask, row.logprobs, strict=True):
+            assert mask or logprob == 0
+            found[row.rollout_id, token, logprob, row.advantage] += mask
+    return +found
+
+
+@given(CONVERSATIONS | GROUPS, CREDITS)
+def test_merged_rows_train_the_same_tokens(groups, credit):
+    apart = rows_from_groups(groups, std_norm=True, credit=credit)
+    merged = rows_from_groups(groups, std_norm=True, credit=credit, merge_turns=True)
+    assert len(merged) <= len(apart)
+    assert sum(row.trained_tokens for row in merged) == sum(row.trained_tokens for row in apart)
+    assert sampled(merged) == sampled(apart)
+
+
+@given(CONVERSATIONS)
+def test_every_sampled_token_of_a_merged_row_has_its_own_context(groups):
+    """What stands before a trained token is what stood before it when it was sampled."""
+    trajectories = [t for group in groups for t in group]
+    contexts = {
+        (i, (*turn.prompt_ids, *turn.completion.token_ids[: place + 1]))
+        for i, t in enumerate(trajectories)
+        for turn in trained(t)
+        for place in range(len(turn.completion.token_ids))
+    }
+    for row in rows_from_groups(groups, std_norm=True, credit="broadcast", merge_turns=True):
+        start = len(row.tokens) - len(row.loss_mask)
+        for place, mask in enumerate(row.loss_mask):
+            assert not mask or (row.rollout_id, row.tokens[: start + place + 1]) in contexts
+
+
+def test_a_conversation_is_one_row_until_its_prefix_breaks():
+    def turn(prompt: tuple[int, ...], ids: tuple[int, ...], trained: bool = True) -> Turn:
+        return Turn("turn", prompt, Completion(ids, tuple(-float(i) for i in ids), "stop"), trained)
+
+    first, second = turn((1, 2), (3, 4)), turn((1, 2, 3, 4, 5), (6,))
+    malformed = turn((1, 2, 3, 4, 5, 6, 7), (8, 9), trained=False)
+    third = turn((1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (11,))
+    other = turn((1, 2, 3, 9), (12,))
+    group = [Trajectory("t", (first, second, malformed, third, other), reward=1.0), Trajectory("t", (), reward=0.0)]
+    rows = rows_from_groups([group], std_norm=False, credit="broadcast", merge_turns=True)
+    assert [row.tokens for row in rows] == [tuple(range(1, 12)), (1, 2, 3, 9, 12)]
+    assert rows[0].loss_mask == (1, 1, 0, 1, 0, 0, 0, 0, 1)
+    assert rows[0].logprobs == (-3.0, -4.0, 0.0, -6.0, 0.0, 0.0, 0.0, 0.0, -11.0)
+
+
+def test_clipped_advantages_and_dropped_groups():
+    turn = Turn("turn", (1,), Completion((2,), (0.0,), "stop"), True)
+
+    def advantages(rewards: list[float], **options: float) -> list[float]:
+        group = [Trajectory("t", (turn,), reward=reward) for reward in rewards]
+        return [row.advantage for row in rows_from_groups([group], std_norm=True, credit="broadcast", **options)]
+
+    outlier = [0.0] * 15 + [1.0]
+    assert max(advantages(outlier)) == pytest.approx(3.75, abs=1e-3)
+    assert max(advantages(outlier, advantage_clip=3.0)) == 3.0
+    assert advantages([0.0, 0.1], min_group_std=0.1) == []
+    assert len(advantages([0.0, 0.2], min_group_std=0.1)) == 2

@@ -115,6 +115,21 @@ def test_weights_may_come_from_a_converted_folder_without_generation_config(run,
     assert ends == [AutoTokenizer.from_pretrained(converted).eos_token_id]
 
 
+def test_the_scores_of_weights_from_a_cluster_come_from_where_they_were_evaluated(run, tmp_path):
+    trained = RunFolder.create(tmp_path / "run", load_recipe("seed").dump())
+    source = checkpoint.steps(run.checkpoints_path(0))[0]
+    options = ["--license", "mit", "--checkpoint", str(source), "--results", str(run.path)]
+    assert main([str(trained.path), "--out", str(tmp_path / "out"), *options]) == 0
+    card = (tmp_path / "out/README.md").read_text()
+    assert "preset `seed`" in card
+    assert f"- {trained.config['departures'][0]}\n- " in card
+    assert "- a departure of the evaluation\n" in card
+    assert "Over seeds 0, 1 of the evaluation of these weights." in card
+    assert "| trained | 75.0 (" in card
+    assert "bash agentic/memagent/run.sh --preset recipe.yaml --engine slime\n" in card
+    assert load_recipe(str(tmp_path / "out/recipe.yaml")).dump() == trained.config
+
+
 @pytest.mark.parametrize("problem", ["out", "step", "template", "torn", "run"])
 def test_what_cannot_be_exported_is_named(run, tmp_path, capsys, problem):
     arguments = [str(run.path), "--out", str(tmp_path / "out"), "--license", "mit"]

@@ -135,6 +135,14 @@ def test_importing_a_method_imports_no_slime() -> None:
             },
             "loss_unit is turn",
         ),
+        (
+            {
+                "custom_convert_samples_to_train_data_path": None,
+                "custom_reward_post_process_path": "x",
+                "partial_rollout": True,
+            },
+            "--partial-rollout is True, must be False",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_named(hooks: SlimeHooks, change: dict[str, Any], says: str) -> None:

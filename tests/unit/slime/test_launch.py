@@ -24,10 +24,16 @@ from core.types import Task
 TASKS = [Task(f"t{i}", f"Question {i}?", (f"a{i}", "b"), f"Dokument {i} «ä».", {"num_docs": i}) for i in range(5)]
 
 
+JOBS: list[dict[str, str | None]] = []
+"""What Ray lists."""
+
+
 class _Answer(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(503 if self.path.startswith("/ill") else 200)
         self.end_headers()
+        if self.path == "/api/jobs/":
+            self.wfile.write(json.dumps(JOBS).encode())
 
     def log_message(self, *_: object) -> None:
         return None
@@ -159,6 +165,7 @@ def test_a_dry_run_shows_further_models_and_nodes(capsys) -> None:
         ("slime.megatron", "/nowhere", "slime.megatron: no Megatron-LM at /nowhere"),
         ("slime.checkpoint.hf", "/nowhere", "hf download Qwen/Qwen2.5-7B-Instruct --local-dir /nowhere"),
         ("slime.checkpoint.ref_load", "/nowhere", "scripts.convert_checkpoints to-dist --hf"),
+        ("slime.checkpoint.save", "models/x", "slime.checkpoint.save: models/x is relative"),
         ("slime.checkpoint.load", "/nowhere", "slime.checkpoint.load: no folder /nowhere"),
         ("data.train", "nowhere.jsonl", "data.train: no file"),
         ("slime.nodes", "2", "--set slime.ray.head=ADDRESS"),
@@ -171,6 +178,11 @@ def test_what_is_missing_is_named_with_its_fix(cluster: Cluster, capsys, key: st
     assert named in capsys.readouterr().err
     assert not cluster.out.exists()
     assert not cluster.ray_calls
+
+
+def test_data_that_no_evaluation_reads_are_not_asked_for(cluster: Cluster) -> None:
+    assert launch.main(cluster.arguments("--set", "data.eval=nowhere.jsonl", "--set", "run.eval_every=0")) == 0
+    assert not (cluster.out / "data/eval.jsonl").exists()
 
 
 def test_a_service_that_answers_is_well_and_one_that_answers_503_is_not(cluster: Cluster, port: int, capsys) -> None:
@@ -189,6 +201,29 @@ def test_without_ray_the_command_is_told_and_run_only_when_asked(cluster: Cluste
     assert not cluster.ray_calls
     assert launch.main(cluster.arguments("--start-ray", *no_ray)) == 0
     assert [call[0] for call in cluster.ray_calls] == ["start", "job"]
+
+
+def test_no_second_job_trains_in_a_folder_where_one_does(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """As after Ctrl-C, which ends the launcher and not its job."""
+    trains = f"python3 train.py --custom-config-path '{cluster.out / 'agentic_recipe.yaml'}'"
+    job = {"submission_id": "raysubmit_1", "job_id": None, "status": "RUNNING", "entrypoint": trains}
+    ended, other = {**job, "status": "STOPPED"}, {**job, "entrypoint": "python3 other.py"}
+    driver = {**job, "submission_id": None, "job_id": "01000000", "entrypoint": None}
+    monkeypatch.setattr(sys.modules[__name__], "JOBS", [ended, other, driver])
+    assert launch.main(cluster.arguments()) == 0
+    monkeypatch.setattr(sys.modules[__name__], "JOBS", [ended, other, driver, job])
+    assert launch.main(cluster.arguments()) == 1
+    assert "the Ray job raysubmit_1 trains in" in (error := capsys.readouterr().err)
+    assert "ray job stop --address=http://127.0.0.1:" in error
+    assert len(cluster.ray_calls) == 1
+
+
+def test_a_ray_that_does_not_start_is_told(cluster: Cluster, capsys) -> None:
+    (cluster.folder / "bin/ray").write_text("#!/bin/sh\nexit 1\n")
+    assert launch.main(cluster.arguments("--start-ray", "--set", "slime.ray.dashboard_port=1")) == 1
+    assert "Ray did not start, see above: ray start --head" in capsys.readouterr().err
 
 
 def test_ray_is_not_started_for_a_job_that_cannot_run(cluster: Cluster) -> None:

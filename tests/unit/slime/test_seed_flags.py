@@ -1,8 +1,8 @@
 """The `seed` presets against slime-agentic's own flags, value by value; each difference is meant and told in
 docs/cluster.md.
 
-AgentFlow's flags are those of agentflow_qwen25_7b_rl_v2.sh, whole. Of MemAgent's script only what its README states is
-known here: those values are compared, and the flags that it does not state are not.
+AgentFlow's flags are those of agentflow_qwen25_7b_rl_v2.sh, whole. Of MemAgent's and ToolOrchestra's scripts only what
+their READMEs state is known here: those values are compared, and the flags that they do not state are not.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+
+import pytest
 
 from core.config import load
 from core.slime import flags
@@ -47,13 +49,20 @@ MEMAGENT = """
 --sglang-context-length 131072
 """
 
+TOOLORCHESTRA = """
+--rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 128 --rollout-temperature 0.7
+--rollout-max-response-len 16384 --lr 1e-6 --lr-decay-style constant --use-kl-loss --kl-loss-coef 0.001
+--kl-loss-type low_var_kl --eps-clip 0.2 --eps-clip-high 0.3 --max-tokens-per-gpu 8192 --sglang-context-length 131072
+--num-epoch 2 --reward-key score --actor-num-gpus-per-node 4 --tensor-model-parallel-size 2
+"""
+
 # Flag -> why it differs from slime-agentic's, is added to it, or (None) takes a value that depends on the run folder.
 OURS = {
     "--load": "save: the same command goes on where it stopped",
     "--save": "in the run folder, so that no run goes on from another's checkpoint",
     "--prompt-data": "tasks of data.train, written into the run folder in slime's format",
     "--eval-prompt-data": "tasks of data.eval, the same way",
-    "--eval-temperature": "the recipe's, written out; slime's default is the rollout's temperature, which is the same",
+    "--eval-temperature": "the recipe's; slime's default is the rollout's: the same for AgentFlow, 1.0 for MemAgent",
     "--rollout-seed": "the recipe's seed",
     "--seed": "the recipe's seed",
     "--custom-generate-function-path": "our hook",
@@ -68,7 +77,15 @@ DIFFERENCES = {
         **OURS,
         "--num-gpus-per-node": "slime's default is 8, and the nodes have 4",
     },
-    "memagent": OURS,
+    "memagent": {
+        **OURS,
+        "--sglang-server-concurrency": "rollout.concurrency over two engines; slime's default is 512 for each",
+    },
+    "toolorchestra": {
+        **OURS,
+        "--num-gpus-per-node": "slime's default is 8, and training has 4 of the node's",
+        "--sglang-server-concurrency": "rollout.concurrency over two engines; slime's default is 512 for each",
+    },
 }
 
 
@@ -98,8 +115,9 @@ def test_agentflow_differs_from_its_script_where_it_is_said() -> None:
     assert differing == DIFFERENCES["agentflow"].keys()
 
 
-def test_memagent_has_every_value_that_its_readme_states() -> None:
-    seed, ours = parsed(shlex.split(MEMAGENT)), rendered("memagent")
+@pytest.mark.parametrize(("method", "readme"), [("memagent", MEMAGENT), ("toolorchestra", TOOLORCHESTRA)])
+def test_every_value_that_a_readme_states(method: str, readme: str) -> None:
+    seed, ours = parsed(shlex.split(readme)), rendered(method)
     assert {flag: ours.get(flag) for flag in seed} == seed
 
 
@@ -108,11 +126,22 @@ def test_memagent_differs_from_agentflows_script_in_nothing_that_is_not_said() -
     stated = parsed(shlex.split(MEMAGENT)).keys()
     open_in_readme = {
         "--num-epoch", "--num-rollout", "--save-interval", "--reward-key", "--actor-num-gpus-per-node",
-        "--rollout-max-response-len", "--eval-max-response-len", "--sglang-server-concurrency",
+        "--rollout-max-response-len", "--eval-max-response-len",
     }  # fmt: skip
     skeleton, ours = parsed(shlex.split(AGENTFLOW)), rendered("memagent")
     differing = {flag for flag in skeleton.keys() | ours.keys() if skeleton.get(flag) != ours.get(flag)}
     assert differing - stated == DIFFERENCES["memagent"].keys() | open_in_readme
+
+
+def test_toolorchestra_differs_from_agentflows_script_in_nothing_that_is_not_said() -> None:
+    stated = parsed(shlex.split(TOOLORCHESTRA)).keys()
+    open_in_readme = {
+        "--hf-checkpoint", "--ref-load", "--save-interval", "--eval-max-response-len", "--eval-top-p",
+        "--rollout-num-gpus-per-engine",
+    }  # fmt: skip
+    skeleton, ours = parsed(shlex.split(AGENTFLOW)), rendered("toolorchestra")
+    differing = {flag for flag in skeleton.keys() | ours.keys() if skeleton.get(flag) != ours.get(flag)}
+    assert differing - stated - open_in_readme == DIFFERENCES["toolorchestra"].keys()
 
 
 def test_the_document_tells_every_difference_and_no_other() -> None:

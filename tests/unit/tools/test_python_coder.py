@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from core.tools.base import Query, ToolContext, ToolError
 from core.tools.python_coder import PythonCoder, SandboxFailed, printing, program
-from core.tools.sandbox import Sandbox, SandboxUnavailable
+from core.tools.sandbox import Sandbox, SandboxResult, SandboxUnavailable
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +104,38 @@ async def test_without_isolation_nothing_is_made_and_nothing_is_blamed(monkeypat
     monkeypatch.setattr("core.tools.python_coder.Sandbox", Breaking)
     with pytest.raises(SandboxFailed, match="gone"):
         await PythonCoder(source="query").call(Query(query="1"), says(""))
+
+
+@pytest.mark.usefixtures("sandbox")
+async def test_identical_programs_run_once_where_asked():
+    code = Query(query="import time; print(time.time_ns())")
+    coder = PythonCoder(source="query", remember=1)
+    first, second = await asyncio.gather(coder.call(code, says("")), coder.call(code, says("")))
+    assert first.text == second.text
+    assert (await coder.call(Query(query="1 + 1"), says(""))).text == "2"
+    assert (await coder.call(code, says(""))).text != first.text  # only the latest one is remembered
+    await coder.close()
+    forgetful = PythonCoder(source="query")
+    assert (await forgetful.call(code, says(""))).text != (await forgetful.call(code, says(""))).text
+
+
+async def test_a_run_without_a_result_is_not_remembered(monkeypatch):
+    runs = []
+
+    class Unlucky:
+        def __init__(self, limits, backend):
+            pass
+
+        async def run(self, code):
+            runs.append(code)
+            if len(runs) == 1:
+                raise SandboxUnavailable("gone")
+            return SandboxResult("timeout" if len(runs) == 2 else "ok", "2", "", 0, 0.1, "none")
+
+    monkeypatch.setattr("core.tools.python_coder.Sandbox", Unlucky)
+    coder = PythonCoder(source="query", remember=8)
+    with pytest.raises(SandboxFailed):
+        await coder.call(Query(query="1 + 1"), says(""))
+    statuses = [(await coder.call(Query(query="1 + 1"), says(""))).status for _ in range(3)]
+    assert statuses == ["timeout", "ok", "ok"]
+    assert len(runs) == 3

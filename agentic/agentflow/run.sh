@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# AgentFlow from nothing to a report: data, warm start and GRPO, evaluation. After an interruption, run it again: it goes on.
+#   bash agentic/agentflow/run.sh                                 # preset tiny: two CPU cores, minutes, offline
+#   bash agentic/agentflow/run.sh --set run.seeds=[0]             # one seed only
+#   bash agentic/agentflow/run.sh --preset paper --set model.path=/models/Qwen2.5-7B-Instruct
+#   bash agentic/agentflow/run.sh --preset seed --engine slime    # the same files on a cluster, in slime's container
+#   bash agentic/agentflow/run.sh --dry-run                       # print the resolved recipe, or slime's command
+set -euo pipefail
+method=agentflow
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/method.sh"
+
+# The start model with its tokenizer, then questions: no fact of one split is in another.
+data=runs/data/agentflow-tiny
+[[ -d $data/model ]] || "$python" -m agentic.agentflow.tiny --out "$data"
+for split in train:2048 dev:64 test:256; do
+  file=$data/${split%:*}.jsonl
+  [[ -f $file ]] || "$python" -m agentic.agentflow.tasks --split "${split%:*}" --count "${split#*:}" --out "$file"
+done
+train
+
+# Two evaluations at a time: one core each.
+evaluate() {
+  "$python" -m benchmarks.heldout agentflow --run "$out" --data "$data/test.jsonl" --tasks 256 --arms "$@" >"$out/evaluate-$1.log"
+}
+echo "evaluation: the planner before and after training, and planners that cannot choose (see $out/evaluate-*.log)"
+evaluate untrained always-python-coder no-tool &
+evaluate trained always-base-generator random-tool || failed=1
+wait $! || failed=1
+[[ ! ${failed:-} ]] || { cat "$out"/evaluate-*.log >&2 && exit 1; }
+"$python" -m core.report "$out"

@@ -1,0 +1,70 @@
+"""What the `tiny` preset's orchestrator is compared with: orchestrators that take a fixed route, and two that do not.
+
+| arm | calls |
+|---|---|
+| dearest | answer-1, which knows and computes all, for every question |
+| swift | answer-2 for every question |
+| search-own | search-1, then answer-3 |
+| cheapest | search-1, then answer-4 |
+| no-search | answer-4 alone |
+| random | searches or not, then any expert, all alike |
+| best | the best route of the question's kind and the user's wish (tasks.py): a bound |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Any
+
+from agentic.toolorchestra.config import ToolOrchestraRecipe
+from agentic.toolorchestra.rollout import ToolOrchestra
+from agentic.toolorchestra.tasks import BEST, CHEAP, OWN, SEARCH, STRONG, SWIFT, Route
+from core.chat import encode_text
+from core.policy.base import Roles
+from core.policy.scripted import ScriptedPolicy
+from core.rollout.method import Method
+from core.types import Sampling, Task, Trajectory
+
+
+class Routed(ToolOrchestra):
+    """Makes the calls of `route(task)`, and asks no policy."""
+
+    def __init__(self, route: Callable[[Task], Route], recipe: ToolOrchestraRecipe, tokenizer: Any):
+        super().__init__(recipe, tokenizer)
+        self.route, self.tokenizer = route, tokenizer
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        calls = iter(self.route(task))
+
+        def respond(prompt_ids: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
+            alias = next(calls)
+            ids = encode_text(self.tokenizer, f" {alias.partition('-')[0]} {alias}")
+            return (*ids, self.tokenizer.eos_token_id)
+
+        return await super().rollout(task, Roles({"policy": ScriptedPolicy(respond)}), sampling)
+
+
+def always(*route: str) -> Callable[[ToolOrchestraRecipe, Any], Method]:
+    return partial(Routed, lambda task: route)
+
+
+def any_route(task: Task) -> Route:
+    rng = Random(task.task_id)
+    return (*((SEARCH,) * rng.randint(0, 1)), rng.choice((STRONG, SWIFT, OWN, CHEAP)))
+
+
+def best_route(task: Task) -> Route:
+    return BEST[task.metadata["kind"]][task.metadata["preference"]]
+
+
+ARMS: Mapping[str, Callable[[ToolOrchestraRecipe, Any], Method]] = {
+    "dearest": always(STRONG),
+    "swift": always(SWIFT),
+    "search-own": always(SEARCH, OWN),
+    "cheapest": always(SEARCH, CHEAP),
+    "no-search": always(CHEAP),
+    "random": partial(Routed, any_route),
+    "best": partial(Routed, best_route),
+}

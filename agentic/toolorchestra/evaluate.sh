@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Evaluate any checkpoint: on the real tau2-bench (the first word is tau2), or on questions: held-out ones, FRAMES, HLE.
+#   bash agentic/toolorchestra/evaluate.sh --run runs/toolorchestra-tiny
+#   bash agentic/toolorchestra/evaluate.sh --model CHECKPOINT --policy-url http://host:30000 --data data/frames.jsonl
+#   bash agentic/toolorchestra/evaluate.sh tau2 --protocol standard --model CHECKPOINT --policy-url http://host:30000 \
+#       --tau2-python TAU2/bin/python --tau2-data TAU2_DATA --user NAME
+# --help lists what there is; FRAMES and HLE come by `.venv/bin/python -m scripts.download_data frames hle`, tau2-bench as
+# benchmarks/tau2/README.md says. A call that was interrupted goes on where it stopped when it is given again.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+bash scripts/setup.sh --no-dev
+# OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their core.
+export OMP_WAIT_POLICY=passive
+export TOKENIZERS_PARALLELISM=false
+if [[ "${1:-}" == tau2 ]]; then
+    shift
+    exec .venv/bin/python -m benchmarks.tau2.evaluate "$@"
+fi
+exec .venv/bin/python -m benchmarks.heldout toolorchestra "$@"

@@ -1,0 +1,206 @@
+"""The experts of one rollout: an abstract name, the model that the record puts behind it, and what each call cost.
+
+The orchestrator only ever writes the name, so models and prices can change from record to record. A call that fails is
+a `Unanswered`, counted under its kind; it costs its time, and no money since no tokens came back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentic.toolorchestra.config import ModelSection, PriceSection, ToolOrchestraSection
+from core.chat import load_tokenizer
+from core.conversation import Markup, Renderer
+from core.policy.base import PolicyError, Roles
+from core.policy.openai import ChatReply, Message, OpenAIChat
+from core.rollout.method import RolloutError
+from core.tool_calls import CLOSE, OPEN
+from core.types import Sampling, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """One call as the ledger keeps it. `cost` in dollars, `seconds` by the clock, `told` as the recipe says."""
+
+    alias: str
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float
+    seconds: float
+    told: float
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """An expert gave no reply; `kind` is its name in the counts."""
+
+    kind: str
+    message: str
+
+
+class RoleChat:
+    """A role of the rollout as a chat model, by token ids; with tools as its chat template shows them."""
+
+    def __init__(self, role: str, renderer: Renderer, slots: asyncio.Semaphore, timeout_s: float):
+        self._role, self._renderer, self._slots, self._timeout_s = role, renderer, slots, timeout_s
+
+    async def chat(
+        self,
+        roles: Roles,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> ChatReply:
+        said = [self._renderer.message(message["role"], *_parts(message)) for message in messages]
+        prompt, tokenizer = self._renderer.render(said, tools), self._renderer.tokenizer
+        request = Sampling(temperature, max_new_tokens=max_tokens, stop_token_ids=(tokenizer.eos_token_id,))
+        async with self._slots:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    completion = await roles[self._role].generate(prompt, request)
+            except TimeoutError:
+                raise PolicyError("timeout", f"role {self._role}: no reply in {self._timeout_s:g} s") from None
+            if completion.finish_reason == "abort":
+                raise PolicyError("engine", f"role {self._role}: the engine aborted the call")
+            text = str(tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+            cut = completion.finish_reason == "length"
+            return ChatReply(text, (), len(prompt), len(completion.token_ids), time.monotonic() - began, cut=cut)
+
+
+class Models:
+    """Every model of the recipe, opened once for all rollouts."""
+
+    def __init__(self, config: ToolOrchestraSection, tokenizer: Any):
+        self.config = config
+        self._chats: dict[str, OpenAIChat | RoleChat] = {
+            name: self._open(name, section, tokenizer) for name, section in config.models.items()
+        }
+        self.needs = tuple(dict.fromkeys(m.role for m in config.models.values() if m.role is not None))
+
+    @staticmethod
+    def _open(name: str, section: ModelSection, tokenizer: Any) -> OpenAIChat | RoleChat:
+        if section.role is not None:
+            own = load_tokenizer(section.tokenizer) if section.tokenizer else tokenizer
+            return RoleChat(section.role, Renderer(own), asyncio.Semaphore(section.concurrency), section.timeout_s)
+        assert section.url is not None
+        return OpenAIChat(
+            section.url,
+            section.name or name,
+            section.api_key_file,
+            body=section.body,
+            concurrency=section.concurrency,
+            timeout_s=section.timeout_s,
+            max_retries=section.max_retries,
+        )
+
+    async def ask(
+        self, name: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, roles: Roles
+    ) -> ChatReply:
+        """One reply of the model `name`. Raises PolicyError."""
+        section, chat = self.config.models[name], self._chats[name]
+        if isinstance(chat, RoleChat):
+            return await chat.chat(
+                roles, messages, max_tokens=section.max_tokens, temperature=section.temperature, tools=tools
+            )
+        return await chat.chat(messages, max_tokens=section.max_tokens, temperature=section.temperature, tools=tools)
+
+    async def close(self) -> None:
+        for chat in self._chats.values():
+            if isinstance(chat, OpenAIChat):
+                await chat.close()
+
+
+class Experts:
+    """The experts of one rollout and their ledger.
+
+    Raises:
+        RolloutError: `bad_task`: the record maps an expert to a model that the recipe lacks, or one has no price.
+    """
+
+    def __init__(self, models: Models, task: Task, roles: Roles):
+        self.ledger: list[Used] = []
+        self._models, self._roles = models, roles
+        config, record = models.config, task.metadata
+        self.model_of: Mapping[str, str] = record.get("model_mapping") or config.model_mapping
+        pricing = record.get("tool_pricing") or {}
+        if not isinstance(self.model_of, Mapping) or not isinstance(pricing, Mapping):
+            raise RolloutError("bad_task", f"task {task.task_id}: model_mapping and tool_pricing must be objects")
+        self._price: dict[str, PriceSection] = {}
+        for alias in self.of(config.aliases):
+            model = self.model_of[alias]
+            where = f"task {task.task_id}: model_mapping.{alias} is {model!r}"
+            if model not in config.models:
+                raise RolloutError("bad_task", f"{where}, which is not under toolorchestra.models; add it there")
+            price = _recorded(pricing.get(model), config.pricing_unit, task) or config.models[model].price
+            if price is None:
+                raise RolloutError("bad_task", f"{where}, which has no price; give the record a tool_pricing for it")
+            self._price[model] = price
+
+    def of(self, aliases: Sequence[str]) -> list[str]:
+        """Those among `aliases` that this record has a model for."""
+        return [alias for alias in aliases if alias in self.model_of]
+
+    def price(self, alias: str) -> PriceSection:
+        return self._price[self.model_of[alias]]
+
+    def told_latency(self, alias: str) -> float | None:
+        return self._models.config.models[self.model_of[alias]].latency_s
+
+    async def ask(
+        self, alias: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> ChatReply | Unanswered:
+        """What `alias` replies; the call is in the ledger either way."""
+        model, told, began = self.model_of[alias], self.told_latency(alias) or 0.0, time.monotonic()
+        try:
+            reply = await self._models.ask(model, messages, tools, roles=self._roles)
+        except PolicyError as error:
+            self.ledger.append(Used(alias, model, 0, 0, 0.0, time.monotonic() - began, told, error.kind))
+            return Unanswered(error.kind, f"{alias} gave no reply ({error.kind})")
+        cost = cost_of(self._price[model], reply.prompt_tokens, reply.completion_tokens)
+        self.ledger.append(Used(alias, model, reply.prompt_tokens, reply.completion_tokens, cost, reply.seconds, told))
+        return reply
+
+    @property
+    def failures(self) -> Counter[str]:
+        return Counter(used.failure for used in self.ledger if used.failure is not None)
+
+
+def cost_of(price: PriceSection | None, prompt_tokens: int, completion_tokens: int) -> float:
+    """In dollars."""
+    return 0.0 if price is None else (price.input * prompt_tokens + price.output * completion_tokens) / 1e6
+
+
+def _parts(message: Message) -> Iterator[str | Markup]:
+    """What stands in a message, its tool calls between tags as Hermes and Qwen write them."""
+    yield message.get("content") or ""
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        yield Markup(f"\n{OPEN}\n")
+        yield json.dumps({"name": function["name"], "arguments": json.loads(function["arguments"])})
+        yield Markup(f"\n{CLOSE}")
+
+
+def _recorded(price: Any, unit: str, task: Task) -> PriceSection | None:
+    if price is None:
+        return None
+    factor = 1e6 if unit == "token" else 1.0
+    try:
+        values = [float(price[f"{side}_tokens_per_million"]) * factor for side in ("input", "output")]
+        return PriceSection(input=values[0], output=values[1])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RolloutError(
+            "bad_task",
+            f"task {task.task_id}: tool_pricing needs input_tokens_per_million and output_tokens_per_million >= 0 of "
+            f"each model, one is {price!r} ({error})",
+        ) from error

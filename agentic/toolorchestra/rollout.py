@@ -1,0 +1,184 @@
+"""ToolOrchestra: a small orchestrator answers by calling tools and experts, as well and as cheaply as its user asks.
+
+Paper: "ToolOrchestra: Elevating Intelligence via Efficient Model and Tool Orchestration", arXiv 2511.21689.
+Ports studied: the released trainer (verl) and what slime-agentic's README states.
+
+Two kinds of tasks, by `metadata.category`: `qa`, a question for the tools search, enhance_reasoning, call_expert and
+answer (questions.py); `func_call`, a conversation with a simulated user in a world with tools (dialogue.py).
+
+Departures from both, on purpose:
+1. The reward is the paper's (eq. 1-3). The released code has the sign of cost and latency reversed and ignores tools
+   that a rollout never called.
+2. Token ids from end to end; nothing that a user, a tool or an expert wrote is read as a special token.
+3. Each way to write a malformed call has a name, is shown to the orchestrator and counted.
+4. Retries, time and concurrency are bounded for each expert; the released client retries for ever.
+5. Latency holds the orchestrator's own time; the released code counts tools alone.
+6. What an environment grades is the agent's messages and calls alone, whoever chose them.
+
+Run:  bash agentic/toolorchestra/run.sh                       # tiny: two CPU cores, minutes
+      bash agentic/toolorchestra/run.sh --preset seed --dry-run
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from agentic.toolorchestra.config import PRESETS, ToolOrchestraRecipe, located
+from agentic.toolorchestra.dialogue import Dialogue
+from agentic.toolorchestra.environment import make_worlds
+from agentic.toolorchestra.experts import Experts, Models, cost_of
+from agentic.toolorchestra.orchestrator import Orchestrator
+from agentic.toolorchestra.questions import Question, QuestionTools
+from core.config import RecipeError
+from core.conversation import Renderer
+from core.policy.base import Roles
+from core.rewards.answer import AnswerGrader
+from core.rewards.preference import features, preference_rewards
+from core.rollout.method import Method, MethodSpec, RolloutError
+from core.slime.hooks import slime_hooks
+from core.tools.base import ToolError
+from core.types import Group, Sampling, Task, Trajectory
+
+CALLS = "calls_"
+
+
+class ToolOrchestra(Method):
+    """The method. Roles: `policy` is the orchestrator; experts are roles or services, as the recipe says."""
+
+    def __init__(self, recipe: ToolOrchestraRecipe, tokenizer: Any):
+        self.recipe, self.config = recipe, located(recipe.toolorchestra)
+        self.renderer = Renderer(tokenizer, {"enable_thinking": self.config.thinking})
+        self.models = Models(self.config, tokenizer)
+        self.needs = self.models.needs
+        try:
+            self.tools = QuestionTools(self.config)
+        except ToolError as error:
+            raise RecipeError(f"toolorchestra.search or toolorchestra.coder: {error}") from error
+        self.worlds = make_worlds(self.config.environment)
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        """One task to its answer or its last turn; the reward is whether it was solved (for the rest see `regrade`)."""
+        experts = Experts(self.models, task, roles)
+        orchestrator = Orchestrator(self.config, self.renderer, roles["policy"], sampling)
+        match task.metadata.get("category", "qa"):
+            case "qa":
+                return await self.question(task, roles, experts, orchestrator)
+            case "func_call":
+                return await self.dialogue(task, roles, experts, orchestrator)
+            case other:
+                raise RolloutError("bad_task", f"task {task.task_id}: category {other!r} is neither qa nor func_call")
+
+    async def question(self, task: Task, roles: Roles, experts: Experts, orchestrator: Orchestrator) -> Trajectory:
+        if not self.config.tools:
+            raise RolloutError("bad_task", f"task {task.task_id} is a question, and toolorchestra.tools is empty")
+        asked = Question(self.config, self.renderer, self.tools, experts, task)
+        await asked.run(orchestrator)
+        correct, by = await self.grader(roles).grade(task.question, asked.answer or "", task.answers)
+        answered = asked.answer is not None and by not in ("no_answer", "too_long")
+        log = {"answer": asked.answer, "graded_by": by, "lines": asked.work.lines}
+        return self.scored(task, experts, orchestrator, asked, correct=correct, answered=answered, log=log)
+
+    async def dialogue(self, task: Task, roles: Roles, experts: Experts, orchestrator: Orchestrator) -> Trajectory:
+        if self.worlds is None:
+            raise RolloutError("bad_task", f"task {task.task_id} is a func_call; set toolorchestra.environment")
+        world = self.worlds.open(task, partial(self.models.ask, roles=roles))
+        talk = Dialogue(self.config, self.renderer, experts, task)
+        try:
+            await talk.run(orchestrator, world)
+        finally:
+            await world.close()
+        log = {"score": talk.score, "lines": [asdict(line) for line in talk.lines]}
+        solved = (talk.score or 0.0) > 0
+        return self.scored(task, experts, orchestrator, talk, correct=solved, answered=talk.done, log=log)
+
+    def scored(
+        self,
+        task: Task,
+        experts: Experts,
+        orchestrator: Orchestrator,
+        work: Question | Dialogue,
+        *,
+        correct: bool,
+        answered: bool,
+        log: dict[str, Any],
+    ) -> Trajectory:
+        """The trajectory with its features as metrics: calls of each expert (0 too), cost and latency."""
+        turns = tuple(orchestrator.turns)
+        if not answered and self.config.mask_unanswered:
+            turns = tuple(replace(turn, trained=False) for turn in turns)
+        clock = self.config.latency == "measured"
+        own_cost = cost_of(self.config.orchestrator_price, *orchestrator.tokens)
+        tools = (tool for tool, aliases in self.config.tools.items() if not aliases)
+        names = dict.fromkeys([*experts.of(self.config.aliases), *tools])
+        measured = orchestrator.seconds + work.seconds
+        return Trajectory(
+            task_id=task.task_id,
+            turns=turns,
+            status="completed" if answered else "truncated",
+            reward=float(correct),
+            metrics={
+                "turns": len(turns),
+                "correct": float(correct),
+                "answered": float(answered),
+                "cost": own_cost + sum(used.cost for used in experts.ledger),
+                "latency": sum(u.seconds if clock else u.told for u in experts.ledger) + (measured if clock else 0.0),
+                "malformed": orchestrator.refused.total(),
+                "drift": orchestrator.drift,
+                "expert_failures": experts.failures.total(),
+                **{f"{CALLS}{name}": work.used[name] for name in names},
+                **{f"malformed_{kind}": count for kind, count in orchestrator.refused.items()},
+                **work.failures,
+            },
+            log={**log, "calls": [asdict(used) for used in experts.ledger]},
+        )
+
+    def grader(self, roles: Roles) -> AnswerGrader:
+        name = self.config.judge
+        if name is None:
+            return AnswerGrader()
+
+        async def ask(prompt: str) -> str:
+            return (await self.models.ask(name, [{"role": "user", "content": prompt}], roles=roles)).text
+
+        return AnswerGrader(ask)
+
+    async def close(self) -> None:
+        await self.models.close()
+        await self.tools.close()
+        if self.worlds is not None:
+            await self.worlds.close()
+
+
+def regrade(recipe: ToolOrchestraRecipe, task: Task, group: Group) -> list[Trajectory]:
+    """The preference reward of a whole group; failed rollouts stay as they are and outside of it."""
+    config = recipe.toolorchestra
+    if config.reward == "outcome":
+        return list(group)
+    alive = [t for t in group if t.status != "failed"]
+    weights = task.metadata.get("pref_vec") or config.preference
+    rewards: Sequence[float] = preference_rewards([features_of(t) for t in alive], weights)
+    graded = iter(replace(t, reward=reward) for t, reward in zip(alive, rewards, strict=True))
+    return [t if t.status == "failed" else next(graded) for t in group]
+
+
+def features_of(trajectory: Trajectory) -> dict[str, float]:
+    """A rollout's features under the names of preference vectors."""
+    metrics = trajectory.metrics
+    calls = {name.removeprefix(CALLS): int(n) for name, n in metrics.items() if name.startswith(CALLS)}
+    return features(
+        correct=metrics["correct"] > 0, cost=metrics["cost"], latency=metrics["latency"], calls=Counter(calls)
+    )
+
+
+def build(recipe: ToolOrchestraRecipe, tokenizer: Any) -> ToolOrchestra:
+    return ToolOrchestra(recipe, tokenizer)
+
+
+SPEC = MethodSpec("toolorchestra", ToolOrchestraRecipe, PRESETS, build, regrade=regrade)
+
+# What slime imports by path.
+generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)

@@ -1,0 +1,137 @@
+"""The processes that have tau2, seen from here: calls with a reply, and conversations as a queue of events.
+
+A process is started at its first use and ends with this one, whose end closes its stdin. What is asked of a process
+that died is an EnvironmentFault, and the next conversation gets a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agentic.toolorchestra.environment import EnvironmentFault
+
+WORKER = Path(__file__).with_name("worker.py")
+Event = Mapping[str, Any]
+_LIMIT_S = 120.0  # for a process to start, and for a call without a conversation
+
+
+class Mailbox:
+    """Events of one conversation or call, from the reader's thread to the loop that waits for them."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def put(self, event: Event) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    async def get(self) -> Event:
+        return await self._events.get()
+
+
+class Worker:
+    """One process. Its methods may be called from any loop."""
+
+    def __init__(self, python: str, data: str | None):
+        environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # or litellm asks the network at import
+        if data is not None:
+            environment["TAU2_DATA_DIR"] = str(Path(data).resolve())
+        self._process = subprocess.Popen(
+            [python, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._boxes: dict[str, Mailbox] = {}
+        self._lock = threading.Lock()
+        self._fatal: str | None = None
+        threading.Thread(target=self._read, daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        return self._fatal is None
+
+    @property
+    def load(self) -> int:
+        return len(self._boxes)
+
+    def open(self, key: str) -> Mailbox:
+        box = self._boxes[key] = Mailbox()
+        return box
+
+    def forget(self, key: str) -> None:
+        self._boxes.pop(key, None)
+
+    def send(self, op: str, key: str, **fields: Any) -> None:
+        """Raises EnvironmentFault (`env_process`) when the process has died."""
+        line = json.dumps({"op": op, "id": key, **fields}) + "\n"
+        try:
+            with self._lock:
+                assert self._process.stdin is not None
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+        except (OSError, ValueError):
+            raise EnvironmentFault("env_process", self._fatal or "the tau2 process has ended") from None
+
+    async def call(self, op: str, **fields: Any) -> Any:
+        """The value of one call. Raises EnvironmentFault."""
+        key = uuid.uuid4().hex
+        box = self.open(key)
+        try:
+            self.send(op, key, **fields)
+            async with asyncio.timeout(_LIMIT_S):
+                event = await box.get()
+        except TimeoutError:
+            raise EnvironmentFault("env_process", f"tau2 {op}: no reply within {_LIMIT_S:g} s") from None
+        finally:
+            self.forget(key)
+        if event["event"] != "reply":
+            raise EnvironmentFault("env_process", event["message"])
+        return event["value"]
+
+    def close(self) -> None:
+        """Ends the process and whatever it still plays."""
+        self._process.terminate()
+        self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        fatal = None
+        for line in self._process.stdout:
+            event = json.loads(line)
+            if event["event"] == "fatal":
+                fatal = event["message"]
+            elif box := self._boxes.get(event.get("id", "")):
+                box.put(event)
+        self._fatal = fatal or f"the tau2 process ended with exit code {self._process.wait()}; its stderr says why"
+        for box in list(self._boxes.values()):
+            box.put({"event": "error", "message": self._fatal})
+
+
+class Workers:
+    """`count` processes of the interpreter `python` (None: this one), with tau2's `data` folder (None: beside its
+    sources). A conversation goes to the process that plays the fewest."""
+
+    def __init__(self, python: str | None = None, data: str | None = None, count: int = 1):
+        self.python, self.data = python or sys.executable, data
+        self._workers: list[Worker | None] = [None] * count
+
+    def pick(self) -> Worker:
+        for place, worker in enumerate(self._workers):
+            if worker is None or not worker.alive:
+                self._workers[place] = fresh = Worker(self.python, self.data)
+                return fresh
+        return min((worker for worker in self._workers if worker is not None), key=lambda worker: worker.load)
+
+    def close(self) -> None:
+        for place, worker in enumerate(self._workers):
+            if worker is not None:
+                worker.close()
+            self._workers[place] = None

@@ -1,0 +1,54 @@
+"""The `tiny` preset's start model.
+
+    python -m agentic.toolorchestra.tiny --out FOLDER     # writes FOLDER/model
+
+The tags of the compact prompts are special tokens of its tokenizer, which no question and no result can forge.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from transformers import PreTrainedTokenizerBase
+
+from agentic.toolorchestra.demonstrations import Annotator, demonstrate
+from agentic.toolorchestra.tasks import KINDS, PREFERENCES
+from agentic.toolorchestra.world import ATTRIBUTES, THINGS
+from core import tiny
+
+TAGS = ("<task>", "<wish>", "<seen>")
+
+
+def build(folder: Path, seed: int) -> Path:
+    """Write the start model, which depends on `seed` alone, to `folder`."""
+    return tiny.build(folder, train_tokenizer(), seed)
+
+
+def train_tokenizer(vocab_size: int = 640) -> PreTrainedTokenizerBase:
+    words = (*ATTRIBUTES, *THINGS, *KINDS, *PREFERENCES)
+    return tiny.train_tokenizer(_corpus(), words=words, tags=TAGS, vocab_size=vocab_size)
+
+
+def _corpus() -> Iterator[str]:
+    rng = Random(0)
+    for _ in range(200):
+        yield " " + " ".join((*ATTRIBUTES, *THINGS))
+        for turn in demonstrate(rng, Annotator()):
+            yield f" {turn.task.question} {turn.task.metadata['instruction']}"
+            yield "".join(f" {line}\n" for line in turn.lines) + turn.completion
+    yield "user\nassistant\nsystem\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the tiny preset's start model.")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    build(options.out / "model", options.seed)
+
+
+if __name__ == "__main__":
+    main()

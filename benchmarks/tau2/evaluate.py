@@ -1,0 +1,333 @@
+"""Evaluate an orchestrator on the real tau2-bench under one of three named protocols (protocols.py).
+
+    python -m benchmarks.tau2.evaluate --protocol standard --model Qwen/Qwen3-8B --policy-url http://host:30000 \\
+        --tau2-python TAU2/bin/python --tau2-data TAU2_DATA --trials 4 \\
+        --set toolorchestra.models.user="{url: http://host:30001/v1, name: Qwen/Qwen3-32B}" --user user --judge user
+
+How to get tau2-bench: README.md beside this file. Statistics are explained in statistics.py. Each conversation is
+written as it ends; the same command goes on where a killed one stopped, and more --trials add to what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentic.toolorchestra.config import PRESETS, ToolOrchestraRecipe
+from agentic.toolorchestra.environment import EnvironmentFault
+from agentic.toolorchestra.rollout import ToolOrchestra
+from agentic.toolorchestra.tau2.client import Workers
+from agentic.toolorchestra.tau2.environment import tau2_tasks
+from benchmarks.aime.samples import Plan, drop_failed, held, missing
+from benchmarks.cells import EvaluationError, failures_of, tokens_of
+from benchmarks.models import Models, check_server
+from benchmarks.serving import add_server_options, positive, server
+from benchmarks.tau2.pin import departures
+from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, under
+from benchmarks.tau2.results import (
+    DEPARTURES,
+    eval_result,
+    published_rows,
+    read_trial,
+    write_official,
+    write_results,
+)
+from benchmarks.tau2.statistics import Statistics, statistics
+from core.config import RecipeError, load
+from core.data.files import DataError
+from core.engine.roles import open_roles
+from core.hub import CheckpointError
+from core.policy.base import Roles
+from core.policy.serving import ServerError
+from core.report.build import write_report
+from core.report.console import Progress
+from core.report.files import Record
+from core.report.run_folder import RunFolder, RunFolderError, StepLog
+from core.report.trajectory import trajectory_record
+from core.rollout.method import Method, check_roles, derive_seed
+from core.rollout.runner import Runner
+from core.types import Sampling, Task
+
+DOMAINS = ("retail", "airline", "telecom", "telecom-solo")
+TOOL_MARGIN = 6000
+"""Tokens of the context that are left to the tools' descriptions, which are no messages."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything that a call asks for."""
+
+    recipe: ToolOrchestraRecipe
+    arms: Sequence[str]
+    domains: Sequence[str]
+    split: str
+    limit: int | None
+    trials: int
+    sampling: Sampling
+    concurrency: int
+    deadline_s: float
+    options: dict[str, Any]
+    served: Models
+    retry_failed: bool
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    try:
+        folder, evaluation = prepare(options)
+        with folder.locked(), server(options, folder.path) as urls:
+            evaluation.served.urls |= urls
+            text = asyncio.run(evaluate(evaluation, folder))
+            write_report(folder)
+    except (
+        EvaluationError, EnvironmentFault, ServerError, RecipeError, RunFolderError, CheckpointError, DataError
+    ) as error:  # fmt: skip
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(text)
+    print(f"{folder.path}: tau2.md, tau2.json, report.html; official/ is read by tau2's own tools")
+    return 0
+
+
+def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
+    """Options into what is to be done, checked as far as can be without running anything."""
+    arms = options.arms or [options.protocol, NOTHING]
+    if unknown := set(arms) - {options.protocol, NOTHING}:
+        raise EvaluationError(f"arm {unknown.pop()!r}: the arms are the protocol, {options.protocol}, and {NOTHING}")
+    if options.protocol in arms and options.model is None:
+        raise EvaluationError("no model: name it with --model (and --policy-url of a server that holds it)")
+    if options.serve is not None and options.policy_url is not None:
+        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
+    if options.protocol in arms and options.user is None and set(options.domains) != {"telecom-solo"}:
+        raise EvaluationError("nobody plays the user: --user NAME under toolorchestra.models, or `scripted` for tests")
+    overrides = [*options.overrides, *([f"model.path={options.model}"] if options.model else [])]
+    recipe = load(ToolOrchestraRecipe, PRESETS, options.preset, overrides)
+    for role in (options.user, options.judge):
+        if role not in (None, "scripted", *recipe.toolorchestra.models):
+            raise EvaluationError(f"{role!r} is not under toolorchestra.models; add it with --set")
+    worlds = {
+        "python": options.tau2_python,
+        "data": options.tau2_data,
+        "processes": options.processes,
+        "user": options.user,
+        "judge": options.judge,
+        "max_steps": options.max_steps,
+        "max_errors": options.max_errors,
+    }
+    served = Models(
+        recipe,
+        concurrency=options.concurrency,
+        urls={options.model: options.policy_url} if options.model and options.policy_url else {},
+        kv_tokens=options.kv_tokens,
+        context=options.context,
+    )
+    if options.protocol in arms:
+        context = served.limit(options.model) - recipe.toolorchestra.max_tokens - TOOL_MARGIN
+        if context < 1:
+            raise EvaluationError(
+                f"a context of {served.limit(options.model)} tokens leaves none for the conversation beside "
+                f"toolorchestra.max_tokens and {TOOL_MARGIN} for tools; lower the former with --set, or give --context"
+            )
+        recipe = under(options.protocol, recipe, worlds, context)
+    if threads := options.threads or recipe.engine.threads:
+        torch.set_num_threads(threads)
+    sampling = Sampling(temperature=options.temperature, top_p=options.top_p)
+    config = {
+        "method": "toolorchestra",
+        "preset": recipe.preset,
+        "protocol": options.protocol,
+        "model": options.model,
+        "split": options.split,
+        "sampling": {"temperature": sampling.temperature, "top_p": sampling.top_p},
+        "recipe": recipe.model_dump(mode="json", include={"toolorchestra", "roles"}),
+    }
+    out = options.out or Path("runs") / f"tau2-{options.protocol}-{Path(options.model or NOTHING).name}"
+    folder = RunFolder.create(out, config, may_differ=("recipe.toolorchestra.environment.options",))
+    folder.save_published(published_rows(), DEPARTURES)
+    return folder, Evaluation(
+        recipe=recipe,
+        arms=arms,
+        domains=options.domains,
+        split=options.split,
+        limit=options.tasks,
+        trials=options.trials,
+        sampling=sampling,
+        concurrency=options.concurrency,
+        deadline_s=options.deadline,
+        options=worlds,
+        served=served,
+        retry_failed=options.retry_failed,
+    )
+
+
+async def evaluate(evaluation: Evaluation, folder: RunFolder) -> str:
+    """Play what is missing, arm by arm and domain by domain; the text of tau2.md."""
+    options, log = evaluation.options, folder.trajectories(0)
+    workers = Workers(options["python"], options["data"], options["processes"])
+    try:
+        about = await workers.pick().call("about")
+        if evaluation.retry_failed and (dropped := drop_failed(log)):
+            print(f"{dropped} failed conversations are played anew")
+        plans = {domain: await _plan(evaluation, workers, domain) for domain in evaluation.domains}
+        found: dict[str, Statistics] = {}
+        for arm in evaluation.arms:
+            of_arm = {d: replace(plan, k=1) if arm == NOTHING else plan for d, plan in plans.items()}
+            if any(missing(plan, arm, log) for plan in of_arm.values()):
+                async with _opened(evaluation, arm, workers) as (method, roles, tokenizer):
+                    for plan in of_arm.values():
+                        await play(plan, arm, method, roles, log, tokenizer)
+            records = [record for plan in of_arm.values() for record in held(plan, arm, log)]
+            found[arm] = statistics([read_trial(record) for record in records])
+            for domain in evaluation.domains:
+                own = [record for record in records if record["data"] == domain]
+                folder.save_evaluation(eval_result(own, statistics([read_trial(r) for r in own]), _model(folder, arm)))
+                who = _who(evaluation, folder, arm, domain)
+                limits = {name: options[name] for name in ("max_steps", "max_errors")}
+                await write_official(folder.path, workers, own, limits, who)
+        return write_results(folder.path, found, about, departures(about, _real(evaluation.domains)))
+    finally:
+        log.close()
+        workers.close()
+
+
+async def play(plan: Plan, arm: str, method: Method, roles: Roles, log: StepLog, tokenizer: Any) -> None:
+    """Play what is missing of one domain and write it to `log`.
+
+    Raises:
+        EvaluationError: every single conversation failed, which says something about the set-up alone.
+    """
+    todo, done = missing(plan, arm, log), []
+    runner = Runner(method, roles, concurrency=plan.concurrency, deadline_s=plan.deadline_s)
+
+    async def one(trial: int, task: Task) -> None:
+        seed = derive_seed(plan.seed, "tau2", task.task_id, trial)
+        began = time.perf_counter()
+        trajectory = await runner.run_one(task, replace(plan.sampling, seed=seed))
+        simulation = trajectory.log.get("simulation")
+        rest = {name: value for name, value in trajectory.log.items() if name != "simulation"}
+        turns = tuple(replace(turn, prompt_ids=()) for turn in trajectory.turns)  # they repeat the conversation
+        shown = replace(trajectory, log=rest, turns=turns)
+        record: Record = {
+            **trajectory_record("eval", trial, task, shown, tokenizer),
+            "arm": arm,
+            "data": plan.data,
+            "tau2_id": task.metadata["tau2_id"],
+            "score": (simulation or {}).get("reward_info", {}).get("reward"),
+            "simulation": simulation,
+            "policy_tokens": tokens_of(trajectory),
+            "seconds": time.perf_counter() - began,
+        }
+        log.append(record)
+        done.append(trajectory)
+        progress.update(len(done))
+
+    with Progress(len(todo), label=f"{arm} · {plan.data}", interval=15.0) as progress:
+        await asyncio.gather(*(one(trial, task) for trial, task in todo))
+    failures = failures_of(done)
+    if done and failures.counts.total() == len(done):
+        raise EvaluationError(
+            f"{arm} on {plan.data}: every conversation failed: {failures.describe()}. "
+            "Mend that, then run again with --retry-failed."
+        )
+
+
+async def _plan(evaluation: Evaluation, workers: Workers, domain: str) -> Plan:
+    solo = domain.endswith("-solo")
+    tasks = await tau2_tasks(workers, domain.removesuffix("-solo"), split=evaluation.split, solo=solo)
+    return Plan(
+        data=domain,
+        tasks=tasks[: evaluation.limit],
+        k=evaluation.trials,
+        sampling=evaluation.sampling,
+        seed=0,
+        concurrency=evaluation.concurrency,
+        deadline_s=evaluation.deadline_s,
+    )
+
+
+@asynccontextmanager
+async def _opened(evaluation: Evaluation, arm: str, workers: Workers) -> AsyncIterator[tuple[Method, Roles, Any]]:
+    """The arm's method and its roles; closed at the end."""
+    if arm == NOTHING:
+        yield DoNothing(workers), Roles({}), None
+        return
+    model, served = evaluation.recipe.model.path, evaluation.served
+    if url := served.urls.get(model):
+        await check_server(url)
+    tokenizer = served.tokenizer(model)
+    async with served.policy(model, served.limit(model)) as policy, open_roles(evaluation.recipe, tokenizer) as others:
+        method = Recorded(ToolOrchestra(evaluation.recipe, tokenizer))
+        try:
+            check_roles(method, others)
+            yield method, Roles({**others, "policy": policy}), tokenizer
+        finally:
+            await method.close()
+
+
+def _who(evaluation: Evaluation, folder: RunFolder, arm: str, domain: str) -> dict[str, Any]:
+    """The two sides as tau2's own files name them; it knows solo runs by these names."""
+    solo = domain.endswith("-solo")
+    user = "hangs_up" if arm == NOTHING else evaluation.options["user"]
+    if model := evaluation.recipe.toolorchestra.models.get(user or ""):
+        user = model.name or user
+    return {
+        "agent": {"implementation": "llm_agent_solo" if solo else arm, "llm": _model(folder, arm)},
+        "user": {"implementation": "dummy_user" if solo else "user_simulator", "llm": user},
+    }
+
+
+def _model(folder: RunFolder, arm: str) -> str:
+    return NOTHING if arm == NOTHING else str(folder.config["model"])
+
+
+def _real(domains: Sequence[str]) -> list[str]:
+    return [domain.removesuffix("-solo") for domain in domains]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    first, _, _ = (__doc__ or "").partition("\n")
+    commands = argparse.ArgumentParser(prog="python -m benchmarks.tau2.evaluate", description=first)
+    models = commands.add_argument_group("models")
+    models.add_argument("--model", metavar="ID_OR_PATH", help="the orchestrator")
+    add_server_options(models)
+    models.add_argument("--context", type=positive, metavar="TOKENS", help="its context, if not config.json's")
+    models.add_argument("--preset", default="paper", help="recipe of experts and their models (default: paper)")
+    models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    models.add_argument("--user", metavar="NAME", help="who plays the user: a name under toolorchestra.models")
+    models.add_argument("--judge", metavar="NAME", help="of assertions in words (40 tasks of retail): likewise")
+    world = commands.add_argument_group("tau2-bench")
+    world.add_argument("--tau2-python", metavar="PYTHON", help="the interpreter that has it (default: this one)")
+    world.add_argument("--tau2-data", metavar="DIR", help="its `data` folder (default: beside its sources)")
+    world.add_argument("--processes", type=positive, default=2, help="of tau2, which play and grade (default: 2)")
+    world.add_argument("--max-steps", type=positive, default=200)
+    world.add_argument("--max-errors", type=positive, default=10)
+    how = commands.add_argument_group("what and how")
+    how.add_argument("--protocol", choices=PROTOCOLS, default="standard")
+    how.add_argument("--arms", nargs="+", metavar="ARM", help=f"default: the protocol and {NOTHING}")
+    how.add_argument("--domains", nargs="+", choices=DOMAINS, default=list(DOMAINS[:3]), metavar="DOMAIN")
+    how.add_argument("--split", default="base", help="of tau2's tasks: base (all), train, test")
+    how.add_argument("--tasks", type=positive, metavar="N", help="only the first N of each domain")
+    how.add_argument("--trials", type=positive, default=4)
+    how.add_argument("--temperature", type=float, default=0.0)
+    how.add_argument("--top-p", type=float, default=1.0)
+    how.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default: runs/tau2-...)")
+    how.add_argument("--retry-failed", action="store_true", help="play failed conversations anew")
+    how.add_argument("--concurrency", type=positive, default=16, help="conversations at once")
+    how.add_argument("--deadline", type=float, default=3600.0, metavar="SECONDS", help="for each conversation")
+    how.add_argument("--kv-tokens", type=positive, metavar="N", help="at most so many tokens in the KV cache")
+    how.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
+    return commands
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""The three named protocols, and the agent that does nothing; never to be mixed in one table row.
+
+| protocol | prompt, tools | experts |
+|---|---|---|
+| standard | tau2's own, untouched | none |
+| experts | the same, and `call_expert` | as the recipe maps them |
+| toolorchestra-compat | rewritten as in ToolOrchestra's evaluation (agentic/toolorchestra/tau2/compat.py) | the same |
+
+The last two are what tau2's leaderboard calls custom. A conversation may take 200 steps and 10 tool errors, as there.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+from agentic.toolorchestra.config import ToolOrchestraRecipe
+from agentic.toolorchestra.environment import Ask, Environment
+from agentic.toolorchestra.rollout import ToolOrchestra
+from agentic.toolorchestra.tau2.client import Workers
+from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2Worlds
+from agentic.toolorchestra.tau2.users import HangsUp
+from benchmarks.cells import EvaluationError
+from core.policy.base import Roles
+from core.rollout.method import Method
+from core.types import Sampling, Task, Trajectory
+
+PROTOCOLS = ("standard", "experts", "toolorchestra-compat")
+NOTHING = "do-nothing"
+WORLDS = f"{Tau2Worlds.__module__}.{Tau2Worlds.__name__}"
+COMPAT_CONTEXT = 23000
+"""Tokens of messages and tools to which ToolOrchestra's evaluation cuts the middle of a conversation."""
+
+
+def under(protocol: str, recipe: ToolOrchestraRecipe, options: dict[str, Any], context: int) -> ToolOrchestraRecipe:
+    """The recipe under `protocol`; `options` are those of Tau2Worlds, `context` the tokens of messages that fit."""
+    section = recipe.toolorchestra
+    if protocol != "standard" and not section.experts:
+        raise EvaluationError(f"protocol {protocol} needs experts, and toolorchestra.experts of the preset is empty")
+    compat = protocol == "toolorchestra-compat"
+    total = min(context, COMPAT_CONTEXT) if compat else context
+    changed = {
+        "style": "hermes",
+        "context": "rebuilt",
+        "max_turns": options["max_steps"],
+        "experts": () if protocol == "standard" else section.experts,
+        "tools": {},
+        "judge": None,
+        "budget": {**section.budget.model_dump(), "total": total, "result_tokens": total},
+        "environment": {"path": WORLDS, "options": {**options, "compat": compat}},
+    }
+    dumped = recipe.model_dump()
+    return type(recipe).model_validate({**dumped, "toolorchestra": {**dumped["toolorchestra"], **changed}})
+
+
+class Recorded(Method):
+    """ToolOrchestra whose trajectories hold tau2's own record of the conversation in `log`."""
+
+    def __init__(self, method: ToolOrchestra):
+        if method.worlds is None:
+            raise EvaluationError("toolorchestra.environment is missing")
+        self.method, self.needs, self._worlds = method, method.needs, method.worlds
+        self._opened: ContextVar[list[Environment]] = ContextVar("opened")
+        method.worlds = self
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        self._opened.set([])
+        trajectory = await self.method.rollout(task, roles, sampling)
+        (environment,) = self._opened.get()
+        assert isinstance(environment, Tau2Environment)
+        return replace(trajectory, log={**trajectory.log, "simulation": environment.simulation})
+
+    def open(self, task: Task, ask: Ask) -> Environment:
+        environment = self._worlds.open(task, ask)
+        self._opened.get().append(environment)
+        return environment
+
+    async def close(self) -> None:
+        self.method.worlds = self._worlds
+        await self.method.close()
+
+
+class DoNothing(Method):
+    """Says once that it cannot help, to a user who then hangs up. What it scores, a task gives away."""
+
+    WORDS = "I am sorry, I cannot help you."
+
+    def __init__(self, workers: Workers):
+        self.workers = workers
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        environment = Tau2Environment(self.workers, user=HangsUp(task))
+        try:
+            await environment.reset(task)
+            if task.metadata["solo"]:
+                await environment.call_tool("done", {})
+            else:
+                await environment.user_turn(self.WORDS)
+            reward = await environment.evaluate()
+        finally:
+            await environment.close()
+        log = {"simulation": environment.simulation}
+        return Trajectory(task.task_id, (), reward=reward, metrics={"cost": 0.0}, log=log)

@@ -1,0 +1,161 @@
+"""Serve a corpus: `python -m core.tools.retrieval --corpus FILE.jsonl`.
+
+    ... --kind hnsw --set ef_search=256
+    ... --encoder e5 --device cuda --index wiki-18/e5_Flat.index --index-device cuda
+    ... --encoder qwen3-embedding=Qwen/Qwen3-Embedding-0.6B --kind ivf --wire toolorchestra --port 1401
+
+The index is built at the first start, beside the corpus if `--index` names no other place, and used again afterwards.
+It takes 4 bytes per passage and dimension (21M passages of 768: 65 GB), HNSW 8 per neighbour more, and is mapped from
+the file: it should fit into memory, the corpus need not. A GPU holds half of that, in float16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import get_args
+
+from aiohttp import web
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from core.tools.retrieval.batching import Batcher
+from core.tools.retrieval.corpus import Corpus, CorpusError
+from core.tools.retrieval.encoders import EncoderError, make_encoder
+from core.tools.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, to_gpu
+from core.tools.retrieval.retriever import Retriever
+from core.tools.retrieval.server import MAX_QUERIES, MAX_TOPK, Server, Wire
+from core.tools.retrieval.store import open_index
+
+_LINE_EVERY_S = 10.0
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = _parser().parse_args(argv)
+    with _bind(args.host, args.port) as sock:
+        try:
+            retriever = _open(args)
+        except (CorpusError, EncoderError, IndexFileError) as error:
+            sys.exit(str(error))
+        batcher = Batcher(
+            retriever.search,
+            max_batch=args.max_batch,
+            max_wait_s=args.max_wait_ms / 1000,
+            max_pending=args.max_pending,
+        )
+        server = Server(retriever, batcher, topk=args.topk, wire=args.wire)
+        host, port = sock.getsockname()[:2]
+        about = f"{len(retriever.corpus)} passages, {retriever.encoder.name}, {type(retriever.index).__name__}"
+        print(f"serving {about} on http://{host}:{port}", flush=True)
+        web.run_app(server.app(), sock=sock, handler_cancellation=True, access_log=None, print=None)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m core.tools.retrieval", description="Serve passages of a corpus.")
+    parser.add_argument("--corpus", type=Path, required=True, help='JSON lines of {"id", "contents"}')
+    parser.add_argument("--index", type=Path, help="folder, built if absent; or a FAISS file made elsewhere")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument(
+        "--encoder",
+        default="hashing",
+        help="hashing (by shared words, no download), minilm, e5, qwen3-embedding; "
+        "another model: FAMILY=PATH_OR_HUB_ID, or PATH_OR_HUB_ID if the family's name is in it",
+    )
+    parser.add_argument("--kind", choices=list(KINDS), default="flat", help="hashing is served best by flat or hnsw")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="NAME=VALUE", help="of ivf: lists, probes; "
+        "of hnsw: neighbors, ef_construction, ef_search",
+    )  # fmt: skip
+    parser.add_argument("--device", default="auto", help="of the encoder: cpu, cuda, cuda:N, auto (cuda if there)")
+    parser.add_argument("--index-device", default="cpu", help="cpu, cuda (sharded over all GPUs) or cuda:N: faiss-gpu")
+    parser.add_argument("--threads", type=_at_least(1), help="of FAISS and torch; all cores if left out")
+    parser.add_argument("--topk", type=_at_least(1, MAX_TOPK), default=3, help="where a request names none")
+    parser.add_argument("--wire", choices=get_args(Wire), default="search-r1", help="form of requests and replies")
+    parser.add_argument("--max-batch", type=_at_least(1), default=64, help="queries searched at once")
+    parser.add_argument("--max-wait-ms", type=float, default=0.0, help="time that a batch waits to fill up")
+    parser.add_argument("--max-pending", type=_at_least(MAX_QUERIES), default=4096, help="more waiting queries: 503")
+    return parser
+
+
+def _at_least(low: int, high: int = sys.maxsize) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{value} is not between {low} and {high}")
+        return value
+
+    return number
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet: a busy port is told before the index is built (SystemExit)."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sys.exit(f"port {port} on {host}: {error.strerror or error}; stop the other server, or choose another --port")
+    return sock
+
+
+def _open(args: argparse.Namespace) -> Retriever:
+    options = _options(args.kind, args.set)
+    corpus = Corpus(args.corpus)
+    encoder = make_encoder(args.encoder, args.device)
+    if args.threads:
+        _set_threads(args.threads)
+    folder = args.index or args.corpus.with_name(f"{args.corpus.name}.{Path(encoder.name).name}.{args.kind}")
+    with _progress(f"indexing {args.corpus.name}") as progress:
+        index = open_index(folder, corpus, encoder, options, progress)
+    return Retriever(corpus, encoder, index if args.index_device == "cpu" else to_gpu(index, args.index_device))
+
+
+def _options(kind: str, settings: Sequence[str]) -> IndexOptions:
+    values = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
+    try:
+        return KINDS[kind].model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        known = ", ".join(name for name in KINDS[kind].model_fields if name != "kind") or "none"
+        raise IndexFileError(f"--set {first['loc'][0]}: {first['msg']}; options of {kind}: {known}") from error
+
+
+def _set_threads(threads: int) -> None:
+    import faiss
+
+    faiss.omp_set_num_threads(threads)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Progress]:
+    """A bar in a terminal, else a line every ten seconds and for the end; nothing if nothing is built."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        printed = time.monotonic()
+
+        def line(done: int, total: int) -> None:
+            nonlocal printed
+            if done == total or time.monotonic() - printed >= _LINE_EVERY_S:
+                printed = time.monotonic()
+                print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task(label, total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Micro-batching: requests that wait at the same time are answered by one call, in a thread beside the event loop.
+
+While a call runs, what arrives waits and makes the next batch; so batches grow with the load, and a lone request waits
+for nobody (but for `max_wait_s`, if it is set).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Overloaded(Exception):
+    """Too much waits already; to be tried again later."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Request(Generic[T]):
+    queries: Sequence[str]
+    topk: int
+    answer: asyncio.Future[list[T]]
+
+
+class Batcher(Generic[T]):
+    """`search(queries, topks)` gives one T for each query. Use as an asynchronous context manager.
+
+    A batch has at most `max_batch` queries, or one request that is larger. At most `max_pending` queries wait.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[Sequence[str], Sequence[int]], list[T]],
+        *,
+        max_batch: int = 64,
+        max_wait_s: float = 0.0,
+        max_pending: int = 4096,
+    ):
+        self._search, self._max_batch, self._max_wait_s, self._max_pending = search, max_batch, max_wait_s, max_pending
+        self._waiting: deque[_Request[T]] = deque()
+        self._arrived = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, "retrieval")
+        self.batches = 0
+
+    async def __aenter__(self) -> Batcher[T]:
+        self._loop_task = asyncio.create_task(self._answer_batches())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._loop_task.cancel()
+        for request in self._waiting:
+            request.answer.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def pending(self) -> int:
+        """Queries that wait, those in the running batch not counted."""
+        return sum(len(request.queries) for request in self._waiting)
+
+    async def search(self, queries: Sequence[str], topk: int) -> list[T]:
+        """One T for each query.
+
+        Raises:
+            Overloaded: `max_pending` would be exceeded.
+            Exception: whatever the search of its batch raised.
+        """
+        if self.pending + len(queries) > self._max_pending:
+            raise Overloaded(f"{self.pending} queries wait, of at most {self._max_pending}")
+        request = _Request[T](queries, topk, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        self._arrived.set()
+        return await request.answer
+
+    async def _answer_batches(self) -> None:
+        while True:
+            await self._arrived.wait()
+            if self._max_wait_s and self.pending < self._max_batch:
+                await asyncio.sleep(self._max_wait_s)
+            self._arrived.clear()
+            while batch := self._next_batch():
+                await self._answer(batch)
+
+    def _next_batch(self) -> list[_Request[T]]:
+        """The oldest requests whose client still waits."""
+        batch: list[_Request[T]] = []
+        size = 0
+        while self._waiting and (not batch or size + len(self._waiting[0].queries) <= self._max_batch):
+            request = self._waiting.popleft()
+            if not request.answer.done():
+                batch.append(request)
+                size += len(request.queries)
+        return batch
+
+    async def _answer(self, batch: list[_Request[T]]) -> None:
+        queries = [query for request in batch for query in request.queries]
+        topks = [request.topk for request in batch for _ in request.queries]
+        self.batches += 1
+        try:
+            results = await asyncio.get_running_loop().run_in_executor(self._thread, self._search, queries, topks)
+        except Exception as error:
+            for request in batch:
+                if not request.answer.done():
+                    request.answer.set_exception(error)
+            return
+        start = 0
+        for request in batch:
+            stop = start + len(request.queries)
+            if not request.answer.done():
+                request.answer.set_result(results[start:stop])
+            start = stop

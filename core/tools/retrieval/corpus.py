@@ -1,0 +1,87 @@
+"""The corpus: a JSON-lines file of passages {"id", "contents"}, memory-mapped; of each line only the end is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+_SCAN_BYTES = 1 << 24
+_FIX = 'each line is one passage, {"id": "...", "contents": "title\\ntext"}'
+
+
+class CorpusError(ValueError):
+    """A corpus that cannot be served; the message names the file, the line, the field and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    id: str | int
+    contents: str
+
+
+class Corpus:
+    """Passages by row number, from 0, each parsed when it is asked for. `sha256` is that of the whole file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise CorpusError(f"{path}: cannot be read ({error.strerror}); give --corpus a JSON-lines file") from error
+        except ValueError:
+            raise CorpusError(f"{path}: is empty; {_FIX}") from None
+        self._bounds, self.sha256 = _scan(self._bytes)
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def __getitem__(self, row: int) -> Passage:
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        line = self._bytes[self._bounds[row] + 1 : self._bounds[row + 1]]
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise self._error(row, f"is not JSON ({error})") from error
+        if not isinstance(record, dict):
+            raise self._error(row, "is not a JSON object")
+        passage = Passage(record.get("id"), record.get("contents"))  # type: ignore[arg-type]
+        if not isinstance(passage.id, str | int) or isinstance(passage.id, bool):
+            raise self._error(row, "field `id`: missing, or neither a string nor an integer")
+        if not isinstance(passage.contents, str):
+            raise self._error(row, "field `contents`: missing, or not a string")
+        if not is_unicode(passage.contents):
+            raise self._error(row, "field `contents`: holds half of a surrogate pair, which is no character")
+        return passage
+
+    def _error(self, row: int, what: str) -> CorpusError:
+        return CorpusError(f"{self.path}, line {row + 1}: {what}; {_FIX}")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it can be encoded: JSON's escapes can also spell lone surrogates, on which tokenizers fail."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _scan(data: mmap.mmap) -> tuple[npt.NDArray[np.int64], str]:
+    """Line i lies between bounds[i] + 1 and bounds[i + 1]; int64 [lines + 1]. And the SHA-256 of all bytes."""
+    digest = hashlib.sha256()
+    bounds = [np.array([-1], np.int64)]
+    for start in range(0, len(data), _SCAN_BYTES):
+        block = data[start : start + _SCAN_BYTES]
+        digest.update(block)
+        bounds.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + start)
+    if data[len(data) - 1] != ord("\n"):
+        bounds.append(np.array([len(data)], np.int64))
+    return np.concatenate(bounds), digest.hexdigest()

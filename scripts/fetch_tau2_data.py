@@ -1,0 +1,82 @@
+"""Fetch tau2-bench's data at the commit of benchmarks/tau2/pin.py, and check it file by file against git's own ids.
+
+    python -m scripts.fetch_tau2_data --out TAU2_DATA        # 12 MB: retail, airline, telecom
+    python -m scripts.fetch_tau2_data --out TAU2_DATA --check-only
+
+TAU2_DATA is then what `--tau2-data` and TAU2_DATA_DIR want. The data are not ours and never go into this repository. Nor
+does tau2-bench itself, which pip installs from its own (benchmarks/tau2/README.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from agentic.toolorchestra.tau2.worker import git_blob
+from benchmarks.tau2.pin import BLOBS, COMMIT
+
+SOURCE = "https://github.com/sierra-research/tau2-bench"
+FOLDERS = tuple(sorted({f"data/tau2/{path.rpartition('/')[0]}" for path in BLOBS}))
+
+
+def fetch(out: Path, source: str = SOURCE, commit: str = COMMIT) -> None:
+    """A sparse, shallow checkout whose `data/tau2` becomes `out`/tau2.
+
+    Raises:
+        RuntimeError: git says no; or `out` has such a folder already.
+    """
+    target = out / "tau2"
+    if target.exists():
+        raise RuntimeError(f"{target} is there already; check it with --check-only, or choose another --out")
+    checkout = out / ".tau2-bench"
+    checkout.mkdir(parents=True, exist_ok=True)
+    for command in (
+        ["init", "--quiet"],
+        ["sparse-checkout", "set", "--no-cone", *(f"/{folder}/*" for folder in FOLDERS)],
+        ["fetch", "--quiet", "--depth", "1", "--filter=blob:none", source, commit],
+        ["-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"],
+    ):
+        done = subprocess.run(["git", "-C", str(checkout), *command], capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"git {command[0]}: {done.stderr.strip()}. Check the network, then run this again.")
+    (checkout / "data" / "tau2").rename(target)
+
+
+def wrong(out: Path, blobs: Mapping[str, str] = BLOBS) -> list[str]:
+    """The files that are not those of the commit, with what is wrong."""
+    found = []
+    for path, blob in blobs.items():
+        file = out / "tau2" / path
+        if not file.is_file():
+            found.append(f"{file}: missing")
+        elif (held := git_blob(file.read_bytes())) != blob:
+            found.append(f"{file}: git blob {held[:12]}, expected {blob[:12]}")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.fetch_tau2_data", description="Fetch tau2-bench's data and check it."
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--from", dest="source", default=SOURCE, metavar="URL", help=f"git repository, not {SOURCE}")
+    parser.add_argument("--check-only", action="store_true", help="what is there, without fetching")
+    options = parser.parse_args(arguments)
+    try:
+        if not options.check_only:
+            fetch(options.out, options.source)
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if problems := wrong(options.out):
+        print("error: not the data of the pinned commit:\n" + "\n".join(problems), file=sys.stderr)
+        return 1
+    print(f"{options.out}: {len(BLOBS)} files of tau2-bench {COMMIT[:12]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

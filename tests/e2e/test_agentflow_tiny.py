@@ -1,0 +1,70 @@
+"""AgentFlow's `tiny` preset from the command line at its smallest scale: data, warm start, GRPO, arms, report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentic.agentflow import tiny
+from agentic.agentflow.tasks import generate
+from agentic.agentflow.world import SPLITS
+from core.data import write_jsonl
+from core.report.files import read_jsonl
+from core.tools.sandbox import Sandbox, SandboxUnavailable
+from tests.e2e.conftest import REPOSITORY, environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+SMALLEST = {
+    "warm_start.steps": 8, "warm_start.copy_steps": 1, "warm_start.batch_size": 4, "rollout.tasks_per_step": 2,
+    "rollout.group_size": 2, "run.steps": 2, "run.eval_every": 1, "run.eval_tasks": 2, "run.seeds": [0],
+    "model.device": "cpu",
+}  # fmt: skip
+ARMS = ("trained", "untrained", "always-python-coder", "always-base-generator", "random-tool", "no-tool")
+
+
+def call(module: str, *arguments: object) -> None:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    subprocess.run(command, cwd=REPOSITORY, env=environment(), check=True, timeout=200)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        Sandbox()
+    except SandboxUnavailable as problem:
+        pytest.skip(f"no isolation here: {problem}")
+    data = tmp_path_factory.mktemp("data")
+    out = tmp_path_factory.mktemp("runs") / "agentflow-tiny"
+    tiny.build(data / "model", seed=0)
+    for split in SPLITS:
+        write_jsonl(data / f"{split}.jsonl", generate(split, 6))
+    files = {"data.train": data / "train.jsonl", "data.eval": data / "dev.jsonl", "model.path": data / "model"}
+    settings = [part for key, value in (SMALLEST | files).items() for part in ("--set", f"{key}={value}")]
+    call("agentic.agentflow.train", "--preset", "tiny", "--out", out, *settings)
+    call("benchmarks.heldout", "agentflow", "--run", out, "--data", data / "test.jsonl", "--tasks", 6, "--arms", *ARMS)
+    return out
+
+
+def test_the_run_trained_and_counted(run: Path):
+    steps = [record for record in read_jsonl(run / "seed-0" / "metrics.jsonl") if record["stage"] == "train"]
+    assert [record["step"] for record in steps] == [1, 2]
+    for record in steps:
+        assert record["failures"] == {}
+        assert record.keys() >= {"turns", "tool_errors", "parse_errors", "calls_python_coder", "calls_base_generator"}
+
+
+def test_the_planner_alone_is_trained(run: Path):
+    for trajectory in read_jsonl(run / "seed-0" / "trajectories.jsonl"):
+        for turn in trajectory["turns"]:
+            assert turn["trained"] == turn["role"].startswith("planner.")
+
+
+def test_every_arm_is_in_the_summary(run: Path):
+    arms = json.loads((run / "summary.json").read_text())["arms"]
+    assert arms.keys() == set(ARMS)
+    assert (run / "report.html").is_file()

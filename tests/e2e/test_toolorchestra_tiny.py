@@ -1,0 +1,103 @@
+"""ToolOrchestra's `tiny` preset at its smallest scale: services, training that is killed and goes on, arms, report."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agentic.toolorchestra import compare, tasks, tiny, world
+from core.data import write_jsonl
+from core.report.evaluation import EvalResult
+from core.report.files import read_jsonl
+from core.report.run_folder import RunFolder
+from tests.e2e.conftest import REPOSITORY, environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+DATA = Path("runs/data/toolorchestra-tiny")
+SMALLEST = {
+    "warm_start.steps": 16, "warm_start.batch_size": 8, "rollout.tasks_per_step": 2, "rollout.group_size": 4,
+    "run.steps": 3, "run.eval_every": 3, "run.eval_tasks": 4, "run.save_every": 1, "run.seeds": [0],
+    "model.device": "cpu",
+}  # fmt: skip
+PYTHON = sys.executable
+
+
+def with_services(folder: Path, *command: str) -> list[str]:
+    services = REPOSITORY / "agentic" / "toolorchestra" / "services" / "tiny.yaml"
+    return [PYTHON, "-m", "scripts.services", str(services), "--logs", str(DATA / "services"), "--", *command]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run that was killed once with its services, went on with others at other ports, and was evaluated."""
+    folder = tmp_path_factory.mktemp("toolorchestra")
+    data = folder / DATA
+    tiny.build(data / "model", seed=0)
+    world.write_corpus(data / "corpus.jsonl")
+    for name, split, count in (("train", "train", 12), ("dev", "dev", 4), ("test", "test", 30)):
+        write_jsonl(data / f"{name}.jsonl", tasks.generate(split, count))  # type: ignore[arg-type]
+    train = [PYTHON, "-m", "agentic.toolorchestra.train", "--out", "runs/small"]
+    train += [part for key, value in SMALLEST.items() for part in ("--set", f"{key}={value}")]
+    first = subprocess.Popen(with_services(folder, *train), cwd=folder, env=environment())
+    metrics = folder / "runs" / "small" / "seed-0" / "metrics.jsonl"
+    deadline = time.monotonic() + 200
+    while first.poll() is None and not (metrics.exists() and '"stage": "train"' in metrics.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    before = yaml.safe_load((data / "services" / "addresses.yaml").read_text())
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(timeout=60) != 0
+    subprocess.run(with_services(folder, *train), cwd=folder, env=environment(), check=True, timeout=300)
+    assert yaml.safe_load((data / "services" / "addresses.yaml").read_text()) != before
+    heldout = [PYTHON, "-m", "benchmarks.heldout", "toolorchestra", "--run", "runs/small", "--data"]
+    heldout += [str(DATA / "test.jsonl"), "--tasks", "30", "--by", "kind", "preference", "case"]
+    subprocess.run(with_services(folder, *heldout), cwd=folder, env=environment(), check=True, timeout=300)
+    assert compare.main([str(folder / "runs" / "small")]) == 0
+    return RunFolder(folder / "runs" / "small")
+
+
+@pytest.fixture(scope="module")
+def arms(run: RunFolder) -> dict[str, EvalResult]:
+    return {result.arm: result for result in run.evaluations()}
+
+
+def test_steps_are_told_once_and_no_rollout_failed(run: RunFolder):
+    records = [r for r in read_jsonl(run.seed_path(0) / "metrics.jsonl") if r["stage"] == "train"]
+    assert [record["step"] for record in records] == [1, 2, 3]
+    assert all(record["failures"] == {} and record["expert_failures"] == 0 for record in records)
+
+
+def test_every_arm_got_its_answers_over_http(arms: dict[str, EvalResult]):
+    assert {result.arm: result.failures for result in arms.values()} == dict.fromkeys(arms, {})
+    assert set(arms["dearest"].scores["official"]) == {1.0}
+    assert set(arms["cheapest"].measures["calls_search-1"]) == {1.0}
+    assert all(cost and cost > 0 for result in arms.values() for cost in result.measures["cost"])
+
+
+def test_search_finds_the_fact_that_is_asked_for(arms: dict[str, EvalResult]):
+    """Who looks everything up and computes is right but where he must multiply."""
+    found = arms["search-own"]
+    assert found.scores["official"] == [float(kind != "hard") for kind in found.labels["kind"]]
+
+
+def test_the_best_routes_are_right_and_serve_the_user_best(arms: dict[str, EvalResult]):
+    assert set(arms["best"].scores["official"]) == {1.0}
+    assert set(arms["best"].measures["best_route"]) == {1.0}
+    rewards = {arm: result.measures["preference_reward"] for arm, result in arms.items()}
+    assert all(0.0 <= value <= 1.0 for values in rewards.values() for value in values if value is not None)
+    assert list(map(max, zip(*rewards.values(), strict=True))) == rewards["best"]
+
+
+def test_the_report_has_the_routing_by_kind_and_wish(run: RunFolder):
+    table = (run.path / "table.md").read_text()
+    assert "test · by case" in table
+    assert "| mixed, fast | trained |" in table or "| mixed, fast | untrained |" in table
+    assert "cost per solved" in table
+    assert "by case" in (run.path / "report.html").read_text()

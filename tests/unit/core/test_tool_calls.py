@@ -1,0 +1,158 @@
+"""Every way to write a malformed call has a name, and no text whatever raises."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.tool_calls import FAULTS, CallError, ToolCall, ToolSchema, check_call, parse_calls, spoken
+
+SCHEMAS = (
+    ToolSchema(
+        "search",
+        "Search.",
+        {
+            "type": "object",
+            "properties": {"model": {"type": "string", "enum": ["search-1", "search-2"]}},
+            "required": ["model"],
+        },
+    ),
+    ToolSchema(
+        "add",
+        "Add.",
+        {
+            "type": "object",
+            "properties": {"n": {"type": "integer"}, "on": {"type": "boolean"}, "x": {"type": ["number", "null"]}},
+            "required": ["n"],
+        },
+    ),
+)
+GOOD = '{"name": "search", "arguments": {"model": "search-2"}}'
+
+
+def call(body: str) -> str:
+    return f"<think>which?</think>\n<tool_call>\n{body}\n</tool_call>"
+
+
+def parsed(text: str) -> ToolCall | CallError:
+    calls = parse_calls(text)
+    return calls if isinstance(calls, CallError) else check_call(calls[0], SCHEMAS) or calls[0]
+
+
+def test_a_good_call_is_read_with_text_around_it() -> None:
+    expected = ToolCall("search", {"model": "search-2"})
+    assert parsed(call(GOOD)) == expected
+    assert parsed(f"I will look.\n<tool_call>{GOOD}</tool_call>\nDone.") == expected
+    assert parse_calls(f"<tool_call>{GOOD}</tool_call>" * 2, several=True) == [expected, expected]
+    assert parsed(call(expected.render())) == expected
+
+
+MALFORMED = {
+    "no_call": ["", "search", "<tool>search</tool>", "<think>a</think> I know it."],
+    "unclosed_thought": ["<think>" + call(GOOD).removeprefix("<think>which?</think>"), "</think><think>still"],
+    "unclosed_call": [f"<tool_call>{GOOD}", f"<tool_call>{GOOD}<tool_call>{GOOD}</tool_call>"],
+    "stray_tag": [f"{GOOD}</tool_call>", call(GOOD) + "</tool_call>"],
+    "not_json": [call(""), call("search(model=1)"), call(GOOD[:-1]), call(GOOD + "}"), call("[" * 100_000),
+                 call(GOOD.replace('"', "'")), call('{"name": "add", "arguments": {"n": NaN}}'),
+                 call('{"name": "add", "arguments": {"n": ' + "9" * 5000 + "}}"),
+                 call('{"name": "\\ud800", "arguments": {}}')],
+    "not_object": [call("[]"), call('"search"'), call("null"), call("3")],
+    "duplicate_key": [call('{"name": "add", "name": "search", "arguments": {}}'),
+                      call('{"name": "add", "arguments": {"n": 1, "n": 2}}')],
+    "missing_key": [call('{"name": "search"}'), call('{"arguments": {}}'), call("{}")],
+    "extra_key": [call('{"name": "search", "arguments": {}, "id": 1}')],
+    "name_not_text": [call('{"name": 1, "arguments": {}}'), call('{"name": null, "arguments": {}}')],
+    "arguments_not_object": [call(f'{{"name": "search", "arguments": {value}}}') for value in ("[]", "null", "1")],
+    "arguments_as_text": [call('{"name": "search", "arguments": "{\\"model\\": \\"search-1\\"}"}')],
+    "several_calls": [call(GOOD) + call(GOOD).removeprefix("<think>which?</think>")],
+    "unknown_tool": [call('{"name": "Search", "arguments": {}}'), call('{"name": "", "arguments": {}}')],
+    "missing_argument": [call('{"name": "search", "arguments": {}}')],
+    "unknown_argument": [call('{"name": "search", "arguments": {"model": "search-1", "query": "x"}}')],
+    "argument_type": [call('{"name": "search", "arguments": {"model": 1}}'),
+                      call('{"name": "add", "arguments": {"n": true}}'),
+                      call('{"name": "add", "arguments": {"n": 1, "x": "1"}}')],
+    "unknown_choice": [call('{"name": "search", "arguments": {"model": "gpt-5"}}')],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in MALFORMED.items() for text in texts])
+def test_each_malformation_has_its_name(kind: str, text: str) -> None:
+    error = parsed(text)
+    assert isinstance(error, CallError)
+    assert error.kind == kind
+    assert 0 < len(error.message) < 300
+
+
+def test_every_name_has_a_case() -> None:
+    assert MALFORMED.keys() == set(FAULTS)
+
+
+def test_thoughts_are_not_searched_for_calls() -> None:
+    assert spoken("<think>a</think>b") == "b"
+    thought = f"<think>perhaps <tool_call>{GOOD}</tool_call></think>no"
+    assert getattr(parsed(thought), "kind", None) == "no_call"
+
+
+@given(st.text())
+def test_no_text_raises(text: str) -> None:
+    for shape in (text, call(text), f"<tool_call>{text}", call(json.dumps({"name": text, "arguments": {text: text}}))):
+        assert isinstance(parsed(shape), CallError | ToolCall)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(JSON, JSON)
+def test_no_json_raises(name: Any, arguments: Any) -> None:
+    assert isinstance(parsed(call(json.dumps({"name": name, "arguments": arguments}))), CallError | ToolCall)
+
+
+PIECES = (
+    "<tool_call>", "</tool_call>", "<think>", "</think>", "{", "}", "[", "]", '"', "'", ":", ",", "\\", "\\u", "\ud800",
+    "null", "NaN", "-", "1e999", "9" * 40, "name", "arguments", "model", "search-1", "\x00", "\n", "é", "😀",
+)  # fmt: skip
+
+
+def mutated(rng: Random, text: str) -> str:
+    """One to six cuts, repetitions, swaps and insertions."""
+    for _ in range(rng.randint(1, 6)):
+        i, j = sorted((rng.randint(0, len(text)), rng.randint(0, len(text))))
+        match rng.randrange(4):
+            case 0:
+                text = text[:i] + text[min(j, i + 8) :]
+            case 1:
+                text = text[:i] + rng.choice(PIECES) + text[i:]
+            case 2:
+                text = text[:j] + text[i:j][:40] + text[j:]
+            case _:
+                text = text[:i] + chr(rng.randrange(0x10000)) + text[i + 1 :]
+    return text
+
+
+def test_mutated_calls_are_all_counted(fuzz_cases: int) -> None:
+    """`--fuzz 100000` for the full number."""
+    rng, counts = Random(0), Counter[str]()
+    sources = [text for texts in MALFORMED.values() for text in texts if len(text) < 300] + [call(GOOD)] * 40
+    for _ in range(fuzz_cases):
+        outcome = parsed(mutated(rng, rng.choice(sources)))
+        counts[outcome.kind if isinstance(outcome, CallError) else "call"] += 1
+    assert counts.total() == fuzz_cases
+    assert set(counts) <= {*FAULTS, "call"}
+    assert len(counts) > len(FAULTS) // 2
+    print(dict(counts.most_common()))
+
+
+@pytest.mark.parametrize("unit", ["<tool_call>", "</tool_call>", "<think>", "</think>", '{"a":', "[", '"', "\\"])
+def test_time_is_linear(unit: str) -> None:
+    """A megabyte of one unit would take hours if time were quadratic."""
+    assert isinstance(parsed(unit * (1_000_000 // len(unit))), CallError)

@@ -1,0 +1,206 @@
+"""The OpenAI-compatible client against a service that does all that services do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.policy.base import PolicyError
+from core.policy.openai import CalledTool, ChatReply, OpenAIChat, read_reply
+
+HELLO = [{"role": "user", "content": "hello"}]
+REPLY: dict[str, Any] = {
+    "choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 7, "completion_tokens": 2},
+}
+
+
+class Service:
+    """Answers with `answers` in their order, the last one for ever: a reply, a status, bytes, or seconds to wait."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = [REPLY]
+        self.requests: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.busy = self.most_busy = 0
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(await request.json())
+        self.keys.append(request.headers.get("Authorization"))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self.busy += 1
+        self.most_busy = max(self.most_busy, self.busy)
+        try:
+            if isinstance(answer, float | asyncio.Barrier):
+                await (answer.wait() if isinstance(answer, asyncio.Barrier) else asyncio.sleep(answer))
+                answer = REPLY
+        finally:
+            self.busy -= 1
+        if isinstance(answer, int):
+            return web.Response(status=answer, text="no")
+        if answer is None:
+            assert request.transport is not None
+            request.transport.close()
+        return web.Response(body=answer if isinstance(answer, bytes) else json.dumps(answer))
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    made = Service()
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", made.handle)
+    async with TestServer(app) as server:
+        made.url = f"http://127.0.0.1:{server.port}/v1"
+        yield made
+
+
+async def ask(service: Service, **options: Any) -> ChatReply:
+    call = {name: options.pop(name) for name in ("tools", "temperature") if name in options}
+    async with OpenAIChat(service.url, "m", **{"backoff_s": 0.001, **options}) as chat:
+        return await chat.chat(HELLO, max_tokens=9, **call)
+
+
+async def test_a_reply_and_what_was_asked(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret\n")
+    body = {"top_k": 1, "max_tokens": None, "max_completion_tokens": 5}
+    reply = await ask(service, temperature=0.5, tools=[{"type": "function"}], api_key_file=tmp_path / "key", body=body)
+    assert (reply.text, reply.calls, reply.prompt_tokens, reply.completion_tokens) == ("hi", (), 7, 2)
+    assert 0 < reply.seconds < 60
+    assert service.requests == [
+        {"model": "m", "messages": HELLO, "temperature": 0.5, "tools": [{"type": "function"}],
+         "top_k": 1, "max_completion_tokens": 5}
+    ]  # fmt: skip
+    assert service.keys == ["Bearer secret"]
+
+
+async def test_tool_calls(service: Service) -> None:
+    function = {"name": "add", "arguments": '{"n": 1}'}
+    message = {"content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
+    service.answers = [{"choices": [{"message": message, "finish_reason": "tool_calls"}]}]
+    reply = await ask(service)
+    assert (reply.text, reply.calls, reply.prompt_tokens) == ("", (CalledTool("add", '{"n": 1}'),), 0)
+
+
+@pytest.mark.parametrize("passing", [500, 429, 503, 408, None, b"not json", b'{"choices": []}'])
+async def test_what_may_pass_is_tried_again(service: Service, passing: Any) -> None:
+    service.answers = [passing, passing, REPLY]
+    assert (await ask(service)).text == "hi"
+    assert len(service.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "attempts"),
+    [(500, "engine", 3), (429, "unavailable", 3), (None, "unavailable", 3), (b"{", "bad_reply", 3),
+     (400, "bad_request", 1), (401, "bad_request", 1), (404, "bad_request", 1), (5.0, "timeout", 1)],
+)  # fmt: skip
+async def test_faults_have_names_and_retries_an_end(service: Service, answer: Any, kind: str, attempts: int) -> None:
+    service.answers = [answer]
+    with pytest.raises(PolicyError) as caught:
+        await ask(service, timeout_s=1.0 if kind == "timeout" else 60.0)
+    assert caught.value.kind == kind
+    assert len(service.requests) == attempts
+
+
+async def test_nobody_is_there() -> None:
+    async with OpenAIChat("http://127.0.0.1:9/v1", "m", max_retries=1, backoff_s=0.001) as chat:
+        with pytest.raises(PolicyError) as caught:
+            await chat.chat(HELLO, max_tokens=1)
+    assert caught.value.kind == "unavailable"
+
+
+async def test_concurrency_is_bounded_and_reached(service: Service) -> None:
+    service.answers = [asyncio.Barrier(12)]  # nobody is answered before twelve are there
+    async with OpenAIChat(service.url, "m", concurrency=12) as chat:
+        await asyncio.gather(*(chat.chat(HELLO, max_tokens=1) for _ in range(36)))
+    assert service.most_busy == 12
+
+
+async def test_waiting_for_a_place_is_not_the_services_time(service: Service) -> None:
+    service.answers = [0.3]
+    async with OpenAIChat(service.url, "m", concurrency=1, timeout_s=5.0) as chat:
+        began = time.monotonic()
+        replies = await asyncio.gather(*(chat.chat(HELLO, max_tokens=1) for _ in range(3)))
+    assert sum(reply.seconds for reply in replies) <= time.monotonic() - began
+
+
+async def test_a_missing_key_is_told(service: Service, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="api_key_file"):
+        await ask(service, api_key_file=tmp_path / "none")
+    assert service.requests == []
+
+
+def test_an_address_without_scheme_is_refused() -> None:
+    with pytest.raises(ValueError, match="http://HOST:PORT/v1"):
+        OpenAIChat("localhost:8000", "m")
+
+
+def outcome(body: bytes) -> str:
+    try:
+        return type(read_reply(body)).__name__
+    except PolicyError as error:
+        return error.kind
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
+def test_no_reply_raises_anything_else(body: bytes) -> None:
+    assert outcome(body) in ("ChatReply", "bad_reply")
+
+
+def broken(rng: Random) -> bytes:
+    """A reply with one to four of its values replaced or left out, and perhaps cut or with a byte changed."""
+    called = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    reply = json.loads(json.dumps(REPLY))
+    reply["choices"][0]["message"]["tool_calls"] = [called]
+    others: list[Callable[[], Any]] = [
+        lambda: None, lambda: [], dict, lambda: "", lambda: "\ud800", lambda: -1, lambda: 10**400, lambda: 1e308,
+        lambda: True, lambda: [None], lambda: {"function": None}, lambda: "text",
+    ]  # fmt: skip
+    for _ in range(rng.randint(1, 4)):
+        at: Any = reply
+        while True:
+            if not isinstance(at, dict | list) or not at:
+                break
+            key = rng.choice(list(at)) if isinstance(at, dict) else rng.randrange(len(at))
+            if isinstance(at[key], dict | list) and at[key] and rng.random() < 0.75:
+                at = at[key]
+                continue
+            if isinstance(at, dict) and rng.random() < 0.3:
+                del at[key]
+            else:
+                at[key] = rng.choice(others)()
+            break
+    body = json.dumps(reply).encode()
+    if rng.random() < 0.2:
+        body = body[: rng.randrange(len(body))]
+    if rng.random() < 0.2 and body:
+        place = rng.randrange(len(body))
+        body = body[:place] + bytes([rng.randrange(256)]) + body[place + 1 :]
+    return body
+
+
+def test_broken_replies_are_all_counted(fuzz_cases: int) -> None:
+    rng = Random(0)
+    counts = Counter(outcome(broken(rng)) for _ in range(fuzz_cases))
+    assert counts.total() == fuzz_cases
+    assert set(counts) == {"ChatReply", "bad_reply"}
+    print(dict(counts))

@@ -1,0 +1,53 @@
+"""Short answers: equal once normalised, or the judge's word; empty and endless ones are wrong unasked."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.rewards.answer import MAX_WORDS, AnswerGrader
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answers", "correct", "by"),
+    [
+        ("Paris", ("paris",), True, "equal"),
+        ("The  Paris.", ("Rome", "paris"), True, "equal"),
+        ("+", ("+",), True, "equal"),
+        ("-", ("+",), False, "different"),
+        ("the", ("a",), False, "different"),
+        ("Paris, France", ("Paris",), False, "different"),
+        ("", ("Paris",), False, "no_answer"),
+        (" \n", ("Paris",), False, "no_answer"),
+        ("word " * (MAX_WORDS + 1), ("word",), False, "too_long"),
+        ("x " * MAX_WORDS, ("x " * MAX_WORDS,), True, "equal"),
+    ],
+)
+async def test_rules(prediction: str, answers: tuple[str, ...], correct: bool, by: str) -> None:
+    grader = AnswerGrader()
+    assert await grader.grade("Where?", prediction, answers) == (correct, by)
+    assert grader.counts[by] == 1
+
+
+async def test_the_judge_is_asked_only_where_the_rules_see_a_difference() -> None:
+    asked: list[str] = []
+
+    async def judge(prompt: str) -> str:
+        asked.append(prompt)
+        return "VERDICT: SAME"
+
+    grader = AnswerGrader(judge)
+    assert await grader.grade("Where?", "paris", ("Paris",)) == (True, "equal")
+    assert await grader.grade("Where?", "", ("Paris",)) == (False, "no_answer")
+    assert await grader.grade("Where?", "word " * 501, ("Paris",)) == (False, "too_long")
+    assert asked == []
+    assert await grader.grade("Where?", "the capital of France", ("Paris",)) == (True, "judge")
+    assert "answer to a question with" in asked[0]
+
+
+async def test_a_judge_that_fails_accepts_nothing() -> None:
+    async def judge(prompt: str) -> str:
+        raise ConnectionError("down")
+
+    grader = AnswerGrader(judge)
+    assert await grader.grade("Where?", "the capital of France", ("Paris",)) == (False, "different")
+    assert grader.counts["judge_failed"] == 1

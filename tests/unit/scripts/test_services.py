@@ -1,0 +1,104 @@
+"""The starter of services: all answer before the command runs, and none outlives the starter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agentic.toolorchestra.config import PRESETS, load_recipe
+from core.config import RecipeError
+from scripts.services import ADDRESSES, main, read_services
+
+SERVER = """
+import http.server, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(os.environ.get("CUDA_VISIBLE_DEVICES", "").encode())
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+READ = """
+import sys, urllib.request, yaml
+for name, url in yaml.safe_load(open(sys.argv[1])).items():
+    print(name, urllib.request.urlopen(url + "/health").read().decode())
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def two_services(tmp_path: Path) -> Path:
+    (tmp_path / "server.py").write_text(SERVER)
+    (tmp_path / "read.py").write_text(READ)
+    command = f"{{python}} {tmp_path / 'server.py'} {{port}}"
+    file = tmp_path / "services.yaml"
+    file.write_text(yaml.safe_dump({"one": {"command": command}, "two": {"command": command, "gpus": [2, 3]}}))
+    return file
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def test_the_command_finds_them_and_gives_its_status(two_services: Path, capfd: pytest.CaptureFixture[str]):
+    logs = two_services.parent / "logs"
+    read = [sys.executable, str(two_services.parent / "read.py"), str(logs / ADDRESSES)]
+    assert main([str(two_services), "--logs", str(logs), "--", *read]) == 7
+    out = capfd.readouterr().out
+    assert "one \n" in out
+    assert "two 2,3\n" in out
+    addresses = yaml.safe_load((logs / ADDRESSES).read_text())
+    assert not any(map(answers, addresses.values()))
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_they_end_with_a_starter_that_is_ended(two_services: Path, how: signal.Signals):
+    logs = two_services.parent / "logs"
+    command = [sys.executable, "-m", "scripts.services", str(two_services), "--logs", str(logs), "--", "sleep", "30"]
+    starter = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])})
+    while not (logs / ADDRESSES).exists():
+        assert starter.poll() is None
+        time.sleep(0.05)
+    addresses = yaml.safe_load((logs / ADDRESSES).read_text())
+    assert all(map(answers, addresses.values()))
+    starter.send_signal(how)
+    starter.wait()
+    deadline = time.monotonic() + 60
+    while any(map(answers, addresses.values())):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_service_that_ends_is_told_with_its_last_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "services.yaml"
+    file.write_text(yaml.safe_dump({"broken": {"command": "{python} -c 'raise SystemExit(\"no corpus\")'"}}))
+    assert main([str(file), "--logs", str(tmp_path), "--", "true"]) == 1
+    assert "no corpus" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["a: {commnd: x}", "a: {command: x, port: 99999}", "- a", "a: ["])
+def test_bad_files_are_refused_by_name(tmp_path: Path, text: str):
+    file = tmp_path / "services.yaml"
+    file.write_text(text)
+    with pytest.raises(RecipeError, match="services.yaml"):
+        read_services(file)
+
+
+def test_services_of_presets_are_where_the_presets_look_for_them():
+    for file in (PRESETS.parent / "services").iterdir():
+        services = read_services(file)
+        section = load_recipe(file.stem).toolorchestra
+        asked = {section.search["url"], *(model.url for model in section.models.values())}
+        for name, service in services.items():
+            address = f"http://{service.host}:{service.port}/" if service.port else f"{{{name}}}/"
+            assert any(url and url.startswith(address) for url in asked), name
