@@ -3,8 +3,8 @@
     python -m scripts.fetch_tau2_data --out TAU2_DATA        # 12 MB: retail, airline, telecom
     python -m scripts.fetch_tau2_data --out TAU2_DATA --check-only
 
-TAU2_DATA is then what `--tau2-data` and TAU2_DATA_DIR want. The data are not ours and never go into this repository. Nor
-does tau2-bench itself, which pip installs from its own (benchmarks/tau2/README.md).
+TAU2_DATA is then what `--tau2-data` and TAU2_DATA_DIR want. The data are not ours and never go into this repository;
+nor does tau2-bench itself, which pip installs from its own (benchmarks/tau2/README.md).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def fetch(out: Path, source: str = SOURCE, commit: str = COMMIT) -> None:
     for command in (
         ["init", "--quiet"],
         ["sparse-checkout", "set", "--no-cone", *(f"/{folder}/*" for folder in FOLDERS)],
-        ["fetch", "--quiet", "--depth", "1", "--filter=blob:none", source, commit],
+        ["config", "remote.origin.url", source],
+        ["fetch", "--quiet", "--depth", "1", "--filter=blob:none", "origin", commit],
         ["-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"],
     ):
         done = subprocess.run(["git", "-C", str(checkout), *command], capture_output=True, text=True)

@@ -3,7 +3,7 @@
 | arm | calls |
 |---|---|
 | dearest | answer-1, which knows and computes all, for every question |
-| swift | answer-2 for every question |
+| search-swift | search-1, then answer-2 |
 | search-own | search-1, then answer-3 |
 | cheapest | search-1, then answer-4 |
 | no-search | answer-4 alone |
@@ -61,7 +61,7 @@ def best_route(task: Task) -> Route:
 
 ARMS: Mapping[str, Callable[[ToolOrchestraRecipe, Any], Method]] = {
     "dearest": always(STRONG),
-    "swift": always(SWIFT),
+    "search-swift": always(SEARCH, SWIFT),
     "search-own": always(SEARCH, OWN),
     "cheapest": always(SEARCH, CHEAP),
     "no-search": always(CHEAP),

@@ -2,9 +2,9 @@
 
     python -m agentic.toolorchestra.compare RUN_DIR
 
-The reward of eq. 1-3 compares rollouts of one task. Here these are one rollout of each arm on it, all seeds by themselves;
-`preference_reward` is that reward as a share of the greatest that the user's weights allow. With `best_route` (1 where the
-calls are those of BEST in tasks.py) it goes into the run's evaluations, and from there into the report.
+The reward of eq. 1-3 compares rollouts of one task. Here these are one rollout of each arm on it, each seed by itself;
+`preference_reward` is that reward as a share of the greatest that the user's weights allow. With `best_route` (1 where
+the calls are those of BEST in tasks.py) it goes into the run's evaluations, and from there into the report.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Scripted turns for the `tiny` preset's warm start, by an annotator who reads and writes well and routes by habit.
 
-He thinks first: of which kind is the question, and what does the user care for? Then he calls, out of habits that chance
+He thinks first: of which kind is the question, and what does the user care for? Then he calls, by habits that chance
 gave him (`Annotator`): for each kind and wish there is an expert whom he favours, good for it or not, and he searches
 often or seldom. Now and then his call cannot be used. The policy learns to read and to write from him. Which expert is
 good at what, who is dear or slow, and what a kind or a wish asks for, is left to RL.

@@ -2,12 +2,12 @@ r"""The `tiny` preset's experts: small programs behind a real HTTP service that 
 
     python -m agentic.toolorchestra.scripted_experts --port 30001
 
-Each reads the text that it is sent, as a language model would, and answers by its own skill; none is told anything else.
+Each reads the text that it is sent, as a language model would, and answers by its own skill; it is told nothing else.
 
 | model | knows the world | computes | when it cannot |
 |---|---|---|---|
 | sage | by heart | plus, minus, times | |
-| swift | by heart | plus, minus | is one factor off |
+| swift | as far as the text says it | plus, minus | "unknown"; is one factor off |
 | abacus | as far as the text says it | plus, minus | "unknown"; is one factor off |
 | reader | as far as the text says it | nothing | "unknown"; repeats the first number |
 | scout | writes search queries | | repeats the question |
@@ -41,7 +41,7 @@ class Expert:
 
 EXPERTS: Mapping[str, Expert] = {
     "sage": Expert(knows=True, computes=OPERATIONS),
-    "swift": Expert(knows=True, computes=("plus", "minus")),
+    "swift": Expert(knows=False, computes=("plus", "minus")),
     "abacus": Expert(knows=False, computes=("plus", "minus")),
     "reader": Expert(knows=False, computes=()),
 }

@@ -8,9 +8,9 @@ running every route of up to two calls through the real experts and the real rew
 | kind | question | cheap | fast | own (answer-3) |
 |---|---|---|---|---|
 | easy | What is the first letter of lamp? | answer-4 | answer-2 | answer-3 |
-| fact | What is the price of lamp? | search-1, answer-4 | answer-2 | search-1, answer-3 |
+| fact | What is the price of lamp? | search-1, answer-4 | search-1, answer-2 | search-1, answer-3 |
 | sum | What is 37 plus 48? | answer-3 | answer-2 | answer-3 |
-| mixed | What is the price of lamp plus 12? | search-1, answer-3 | answer-2 | search-1, answer-3 |
+| mixed | What is the price of lamp plus 12? | search-1, answer-3 | search-1, answer-2 | search-1, answer-3 |
 | hard | What is 37 times 48? | answer-1 | answer-1 | answer-1 |
 
 No question, and no thing or expression in one, is in two splits. `--turn-wishes` writes the same questions with other
@@ -35,7 +35,7 @@ Route = tuple[str, ...]
 SEARCH, STRONG, SWIFT, OWN, CHEAP = "search-1", "answer-1", "answer-2", "answer-3", "answer-4"
 MODEL_MAPPING = {SEARCH: "scout", STRONG: "sage", SWIFT: "swift", OWN: "abacus", CHEAP: "reader"}
 
-PRICES = {"sage": (10.0, 30.0), "swift": (7.0, 21.0), "abacus": (0.6, 1.8), "reader": (0.2, 0.6), "scout": (0.2, 0.6)}
+PRICES = {"sage": (10.0, 30.0), "swift": (3.0, 9.0), "abacus": (0.6, 1.8), "reader": (0.2, 0.6), "scout": (0.2, 0.6)}
 """Dollars for a million tokens in and out, before a record's own factor."""
 FACTORS = (0.8, 1.0, 1.25)
 
@@ -61,9 +61,9 @@ PREFERENCES: Mapping[str, Preference] = {
 
 BEST: Mapping[str, Mapping[str, Route]] = {
     "easy": {"cheap": (CHEAP,), "fast": (SWIFT,), "own": (OWN,)},
-    "fact": {"cheap": (SEARCH, CHEAP), "fast": (SWIFT,), "own": (SEARCH, OWN)},
+    "fact": {"cheap": (SEARCH, CHEAP), "fast": (SEARCH, SWIFT), "own": (SEARCH, OWN)},
     "sum": {"cheap": (OWN,), "fast": (SWIFT,), "own": (OWN,)},
-    "mixed": {"cheap": (SEARCH, OWN), "fast": (SWIFT,), "own": (SEARCH, OWN)},
+    "mixed": {"cheap": (SEARCH, OWN), "fast": (SEARCH, SWIFT), "own": (SEARCH, OWN)},
     "hard": {"cheap": (STRONG,), "fast": (STRONG,), "own": (STRONG,)},
 }
 

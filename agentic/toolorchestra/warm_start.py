@@ -1,6 +1,7 @@
 """Cold start of the `tiny` preset: a small model learns to read a task and to write a call, from scripted turns.
 
-The demonstrations read and write well and route by habit (see demonstrations.py), so that what GRPO adds is visible: routing.
+The demonstrations read and write well and route by habit (see demonstrations.py), so that what GRPO adds is visible:
+routing.
 """
 
 from __future__ import annotations

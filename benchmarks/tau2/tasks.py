@@ -34,9 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     finally:
         workers.close()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_jsonl(options.out, tasks)
-    print(f"{options.out}: {len(tasks)} tasks")
+    print(f"{options.out}: {write_jsonl(options.out, tasks)} tasks")
     return 0
 
 

@@ -74,8 +74,7 @@ class HashingEncoder:
         places = (codes >> np.uint64(33)) % np.uint64(self.dimension)
         signs = np.where(codes >> np.uint64(32) & np.uint64(1), 1.0, -1.0)
         signed = signs * np.fromiter(weights.values(), float)[:, None]
-        summed: npt.NDArray[np.float64] = np.bincount(places.ravel().astype(np.intp), signed.ravel(), self.dimension)
-        return summed
+        return np.bincount(places.ravel().astype(np.intp), signed.ravel(), self.dimension).astype(np.float64)
 
 
 def normalise(vectors: Vectors) -> Vectors:

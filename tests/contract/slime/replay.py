@@ -64,7 +64,7 @@ def again(tape: Tape, case: Case, samples: Sequence[Any], args: Namespace, token
                 roles = Roles({**frozen, "policy": policy})
                 runner = Runner(method, roles, concurrency=1, deadline_s=60)
                 trajectory = await runner.run_one(task_of(sample, args.prompt_data), Sampling())
-                assert not policy.outcomes
+                assert not policy.outcomes, (trajectory.failure, str(trajectory.log)[-700:])
                 return trajectory
 
             groups = [[await run(sample) for sample in group] for group in by_group(samples)]

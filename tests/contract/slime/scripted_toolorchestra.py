@@ -36,7 +36,8 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
     section = {
         "style": "hermes",
         "context": "append_only",
-        "max_tokens": 64,
+        "max_turns": 8,
+        "max_tokens": 256,
         "addresses": None,
         "search": {},
         "budget": {},
@@ -64,10 +65,11 @@ def dead(recipe: Recipe, tokenizer: Any) -> ScriptedPolicy:
 
 
 def orchestrator(prompt: str, chance: Random) -> str:
-    """Of nine turns four ask an expert, three answer, two are malformed; some prompts are refused now and then."""
-    if REFUSED in prompt and chance.random() < 0.3:
+    """Mostly asks an expert, then mostly answers; now and then a turn is malformed, or a prompt refused."""
+    if REFUSED in prompt and chance.random() < 0.2:
         raise PolicyError("bad_request", "refused")
-    calls = [("call_expert", {"expert": name}) for name in ("expert-1", *EXPERTS)] + [("answer", {})] * 3
+    experts = [("call_expert", {"expert": name}) for name in ("expert-1", "expert-1", *EXPERTS)]
+    calls = [*experts, *[("answer", {})] * 12] if "boxed" in prompt else [*experts, *experts]
     written = [
         f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>" for name, arguments in calls
     ]

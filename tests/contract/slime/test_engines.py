@@ -84,7 +84,11 @@ def test_a_training_batch(case: Case, manager: Manager, arguments: Arguments, ta
     for failure, whole in case.failures.items():
         counts = [counter[failure] for counter in failed if counter[failure]]
         assert counts
-        assert all((count == args.n_samples_per_prompt) == whole for count in counts)
+        assert (
+            {count == args.n_samples_per_prompt for count in counts} == {True}
+            if whole
+            else min(counts) < args.n_samples_per_prompt
+        )
     assert {name for counter in failed for name in counter} == {None, *case.failures}
     lengths = Counter(len(t.turns) for group in groups for t in group if t.status != "failed")
     assert len(lengths) > 2
@@ -135,6 +139,7 @@ def test_dynamic_filter_and_aborts(
     for sample in waiting:
         if sample.status == sample.Status.ABORTED:
             sample.metadata |= case.quick
+        if sample.status in (sample.Status.ABORTED, sample.Status.FAILED):  # slime runs both again
             tape.forget(sample.session_id)
     made.data_source.buffer.sort(key=lambda group: group[0].group_index not in aborted)
     args.dynamic_sampling_filter_path, args.over_sampling_batch_size = None, args.rollout_batch_size
@@ -162,6 +167,7 @@ def test_fully_asynchronous_rollout(
             if sample.status == sample.Status.ABORTED:
                 sample.metadata |= case.quick
                 requeued.add(sample.metadata["task_id"])
+            if sample.status in (sample.Status.ABORTED, sample.Status.FAILED):
                 tape.forget(sample.session_id)
         add_samples(groups)
 

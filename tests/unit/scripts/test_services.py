@@ -21,7 +21,8 @@ SERVER = """
 import http.server, os, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200); self.end_headers(); self.wfile.write(os.environ.get("CUDA_VISIBLE_DEVICES", "").encode())
+        self.send_response(200); self.end_headers()
+        self.wfile.write(os.environ.get("CUDA_VISIBLE_DEVICES", "").encode())
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 READ = """

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from agentic.toolorchestra.config import PRESETS, load_recipe
+from agentic.toolorchestra.environment import make_worlds
 from core.config import RecipeError
 from tests.unit.agentic.toolorchestra.conftest import recipe
 
@@ -17,6 +18,7 @@ def test_a_preset_says_what_it_follows_and_where_it_departs(preset: str) -> None
     loaded = load_recipe(preset)
     assert (loaded.method, loaded.preset) == ("toolorchestra", preset)
     assert loaded.departures
+    assert make_worlds(loaded.toolorchestra.environment) is not None
     models = set(loaded.toolorchestra.model_mapping.values())
     assert models == set(loaded.toolorchestra.models)
     assert set(loaded.toolorchestra.aliases) == set(loaded.toolorchestra.model_mapping)

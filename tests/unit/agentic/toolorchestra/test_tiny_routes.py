@@ -109,7 +109,8 @@ def test_experts_read_and_compute_by_their_own_skill():
     value, fact = value_of("price of lamp"), "The price of lamp is 41."
     assert last_boxed(reply("sage", "answer: What is 37 times 48?")) == str(37 * 48)
     assert last_boxed(reply("swift", "answer: What is 37 times 48?")) != str(37 * 48)
-    assert last_boxed(reply("swift", "answer: What is the price of lamp plus 1?")) == str(value + 1)
+    assert last_boxed(reply("sage", "answer: What is the price of lamp plus 1?")) == str(value + 1)
+    assert last_boxed(reply("swift", "answer: What is the price of lamp plus 1?")) == "unknown"
     assert last_boxed(reply("abacus", "answer: What is the price of lamp plus 1?")) == "unknown"
     assert last_boxed(reply("abacus", f"answer: What is the price of lamp plus 1?\n{fact}")) == "42"
     assert last_boxed(reply("reader", f"answer: What is the price of lamp?\n{fact}")) == "41"

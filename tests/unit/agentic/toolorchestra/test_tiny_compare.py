@@ -1,0 +1,69 @@
+"""The comparison of arms by what users care for: one group per task, made of one rollout of each arm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentic.toolorchestra.compare import compared
+from agentic.toolorchestra.tasks import CHEAP, OWN, SEARCH, STRONG, SWIFT
+from core.report.evaluation import EvalResult
+
+ALIASES = (SEARCH, STRONG, SWIFT, OWN, CHEAP)
+
+
+def arm(
+    name: str, *rollouts: tuple[float, float, float, tuple[str, ...]] | None, preference: str = "cheap"
+) -> EvalResult:
+    """Rollouts as (correct, cost, latency, calls); None failed."""
+    measures: dict[str, Any] = {
+        key: [None if r is None else r[i] for r in rollouts] for i, key in enumerate(("correct", "cost", "latency"))
+    }
+    for alias in ALIASES:
+        measures[f"calls_{alias}"] = [None if r is None else float(r[3].count(alias)) for r in rollouts]
+    n = len(rollouts)
+    return EvalResult(
+        arm=name, data="test", length=0, seed=0, n=n,
+        scores={"official": [0.0 if r is None else r[0] for r in rollouts]},
+        turns=[1] * n, document_tokens=[0] * n, seconds=1.0, measures=measures,
+        labels={"kind": ["fact"] * n, "preference": [preference] * n},
+    )  # fmt: skip
+
+
+def rewards(*arms: EvalResult) -> list[Any]:
+    return [result.measures["preference_reward"] for result in compared(arms)]
+
+
+def test_cheap_and_right_gets_all_dear_and_right_the_weight_of_being_right_wrong_nothing():
+    cheap, dear, wrong = (
+        arm("trained", (1.0, 2.0, 7.0, (SEARCH, CHEAP))),
+        arm("dearest", (1.0, 10.0, 12.0, (STRONG,))),
+        arm("no-search", (0.0, 1.0, 4.0, (CHEAP,))),
+    )
+    assert rewards(cheap, dear, wrong) == [[pytest.approx((0.5 + 8 / 9) / 1.5)], [pytest.approx(0.5 / 1.5)], [0.0]]
+
+
+def test_the_users_preference_turns_the_order():
+    slow, fast = (1.0, 2.0, 7.0, (SEARCH, CHEAP)), (1.0, 9.0, 2.0, (SWIFT,))
+    by_cost = rewards(arm("a", slow), arm("b", fast))
+    by_time = rewards(arm("a", slow, preference="fast"), arm("b", fast, preference="fast"))
+    assert by_cost[0] > by_cost[1]
+    assert by_time[0] < by_time[1]
+
+
+def test_a_failed_rollout_has_no_reward_and_is_in_no_group():
+    alone, failed = rewards(arm("a", (1.0, 2.0, 7.0, (SEARCH, CHEAP))), arm("b", None))
+    assert alone == [0.0]  # nothing to compare with
+    assert failed == [None]
+
+
+def test_the_best_route_is_its_calls_no_more_and_no_less():
+    right, more, other = compared(
+        [
+            arm("a", (1.0, 2.0, 7.0, (SEARCH, CHEAP))),
+            arm("b", (1.0, 2.0, 7.0, (SEARCH, SEARCH, CHEAP))),
+            arm("c", (1.0, 2.0, 7.0, (SEARCH, OWN))),
+        ]
+    )
+    assert [r.measures["best_route"] for r in (right, more, other)] == [[1.0], [0.0], [0.0]]

@@ -1,0 +1,53 @@
+"""The data script, on a small repository of the same shape."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agentic.toolorchestra.tau2.worker import git_blob
+from scripts.fetch_tau2_data import fetch, main, wrong
+
+FILE = "domains/retail/policy.md"
+
+
+def git(repo: Path, *command: str) -> str:
+    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    return subprocess.run(
+        ["git", "-C", str(repo), *identity, *command], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    repo = tmp_path / "source"
+    for path, text in {f"data/tau2/{FILE}": "Be kind.\n", "data/other.txt": "no", "src/code.py": "no"}.items():
+        (repo / path).parent.mkdir(parents=True, exist_ok=True)
+        (repo / path).write_text(text)
+    git(repo, "init", "--quiet")
+    git(repo, "add", ".")
+    git(repo, "commit", "--quiet", "-m", "all")
+    git(repo, "config", "uploadpack.allowAnySHA1InWant", "true")
+    return repo
+
+
+def test_only_the_data_arrive_and_are_checked(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fetch(out, str(source), git(source, "rev-parse", "HEAD"))
+    assert (out / "tau2" / FILE).read_text() == "Be kind.\n"
+    assert not (out / ".tau2-bench" / "src").exists()
+    assert wrong(out, {FILE: git_blob(b"Be kind.\n")}) == []
+    (out / "tau2" / FILE).write_text("Be rude.\n")
+    problems = wrong(out, {FILE: git_blob(b"Be kind.\n"), "domains/retail/db.json": "0" * 40})
+    assert ["expected" in problems[0], "missing" in problems[1]] == [True, True]
+    with pytest.raises(RuntimeError, match="is there already"):
+        fetch(out, str(source), "HEAD")
+
+
+def test_a_source_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--out", str(tmp_path / "out"), "--from", str(tmp_path / "nothing")]) == 1
+    assert "Check the network" in capsys.readouterr().err
+    assert main(["--out", str(tmp_path / "out"), "--check-only"]) == 1
+    assert "policy.md: missing" in capsys.readouterr().err
