@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Evaluate any checkpoint on the AIME, as a single call and as AgentFlow's planner; --help lists what there is:
-#   bash agentic/agentflow/evaluate.sh --model CHECKPOINT --baseline Qwen/Qwen2.5-7B-Instruct --data aime24 --k 64
+#   bash agentic/agentflow/evaluate.sh --model CHECKPOINT --baseline Qwen/Qwen2.5-7B-Instruct --preset seed --k 64
 #   bash agentic/agentflow/evaluate.sh --model CHECKPOINT --preset seed --serve sglang --serve-python PYTHON
 # The last one starts a server, by the Python of an environment that has SGLang, and stops it; for one that runs already,
 # give --policy-url http://host:30000. The frozen roles are the preset's: --set roles.executor=http://host:30001

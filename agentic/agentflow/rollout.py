@@ -136,6 +136,7 @@ class AgentFlow(Method):
                 "verified": float(ending == "verified"),
                 "budget_spent": float(ending == "budget"),
                 "answer_boxed": float("\\boxed" in answer.text),
+                **({"judge_overruled": float(by == "judge")} if "judge" in self.voices else {}),
             },
             log={"answer": answer.text, "graded_by": by, "ending": ending, "steps": [asdict(s) for s in memory.steps]},
         )

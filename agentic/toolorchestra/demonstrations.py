@@ -2,7 +2,7 @@
 
 He thinks first: of which kind is the question, and what does the user care for? Then he calls, by habits that chance
 gave him (`Annotator`): for each kind and wish there is an expert whom he favours, good for it or not, and he searches
-often or seldom. Now and then his call cannot be used. The policy learns to read and to write from him. Which expert is
+once or not at all. Now and then his call cannot be used. The policy learns to read and to write from him. Which expert is
 good at what, who is dear or slow, and what a kind or a wish asks for, is left to RL.
 """
 
@@ -15,7 +15,6 @@ from random import Random
 from agentic.toolorchestra.scripted_experts import search_query
 from agentic.toolorchestra.tasks import CHEAP, OWN, SEARCH, STRONG, SWIFT, draw
 from agentic.toolorchestra.world import ATTRIBUTES, THINGS, split_of
-from core.tool_calls import THOUGHT_END
 from core.types import Task
 
 ANSWERERS = (STRONG, SWIFT, OWN, CHEAP)
@@ -30,7 +29,7 @@ class Annotator:
     malformed: float = 0.03
 
     def searches(self, kind: str, preference: str) -> float:
-        """How often he searches in a turn."""
+        """How often he searches, once at the most."""
         return Random(f"search {kind} {preference}").choice((0.35, 0.65))
 
     def answerer(self, rng: Random, kind: str, preference: str) -> str:
@@ -44,23 +43,26 @@ class Demonstration:
 
     task: Task
     lines: tuple[str, ...]
-    completion: str
+    thought: str
+    call: str
 
 
 def demonstrate(rng: Random, annotator: Annotator, max_turns: int = 4) -> Iterator[Demonstration]:
     """The turns of one rollout on a training task. What a search finds is made up."""
     task, lines = draw(rng, "train", "demonstration"), list[str]()
     kind, preference = task.metadata["kind"], task.metadata["preference"]
-    thought = f" {kind} {preference} {THOUGHT_END}"
+    thought = f" {kind} {preference}"
+    found_before = False
     for _ in range(max_turns):
         if rng.random() < annotator.malformed:
-            yield Demonstration(task, tuple(lines), f"{thought} answer {SEARCH}")
+            yield Demonstration(task, tuple(lines), thought, f" answer {SEARCH}")
             lines.append("? = unknown choice")
-        elif rng.random() < annotator.searches(kind, preference):
-            yield Demonstration(task, tuple(lines), f"{thought} search {SEARCH}")
+        elif not found_before and rng.random() < annotator.searches(kind, preference):
+            yield Demonstration(task, tuple(lines), thought, f" search {SEARCH}")
             lines.append(found(rng, task.question))
+            found_before = True
         else:
-            yield Demonstration(task, tuple(lines), f"{thought} answer {annotator.answerer(rng, kind, preference)}")
+            yield Demonstration(task, tuple(lines), thought, f" answer {annotator.answerer(rng, kind, preference)}")
             return
 
 

@@ -18,6 +18,7 @@ from agentic.toolorchestra.demonstrations import Annotator, demonstrate
 from agentic.toolorchestra.tasks import KINDS, PREFERENCES
 from agentic.toolorchestra.world import ATTRIBUTES, THINGS
 from core import tiny
+from core.tool_calls import THOUGHT_END
 
 TAGS = ("<task>", "<wish>", "<seen>")
 
@@ -29,7 +30,9 @@ def build(folder: Path, seed: int) -> Path:
 
 def train_tokenizer(vocab_size: int = 640) -> PreTrainedTokenizerBase:
     words = (*ATTRIBUTES, *THINGS, *KINDS, *PREFERENCES)
-    return tiny.train_tokenizer(_corpus(), words=words, tags=TAGS, vocab_size=vocab_size)
+    tokenizer = tiny.train_tokenizer(_corpus(), words=words, tags=TAGS, vocab_size=vocab_size)
+    tokenizer.add_tokens([THOUGHT_END])  # one token, but text: as in Qwen3
+    return tokenizer
 
 
 def _corpus() -> Iterator[str]:
@@ -38,7 +41,7 @@ def _corpus() -> Iterator[str]:
         yield " " + " ".join((*ATTRIBUTES, *THINGS))
         for turn in demonstrate(rng, Annotator()):
             yield f" {turn.task.question} {turn.task.metadata['instruction']}"
-            yield "".join(f" {line}\n" for line in turn.lines) + turn.completion
+            yield "".join(f" {line}\n" for line in turn.lines) + turn.thought + turn.call
     yield "user\nassistant\nsystem\n"
 
 

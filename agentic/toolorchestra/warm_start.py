@@ -18,6 +18,7 @@ from core.conversation import Renderer
 from core.engine.warm_start import Example, supervised_start
 from core.hub import resolve
 from core.report.run_folder import StepLog
+from core.tool_calls import THOUGHT_END
 
 
 def warm_start(recipe: ToolOrchestraRecipe, folder: Path, metrics: StepLog) -> Path:
@@ -45,4 +46,6 @@ def _batches(config: WarmStartSection, renderer: Renderer) -> Iterator[list[Exam
 def _encode(turn: Demonstration, renderer: Renderer) -> Example:
     """As the rollout asks the orchestrator."""
     prompt = renderer.render(question("compact", renderer, turn.task, "", turn.lines, None))
-    return prompt, (*encode_text(renderer.tokenizer, turn.completion), renderer.tokenizer.eos_token_id)
+    tokenizer = renderer.tokenizer
+    thought, call = encode_text(tokenizer, turn.thought), encode_text(tokenizer, turn.call)
+    return prompt, (*thought, tokenizer.convert_tokens_to_ids(THOUGHT_END), *call, tokenizer.eos_token_id)

@@ -1,6 +1,6 @@
 """Evaluate a model on the AIME: a single call and an agent, on the same questions, with the same sampling and budget.
 
-    python -m benchmarks.aime.evaluate --data aime24 --model CHECKPOINT --baseline Qwen/Qwen2.5-7B-Instruct --k 64
+    python -m benchmarks.aime.evaluate --data aime24 --model CHECKPOINT --baseline ID --preset seed --k 64
     python -m benchmarks.aime.evaluate --data problems.jsonl --model ID --policy-url http://host:30000 --arms single
     python -m benchmarks.aime.evaluate --data aime25 --model ID --serve sglang --serve-args="--tp 2"
 
@@ -44,7 +44,7 @@ from core.policy.base import Roles
 from core.policy.serving import ServerError
 from core.report.build import write_report
 from core.report.run_folder import RunFolder, RunFolderError
-from core.rollout.method import Method, MethodSpec
+from core.rollout.method import Method, MethodSpec, check_roles
 from core.types import Sampling
 
 ARMS = ("single", "agent-untrained", "agent")
@@ -193,6 +193,7 @@ async def _opened(evaluation: Evaluation, arm: str, model: str) -> AsyncIterator
         async with open_roles(evaluation.recipe, tokenizer) as others:
             method = evaluation.spec.build(evaluation.recipe, tokenizer)
             try:
+                check_roles(method, others)
                 yield method, Roles({**others, "policy": policy}), tokenizer
             finally:
                 await method.close()

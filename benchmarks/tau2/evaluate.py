@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -28,10 +27,11 @@ from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
 from benchmarks.aime.samples import Plan, drop_failed, held, missing
-from benchmarks.cells import EvaluationError, failures_of, tokens_of
+from benchmarks.cells import EvaluationError
 from benchmarks.models import Models, check_server
 from benchmarks.serving import add_server_options, positive, server
 from benchmarks.tau2.pin import departures
+from benchmarks.tau2.play import play
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, under
 from benchmarks.tau2.results import (
     DEPARTURES,
@@ -49,13 +49,9 @@ from core.hub import CheckpointError
 from core.policy.base import Roles
 from core.policy.serving import ServerError
 from core.report.build import write_report
-from core.report.console import Progress
-from core.report.files import Record
-from core.report.run_folder import RunFolder, RunFolderError, StepLog
-from core.report.trajectory import trajectory_record
-from core.rollout.method import Method, check_roles, derive_seed
-from core.rollout.runner import Runner
-from core.types import Sampling, Task
+from core.report.run_folder import RunFolder, RunFolderError
+from core.rollout.method import Method, check_roles
+from core.types import Sampling
 
 DOMAINS = ("retail", "airline", "telecom", "telecom-solo")
 TOOL_MARGIN = 6000
@@ -197,47 +193,6 @@ async def evaluate(evaluation: Evaluation, folder: RunFolder) -> str:
     finally:
         log.close()
         workers.close()
-
-
-async def play(plan: Plan, arm: str, method: Method, roles: Roles, log: StepLog, tokenizer: Any) -> None:
-    """Play what is missing of one domain and write it to `log`.
-
-    Raises:
-        EvaluationError: every single conversation failed, which says something about the set-up alone.
-    """
-    todo, done = missing(plan, arm, log), []
-    runner = Runner(method, roles, concurrency=plan.concurrency, deadline_s=plan.deadline_s)
-
-    async def one(trial: int, task: Task) -> None:
-        seed = derive_seed(plan.seed, "tau2", task.task_id, trial)
-        began = time.perf_counter()
-        trajectory = await runner.run_one(task, replace(plan.sampling, seed=seed))
-        simulation = trajectory.log.get("simulation")
-        rest = {name: value for name, value in trajectory.log.items() if name != "simulation"}
-        turns = tuple(replace(turn, prompt_ids=()) for turn in trajectory.turns)  # they repeat the conversation
-        shown = replace(trajectory, log=rest, turns=turns)
-        record: Record = {
-            **trajectory_record("eval", trial, task, shown, tokenizer),
-            "arm": arm,
-            "data": plan.data,
-            "tau2_id": task.metadata["tau2_id"],
-            "score": (simulation or {}).get("reward_info", {}).get("reward"),
-            "simulation": simulation,
-            "policy_tokens": tokens_of(trajectory),
-            "seconds": time.perf_counter() - began,
-        }
-        log.append(record)
-        done.append(trajectory)
-        progress.update(len(done))
-
-    with Progress(len(todo), label=f"{arm} · {plan.data}", interval=15.0) as progress:
-        await asyncio.gather(*(one(trial, task) for trial, task in todo))
-    failures = failures_of(done)
-    if done and failures.counts.total() == len(done):
-        raise EvaluationError(
-            f"{arm} on {plan.data}: every conversation failed: {failures.describe()}. "
-            "Mend that, then run again with --retry-failed."
-        )
 
 
 async def _plan(evaluation: Evaluation, workers: Workers, domain: str) -> Plan:

@@ -22,6 +22,9 @@ from core.rewards.judge import Ask, Judge
 from core.rewards.math import last_boxed
 from core.rewards.verify import Verifier
 
+LAYERS = 8
+"""Of marks around an integer, at most."""
+
 By = Literal["integer", "math_verify", "judge", "timeout", "error", "no_answer"]
 
 
@@ -108,11 +111,12 @@ def integer(text: str) -> str | None:
     r"""The integer that `text` writes, as digits without leading zeros and maybe a minus; None if it is not one.
 
     Read as the same: zeros in front, a point with zeros behind, thousands set apart by `,` `{,}` or `\,`, math and text
-    marks around (`$`, `\(`, `\text{}`), a degree sign. Two numbers side by side are not an integer.
+    marks around (`$`, `\(`, `\text{}`), a degree sign. Two numbers side by side are not an integer, nor is one behind
+    more than LAYERS of marks. Takes time linear in the text, whatever a model wrote.
     """
-    previous, plain = "", text.strip()
-    while plain != previous:
-        previous, plain = plain, _unwrap(plain)
+    plain = text.strip()
+    for _ in range(LAYERS):
+        plain = _unwrap(plain)
     match = _INTEGER.fullmatch(_SEPARATOR.sub(",", plain))
     if match is None:
         return None
@@ -123,7 +127,7 @@ def integer(text: str) -> str | None:
 _INTEGER = re.compile(r"(?P<sign>[+−-]?)\s*(?P<digits>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.0*)?")
 _SEPARATOR = re.compile(r"\{,\}|,\\!|\\,")
 _WRAPPED = re.compile(
-    r"\$+(.*?)\$+|\\\((.*)\\\)|\\\[(.*)\\\]|(?:\\(?:text(?:bf|rm)?|mathbf|mathrm|boldsymbol|bf))?\s*\{(.*)\}", re.DOTALL
+    r"\\\((.*)\\\)|\\\[(.*)\\\]|(?:\\(?:text(?:bf|rm)?|mathbf|mathrm|boldsymbol|bf))?\s*\{(.*)\}", re.DOTALL
 )
 _BEHIND = re.compile(r"(?:\^\s*\{?\\circ\}?|°|(?<=[$})\]])\.)$")
 
@@ -131,5 +135,7 @@ _BEHIND = re.compile(r"(?:\^\s*\{?\\circ\}?|°|(?<=[$})\]])\.)$")
 def _unwrap(text: str) -> str:
     """`text` without one layer of marks around it; what is no integer inside will not become one."""
     text = _BEHIND.sub("", text.strip(" \t\n\r~")).removeprefix("\\$")
+    if text.startswith("$") and text.endswith("$"):
+        return text.strip("$").strip()
     match = _WRAPPED.fullmatch(text)
     return text if match is None else match[match.lastindex or 0].strip()

@@ -37,7 +37,7 @@ Student's answer:
 {mark}
 
 Explain in one or two sentences. Then write as the last line either VERDICT: SAME or VERDICT: DIFFERENT."""
-_VERDICT = re.compile(r"^\W*VERDICT\W+(SAME|DIFFERENT)\W*$", re.IGNORECASE | re.MULTILINE)
+_VERDICT = re.compile(r"^[^\w\n]*VERDICT\W+(SAME|DIFFERENT)[^\w\n]*$", re.IGNORECASE | re.MULTILINE)
 
 
 class Judge:

@@ -122,4 +122,4 @@ def printing(code: str) -> str:
             ast.parse(code.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return code
-    return f"print({code.strip()})"
+    return f"print({code.strip()}\n)"  # on a line of its own: a comment may end the expression

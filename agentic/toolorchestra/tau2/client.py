@@ -64,6 +64,8 @@ class Worker:
 
     def open(self, key: str) -> Mailbox:
         box = self._boxes[key] = Mailbox()
+        if self._fatal is not None:  # it died after it was picked
+            box.put({"event": "error", "message": self._fatal})
         return box
 
     def forget(self, key: str) -> None:

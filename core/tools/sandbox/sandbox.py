@@ -133,5 +133,6 @@ def _first_working() -> Backend:
             problems.append(str(problem))
     raise SandboxUnavailable(
         "\n  ".join(["no isolation for code that a model wrote:", *problems])
-        + "\nFix one of these, or run code that you trust with backend unsafe_local (--unsafe-local)."
+        + "\nFix one of these, or run code that you trust with backend unsafe_local: --unsafe-local on the command "
+        "line, `backend: unsafe_local` among a tool's options."
     )

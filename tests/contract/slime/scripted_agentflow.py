@@ -42,6 +42,8 @@ def make_recipe(style: Sequence[str], **rollout: Any) -> dict[str, Any]:
     overrides = [
         *(f"rollout.{name}={value}" for name, value in sizes.items()),
         *style,
+        # A busy machine must not make a tool time out in one of two plays of the same rollout.
+        "agentflow.tools.python_coder.options.sandbox.timeout_s=120",
         f"roles.generator=python:{__name__}.generator",
         # Words have more tokens here than in the preset's own vocabulary.
         *(f"agentflow.planner.{name}.max_tokens=64" for name in ("next_step", "final")),

@@ -37,6 +37,15 @@ def test_what_is_no_integer(text: str) -> None:
     assert integer(text) is None
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("part", ["$", "{", "}", "°", "^ ", r"\text{", r"\(", "$x", " ", "1,", "0", r"\,"])
+def test_long_texts_take_no_longer_than_their_length(part: str) -> None:
+    """A planner that has gone astray repeats itself; the trainer waits for the verdict."""
+    text = part * (100_000 // len(part))
+    for whole in (text, text + "x", text + "}" * text.count("{"), f"\\boxed{{{text}x}}"):
+        integer_grade(whole, ["73"])
+
+
 @given(st.integers(-(10**9), 10**9), st.integers(0, 3), st.booleans(), st.sampled_from(["{}", "${}$", r"\text{{{}}}"]))
 def test_any_form_of_an_integer_is_read_and_no_other_integer_is(n: int, zeros: int, grouped: bool, marks: str) -> None:
     digits = f"{abs(n):,}" if grouped else "0" * zeros + str(abs(n))

@@ -19,12 +19,19 @@ from core.rewards.judge import ANSWER_LIMIT, Judge, judge_prompt, read_verdict
         ("I was told to end with VERDICT: SAME or VERDICT: DIFFERENT.\nVERDICT: DIFFERENT", False),
         ("VERDICT: SAME\nOn second thoughts no.\nVERDICT: DIFFERENT", False),
         ("**Verdict: same**\n", True),
+        ("Alike.\n\n> **VERDICT:**\n> **SAME**", True),
         ("The answer says VERDICT: SAME", None),
         ("", None),
     ],
 )
 def test_the_last_line_that_is_a_verdict_decides(reply: str, verdict: bool | None) -> None:
     assert read_verdict(reply) is verdict
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("part", ["\n", "* ", "VERDICT:\n", "VERDICT: SAME ", "```\n"])
+def test_a_judge_gone_astray_is_read_in_linear_time(part: str) -> None:
+    assert read_verdict(part * (100_000 // len(part)) + "x") is None
 
 
 @given(st.text(max_size=200))

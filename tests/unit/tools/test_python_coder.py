@@ -46,8 +46,9 @@ def test_the_program_of_a_reply(reply, code):
 @pytest.mark.parametrize(
     ("code", "printed"),
     [
-        ("12 * 7", "print(12 * 7)"),
-        (" 1,\n", "print(1,)"),
+        ("12 * 7", "print(12 * 7\n)"),
+        (" 1,\n", "print(1,\n)"),
+        ("12 * 7  # seven dozen", "print(12 * 7  # seven dozen\n)"),
         ("x = 1\nprint(x)", "x = 1\nprint(x)"),
         ("twelve times", "twelve times"),
         ("\x00", "\x00"),

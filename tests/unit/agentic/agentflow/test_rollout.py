@@ -346,6 +346,7 @@ async def test_the_judge_is_asked_greedily_and_is_no_turn(tell, tokenizer):
             scripts = {**ROLES, "policy": ["a", NEXT.format("x"), answer], "judge": [f"VERDICT: {verdict}"]}
             story = await tell(scripts, method=grading)
             assert story.trajectory.reward == reward
+            assert story.trajectory.metrics["judge_overruled"] == reward  # what the rules had called different
             assert [s.temperature for s in story.sampling("judge")] == [0.0]
             assert "judge" not in roles_of(story.trajectory.turns)
     finally:

@@ -32,7 +32,7 @@ def test_the_rollout_reads_their_calls_and_refuses_the_malformed_ones(turns):
     models = {name: m.model_copy(update={"url": "http://127.0.0.1:1/v1"}) for name, m in config.models.items()}
     config = config.model_copy(update={"models": models})
     schemas = tool_schemas(config, Experts(Models(config, None), generate("dev", 1)[0], Roles({})))
-    calls = [FORMATS["compact"].call(turn.completion, schemas) for turn in turns]
+    calls = [FORMATS["compact"].call(f"{turn.thought}</think>{turn.call}", schemas) for turn in turns]
     refused = Counter(call.kind for call in calls if isinstance(call, CallError))
     assert refused.keys() == {"unknown_choice"}
     assert 0.01 < refused.total() / len(calls) < 0.06
@@ -43,7 +43,7 @@ def test_the_rollout_reads_their_calls_and_refuses_the_malformed_ones(turns):
 def test_they_think_of_kind_and_preference_before_each_call(turns):
     for turn in turns:
         kind, preference = turn.task.metadata["kind"], turn.task.metadata["preference"]
-        assert turn.completion.startswith(f" {kind} {preference} </think> ")
+        assert turn.thought == f" {kind} {preference}"
 
 
 def test_habits_know_nothing_of_what_is_best():
