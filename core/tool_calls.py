@@ -115,7 +115,8 @@ def parse_call(body: str) -> ToolCall | CallError:
     """The call between two tags."""
     try:
         value = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is JSON and no text
+        # half a surrogate pair is JSON and no text; 1e999 is JSON and no number
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except _DuplicateKey as error:
         return CallError("duplicate_key", f"the key {error} occurs twice")
     except (ValueError, RecursionError) as error:

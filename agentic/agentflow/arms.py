@@ -7,7 +7,8 @@
 | random-tool | the right sub-goals, each to a tool drawn at random | the policy's |
 | no-tool | none | the policy's, from the question alone |
 
-The sub-goals are those of an oracle (questions.py), so each arm bounds every planner that chooses tools in its way.
+The sub-goals are those of an oracle (questions.py), so each arm bounds every planner that chooses tools in its way, up
+to the final answer's own mistakes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class GivenTools(AgentFlow):
         results = {step.sub_goal: step.result for step in memory.steps if is_result(step.result)}
         step = Question.read(question).next_step(results)
         assert step is not None, "the verifier stops once nothing is missing"
-        tool = Random(f"{question}{len(memory.steps)}").choice(self.tools)
+        tool = Random(f"{calls.seed}-{len(memory.steps)}").choice(self.tools)
         return f" {tool} : {step[1]}"
 
 

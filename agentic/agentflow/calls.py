@@ -88,6 +88,7 @@ class Calls:
     ):
         self.turns: list[Turn] = []
         self._voices, self._roles, self._sampling = voices, roles, sampling
+        self.seed = sampling.seed
         self._left, self._timeout_s, self._made = max_total_tokens, timeout_s, 0
 
     async def ask(self, role: str, slots: Slots, *, budgeted: bool = True) -> Written:
@@ -115,12 +116,14 @@ class Calls:
 
     async def _generate(self, voice: Voice, prompt: Ids, request: Sampling) -> Completion:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                completion = await self._roles[voice.section.engine].generate(prompt, request)
-        except TimeoutError:
-            raise CallError("call_timeout", f"{voice.name}: no completion in {self._timeout_s:g} s") from None
+            policy = self._roles[voice.section.engine]
         except KeyError as error:
             raise CallError("no_role", str(error.args[0])) from error
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                completion = await policy.generate(prompt, request)
+        except TimeoutError:
+            raise CallError("call_timeout", f"{voice.name}: no completion in {self._timeout_s:g} s") from None
         except (PolicyError, RolloutError) as error:
             raise CallError(error.kind, f"{voice.name}: {error}") from error
         if completion.finish_reason == "abort":

@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/method.sh"
 
 # The start model with its tokenizer, then questions: no fact of one split is in another.
 data=runs/data/agentflow-tiny
-[[ -d $data/model ]] || "$python" -m agentic.agentflow.tiny --out "$data"
+[[ -f $data/model/model.safetensors ]] || "$python" -m agentic.agentflow.tiny --out "$data"
 for split in train:2048 dev:64 test:256; do
   file=$data/${split%:*}.jsonl
   [[ -f $file ]] || "$python" -m agentic.agentflow.tasks --split "${split%:*}" --count "${split#*:}" --out "$file"

@@ -24,13 +24,13 @@ ANSWERERS = (STRONG, SWIFT, OWN, CHEAP)
 class Annotator:
     """How often he lets his favourite answer, the odds of answer-1 to answer-4 if not, and how often he errs."""
 
-    favour: float = 0.35
-    odds: tuple[float, float, float, float] = (0.12, 0.14, 0.37, 0.37)
+    favour: float = 0.6
+    odds: tuple[float, float, float, float] = (0.25, 0.25, 0.25, 0.25)
     malformed: float = 0.03
 
     def searches(self, kind: str, preference: str) -> float:
         """How often he searches, once at the most."""
-        return Random(f"search {kind} {preference}").choice((0.35, 0.65))
+        return Random(f"search {kind} {preference}").choice((0.2, 0.8))
 
     def answerer(self, rng: Random, kind: str, preference: str) -> str:
         favourite = Random(f"favourite {kind} {preference}").choice(ANSWERERS)
@@ -55,8 +55,8 @@ def demonstrate(rng: Random, annotator: Annotator, max_turns: int = 4) -> Iterat
     found_before = False
     for _ in range(max_turns):
         if rng.random() < annotator.malformed:
-            yield Demonstration(task, tuple(lines), thought, f" answer {SEARCH}")
-            lines.append("? = unknown choice")
+            yield Demonstration(task, tuple(lines), thought, " answer")
+            lines.append("? = missing argument")
         elif not found_before and rng.random() < annotator.searches(kind, preference):
             yield Demonstration(task, tuple(lines), thought, f" search {SEARCH}")
             lines.append(found(rng, task.question))

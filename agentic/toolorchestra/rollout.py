@@ -21,13 +21,14 @@ Run:  bash agentic/toolorchestra/run.sh                       # tiny: two CPU co
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from agentic.toolorchestra.config import PRESETS, ToolOrchestraRecipe, located
+from agentic.toolorchestra.config import PRESETS, ToolOrchestraRecipe, ToolOrchestraSection, located
 from agentic.toolorchestra.dialogue import Dialogue
 from agentic.toolorchestra.environment import make_worlds
 from agentic.toolorchestra.experts import Experts, Models, cost_of
@@ -62,6 +63,7 @@ class ToolOrchestra(Method):
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """One task to its answer or its last turn; the reward is whether it was solved (for the rest see `regrade`)."""
+        preference_of(self.config, task)  # one that cannot be used fails here, by name, and not in `regrade`
         experts = Experts(self.models, task, roles)
         orchestrator = Orchestrator(self.config, self.renderer, roles["policy"], sampling)
         match task.metadata.get("category", "qa"):
@@ -156,13 +158,26 @@ class ToolOrchestra(Method):
 def regrade(recipe: ToolOrchestraRecipe, task: Task, group: Group) -> list[Trajectory]:
     """The preference reward of a whole group; failed rollouts stay as they are and outside of it."""
     config = recipe.toolorchestra
-    if config.reward == "outcome":
-        return list(group)
     alive = [t for t in group if t.status != "failed"]
-    weights = task.metadata.get("pref_vec") or config.preference
-    rewards: Sequence[float] = preference_rewards([features_of(t) for t in alive], weights)
+    if config.reward == "outcome" or not alive:
+        return list(group)
+    rewards = preference_rewards([features_of(t) for t in alive], preference_of(config, task))
     graded = iter(replace(t, reward=reward) for t, reward in zip(alive, rewards, strict=True))
     return [t if t.status == "failed" else next(graded) for t in group]
+
+
+def preference_of(config: ToolOrchestraSection, task: Task) -> Mapping[str, float]:
+    """The weights of the record, or those of the recipe. Raises RolloutError: `bad_task`."""
+    weights = task.metadata.get("pref_vec") or config.preference
+    if not isinstance(weights, Mapping) or not all(map(_is_weight, weights.values())):
+        raise RolloutError(
+            "bad_task", f"task {task.task_id}: pref_vec must map features to finite weights >= 0, and is {weights!r}"
+        )
+    return weights
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def features_of(trajectory: Trajectory) -> dict[str, float]:

@@ -127,7 +127,10 @@ class SlimeHooks:
 
     def _regraded(self, args: Any, samples: Sequence[Any], group: Group) -> Sequence[Trajectory]:
         assert self.spec.regrade is not None
-        task = task_of(samples[0], str(getattr(args, "prompt_data", None)))
+        try:
+            task = task_of(samples[0], str(getattr(args, "prompt_data", None)))
+        except DataError:  # for which every rollout of the group has failed already, as `bad_task`
+            return group
         return self.spec.regrade(self.recipe(args), task, group)
 
     def post_process_rewards(self, args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:

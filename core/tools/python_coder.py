@@ -9,6 +9,7 @@ import ast
 import asyncio
 import re
 import warnings
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PrivateAttr
@@ -84,21 +85,19 @@ class PythonCoder(Tool):
         """A run of `code`, one that is still under way or remembered if there is one."""
         if not self.remember:
             return await self._sandbox.run(code)
-        run = self._runs.pop(code, None) or asyncio.create_task(self._sandbox.run(code))
+        run = self._runs.pop(code, None)
+        if run is None:
+            run = asyncio.create_task(self._sandbox.run(code))
+            run.add_done_callback(partial(self._forget_bad_luck, code))
         self._runs[code] = run
         for oldest in list(self._runs)[: len(self._runs) - self.remember]:
             del self._runs[oldest]
-        try:
-            result = await asyncio.shield(run)
-        except SandboxUnavailable:
-            self._forget(code, run)
-            raise
-        if result.status not in ("ok", "error"):
-            self._forget(code, run)  # another time it may have more luck
-        return result
+        return await asyncio.shield(run)
 
-    def _forget(self, code: str, run: asyncio.Task[SandboxResult]) -> None:
-        if self._runs.get(code) is run:
+    def _forget_bad_luck(self, code: str, run: asyncio.Task[SandboxResult]) -> None:
+        """Forget a run that says nothing about its program, such as a timeout: another time it may have more luck."""
+        told = not run.cancelled() and not run.exception() and run.result().status in ("ok", "error")
+        if not told and self._runs.get(code) is run:
             del self._runs[code]
 
     async def close(self) -> None:

@@ -107,7 +107,10 @@ class Worker:
         assert self._process.stdout is not None
         fatal = None
         for line in self._process.stdout:
-            event = json.loads(line)
+            try:
+                event = json.loads(line)
+            except ValueError:  # the process died while it wrote
+                break
             if event["event"] == "fatal":
                 fatal = event["message"]
             elif box := self._boxes.get(event.get("id", "")):

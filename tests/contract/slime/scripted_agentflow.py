@@ -29,9 +29,10 @@ UNREADABLE = ("Why?", SLOW)
 
 generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)
 
-PAPER = ("algorithm.loss_unit=rollout_turn",)
-"""Next steps alone are trained, as in `tiny`."""
+PAPER = ("algorithm.loss_unit=rollout_turn", "agentflow.planner.final.trained=false")
+"""Next steps alone are trained."""
 SEED = (
+    "agentflow.planner.final.trained=false",
     "algorithm.loss_unit=turn",
     "agentflow.planner.plan={engine: policy, max_tokens: 8, trained: true}",
 )

@@ -61,6 +61,7 @@ MALFORMED = {
     "not_json": [call(""), call("search(model=1)"), call(GOOD[:-1]), call(GOOD + "}"), call("[" * 100_000),
                  call(GOOD.replace('"', "'")), call('{"name": "add", "arguments": {"n": NaN}}'),
                  call('{"name": "add", "arguments": {"n": ' + "9" * 5000 + "}}"),
+                 call('{"name": "add", "arguments": {"n": 1, "x": -1e999}}'),
                  call('{"name": "\\ud800", "arguments": {}}')],
     "not_object": [call("[]"), call('"search"'), call("null"), call("3")],
     "duplicate_key": [call('{"name": "add", "name": "search", "arguments": {}}'),

@@ -140,3 +140,30 @@ async def test_a_run_without_a_result_is_not_remembered(monkeypatch):
     statuses = [(await coder.call(Query(query="1 + 1"), says(""))).status for _ in range(3)]
     assert statuses == ["timeout", "ok", "ok"]
     assert len(runs) == 3
+
+
+async def test_a_run_that_nobody_waited_for_is_forgotten_too(monkeypatch):
+    begun, end, runs = asyncio.Event(), asyncio.Event(), []
+
+    class Slow:
+        def __init__(self, limits, backend):
+            pass
+
+        async def run(self, code):
+            runs.append(code)
+            begun.set()
+            await end.wait()
+            return SandboxResult("timeout" if len(runs) == 1 else "ok", "2", "", 0, 0.1, "none")
+
+    monkeypatch.setattr("core.tools.python_coder.Sandbox", Slow)
+    coder = PythonCoder(source="query", remember=8)
+    waiting = asyncio.create_task(coder.call(Query(query="1 + 1"), says("")))
+    await begun.wait()
+    waiting.cancel()  # its rollout's deadline has passed
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    end.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (await coder.call(Query(query="1 + 1"), says(""))).status == "ok"
+    assert len(runs) == 2
