@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if not options.check_only:
             fetch(options.out, options.source)
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if problems := wrong(options.out):

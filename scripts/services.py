@@ -19,19 +19,21 @@ import argparse
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Annotated
 
 import yaml
 from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError
 
 from core.config import RecipeError, Section
-from core.policy.serving import ServerError, free_port, run_server
+from core.policy.serving import ServerError, free_port, server_process, wait_until_healthy
 from core.report.files import write_text
 
 ADDRESSES = "addresses.yaml"
@@ -47,10 +49,13 @@ class Service(Section):
     """What it may take until `/health` answers."""
 
 
+Services = Annotated[dict[str, Service], Field(min_length=1)]
+
+
 def read_services(path: Path) -> dict[str, Service]:
     """Raises RecipeError naming file and key."""
     try:
-        return TypeAdapter(dict[str, Service]).validate_python(yaml.safe_load(path.read_text()))
+        return TypeAdapter(Services).validate_python(yaml.safe_load(path.read_text()))
     except (OSError, yaml.YAMLError) as error:
         raise RecipeError(f"{path}: {error}") from error
     except ValidationError as error:
@@ -64,21 +69,38 @@ def read_services(path: Path) -> dict[str, Service]:
 @contextmanager
 def running(services: dict[str, Service], logs: Path) -> Iterator[dict[str, str]]:
     """Name -> URL of services that answer; they are gone afterwards. Raises ServerError."""
+    addresses: dict[str, str] = {}
+    waiting: dict[Future[None], str] = {}
+    # The processes end first, so that the first failure, or our own end, also ends the waiting for the others.
+    with ThreadPoolExecutor(len(services)) as pool, ExitStack() as stack:
+        for name, service in services.items():
+            if service.port and _answers(service.host, service.port):
+                raise ServerError(f"{name}: somebody listens at port {service.port} already; end it, or set another")
+            port = service.port or free_port(service.host)
+            url, log = f"http://{service.host}:{port}", logs / f"{name}.log"
+            keeper = stack.enter_context(server_process(_words(service, port), log))
+            waiting[pool.submit(wait_until_healthy, url, keeper, service.start_s, log)] = name
+            addresses[name] = url
+        for done in as_completed(waiting):
+            done.result()
+            print(f"service {waiting[done]} answers at {addresses[waiting[done]]}", flush=True)
+        yield addresses
 
-    def start(name: str, service: Service) -> tuple[str, str]:
-        port = service.port or free_port(service.host)
-        words = [
-            word.format(python=sys.executable, host=service.host, port=port) for word in shlex.split(service.command)
-        ]
-        if service.gpus is not None:
-            words = ["env", f"CUDA_VISIBLE_DEVICES={','.join(map(str, service.gpus))}", *words]
-        url, log = f"http://{service.host}:{port}", logs / f"{name}.log"
-        stack.enter_context(run_server(words, url, log=log, start_s=service.start_s))
-        print(f"service {name} answers at {url} (log: {log})", flush=True)
-        return name, url
 
-    with ExitStack() as stack, ThreadPoolExecutor(len(services)) as pool:
-        yield dict(pool.map(start, services, services.values()))
+def _answers(host: str, port: int) -> bool:
+    """Another server at our port would be taken for ours."""
+    try:
+        with socket.create_connection((host, port), timeout=5.0):
+            return True
+    except OSError:
+        return False
+
+
+def _words(service: Service, port: int) -> list[str]:
+    words = [word.format(python=sys.executable, host=service.host, port=port) for word in shlex.split(service.command)]
+    if service.gpus is None:
+        return words
+    return ["env", f"CUDA_VISIBLE_DEVICES={','.join(map(str, service.gpus))}", *words]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with running(read_services(options.file), options.logs) as addresses:
             write_text(options.logs / ADDRESSES, yaml.safe_dump(addresses))
             return _run(options.command)
-    except (RecipeError, ServerError) as error:
+    except (RecipeError, ServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

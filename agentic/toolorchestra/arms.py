@@ -3,10 +3,9 @@
 | arm | calls |
 |---|---|
 | dearest | answer-1, which knows and computes all, for every question |
-| search-swift | search-1, then answer-2 |
-| search-own | search-1, then answer-3 |
-| cheapest | search-1, then answer-4 |
-| no-search | answer-4 alone |
+| search-own | search-1, then answer-2 |
+| cheapest | search-1, then answer-3 |
+| no-search | answer-3 alone |
 | random | searches or not, then any expert, all alike |
 | best | the best route of the question's kind and the user's wish (tasks.py): a bound |
 """
@@ -20,7 +19,7 @@ from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.rollout import ToolOrchestra
-from agentic.toolorchestra.tasks import BEST, CHEAP, OWN, SEARCH, STRONG, SWIFT, Route
+from agentic.toolorchestra.tasks import BEST, CHEAP, OWN, SEARCH, STRONG, Route
 from core.chat import encode_text
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
@@ -52,7 +51,7 @@ def always(*route: str) -> Callable[[ToolOrchestraRecipe, Any], Method]:
 
 def any_route(task: Task) -> Route:
     rng = Random(task.task_id)
-    return (*((SEARCH,) * rng.randint(0, 1)), rng.choice((STRONG, SWIFT, OWN, CHEAP)))
+    return (*((SEARCH,) * rng.randint(0, 1)), rng.choice((STRONG, OWN, CHEAP)))
 
 
 def best_route(task: Task) -> Route:
@@ -61,7 +60,6 @@ def best_route(task: Task) -> Route:
 
 ARMS: Mapping[str, Callable[[ToolOrchestraRecipe, Any], Method]] = {
     "dearest": always(STRONG),
-    "search-swift": always(SEARCH, SWIFT),
     "search-own": always(SEARCH, OWN),
     "cheapest": always(SEARCH, CHEAP),
     "no-search": always(CHEAP),

@@ -60,7 +60,7 @@ class ModelSection(Section):
 
 
 class BudgetSection(Section):
-    """Tokens of the rebuilt context; of what is over, the oldest goes."""
+    """Tokens of the rebuilt context; of what is over, the end is kept, and of a dialogue the newest."""
 
     attempts: PositiveInt = 8000
     code: PositiveInt = 16000

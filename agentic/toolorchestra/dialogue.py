@@ -78,6 +78,8 @@ class Dialogue:
         self._tools = [*start.tools, *hand_over(self._config, self._experts)]
         compact = self._config.style == "compact"
         self._shown = [] if compact else [tool.openai() for tool in self._tools]
+        shown = "".join(map(json.dumps, self._shown))
+        self._room = self._config.budget.total - len(self._renderer.message("system", shown).ids)
         policy = (Markup("<task>"), f" {start.policy}") if compact else (start.policy, "" if start.complete else AGENT)
         self._opening = self._renderer.message("user" if compact else "system", *policy)
         self._first = self._renderer.message("user", start.message)
@@ -117,14 +119,14 @@ class Dialogue:
         self._note = text
 
     def _prompt(self) -> list[Message]:
-        budget, keep = self._config.budget.total, 2
+        keep = 2
         if self._config.context == "append_only":
-            return fitted(self._said, budget, keep)
+            return fitted(self._said, self._room, keep)
         messages = [self._opening, *map(self._message, self.lines)]
         if self._note:
             messages.append(self._renderer.message("user", self._note))
             self._note = ""
-        return fitted(messages, budget, keep)
+        return fitted(messages, self._room, keep)
 
     def _message(self, line: Line) -> Message:
         """A line as the orchestrator reads it in a rebuilt context, the agent's calls in its own format."""

@@ -3,9 +3,10 @@
 | | hermes | compact |
 |---|---|---|
 | call | `<tool_call>{"name": "search", "arguments": {"model": "search-2"}}</tool_call>` | ` search search-2` |
+| the same, if one tool alone has that expert | | ` search-2` |
 | expert | `<tool_call>{"name": "call_expert", "arguments": {"expert": "expert-2"}}</tool_call>` | ` call expert-2` |
 | domain tool | `<tool_call>{"name": "cancel", "arguments": {"order": "7"}}</tool_call>` | ` cancel order=7` |
-| message | any text without a call, bare or as `<message>...</message>` | ` say text` |
+| message | what is in `<message>...</message>`, or any text without a call | ` say text` |
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Hermes:
         if isinstance(said, CallError):
             return said
         if OPEN not in said and CLOSE not in said:
-            message = said.removeprefix("<message>").removesuffix("</message>").strip()
+            tagged = said.partition("<message>")[2].partition("</message>")[0]
+            message = (tagged if "<message>" in said else said).strip()
             return Speech(message) if message else CallError("no_call", "say something to the user, or call a tool")
         calls = parse_calls(said, several=True)
         if isinstance(calls, CallError):
@@ -72,6 +74,8 @@ class Compact:
         if not word:
             return CallError("no_call", "write the name of a tool")
         name = self.SHORT.get(word, word)
+        if not rest and (owner := _only_tool_with(name, tools)):
+            name, rest = owner, [word]
         schema = next((tool for tool in tools if tool.name == name), None)
         properties = schema.parameters.get("properties", {}) if schema else {}
         if len(properties) == 1 and rest and "=" not in rest[0]:
@@ -90,6 +94,16 @@ class Compact:
             return Speech(said.strip()) if said.strip() else CallError("no_call", "say something to the user")
         call = self.call(text, tools)
         return call if isinstance(call, CallError) else [call]
+
+
+def _only_tool_with(expert: str, tools: Sequence[ToolSchema]) -> str | None:
+    """The tool that `expert` may be named for, if it is one alone: then the expert's name says it all."""
+    having = [
+        tool.name
+        for tool in tools
+        if any(expert in schema.get("enum", ()) for schema in tool.parameters.get("properties", {}).values())
+    ]
+    return having[0] if len(having) == 1 else None
 
 
 FORMATS: Mapping[Style, Format] = {"hermes": Hermes(), "compact": Compact()}

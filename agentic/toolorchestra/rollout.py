@@ -45,6 +45,7 @@ from core.tools.base import ToolError
 from core.types import Group, Sampling, Task, Trajectory
 
 CALLS = "calls_"
+JUDGE_FAULTS = ("judge_failed", "judge_unreadable")
 
 
 class ToolOrchestra(Method):
@@ -79,7 +80,9 @@ class ToolOrchestra(Method):
             raise RolloutError("bad_task", f"task {task.task_id} is a question, and toolorchestra.tools is empty")
         asked = Question(self.config, self.renderer, self.tools, experts, task)
         await asked.run(orchestrator)
-        correct, by = await self.grader(roles).grade(task.question, asked.answer or "", task.answers)
+        grader = self.grader(roles)
+        correct, by = await grader.grade(task.question, asked.answer or "", task.answers)
+        asked.failures.update({name: grader.counts[name] for name in JUDGE_FAULTS if grader.counts[name]})
         answered = asked.answer is not None and by not in ("no_answer", "too_long")
         log = {"answer": asked.answer, "graded_by": by, "lines": asked.work.lines}
         return self.scored(task, experts, orchestrator, asked, correct=correct, answered=answered, log=log)

@@ -7,7 +7,6 @@ Each reads the text that it is sent, as a language model would, and answers by i
 | model | knows the world | computes | when it cannot |
 |---|---|---|---|
 | sage | by heart | plus, minus, times | |
-| swift | as far as the text says it | plus, minus | "unknown"; is one factor off |
 | abacus | as far as the text says it | plus, minus | "unknown"; is one factor off |
 | reader | as far as the text says it | nothing | "unknown"; repeats the first number |
 | scout | writes search queries | | repeats the question |
@@ -41,7 +40,6 @@ class Expert:
 
 EXPERTS: Mapping[str, Expert] = {
     "sage": Expert(knows=True, computes=OPERATIONS),
-    "swift": Expert(knows=False, computes=("plus", "minus")),
     "abacus": Expert(knows=False, computes=("plus", "minus")),
     "reader": Expert(knows=False, computes=()),
 }

@@ -5,12 +5,12 @@
 The best route by kind and wish, a wrong answer being worth nothing; tests/unit/agentic/toolorchestra finds the same by
 running every route of up to two calls through the real experts and the real reward:
 
-| kind | question | cheap | fast | own (answer-3) |
+| kind | question | cheap | fast | own (answer-2) |
 |---|---|---|---|---|
-| easy | What is the first letter of lamp? | answer-4 | answer-2 | answer-3 |
-| fact | What is the price of lamp? | search-1, answer-4 | search-1, answer-2 | search-1, answer-3 |
-| sum | What is 37 plus 48? | answer-3 | answer-2 | answer-3 |
-| mixed | What is the price of lamp plus 12? | search-1, answer-3 | search-1, answer-2 | search-1, answer-3 |
+| easy | What is the first letter of lamp? | answer-3 | answer-1 | answer-2 |
+| fact | What is the price of lamp? | search-1, answer-3 | answer-1 | search-1, answer-2 |
+| sum | What is 37 plus 48? | answer-2 | answer-1 | answer-2 |
+| mixed | What is the price of lamp plus 12? | search-1, answer-2 | answer-1 | search-1, answer-2 |
 | hard | What is 37 times 48? | answer-1 | answer-1 | answer-1 |
 
 No question, and no thing or expression in one, is in two splits. `--turn-wishes` writes the same questions with other
@@ -32,41 +32,42 @@ from core.data import write_jsonl
 from core.types import Task
 
 Route = tuple[str, ...]
-SEARCH, STRONG, SWIFT, OWN, CHEAP = "search-1", "answer-1", "answer-2", "answer-3", "answer-4"
-MODEL_MAPPING = {SEARCH: "scout", STRONG: "sage", SWIFT: "swift", OWN: "abacus", CHEAP: "reader"}
+SEARCH, STRONG, OWN, CHEAP = "search-1", "answer-1", "answer-2", "answer-3"
+MODEL_MAPPING = {SEARCH: "scout", STRONG: "sage", OWN: "abacus", CHEAP: "reader"}
 
-PRICES = {"sage": (10.0, 30.0), "swift": (3.0, 9.0), "abacus": (0.6, 1.8), "reader": (0.2, 0.6), "scout": (0.2, 0.6)}
+PRICES = {"sage": (10.0, 30.0), "abacus": (0.6, 1.8), "reader": (0.2, 0.6), "scout": (0.4, 1.2)}
 """Dollars for a million tokens in and out, before a record's own factor."""
 FACTORS = (0.8, 1.0, 1.25)
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """What a user cares for: the weights of the reward, and ways to say so."""
+    """What a user cares for: the weights of the reward, ways to say so, and the share of such users."""
 
     weights: Mapping[str, float]
     wishes: tuple[str, ...]
+    share: float
 
 
 PREFERENCES: Mapping[str, Preference] = {
     "cheap": Preference(
-        {"accuracy": 0.5, "cost": 1.0}, ("Keep it cheap.", "Spend as little as you can.", "Mind the cost.")
+        {"accuracy": 0.5, "cost": 1.0}, ("Keep it cheap.", "Spend as little as you can.", "Mind the cost."), 0.4
     ),
-    "fast": Preference({"accuracy": 0.5, "latency": 1.0}, ("Be quick.", "I am in a hurry.", "Answer fast.")),
+    "fast": Preference({"accuracy": 0.5, "latency": 1.0}, ("Be quick.", "I am in a hurry.", "Answer fast."), 0.25),
     "own": Preference(
         {"accuracy": 0.5, OWN: 1.0, "cost": 0.25},
         (f"Use our own model {OWN}.", f"I trust {OWN} most.", f"Leave it to {OWN}."),
+        0.35,
     ),
 }
 
 BEST: Mapping[str, Mapping[str, Route]] = {
-    "easy": {"cheap": (CHEAP,), "fast": (SWIFT,), "own": (OWN,)},
-    "fact": {"cheap": (SEARCH, CHEAP), "fast": (SEARCH, SWIFT), "own": (SEARCH, OWN)},
-    "sum": {"cheap": (OWN,), "fast": (SWIFT,), "own": (OWN,)},
-    "mixed": {"cheap": (SEARCH, OWN), "fast": (SEARCH, SWIFT), "own": (SEARCH, OWN)},
+    "easy": {"cheap": (CHEAP,), "fast": (STRONG,), "own": (OWN,)},
+    "fact": {"cheap": (SEARCH, CHEAP), "fast": (STRONG,), "own": (SEARCH, OWN)},
+    "sum": {"cheap": (OWN,), "fast": (STRONG,), "own": (OWN,)},
+    "mixed": {"cheap": (SEARCH, OWN), "fast": (STRONG,), "own": (SEARCH, OWN)},
     "hard": {"cheap": (STRONG,), "fast": (STRONG,), "own": (STRONG,)},
 }
-
 
 _THINGS = {split: [name for name in THINGS if split_of(name) == split] for split in SPLITS}
 
@@ -126,7 +127,8 @@ def draw(rng: Random, split: Split, name: str) -> Task:
         },
     }
     right = answer(EXPERTS["sage"], question, {})
-    return with_preference(rng, Task(name, question, (right,), metadata=metadata), rng.choice(list(PREFERENCES)))
+    preference = rng.choices(list(PREFERENCES), [preference.share for preference in PREFERENCES.values()])[0]
+    return with_preference(rng, Task(name, question, (right,), metadata=metadata), preference)
 
 
 def with_preference(rng: Random, task: Task, name: str) -> Task:

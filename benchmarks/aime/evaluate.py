@@ -30,11 +30,12 @@ import torch
 
 from benchmarks.aime.problems import load_problems
 from benchmarks.aime.results import DEPARTURES, eval_result, published_rows, write_results
-from benchmarks.aime.samples import Plan, drop_failed, held, missing, read_sample, sample
+from benchmarks.aime.samples import read_sample, sample
 from benchmarks.aime.single import MESSAGE, SingleCall
 from benchmarks.aime.statistics import Statistics, statistics
 from benchmarks.cells import EvaluationError
 from benchmarks.models import Models, check_server
+from benchmarks.plan import Plan, drop_failed, held, missing
 from benchmarks.serving import add_server_options, positive, server
 from core.config import Recipe, RecipeError, load
 from core.data.files import DataError

@@ -1,20 +1,15 @@
-"""k samples of each problem by one arm: run, graded, and written one by one, so that a killed run loses nothing.
-
-Samples live in the run folder's seed-N/trajectories.jsonl, a line each, beside those of other arms and data sets. What
-is there is not run again; a line torn by a crash is dropped and its sample is run anew. Seeds follow from problem and
-repeat alone, so all arms are sampled alike and a larger k goes on where a smaller one ended.
-"""
+"""k samples of each problem by one arm: run, graded, and written one by one (benchmarks/plan.py)."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.aime.statistics import Sample
 from benchmarks.cells import EvaluationError, failures_of
+from benchmarks.plan import Plan, missing
 from core.policy.base import Roles
 from core.report.console import Progress
 from core.report.files import Record
@@ -24,49 +19,7 @@ from core.rewards.grade import MathGrader, integer
 from core.rewards.math import strip_latex
 from core.rollout.method import Method, derive_seed
 from core.rollout.runner import Runner
-from core.types import Sampling, Task, Trajectory
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is sampled and how, the same for every arm. `data` names the problems, `k` is the samples of each."""
-
-    data: str
-    tasks: Sequence[Task]
-    k: int
-    sampling: Sampling
-    seed: int
-    concurrency: int
-    deadline_s: float
-
-
-def held(plan: Plan, arm: str, log: StepLog) -> list[Record]:
-    """The records of the plan's samples that are there already.
-
-    Raises:
-        EvaluationError: a problem of that id had another text.
-    """
-    questions = {task.task_id: task.question for task in plan.tasks}
-    records = [
-        record
-        for record in log.records()
-        if (record.get("arm"), record.get("data")) == (arm, plan.data)
-        and record["step"] < plan.k
-        and record["task_id"] in questions
-    ]
-    for record in records:
-        if record["question"] != questions[record["task_id"]]:
-            raise EvaluationError(
-                f"{log.path}: problem {record['task_id']} of {plan.data} had another text when it was sampled. "
-                "Choose another folder with --out."
-            )
-    return records
-
-
-def missing(plan: Plan, arm: str, log: StepLog) -> list[tuple[int, Task]]:
-    """(repeat, problem) of each sample that is still to be had, repeat by repeat."""
-    there = {(record["step"], record["task_id"]) for record in held(plan, arm, log)}
-    return [(repeat, task) for repeat in range(plan.k) for task in plan.tasks if (repeat, task.task_id) not in there]
+from core.types import Task, Trajectory
 
 
 async def sample(plan: Plan, arm: str, method: Method, roles: Roles, log: StepLog, tokenizer: Any) -> None:
@@ -100,11 +53,6 @@ async def sample(plan: Plan, arm: str, method: Method, roles: Roles, log: StepLo
             f"{arm} on {plan.data}: every sample failed: {failures.describe()}. "
             "Mend that, then run again with --retry-failed."
         )
-
-
-def drop_failed(log: StepLog) -> int:
-    """Forget failed samples, so that they are run anew. Returns how many."""
-    return log.keep(lambda record: record["status"] != "failed")
 
 
 def read_sample(record: Record) -> Sample:

@@ -26,9 +26,9 @@ from agentic.toolorchestra.environment import EnvironmentFault
 from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
-from benchmarks.aime.samples import Plan, drop_failed, held, missing
 from benchmarks.cells import EvaluationError
 from benchmarks.models import Models, check_server
+from benchmarks.plan import Plan, drop_failed, held, missing
 from benchmarks.serving import add_server_options, positive, server
 from benchmarks.tau2.pin import departures
 from benchmarks.tau2.play import play
@@ -54,8 +54,8 @@ from core.rollout.method import Method, check_roles
 from core.types import Sampling
 
 DOMAINS = ("retail", "airline", "telecom", "telecom-solo")
-TOOL_MARGIN = 6000
-"""Tokens of the context that are left to the tools' descriptions, which are no messages."""
+MARGIN = 3000
+"""Tokens of the context that are left to what the chat template puts around messages and tools."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         context=options.context,
     )
     if options.protocol in arms:
-        context = served.limit(options.model) - recipe.toolorchestra.max_tokens - TOOL_MARGIN
+        context = served.limit(options.model) - recipe.toolorchestra.max_tokens - MARGIN
         if context < 1:
             raise EvaluationError(
                 f"a context of {served.limit(options.model)} tokens leaves none for the conversation beside "
-                f"toolorchestra.max_tokens and {TOOL_MARGIN} for tools; lower the former with --set, or give --context"
+                f"toolorchestra.max_tokens and {MARGIN} for its template; lower it with --set, or give --context"
             )
         recipe = under(options.protocol, recipe, worlds, context)
     if threads := options.threads or recipe.engine.threads:

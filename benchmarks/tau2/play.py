@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.aime.samples import Plan, missing
 from benchmarks.cells import EvaluationError, failures_of, tokens_of
+from benchmarks.plan import Plan, missing
 from core.policy.base import Roles
 from core.report.console import Progress
 from core.report.files import Record

@@ -65,6 +65,14 @@ def run_server(command: Sequence[str], url: str, *, log: Path, start_s: float) -
     Raises:
         ServerError: as `serve`.
     """
+    with server_process(command, log) as keeper:
+        wait_until_healthy(url, keeper, start_s, log)
+        yield url
+
+
+@contextmanager
+def server_process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The keeper of a server that was started and need not answer yet; both are gone afterwards."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         keeper = subprocess.Popen(
@@ -76,8 +84,7 @@ def run_server(command: Sequence[str], url: str, *, log: Path, start_s: float) -
         )
     assert keeper.stdin is not None
     try:
-        _wait_until_healthy(url, keeper, start_s, log)
-        yield url
+        yield keeper
     finally:
         keeper.stdin.close()
         keeper.wait()
@@ -100,7 +107,8 @@ def free_port(host: str) -> int:
         return port
 
 
-def _wait_until_healthy(url: str, keeper: subprocess.Popen[bytes], start_s: float, log: Path) -> None:
+def wait_until_healthy(url: str, keeper: subprocess.Popen[bytes], start_s: float, log: Path) -> None:
+    """Raises ServerError: the server ended, or does not answer `/health` within `start_s` seconds."""
     deadline = time.monotonic() + start_s
     while not _healthy(url):
         if keeper.poll() is not None:

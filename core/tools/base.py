@@ -25,7 +25,7 @@ class ToolResult:
     seconds: float = 0.0
     error: str | None = None
     parts: tuple[str, ...] = ()
-    """`text` in its parts, such as passages, where it has any."""
+    """What `text` consists of, such as passages without their numbers, where it has parts."""
 
 
 class ToolError(Exception):

@@ -27,10 +27,11 @@ class Search(Tool):
             (hits,) = await client.search([arguments.query], self.topk)
         except RetrievalError as error:
             return ToolResult("error", "The search service gave no result.", error=str(error))
-        passages = [_passage(number, hit.document.contents) for number, hit in enumerate(hits, 1)]
-        return ToolResult("ok", "\n\n".join(passages) or "Nothing was found.", parts=tuple(passages))
+        passages = [_passage(hit.document.contents) for hit in hits]
+        shown = "\n\n".join(f"[{number}] {passage}" for number, passage in enumerate(passages, 1))
+        return ToolResult("ok", shown or "Nothing was found.", parts=tuple(passages))
 
 
-def _passage(number: int, contents: str) -> str:
+def _passage(contents: str) -> str:
     title, _, text = contents.partition("\n")
-    return f"[{number}] {title.strip()}\n{text.strip()}"
+    return f"{title.strip()}\n{text.strip()}"

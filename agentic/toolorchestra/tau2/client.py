@@ -47,7 +47,7 @@ class Worker:
         if data is not None:
             environment["TAU2_DATA_DIR"] = str(Path(data).resolve())
         self._process = subprocess.Popen(
-            [python, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [python, "-P", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
         self._boxes: dict[str, Mailbox] = {}
         self._lock = threading.Lock()
@@ -109,7 +109,8 @@ class Worker:
         for line in self._process.stdout:
             try:
                 event = json.loads(line)
-            except ValueError:  # the process died while it wrote
+            except ValueError:  # it died while it wrote, or something else writes there
+                self._process.kill()
                 break
             if event["event"] == "fatal":
                 fatal = event["message"]

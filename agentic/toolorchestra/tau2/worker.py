@@ -9,7 +9,7 @@ would ask (the simulated user, the judge of assertions), come from the other pro
 | about | reply: version, commit, git blob ids of the data |
 | tasks domain split | reply: tasks as tau2 stores them |
 | start id domain task_id solo judge max_steps ... | begun: system prompt, policy, tools, ticket; then asks |
-| say id message, or say id error | the next ask (who: agent, user, judge), or end: the graded SimulationRun |
+| say id message | the next ask (who: agent, user, judge), or end: the graded SimulationRun |
 | stop id reason | end: graded 0, as tau2 grades what ends too early |
 | save path info tasks simulations | reply: an official results file |
 
@@ -120,8 +120,6 @@ class Conversation(threading.Thread):
         reply = self.replies.get()
         if "stop" in reply:
             raise Stopped(reply["stop"])
-        if "error" in reply:
-            raise RuntimeError(f"{who}: {reply['error']}")
         return AssistantMessage(role="assistant", **reply["message"])
 
     def run(self) -> None:

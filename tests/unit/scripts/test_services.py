@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -87,11 +88,33 @@ def test_a_service_that_ends_is_told_with_its_last_lines(tmp_path: Path, capsys:
     assert "no corpus" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["a: {commnd: x}", "a: {command: x, port: 99999}", "- a", "a: ["])
+def test_the_first_failure_ends_the_waiting_for_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Otherwise this would last the hour that `slow` may take."""
+    file = tmp_path / "services.yaml"
+    slow = {"command": "sleep 3600", "start_s": 3600}
+    file.write_text(yaml.safe_dump({"slow": slow, "broken": {"command": "{python} -c 'raise SystemExit(\"no GPU\")'"}}))
+    assert main([str(file), "--logs", str(tmp_path), "--", "true"]) == 1
+    assert "no GPU" in capsys.readouterr().err
+
+
+def test_another_server_is_not_taken_for_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "services.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        file.write_text(yaml.safe_dump({"one": {"command": "sleep 3600", "port": other.getsockname()[1]}}))
+        assert main([str(file), "--logs", str(tmp_path), "--", "true"]) == 1
+    assert "one: somebody listens at port" in capsys.readouterr().err
+
+
+def test_a_command_that_is_not_there_is_told(two_services: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([str(two_services), "--logs", str(two_services.parent), "--", "no-such-command"]) == 1
+    assert "no-such-command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["{}", "a: {commnd: x}", "a: {command: x, port: 99999}", "- a", "a: ["])
 def test_bad_files_are_refused_by_name(tmp_path: Path, text: str):
     file = tmp_path / "services.yaml"
     file.write_text(text)
-    with pytest.raises(RecipeError, match="services.yaml"):
+    with pytest.raises(RecipeError, match=r"services\.yaml"):
         read_services(file)
 
 

@@ -75,6 +75,20 @@ def test_the_filter_sees_the_rewards_within_the_group() -> None:
     assert not SlimeHooks(SPEC).dynamic_filter(strict, first).keep
 
 
+@pytest.mark.usefixtures("filter_output")
+def test_a_group_whose_record_is_broken_stays_failed() -> None:
+    hooks, args, made = SlimeHooks(SPEC), arguments(RECIPE), samples()
+    lost = made[4:]
+    for sample in lost:
+        sample.prompt, sample.metadata = "", {}
+        fill(sample, trajectory(None, failure="bad_task"), reward_key=None)
+    assert not hooks.dynamic_filter(args, lost).keep
+    data = hooks.convert(args, made)
+    of_lost = {data["rollout_ids"][i] for i, mask in enumerate(data["loss_masks"]) if not any(mask)}
+    assert {4, 5, 6, 7} <= of_lost
+    assert any(any(mask) for mask in data["loss_masks"])
+
+
 def test_groups_that_hardly_differ_are_masked() -> None:
     data = SlimeHooks(SPEC).convert(arguments({**RECIPE, "algorithm": {"min_group_std": 5.0}}), samples())
     assert not any(any(mask) for mask in data["loss_masks"])

@@ -60,6 +60,8 @@ CANCEL = call("cancel", order="7", items=1).partition("</think>")[2]
     [
         ("hermes", "<think>x</think> Hello!", Speech("Hello!")),
         ("hermes", "<message>Hello!</message>", Speech("Hello!")),
+        ("hermes", "I greet. <message> Hello!</message>\n", Speech("Hello!")),
+        ("hermes", "<message></message>", "no_call"),
         ("hermes", "<think>x</think>", "no_call"),
         ("hermes", "<think>x", "unclosed_thought"),
         ("hermes", HAND_OVER, [ToolCall("call_expert", {"expert": "expert-1"})]),

@@ -33,8 +33,21 @@ async def test_search_then_answer(tell: Tell, services: Services) -> None:
     assert story.trajectory.log["answer"] == "42"
     assert "Problem: What does a lamp cost?" in story.prompts[0]
     assert "A lamp costs 42." not in story.prompts[0]
-    assert "Documents:\n[1] Lamp\nA lamp costs 42.\n\nChoose an appropriate tool." in story.prompts[1]
+    assert "Documents:\nLamp\nA lamp costs 42.\n\nChoose an appropriate tool." in story.prompts[1]
     assert all("What does a lamp cost?" in body["messages"][0]["content"] for _, body in services.asked)
+
+
+async def test_a_passage_that_is_found_again_at_another_place_is_kept_once(tell: Tell, services: Services) -> None:
+    found = iter((["Lamp\nA lamp.", "Oak\nA tree."], ["Oak\nA tree.", "Elm\nA tree too."]))
+
+    def query(messages: object) -> str:
+        services.passages = next(found)
+        return "trees"
+
+    services.scripts["cheap"] = query
+    look = call("search", model="search-1")
+    story = await tell([look, look, call("answer", model="answer-1")])
+    assert "Documents:\nOak\nA tree.\n\nLamp\nA lamp.\n\nElm\nA tree too.\n\nChoose" in story.prompts[2]
 
 
 async def test_cost_latency_and_counts_are_recorded(tell: Tell) -> None:
@@ -88,6 +101,10 @@ async def test_prices_for_one_token_are_read_as_such(tell: Tell) -> None:
         ({"model_mapping": {"answer-1": "gpt-9"}}, "model_mapping.answer-1 is 'gpt-9'"),
         ({"tool_pricing": {"clever": {"input_tokens_per_million": "free"}}}, "tool_pricing needs"),
         ({"model_mapping": ["a"]}, "must be objects"),
+        ({"pref_vec": [1, 0]}, "pref_vec must map features"),
+        ({"pref_vec": {"cost": "high"}}, "pref_vec must map features"),
+        ({"pref_vec": {"cost": float("nan")}}, "pref_vec must map features"),
+        ({"pref_vec": {"cost": -1}}, "pref_vec must map features"),
         ({"category": "poem"}, "neither qa nor func_call"),
     ],
 )
@@ -263,6 +280,13 @@ async def test_the_judge_is_one_of_the_models_and_costs_nothing(tell: Tell, serv
     assert story.metrics["cost"] == pytest.approx((1000 * 10 + 100 * 30) / 1e6)
 
 
+async def test_a_judge_that_is_down_is_counted(tell: Tell, services: Services) -> None:
+    services.scripts["clever"] = lambda messages: "forty-two"
+    services.scripts["cheap"] = lambda messages: 500
+    story = await tell([call("answer", model="answer-1")], judge="cheap")
+    assert (story.trajectory.reward, story.metrics["judge_failed"]) == (0.0, 1)
+
+
 def trajectory(correct: bool, cost: float, **calls: int) -> Trajectory:
     metrics = {"correct": float(correct), "cost": cost, "latency": 0.0, **{f"calls_{k}": v for k, v in calls.items()}}
     return Trajectory("q", (), reward=float(correct), metrics=metrics)
@@ -277,3 +301,5 @@ def test_regrade_follows_the_records_preferences() -> None:
     assert [t.reward for t in regrade(recipe(), likes_b, group)] == [0.0, 1.0, 0.0, None]
     assert [t.reward for t in regrade(recipe(), Task("q", "?", ("x",)), group)] == [1.0, 1.0, 0.0, None]
     assert regrade(recipe(reward="outcome"), cheap, group) == group
+    broken = Task("q", "?", ("x",), metadata={"pref_vec": [1]})
+    assert regrade(recipe(), broken, group[3:]) == group[3:]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from agentic.toolorchestra.compare import compared
-from agentic.toolorchestra.tasks import CHEAP, OWN, SEARCH, STRONG, SWIFT
+from agentic.toolorchestra.tasks import CHEAP, OWN, SEARCH, STRONG
 from core.report.evaluation import EvalResult
 
-ALIASES = (SEARCH, STRONG, SWIFT, OWN, CHEAP)
+ALIASES = (SEARCH, STRONG, OWN, CHEAP)
 
 
 def arm(
@@ -45,7 +45,7 @@ def test_cheap_and_right_gets_all_dear_and_right_the_weight_of_being_right_wrong
 
 
 def test_the_users_preference_turns_the_order():
-    slow, fast = (1.0, 2.0, 7.0, (SEARCH, CHEAP)), (1.0, 9.0, 2.0, (SWIFT,))
+    slow, fast = (1.0, 2.0, 7.0, (SEARCH, CHEAP)), (1.0, 9.0, 2.0, (STRONG,))
     by_cost = rewards(arm("a", slow), arm("b", fast))
     by_time = rewards(arm("a", slow, preference="fast"), arm("b", fast, preference="fast"))
     assert by_cost[0] > by_cost[1]

@@ -18,7 +18,6 @@ from agentic.toolorchestra.tasks import (
     PREFERENCES,
     SEARCH,
     STRONG,
-    SWIFT,
     Route,
     generate,
     turned,
@@ -29,7 +28,7 @@ from core.rewards.preference import Features, features, preference_rewards
 from core.types import Task
 
 ROUTES: list[Route] = [
-    (*((SEARCH,) * searches), expert) for searches, expert in product((0, 1, 2), (STRONG, SWIFT, OWN, CHEAP))
+    (*((SEARCH,) * searches), expert) for searches, expert in product((0, 1, 2), (STRONG, OWN, CHEAP))
 ]
 LATENCY = {name: model.latency_s or 0.0 for name, model in load_recipe("tiny").toolorchestra.models.items()}
 
@@ -108,9 +107,8 @@ def test_generation_is_repeatable_and_refuses_what_a_split_has_not(monkeypatch: 
 def test_experts_read_and_compute_by_their_own_skill():
     value, fact = value_of("price of lamp"), "The price of lamp is 41."
     assert last_boxed(reply("sage", "answer: What is 37 times 48?")) == str(37 * 48)
-    assert last_boxed(reply("swift", "answer: What is 37 times 48?")) != str(37 * 48)
+    assert last_boxed(reply("abacus", "answer: What is 37 times 48?")) != str(37 * 48)
     assert last_boxed(reply("sage", "answer: What is the price of lamp plus 1?")) == str(value + 1)
-    assert last_boxed(reply("swift", "answer: What is the price of lamp plus 1?")) == "unknown"
     assert last_boxed(reply("abacus", "answer: What is the price of lamp plus 1?")) == "unknown"
     assert last_boxed(reply("abacus", f"answer: What is the price of lamp plus 1?\n{fact}")) == "42"
     assert last_boxed(reply("reader", f"answer: What is the price of lamp?\n{fact}")) == "41"

@@ -10,10 +10,11 @@ import pytest
 
 from benchmarks.aime import evaluate as cli
 from benchmarks.aime.problems import load_problems
-from benchmarks.aime.samples import Plan, drop_failed, held, missing, read_sample, sample
+from benchmarks.aime.samples import read_sample, sample
 from benchmarks.aime.single import SingleCall
 from benchmarks.aime.statistics import Statistics, statistics
 from benchmarks.cells import EvaluationError
+from benchmarks.plan import Plan, drop_failed, held, missing
 from core.chat import load_tokenizer
 from core.data.files import DataError
 from core.policy.base import PolicyError, Roles

@@ -75,6 +75,7 @@ def main() -> None:
         op, key = request["op"], request["id"]
         if op == "start":
             if request["task_id"] == "crash":
+                os.write(1, b'{"event": "be')  # in the middle of a line
                 os._exit(3)
             talk = talks[key] = Talk(request)
             begun = {"event": "begun", "system": "Be kind.", "policy": "", "ticket": WISH, "tools": [TOOL]}
