@@ -1,8 +1,9 @@
 """Scripted turns for the `tiny` preset's warm start, by an annotator who reads and writes well and routes by habit.
 
-He thinks first: of which kind is the question, and what does the user care for? Then he calls, by arbitrary habits: for
-each kind and wish he has a favourite expert, good for it or not, and searches often or seldom. The policy learns to read
-and to write from him. Which expert is good at what, who is dear or slow, and what a kind or a wish asks for, is left to RL.
+He thinks first: of which kind is the question, and what does the user care for? Then he calls, by arbitrary habits:
+for each kind and wish he has a favourite expert, good for it or not, and searches often or seldom. The policy learns
+to read and to write from him. Which expert is good at what, who is dear or slow, and what a kind or a wish asks for,
+is left to RL.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ ANSWERERS = (STRONG, OWN, CHEAP)
 class Annotator:
     """How often he follows his habits; else chance decides for him.
 
-    They are a pattern that has nothing to do with the experts: the favourite is the right one in 4 of 15 cases, searching
-    often or seldom is right in 7.
+    They are a pattern that has nothing to do with the experts: the favourite is the right one in 3 of 15 cases (chance
+    would be 5), searching often or seldom is right in 7.
     """
 
     habit: float = 0.7

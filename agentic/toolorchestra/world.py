@@ -24,11 +24,11 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 ATTRIBUTES = ("price", "weight", "length", "width", "age", "speed", "rank", "score")
 THINGS = tuple(
     """
-    anchor apple basket bell bench blanket boat bottle brick broom brush bucket button camera candle canoe carpet cart
-    chain chair chest clock coat compass cradle crane crown curtain cushion desk drum engine fan feather fence flag
-    flute fork frame globe glove guitar hammer harp hat helmet jacket jar kettle kite knife ladder lamp lantern mirror
-    nail needle oven paddle pencil piano pillow pipe plate pump purse ribbon ring rope ruler saddle sail scarf shell shield
-    shoe shovel spoon table tent
+    anchor apple basket bell bench blanket boat bottle brick broom brush bucket button camera candle canoe carpet
+    cart chain chair chest clock coat compass cradle crane crown curtain cushion desk drum engine fan feather fence
+    flag flute fork frame globe glove guitar hammer harp hat helmet jacket jar kettle kite knife ladder lamp lantern
+    mirror nail needle oven paddle pencil piano pillow pipe plate pump purse ribbon ring rope ruler saddle sail
+    scarf shell shield shoe shovel spoon table tent
     """.split()
 )
 

@@ -141,7 +141,10 @@ def test_every_mistake_is_named_at_once(presets):
         ("optimizer.lr=.nan", "optimizer.lr"),
         ("optimizer.beta2=1", "optimizer.beta2"),
         ("optimizer.clip_grad=0", "optimizer.clip_grad"),
-        ("roles.judge=localhost:30000", "roles.judge is 'localhost:30000'; use http://HOST:PORT, model:PATH or python:a.b.f"),
+        (
+            "roles.judge=localhost:30000",
+            "roles.judge is 'localhost:30000'; use http://HOST:PORT, model:PATH or python:a.b.f",
+        ),
         ("roles.policy=http://host:1", "roles.policy is always the model being trained"),
         ("model.dtype=float16", "model.dtype"),
         ("algorithm.clip_low=2", "algorithm: clip_low is 2.0; it must be"),
