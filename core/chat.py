@@ -6,6 +6,7 @@ What a model wrote enters a later prompt as the ids it sampled, without its spec
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -53,10 +54,17 @@ def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ids]:
     distinct = list(dict.fromkeys(piece for parts in pieces.values() for piece in parts if piece))
     if not distinct:
         return [() for _ in texts]
-    encoded = tokenizer(distinct, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    encoded = _plain(tokenizer)(distinct, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     ids = dict(zip(distinct, encoded, strict=True))
     whole = {text: tuple(i for part in parts if part for i in ids[part]) for text, parts in pieces.items()}
     return [whole[text] for text in texts]
+
+
+@lru_cache(maxsize=16)
+def _plain(tokenizer: Any) -> Any:
+    """A copy for text from outside: `split_special_tokens` switches the tokenizer, not the call, and another thread may
+    just be encoding a template with the original."""
+    return copy.deepcopy(tokenizer)
 
 
 @lru_cache(maxsize=16)

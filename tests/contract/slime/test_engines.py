@@ -7,7 +7,6 @@ that our own engine makes when the same method meets the same completions again;
 from __future__ import annotations
 
 import threading
-import time
 import urllib.request
 from argparse import Namespace
 from collections import Counter
@@ -173,20 +172,24 @@ def test_fully_asynchronous_rollout(
 
     made.data_source.add_samples = add
 
+    done = threading.Event()
+
     def abort_when_busy() -> None:
-        while case.slow.task_id not in requeued:
-            time.sleep(0.2)
+        while case.slow.task_id not in requeued and not done.wait(0.2):
             order = urllib.request.Request(f"{url}/abort_request", b'{"abort_all": true}', method="POST")
             urllib.request.urlopen(order).close()
 
     thread = threading.Thread(target=abort_when_busy, daemon=True)
     thread.start()
-    for rollout_id in range(2):
-        rows = rows_of(made.generate(rollout_id))
-        assert_ours(rows, made.samples, tape, case, args, tokenizer)
-        assert all(sample.status != sample.Status.ABORTED for sample in made.samples)
-    slime.fully_async._stop_global_worker()
-    thread.join(timeout=30)
+    try:
+        for rollout_id in range(2):
+            rows = rows_of(made.generate(rollout_id))
+            assert_ours(rows, made.samples, tape, case, args, tokenizer)
+            assert all(sample.status != sample.Status.ABORTED for sample in made.samples)
+    finally:  # what goes on in threads would reach into the next test
+        done.set()
+        slime.fully_async._stop_global_worker()
+        thread.join(timeout=30)
     assert case.slow.task_id in requeued
 
 

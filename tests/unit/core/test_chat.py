@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 
 import pytest
 from hypothesis import given
@@ -133,3 +134,22 @@ def test_added_tokens_that_are_not_special_cannot_be_forged_either(tiny_folder):
     ids = encode_text(tokenizer, text)
     assert not forged & set(ids)
     assert tokenizer.decode(ids) == text
+
+
+def test_text_encoded_in_one_thread_leaves_the_markup_of_another_alone(tokenizer):
+    """transformers keeps `split_special_tokens` in the tokenizer: one thread's text would split another's markup."""
+    markup = "<|im_start|>assistant\n"
+    expected, done = tokenizer.encode(markup, add_special_tokens=False), threading.Event()
+
+    def encode_texts_for_ever() -> None:
+        while not done.is_set():
+            encode_text(tokenizer, "The sky is blue.")
+
+    thread = threading.Thread(target=encode_texts_for_ever)
+    thread.start()
+    try:
+        seen = {tuple(tokenizer.encode(markup, add_special_tokens=False)) for _ in range(2000)}
+    finally:
+        done.set()
+        thread.join()
+    assert seen == {tuple(expected)}
