@@ -35,7 +35,7 @@ Route = tuple[str, ...]
 SEARCH, STRONG, OWN, CHEAP = "search-1", "answer-1", "answer-2", "answer-3"
 MODEL_MAPPING = {SEARCH: "scout", STRONG: "sage", OWN: "abacus", CHEAP: "reader"}
 
-PRICES = {"sage": (10.0, 30.0), "abacus": (1.0, 3.0), "reader": (0.2, 0.6), "scout": (0.4, 1.2)}
+PRICES = {"sage": (10.0, 30.0), "abacus": (0.6, 1.8), "reader": (0.2, 0.6), "scout": (0.4, 1.2)}
 """Dollars for a million tokens in and out, before a record's own factor."""
 FACTORS = (0.8, 1.0, 1.25)
 
@@ -51,11 +51,11 @@ class Preference:
 
 PREFERENCES: Mapping[str, Preference] = {
     "cheap": Preference(
-        {"accuracy": 0.5, "cost": 1.0}, ("Keep it cheap.", "Spend as little as you can.", "Mind the cost."), 0.45
+        {"accuracy": 0.4, "cost": 1.0}, ("Keep it cheap.", "Spend as little as you can.", "Mind the cost."), 0.5
     ),
-    "fast": Preference({"accuracy": 0.5, "latency": 1.0}, ("Be quick.", "I am in a hurry.", "Answer fast."), 0.2),
+    "fast": Preference({"accuracy": 0.4, "latency": 1.0}, ("Be quick.", "I am in a hurry.", "Answer fast."), 0.15),
     "own": Preference(
-        {"accuracy": 0.5, OWN: 1.0, "cost": 0.25},
+        {"accuracy": 0.4, OWN: 1.0, "cost": 0.25},
         (f"Use our own model {OWN}.", f"I trust {OWN} most.", f"Leave it to {OWN}."),
         0.35,
     ),

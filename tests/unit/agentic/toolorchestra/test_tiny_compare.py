@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentic.toolorchestra.compare import compared
-from agentic.toolorchestra.tasks import CHEAP, OWN, SEARCH, STRONG
+from agentic.toolorchestra.tasks import CHEAP, OWN, PREFERENCES, SEARCH, STRONG
 from core.report.evaluation import EvalResult
 
 ALIASES = (SEARCH, STRONG, OWN, CHEAP)
@@ -41,7 +41,12 @@ def test_cheap_and_right_gets_all_dear_and_right_the_weight_of_being_right_wrong
         arm("dearest", (1.0, 10.0, 12.0, (STRONG,))),
         arm("no-search", (0.0, 1.0, 4.0, (CHEAP,))),
     )
-    assert rewards(cheap, dear, wrong) == [[pytest.approx((0.5 + 8 / 9) / 1.5)], [pytest.approx(0.5 / 1.5)], [0.0]]
+    right = PREFERENCES["cheap"].weights["accuracy"]
+    assert rewards(cheap, dear, wrong) == [
+        [pytest.approx((right + 8 / 9) / (right + 1))],
+        [pytest.approx(right / (right + 1))],
+        [0.0],
+    ]
 
 
 def test_the_users_preference_turns_the_order():
