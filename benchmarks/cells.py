@@ -10,9 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from core.config import RecipeError
+from core.data.files import DataError
+from core.hub import CheckpointError
 from core.policy.base import Roles
+from core.policy.serving import ServerError
 from core.report.evaluation import EvalResult, file_name
-from core.report.run_folder import RunFolder, flatten
+from core.report.run_folder import RunFolder, RunFolderError, flatten
 from core.rollout.method import Method, derive_seed
 from core.rollout.runner import Failures, Runner
 from core.types import Sampling, Task, Trajectory
@@ -20,6 +24,10 @@ from core.types import Sampling, Task, Trajectory
 
 class EvaluationError(RuntimeError):
     """An evaluation that cannot be had as asked for; the message says why and what to do."""
+
+
+EXPECTED_ERRORS = (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError)
+"""What a command that evaluates ends with in one line, and without a traceback."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,36 @@ async def run_cell(
     if failures.counts.total() == len(tasks):
         raise EvaluationError(f"{cell}: every task failed: {failures.describe()}")
     return Ran(trajectories, seconds, cpu_seconds)
+
+
+def result_of(
+    cell: Cell, ran: Ran, scores: Mapping[str, list[float]], notes: Mapping[str, Any], **more: Any
+) -> EvalResult:
+    """What all results have in common, and `more` fields of it.
+
+    Raises:
+        ValueError: a score outside of [0, 1].
+    """
+    trajectories = ran.trajectories
+    return EvalResult(
+        arm=cell.arm,
+        data=cell.data,
+        length=cell.length,
+        seed=cell.seed,
+        n=len(trajectories),
+        scores=scores,
+        turns=[len(trajectory.turns) for trajectory in trajectories],
+        document_tokens=more.pop("document_tokens", [0] * len(trajectories)),
+        seconds=ran.seconds,
+        failures=dict(failures_of(trajectories).counts),
+        model=cell.model,
+        sampling=sampling_record(cell.sampling),
+        predictions=[str(t.log["answer"]) if "answer" in t.log else None for t in trajectories],
+        policy_tokens=[tokens_of(trajectory) for trajectory in trajectories],
+        settings=cell.settings,
+        notes={**cell.notes, **notes, "cpu_seconds": round(ran.cpu_seconds, 3)},
+        **more,
+    )
 
 
 def failures_of(trajectories: Sequence[Trajectory]) -> Failures:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
+from benchmarks.cells import EvaluationError
 from core.policy.serving import Backend, serve
 
 
@@ -23,6 +24,12 @@ def add_server_options(parser: Any) -> None:
     parser.add_argument(
         "--serve-python", default=sys.executable, metavar="PYTHON", help="of the environment that has SGLang"
     )
+
+
+def check_server_options(options: argparse.Namespace) -> None:
+    """Raises EvaluationError for options that exclude each other."""
+    if options.serve is not None and options.policy_url is not None:
+        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
 
 
 @contextmanager

@@ -1,11 +1,7 @@
 # What every agentic/<method>/run.sh shares: it sets `method` and sources this. Reads the options, and ends here with
 # --help, --dry-run, --engine slime or a preset other than tiny; for tiny it leaves `python`, `out` and the function `train`.
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# slime's container has a Python with everything; anywhere else .venv is made.
-python=python3
-python3 -c 'import slime' 2>/dev/null || { bash scripts/setup.sh; python=.venv/bin/python; }
-# OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their core.
-export OMP_WAIT_POLICY=passive TOKENIZERS_PARALLELISM=false
+source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
+prepare_python
 
 preset=tiny out='' dry='' engine=embedded arguments=()
 while (($#)); do

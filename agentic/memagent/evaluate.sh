@@ -6,9 +6,6 @@
 # give --policy-url http://host:30000.
 # A call that was interrupted goes on where it stopped when it is given again.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-bash scripts/setup.sh --no-dev
-# OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their core.
-export OMP_WAIT_POLICY=passive
-export TOKENIZERS_PARALLELISM=false
-exec .venv/bin/python -m benchmarks.ruler.evaluate "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
+prepare_python --no-dev
+exec "$python" -m benchmarks.ruler.evaluate "$@"

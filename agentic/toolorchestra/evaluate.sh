@@ -7,13 +7,10 @@
 # --help lists what there is; FRAMES and HLE come by `.venv/bin/python -m scripts.download_data frames hle`, tau2-bench as
 # benchmarks/tau2/README.md says. A call that was interrupted goes on where it stopped when it is given again.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-bash scripts/setup.sh --no-dev
-# OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their core.
-export OMP_WAIT_POLICY=passive
-export TOKENIZERS_PARALLELISM=false
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
+prepare_python --no-dev
 if [[ "${1:-}" == tau2 ]]; then
     shift
-    exec .venv/bin/python -m benchmarks.tau2.evaluate "$@"
+    exec "$python" -m benchmarks.tau2.evaluate "$@"
 fi
-exec .venv/bin/python -m benchmarks.heldout toolorchestra "$@"
+exec "$python" -m benchmarks.heldout toolorchestra "$@"

@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/method.sh"
 
 # The start model with its tokenizer, the corpus, then tasks: no thing and no expression of one split is in another.
 data=runs/data/toolorchestra-tiny
-[[ -d $data/model ]] || "$python" -m agentic.toolorchestra.tiny --out "$data"
+[[ -f $data/model/model.safetensors ]] || "$python" -m agentic.toolorchestra.tiny --out "$data"
 [[ -f $data/corpus.jsonl ]] || "$python" -m agentic.toolorchestra.world --out "$data/corpus.jsonl"
 tasks() { [[ -f $data/$1.jsonl ]] || "$python" -m agentic.toolorchestra.tasks --out "$data/$1.jsonl" "${@:2}"; }
 tasks train --split train --count 4096

@@ -22,7 +22,6 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +32,16 @@ from benchmarks.aime.results import DEPARTURES, eval_result, published_rows, wri
 from benchmarks.aime.samples import read_sample, sample
 from benchmarks.aime.single import MESSAGE, SingleCall
 from benchmarks.aime.statistics import Statistics, statistics
-from benchmarks.cells import EvaluationError
+from benchmarks.cells import EXPECTED_ERRORS, EvaluationError
 from benchmarks.models import Models, check_server
 from benchmarks.plan import Plan, drop_failed, held, missing
-from benchmarks.serving import add_server_options, positive, server
-from core.config import Recipe, RecipeError, load
-from core.data.files import DataError
+from benchmarks.serving import add_server_options, check_server_options, positive, server
+from core.config import Recipe, load
 from core.engine.roles import open_roles
-from core.hub import CheckpointError
 from core.policy.base import Roles
-from core.policy.serving import ServerError
 from core.report.build import write_report
-from core.report.run_folder import RunFolder, RunFolderError
-from core.rollout.method import Method, MethodSpec, check_roles
+from core.report.run_folder import RunFolder
+from core.rollout.method import Method, MethodSpec, check_roles, method_spec
 from core.types import Sampling
 
 ARMS = ("single", "agent-untrained", "agent")
@@ -75,9 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
             asyncio.run(evaluate(evaluation, folder))
             text = write_results(folder, all_statistics(folder, options.seed))
             write_report(folder)
-    except (
-        EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError
-    ) as error:  # fmt: skip
+    except EXPECTED_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(text)
@@ -94,9 +88,8 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         raise EvaluationError(
             "arm agent-untrained: no model for it. Name the one that training started from: --baseline."
         )
-    if options.serve is not None and options.policy_url is not None:
-        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
-    spec: MethodSpec = import_module(f"agentic.{options.method}.rollout").SPEC
+    check_server_options(options)
+    spec = method_spec(options.method)
     recipe = load(spec.recipe, spec.presets, options.preset, [*options.overrides, f"model.path={options.model}"])
     recipe = type(recipe).model_validate(with_budget(recipe.dump(), options.budget))
     if threads := options.threads or recipe.engine.threads:

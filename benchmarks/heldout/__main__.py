@@ -26,20 +26,16 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.cells import EvaluationError, described
+from benchmarks.cells import EXPECTED_ERRORS, EvaluationError, described
 from benchmarks.heldout.evaluation import Build, Plan, evaluate
 from benchmarks.models import Models, start_model, trained_models
-from benchmarks.serving import add_server_options, positive, server
-from core.config import Recipe, RecipeError, load
-from core.data.files import DataError
+from benchmarks.serving import add_server_options, check_server_options, positive, server
+from core.config import Recipe, load
 from core.data.tasks import read_tasks
-from core.hub import CheckpointError
-from core.policy.serving import ServerError
 from core.report.build import write_report
 from core.report.console import print_summary
-from core.report.run_folder import RunFolder, RunFolderError
-from core.rollout.method import MethodSpec
-from core.slime.launch import method_spec
+from core.report.run_folder import RunFolder
+from core.rollout.method import MethodSpec, method_spec
 from core.types import Sampling
 
 ModelsOfSeed = dict[int, dict[str, str]]
@@ -53,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             models.urls |= urls
             asyncio.run(evaluate(plan, models, folder))
         summary = write_report(folder)
-    except (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError) as error:
+    except EXPECTED_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print_summary(summary)
@@ -141,8 +137,7 @@ def _from_run(options: argparse.Namespace, spec: MethodSpec, arms: list[str]) ->
 def _from_model(
     options: argparse.Namespace, spec: MethodSpec, arms: list[str]
 ) -> tuple[RunFolder, Recipe, ModelsOfSeed]:
-    if options.serve is not None and options.policy_url is not None:
-        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
+    check_server_options(options)
     if "untrained" in arms and options.baseline is None:
         raise EvaluationError("arm untrained: no model for it. Name the one that training started from: --baseline.")
     recipe = load(

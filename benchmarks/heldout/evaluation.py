@@ -19,9 +19,8 @@ from benchmarks.cells import (
     failures_of,
     is_saved,
     model_name,
+    result_of,
     run_cell,
-    sampling_record,
-    tokens_of,
 )
 from benchmarks.models import Models, check_server
 from core.config import Recipe
@@ -140,27 +139,11 @@ def cell_result(cell: Cell, tasks: Sequence[Task], ran: Ran, labels: Sequence[st
     else:
         values["official"] = rewards
     try:
-        return EvalResult(
-            arm=cell.arm,
-            data=cell.data,
-            length=cell.length,
-            seed=cell.seed,
-            n=len(tasks),
+        return result_of(
+            cell,
+            ran,
             scores={name: [value or 0.0 for value in values[name]] for name in SCORES if name in values},
-            turns=[len(trajectory.turns) for trajectory in trajectories],
-            document_tokens=[0] * len(tasks),
-            seconds=ran.seconds,
-            failures=dict(failures_of(trajectories).counts),
-            model=cell.model,
-            sampling=sampling_record(cell.sampling),
-            predictions=[str(t.log["answer"]) if "answer" in t.log else None for t in trajectories],
-            policy_tokens=[tokens_of(trajectory) for trajectory in trajectories],
-            settings=cell.settings,
-            notes={
-                **cell.notes,
-                "task_ids": [task.task_id for task in tasks],
-                "cpu_seconds": round(ran.cpu_seconds, 3),
-            },
+            notes={"task_ids": [task.task_id for task in tasks]},
             measures={name: column for name, column in values.items() if name not in SCORES},
             labels=_labels(labels, tasks, trajectories),
         )

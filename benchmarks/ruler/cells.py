@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarks.cells import Cell, Ran, failures_of, run_cell, sampling_record, tokens_of
+from benchmarks.cells import Cell, Ran, result_of, run_cell
 from benchmarks.ruler.arms import Reader
 from benchmarks.ruler.score import score
 from core.policy.base import Policy, Roles
@@ -30,24 +30,8 @@ def cell_result(
     scored = [_score(reader, task, trajectory) for task, trajectory in zip(tasks, trajectories, strict=True)]
     metrics = [name for name in scored[0] if all(name in scores for scores in scored)]
     cut = sum(trajectory.metrics.get("document_cut", 0.0) for trajectory in trajectories)
-    return EvalResult(
-        arm=cell.arm,
-        data=cell.data,
-        length=cell.length,
-        seed=cell.seed,
-        n=len(tasks),
-        scores={"official" if name == "score" else name: [scores[name] for scores in scored] for name in metrics},
-        turns=[len(trajectory.turns) for trajectory in trajectories],
-        document_tokens=list(document_tokens),
-        seconds=ran.seconds,
-        failures=dict(failures_of(trajectories).counts),
-        model=cell.model,
-        sampling=sampling_record(cell.sampling),
-        predictions=[None if t.status == "failed" else str(t.log["answer"]) for t in trajectories],
-        policy_tokens=[tokens_of(trajectory) for trajectory in trajectories],
-        settings=cell.settings,
-        notes={**cell.notes, "documents_cut": int(cut), "cpu_seconds": round(ran.cpu_seconds, 3)},
-    )
+    named = {"official" if name == "score" else name: [scores[name] for scores in scored] for name in metrics}
+    return result_of(cell, ran, named, {"documents_cut": int(cut)}, document_tokens=list(document_tokens))
 
 
 def _score(reader: Reader, task: Task, trajectory: Trajectory) -> dict[str, float]:

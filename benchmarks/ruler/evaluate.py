@@ -22,7 +22,7 @@ import torch
 
 from agentic.memagent.config import MemAgentRecipe, load_recipe
 from agentic.memagent.tiny import TAGS
-from benchmarks.cells import EvaluationError
+from benchmarks.cells import EXPECTED_ERRORS, EvaluationError
 from benchmarks.models import Models, start_model, trained_models
 from benchmarks.ruler.arms import ARMS
 from benchmarks.ruler.eval_data import EvalData, file_data, parse_length, ruler_data
@@ -30,15 +30,12 @@ from benchmarks.ruler.evaluation import Plan, evaluate
 from benchmarks.ruler.published import DEPARTURES, published_rows
 from benchmarks.ruler.sample import Budget, Metric
 from benchmarks.ruler.tasks import OPTIONS, TASKS
-from benchmarks.serving import add_server_options, positive, server
+from benchmarks.serving import add_server_options, check_server_options, positive, server
 from core.chat import load_tokenizer
-from core.config import RecipeError
 from core.data.files import DataError
-from core.hub import CheckpointError
-from core.policy.serving import ServerError
 from core.report.build import write_report
 from core.report.console import print_summary
-from core.report.run_folder import RunFolder, RunFolderError
+from core.report.run_folder import RunFolder
 from core.types import Sampling
 
 LENGTHS = ("7K", "14K", "28K", "56K", "112K", "224K", "448K")
@@ -54,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             models.urls |= urls
             asyncio.run(evaluate(plan, models, folder))
         summary = _report(folder)
-    except (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError) as error:
+    except EXPECTED_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print_summary(summary)
@@ -66,8 +63,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
     """Options into what is to be done, checked as far as can be without running anything."""
     if (options.run is None) == (options.model is None):
         raise EvaluationError("give either --model ID_OR_PATH or --run RUN_DIR")
-    if options.serve is not None and options.policy_url is not None:
-        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
+    check_server_options(options)
     if options.run is not None:
         folder, recipe, named = _from_run(options)
         main_model = next(iter(named.values()))["trained"]

@@ -26,10 +26,10 @@ from agentic.toolorchestra.environment import EnvironmentFault
 from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
-from benchmarks.cells import EvaluationError
+from benchmarks.cells import EXPECTED_ERRORS, EvaluationError
 from benchmarks.models import Models, check_server
 from benchmarks.plan import Plan, drop_failed, held, missing
-from benchmarks.serving import add_server_options, positive, server
+from benchmarks.serving import add_server_options, check_server_options, positive, server
 from benchmarks.tau2.pin import departures
 from benchmarks.tau2.play import play
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, under
@@ -42,14 +42,11 @@ from benchmarks.tau2.results import (
     write_results,
 )
 from benchmarks.tau2.statistics import Statistics, statistics
-from core.config import RecipeError, load
-from core.data.files import DataError
+from core.config import load
 from core.engine.roles import open_roles
-from core.hub import CheckpointError
 from core.policy.base import Roles
-from core.policy.serving import ServerError
 from core.report.build import write_report
-from core.report.run_folder import RunFolder, RunFolderError
+from core.report.run_folder import RunFolder
 from core.rollout.method import Method, check_roles
 from core.types import Sampling
 
@@ -84,9 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
             evaluation.served.urls |= urls
             text = asyncio.run(evaluate(evaluation, folder))
             write_report(folder)
-    except (
-        EvaluationError, EnvironmentFault, ServerError, RecipeError, RunFolderError, CheckpointError, DataError
-    ) as error:  # fmt: skip
+    except (*EXPECTED_ERRORS, EnvironmentFault) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(text)
@@ -101,8 +96,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         raise EvaluationError(f"arm {unknown.pop()!r}: the arms are the protocol, {options.protocol}, and {NOTHING}")
     if options.protocol in arms and options.model is None:
         raise EvaluationError("no model: name it with --model (and --policy-url of a server that holds it)")
-    if options.serve is not None and options.policy_url is not None:
-        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
+    check_server_options(options)
     if options.protocol in arms and options.user is None and set(options.domains) != {"telecom-solo"}:
         raise EvaluationError("nobody plays the user: --user NAME under toolorchestra.models, or `scripted` for tests")
     overrides = [*options.overrides, *([f"model.path={options.model}"] if options.model else [])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,6 +55,16 @@ class RolloutError(RuntimeError):
     def __init__(self, kind: str, message: str):
         super().__init__(message)
         self.kind = kind
+
+
+def method_spec(method: str) -> MethodSpec:
+    """The SPEC of agentic.`method`.rollout. Raises RecipeError for a method that is not there."""
+    folder = Path(__file__).resolve().parents[2] / "agentic"
+    known = sorted(path.parent.name for path in folder.glob("*/rollout.py"))
+    if method not in known:
+        raise RecipeError(f"no method {method!r} in {folder}; there are: {', '.join(known)}")
+    spec: MethodSpec = import_module(f"agentic.{method}.rollout").SPEC
+    return spec
 
 
 def check_roles(method: Method, roles: Collection[str]) -> None:

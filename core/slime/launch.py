@@ -12,12 +12,11 @@ import argparse
 import shlex
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from core.config import Recipe, RecipeError, load
 from core.report.run_folder import RunFolder, RunFolderError
-from core.rollout.method import MethodSpec
+from core.rollout.method import method_spec
 from core.slime import checks, flags, job
 
 
@@ -71,16 +70,6 @@ def launch(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool =
         if no_ray and subprocess.run(shlex.split(start)).returncode:
             raise LaunchError(f"Ray did not start, see above: {start}")
         return subprocess.run(["bash", str(paths.script)]).returncode
-
-
-def method_spec(method: str) -> MethodSpec:
-    """The SPEC of agentic.`method`.rollout. Raises RecipeError for a method that is not there."""
-    folder = job.REPOSITORY / "agentic"
-    known = sorted(path.parent.name for path in folder.glob("*/rollout.py"))
-    if method not in known:
-        raise RecipeError(f"no method {method!r} in {folder}; there are: {', '.join(known)}")
-    spec: MethodSpec = import_module(f"agentic.{method}.rollout").SPEC
-    return spec
 
 
 if __name__ == "__main__":

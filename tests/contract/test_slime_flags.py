@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from core.config import Recipe, load
+from core.rollout.method import method_spec
 from core.slime import flags
-from core.slime.launch import method_spec
 
 SLIME, MEGATRON, PYTHON = (os.environ.get(name) for name in ("SLIME_ROOT", "MEGATRON_ROOT", "SLIME_PYTHON"))
 

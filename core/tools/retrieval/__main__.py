@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         help="hashing (by shared words, no download), minilm, e5, qwen3-embedding; "
         "another model: FAMILY=PATH_OR_HUB_ID, or PATH_OR_HUB_ID if the family's name is in it",
     )
-    parser.add_argument("--kind", choices=list(KINDS), default="flat", help="hashing is served best by flat or hnsw")
+    parser.add_argument("--kind", choices=list(KINDS), default="flat", help="hashing is served best by flat")
     parser.add_argument(
         "--set", nargs="*", default=[], metavar="NAME=VALUE", help="of ivf: lists, probes; "
         "of hnsw: neighbors, ef_construction, ef_search",

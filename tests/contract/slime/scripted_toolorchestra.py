@@ -1,4 +1,4 @@
-"""ToolOrchestra's questions with frozen experts: one right and dear, one wrong and cheap, one dead.
+"""ToolOrchestra's questions and conversations with frozen experts: one right and dear, one wrong and cheap, one dead.
 
 The reward is that of the group, malformed turns are masked, and the turns of a rollout share one row.
 """
@@ -6,22 +6,27 @@ The reward is that of the group, malformed turns are masked, and the turns of a 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from agentic.toolorchestra.config import load_recipe
 from agentic.toolorchestra.rollout import SPEC
+from agentic.toolorchestra.small_env import KINDS, make_task, solution
 from core.chat import encode_text
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.slime.hooks import slime_hooks
-from core.types import Task
+from core.tool_calls import ToolCall
+from core.types import Sampling, Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW
 
 REFUSED = "forbidden"
 EXPERTS = {"expert-1": "strong", "expert-2": "weak", "expert-3": "dead"}
+PHONES = [make_task(f"phone-{i}", KINDS[i % 3], i) for i in range(6)]
 
 generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)
 
@@ -42,6 +47,8 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
         "search": {},
         "budget": {},
         "tools": {"call_expert": list(EXPERTS), "answer": []},
+        "experts": list(EXPERTS),
+        "environment": {"path": "agentic.toolorchestra.small_env.SmallWorlds"},
         "models": models,
         "model_mapping": EXPERTS,
         "latency": "told",
@@ -53,7 +60,13 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
 
 
 def strong(recipe: Recipe, tokenizer: Any) -> ScriptedPolicy:
-    return ScriptedPolicy(lambda prompt, sampling: encode_text(tokenizer, "It is \\boxed{42}."))
+    """Right about questions; in a conversation it acts."""
+
+    def say(prompt: tuple[int, ...], sampling: Sampling) -> Sequence[int]:
+        text = str(tokenizer.decode(prompt))
+        return encode_text(tokenizer, next_step(text) if "phone company" in text else "It is \\boxed{42}.")
+
+    return ScriptedPolicy(say)
 
 
 def weak(recipe: Recipe, tokenizer: Any) -> ScriptedPolicy:
@@ -68,20 +81,33 @@ def orchestrator(prompt: str, chance: Random) -> str:
     """Mostly asks an expert, then mostly answers; now and then a turn is malformed, or a prompt refused."""
     if REFUSED in prompt and chance.random() < 0.2:
         raise PolicyError("bad_request", "refused")
-    experts = [("call_expert", {"expert": name}) for name in ("expert-1", "expert-1", *EXPERTS)]
-    calls = [*experts, *[("answer", {})] * 12] if "boxed" in prompt else [*experts, *experts]
-    written = [
-        f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>" for name, arguments in calls
-    ]
-    return chance.choice([*written, "I do not know.", "<tool_call>{"])
+    experts = [call("call_expert", expert=name) for name in ("expert-1", "expert-1", *EXPERTS)]
+    if "phone company" in prompt:
+        return chance.choice([*experts, *[next_step(prompt)] * 4, "Please wait.", "<tool_call>{"])
+    calls = [*experts, *[call("answer")] * 12] if "boxed" in prompt else [*experts, *experts]
+    return chance.choice([*calls, "I do not know.", "<tool_call>{"])
+
+
+def call(name: str, **arguments: Any) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def next_step(prompt: str) -> str:
+    """Of the solution of the phone task that the prompt is about: the write, and then the word to the user."""
+    task = next(task for task in PHONES if task.question in prompt)
+    _, write, word = solution(task)
+    assert isinstance(write, ToolCall)
+    done = any(result in prompt for result in ("roaming is on", "gigabytes left", "is registered"))
+    return str(word) if done else call(write.name, **write.arguments)
 
 
 def make_tasks(count: int, word: str = "price") -> list[Task]:
-    """With two preferences in turn."""
+    """Questions and conversations in turn, with two preferences."""
     preferences: list[dict[str, float]] = [{"accuracy": 1.0, "cost": 1.0}, {"accuracy": 1.0, "expert-1": 1.0}]
+    asked = [Task(f"{word}-{i}", f"What is the {word} {i}?", ("42",)) for i in range(count)]
+    mixed = [PHONES[i // 2] if i % 2 and word == "price" else task for i, task in enumerate(asked)]
     return [
-        Task(f"{word}-{i}", f"What is the {word} {i}?", ("42",), metadata={"pref_vec": preferences[i % 2]})
-        for i in range(count)
+        replace(task, metadata={**task.metadata, "pref_vec": preferences[i // 2 % 2]}) for i, task in enumerate(mixed)
     ]
 
 
@@ -91,7 +117,7 @@ CASE = Case(
     recipe=make_recipe,
     tasks=make_tasks,
     faulty=[
-        *make_tasks(3),
+        *make_tasks(6),
         *make_tasks(2, REFUSED),
         Task("bad", "What?", ("42",), metadata={"category": "unknown"}),
     ],

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from core.config import load
+from core.rollout.method import method_spec
 from core.slime import flags
-from core.slime.launch import method_spec
 
 ROOT = Path(__file__).resolve().parents[3]
 
