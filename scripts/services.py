@@ -10,21 +10,21 @@ FILE.yaml says, by name, how each service is started; `{port}`, `{host}` and `{p
       gpus: [4]             # left out: as this process sees them
 
 They start together. Every address is written to DIR/addresses.yaml (name -> URL) before COMMAND runs, whose exit status
-is ours. Services end with this process, even if it is killed; nothing else is ever stopped.
+is ours. A service that ends meanwhile is started again at its address. Services and COMMAND end with this process, even
+if it is killed; nothing else is ever stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import signal
 import socket
-import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -33,10 +33,11 @@ import yaml
 from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError
 
 from core.config import RecipeError, Section
-from core.policy.serving import ServerError, free_port, server_process, wait_until_healthy
+from core.policy.serving import ServerError, free_port, kept, server_process, wait_until_healthy
 from core.report.files import write_text
 
 ADDRESSES = "addresses.yaml"
+POLL_S, RESTART_S = 0.5, 2.0
 
 
 class Service(Section):
@@ -68,23 +69,52 @@ def read_services(path: Path) -> dict[str, Service]:
 
 @contextmanager
 def running(services: dict[str, Service], logs: Path) -> Iterator[dict[str, str]]:
-    """Name -> URL of services that answer; they are gone afterwards. Raises ServerError."""
+    """Name -> URL of services that answer, and are kept up; they are gone afterwards. Raises ServerError."""
     addresses: dict[str, str] = {}
-    waiting: dict[Future[None], str] = {}
-    # The processes end first, so that the first failure, or our own end, also ends the waiting for the others.
-    with ThreadPoolExecutor(len(services)) as pool, ExitStack() as stack:
-        for name, service in services.items():
-            if service.port and _answers(service.host, service.port):
-                raise ServerError(f"{name}: somebody listens at port {service.port} already; end it, or set another")
-            port = service.port or free_port(service.host)
-            url, log = f"http://{service.host}:{port}", logs / f"{name}.log"
-            keeper = stack.enter_context(server_process(_words(service, port), log))
-            waiting[pool.submit(wait_until_healthy, url, keeper, service.start_s, log)] = name
-            addresses[name] = url
-        for done in as_completed(waiting):
-            done.result()
-            print(f"service {waiting[done]} answers at {addresses[waiting[done]]}", flush=True)
-        yield addresses
+    first: dict[Future[None], str] = {}
+    leaving = threading.Event()
+    with ThreadPoolExecutor(len(services)) as pool:
+        try:
+            for name, service in services.items():
+                if service.port and _answers(service.host, service.port):
+                    raise ServerError(
+                        f"{name}: somebody listens at port {service.port} already: end it, or set another"
+                    )
+                port = service.port or free_port(service.host)
+                addresses[name] = f"http://{service.host}:{port}"
+                answered: Future[None] = Future()
+                first[answered] = name
+                words, log = _words(service, port), logs / f"{name}.log"
+                pool.submit(_keep_up, name, words, addresses[name], service.start_s, log, answered, leaving)
+            for done in as_completed(first):
+                done.result()
+                print(f"service {first[done]} answers at {addresses[first[done]]}", flush=True)
+            yield addresses
+        finally:
+            leaving.set()
+
+
+def _keep_up(
+    name: str, words: list[str], url: str, start_s: float, log: Path, answered: Future[None], leaving: threading.Event
+) -> None:
+    """One service, from its start until `leaving`; `answered` is settled by the first start, whose failure is final."""
+    while True:
+        try:
+            with server_process(words, log) as keeper:
+                wait_until_healthy(url, lambda: keeper.poll() is None and not leaving.is_set(), start_s, log)
+                if answered.done():
+                    print(f"service {name} answers again", file=sys.stderr, flush=True)
+                else:
+                    answered.set_result(None)
+                while keeper.poll() is None and not leaving.wait(POLL_S):
+                    pass
+        except (ServerError, OSError) as error:
+            if not answered.done():
+                answered.set_exception(error)
+                return
+        if leaving.wait(RESTART_S):
+            return
+        print(f"service {name} has ended and is started again (see {log})", file=sys.stderr, flush=True)
 
 
 def _answers(host: str, port: int) -> bool:
@@ -113,20 +143,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with running(read_services(options.file), options.logs) as addresses:
             write_text(options.logs / ADDRESSES, yaml.safe_dump(addresses))
-            return _run(options.command)
+            with kept(options.command) as keeper:
+                return keeper.wait()
     except (RecipeError, ServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-
-
-def _run(command: Sequence[str]) -> int:
-    """Its exit status; whatever it started ends with us."""
-    with subprocess.Popen(command, process_group=0) as process:
-        try:
-            return process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

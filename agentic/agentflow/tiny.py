@@ -7,7 +7,6 @@ The tags of the compact prompts are special tokens of its tokenizer, which no qu
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -40,10 +39,7 @@ def _corpus() -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the tiny preset's start model.")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = tiny.options("Write the tiny preset's start model.")
     build(options.out / "model", options.seed)
 
 

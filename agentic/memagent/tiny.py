@@ -7,7 +7,6 @@ The paper's prompt tags are special tokens of its tokenizer, which a document's 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,10 +48,7 @@ def _corpus() -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the tiny preset's start model and word lists.")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = tiny.options("Write the tiny preset's start model and word lists.")
     build(options.out / "model", options.seed)
     for name, words in (("keys", KEYS), ("values", VALUES)):
         (options.out / f"{name}.txt").write_text("\n".join(words) + "\n")

@@ -28,14 +28,14 @@ from core.types import Sampling, Task, Trajectory
 
 
 class Routed(ToolOrchestra):
-    """Makes the calls of `route(task)`, and asks no policy."""
+    """Makes the calls of `route(task, the rollout's seed)`, and asks no policy."""
 
-    def __init__(self, route: Callable[[Task], Route], recipe: ToolOrchestraRecipe, tokenizer: Any):
+    def __init__(self, route: Callable[[Task, int | None], Route], recipe: ToolOrchestraRecipe, tokenizer: Any):
         super().__init__(recipe, tokenizer)
         self.route, self.tokenizer = route, tokenizer
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        calls = iter(self.route(task))
+        calls = iter(self.route(task, sampling.seed))
 
         def respond(prompt_ids: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
             alias = next(calls)
@@ -46,15 +46,15 @@ class Routed(ToolOrchestra):
 
 
 def always(*route: str) -> Callable[[ToolOrchestraRecipe, Any], Method]:
-    return partial(Routed, lambda task: route)
+    return partial(Routed, lambda task, seed: route)
 
 
-def any_route(task: Task) -> Route:
-    rng = Random(task.task_id)
+def any_route(task: Task, seed: int | None) -> Route:
+    rng = Random(f"{task.task_id} {seed}")
     return (*((SEARCH,) * rng.randint(0, 1)), rng.choice((STRONG, OWN, CHEAP)))
 
 
-def best_route(task: Task) -> Route:
+def best_route(task: Task, seed: int | None) -> Route:
     return BEST[task.metadata["kind"]][task.metadata["preference"]]
 
 

@@ -66,7 +66,7 @@ class BudgetSection(Section):
     code: PositiveInt = 16000
     """Attempts and code together."""
     total: PositiveInt = 24000
-    """Attempts, code and documents together; also what a `func_call` dialogue and its tools may take."""
+    """Of a prompt: tools, question or dialogue, and what is gathered. Headings and the chat template come on top."""
     document_characters: PositiveInt = 4000
     result_tokens: PositiveInt = 4000
     """Of one tool result or error in an append-only context."""

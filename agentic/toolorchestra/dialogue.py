@@ -17,7 +17,7 @@ from agentic.toolorchestra.config import ToolOrchestraSection
 from agentic.toolorchestra.environment import Environment, Start
 from agentic.toolorchestra.experts import Experts, Unanswered
 from agentic.toolorchestra.formats import CALL_EXPERT, FORMATS, Action, Hermes, Speech
-from agentic.toolorchestra.orchestrator import Orchestrator, fitted
+from agentic.toolorchestra.orchestrator import Orchestrator, fitted, room
 from agentic.toolorchestra.prompts import AGENT, REFUSED, hand_over
 from core.conversation import Markup, Message, Renderer
 from core.policy.openai import ChatReply
@@ -35,7 +35,8 @@ class Line:
 
 
 class Dialogue:
-    """One conversation under way. `score` is the environment's, None until it is asked."""
+    """One conversation under way. `score` is the environment's, None until it is asked; `seconds` are those of its
+    tools, not of its user."""
 
     def __init__(self, config: ToolOrchestraSection, renderer: Renderer, experts: Experts, task: Task):
         self.score: float | None = None
@@ -63,7 +64,7 @@ class Dialogue:
             if not isinstance(chosen, Speech) and chosen[0].name == CALL_EXPERT:
                 by = str(chosen[0].arguments["expert"])
                 self.used[by] += 1
-                expert = await self._expert(by, start)
+                expert = await self._expert(by, start.plain or start)
                 if isinstance(expert, CallError | Unanswered):
                     self.failures[f"expert_{expert.kind}"] += 1
                     self._hear(f"{by} could not take the turn: {expert.message}.", orchestrator)
@@ -78,8 +79,7 @@ class Dialogue:
         self._tools = [*start.tools, *hand_over(self._config, self._experts)]
         compact = self._config.style == "compact"
         self._shown = [] if compact else [tool.openai() for tool in self._tools]
-        shown = "".join(map(json.dumps, self._shown))
-        self._room = self._config.budget.total - len(self._renderer.message("system", shown).ids)
+        self._room = room(self._config, self._renderer, self._shown)
         policy = (Markup("<task>"), f" {start.policy}") if compact else (start.policy, "" if start.complete else AGENT)
         self._opening = self._renderer.message("user" if compact else "system", *policy)
         self._first = self._renderer.message("user", start.message)
@@ -90,7 +90,6 @@ class Dialogue:
     async def _act(self, action: Action, by: str, orchestrator: Orchestrator, world: Environment) -> None:
         """Say or do it in the environment, and keep it in both views; `by` names the expert whose words they are."""
         new: list[tuple[str, str]] = []
-        began = time.monotonic()
         if isinstance(action, Speech):
             self.lines.append(Line("assistant", action.text))
             reply = await world.user_turn(action.text)
@@ -102,14 +101,15 @@ class Dialogue:
         else:
             self.lines.append(Line("assistant", "", action))
             for call in action:
+                began = time.monotonic()
                 result = await world.call_tool(call.name, call.arguments)
+                self.seconds += time.monotonic() - began
                 self.failures["tool_refused"] += result.error
                 self.done = result.done
                 self.lines.append(Line("tool", result.text))
                 new.append(("tool", f"{by} called {call.render()}: {result.text}" if by else result.text))
                 if self.done:
                     break
-        self.seconds += time.monotonic() - began
         self._said.append(orchestrator.last())
         self._said += [self._renderer.message(self._role(role), self._cut(text)) for role, text in new]
 

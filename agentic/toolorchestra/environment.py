@@ -37,6 +37,8 @@ class Start:
     message: str
     complete: bool = False
     """The rules say how to speak and to call, too; nothing may be added to them."""
+    plain: Start | None = None
+    """What experts are given, where rules and tools were rewritten for the orchestrator."""
 
 
 @dataclass(frozen=True, slots=True)

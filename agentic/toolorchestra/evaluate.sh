@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Evaluate any checkpoint: on the real tau2-bench (the first word is tau2), or on questions: held-out ones, FRAMES, HLE.
 #   bash agentic/toolorchestra/evaluate.sh --run runs/toolorchestra-tiny
-#   bash agentic/toolorchestra/evaluate.sh --model CHECKPOINT --policy-url http://host:30000 --data data/frames.jsonl
-#   bash agentic/toolorchestra/evaluate.sh tau2 --protocol standard --model CHECKPOINT --policy-url http://host:30000 \
+#   bash agentic/toolorchestra/evaluate.sh --model CHECKPOINT --policy-url http://HOST:30000 --data data/frames.jsonl \
+#       --set toolorchestra.environment=null
+#   bash agentic/toolorchestra/evaluate.sh tau2 --protocol standard --model CHECKPOINT --policy-url http://HOST:30000 \
 #       --tau2-python TAU2/bin/python --tau2-data TAU2_DATA --user NAME
-# --help lists what there is; FRAMES and HLE come by `.venv/bin/python -m scripts.download_data frames hle`, tau2-bench as
-# benchmarks/tau2/README.md says. A call that was interrupted goes on where it stopped when it is given again.
+# --help lists what there is. What has to be there before (data, corpus, experts): README.md, and for tau2-bench
+# benchmarks/tau2/README.md. A call that was interrupted goes on where it stopped when it is given again.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
 prepare_python --no-dev

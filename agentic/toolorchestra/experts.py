@@ -140,7 +140,7 @@ class Experts:
         for alias in self.of(config.aliases):
             model = self.model_of[alias]
             where = f"task {task.task_id}: model_mapping.{alias} is {model!r}"
-            if model not in config.models:
+            if not isinstance(model, str) or model not in config.models:
                 raise RolloutError("bad_task", f"{where}, which is not under toolorchestra.models; add it there")
             price = _recorded(pricing.get(model), config.pricing_unit, task) or config.models[model].price
             if price is None:
@@ -174,6 +174,11 @@ class Experts:
     @property
     def failures(self) -> Counter[str]:
         return Counter(used.failure for used in self.ledger if used.failure is not None)
+
+    @property
+    def all_down(self) -> bool:
+        """Whether experts were asked and none replied, through no fault of what they were asked."""
+        return bool(self.ledger) and all(used.failure not in (None, "bad_request") for used in self.ledger)
 
 
 def cost_of(price: PriceSection | None, prompt_tokens: int, completion_tokens: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,12 @@ class Orchestrator:
             sum(len(turn.prompt_ids) for turn in self.turns),
             sum(len(turn.completion.token_ids) for turn in self.turns),
         )
+
+
+def room(config: ToolOrchestraSection, renderer: Renderer, tools: Sequence[Mapping[str, Any]]) -> int:
+    """Tokens of the whole budget that `tools` leave to messages."""
+    shown = renderer.message("system", "".join(map(json.dumps, tools))).ids if tools else ()
+    return config.budget.total - len(shown)
 
 
 def _extends(prompt: Ids, turn: Turn) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from agentic.toolorchestra.config import ToolName, ToolOrchestraSection
 from agentic.toolorchestra.experts import Experts, Unanswered
 from agentic.toolorchestra.formats import FORMATS
-from agentic.toolorchestra.orchestrator import Orchestrator, fitted
+from agentic.toolorchestra.orchestrator import Orchestrator, fitted, room
 from agentic.toolorchestra.prompts import REFUSED, expert_messages, question, tool_schemas
 from agentic.toolorchestra.workspace import Workspace
 from core.conversation import Renderer
@@ -58,6 +58,7 @@ class Question:
         self._shown = [] if config.style == "compact" else [schema.openai() for schema in self.schemas]
         self._asked = question(config.style, renderer, task, "", (), None)
         self._said = list(self._asked)
+        self._room = room(config, renderer, self._shown)
         self._refused: CallError | None = None
 
     async def run(self, orchestrator: Orchestrator) -> None:
@@ -78,7 +79,7 @@ class Question:
 
     def _prompt(self) -> list[Any]:
         if self._config.context == "append_only":
-            return fitted(self._said, self._config.budget.total, keep=len(self._asked))
+            return fitted(self._said, self._room, keep=len(self._asked))
         lines = self.work.lines
         return question(self._config.style, self._renderer, self._task, self._context(), lines, self._refused)
 
@@ -131,7 +132,8 @@ class Question:
     def _context(self) -> str:
         if self._config.style == "compact":
             return ""
-        return self.work.text(self._renderer.tokenizer, self._config.budget)
+        left = self._room - sum(len(message.ids) for message in self._asked)
+        return self.work.text(self._renderer.tokenizer, self._config.budget, left)
 
     def _cut(self, text: str) -> str:
         ids = self._renderer.message("tool", text).ids

@@ -11,7 +11,8 @@ Departures from both, on purpose:
    that a rollout never called.
 2. Token ids from end to end; nothing that a user, a tool or an expert wrote is read as a special token.
 3. Each way to write a malformed call has a name, is shown to the orchestrator and counted.
-4. Retries, time and concurrency are bounded for each expert; the released client retries for ever.
+4. Retries, time and concurrency are bounded for each expert; the released client retries for ever. An unsolved rollout
+   whose search, judge or every expert was down says nothing about the orchestrator: it fails, and is not trained.
 5. Latency holds the orchestrator's own time; the released code counts tools alone.
 6. What an environment grades is the agent's messages and calls alone, whoever chose them.
 
@@ -45,7 +46,6 @@ from core.tools.base import ToolError
 from core.types import Group, Sampling, Task, Trajectory
 
 CALLS = "calls_"
-JUDGE_FAULTS = ("judge_failed", "judge_unreadable")
 
 
 class ToolOrchestra(Method):
@@ -82,7 +82,11 @@ class ToolOrchestra(Method):
         await asked.run(orchestrator)
         grader = self.grader(roles)
         correct, by = await grader.grade(task.question, asked.answer or "", task.answers)
-        asked.failures.update({name: grader.counts[name] for name in JUDGE_FAULTS if grader.counts[name]})
+        if not correct and grader.counts["judge_failed"]:
+            raise RolloutError("judge_failed", f"task {task.task_id}: the judge gave no reply")
+        if not correct and asked.failures["search_error"] + asked.failures["search_timeout"]:
+            raise RolloutError("search_failed", f"task {task.task_id}: the search service gave no reply")
+        asked.failures += Counter(judge_unreadable=grader.counts["judge_unreadable"])
         answered = asked.answer is not None and by not in ("no_answer", "too_long")
         log = {"answer": asked.answer, "graded_by": by, "lines": asked.work.lines}
         return self.scored(task, experts, orchestrator, asked, correct=correct, answered=answered, log=log)
@@ -111,7 +115,13 @@ class ToolOrchestra(Method):
         answered: bool,
         log: dict[str, Any],
     ) -> Trajectory:
-        """The trajectory with its features as metrics: calls of each expert (0 too), cost and latency."""
+        """The trajectory with its features as metrics: calls of each expert (0 too), cost and latency.
+
+        Raises:
+            RolloutError: `experts_failed`: unsolved, and no expert replied.
+        """
+        if not correct and experts.all_down:
+            raise RolloutError("experts_failed", f"task {task.task_id}: no expert replied: {dict(experts.failures)}")
         turns = tuple(orchestrator.turns)
         if not answered and self.config.mask_unanswered:
             turns = tuple(replace(turn, trained=False) for turn in turns)

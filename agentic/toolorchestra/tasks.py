@@ -3,7 +3,7 @@
     python -m agentic.toolorchestra.tasks --split train --count 2048 --out runs/data/toolorchestra-tiny/train.jsonl
 
 The best route by kind and wish, a wrong answer being worth nothing; tests/unit/agentic/toolorchestra finds the same by
-running every route of up to two calls through the real experts and the real reward:
+running every route of up to three calls through the real experts and the real reward:
 
 | kind | question | cheap | fast | own (answer-2) |
 |---|---|---|---|---|

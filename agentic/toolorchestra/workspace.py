@@ -27,11 +27,11 @@ class Workspace:
         pairs = chain.from_iterable(zip_longest(found, self.documents))
         self.documents = list(dict.fromkeys(document for document in pairs if document is not None))
 
-    def text(self, tokenizer: Any, budget: BudgetSection) -> str:
-        """Documents, programs and attempts under headings, empty ones left out."""
-        attempts, used = _tail(tokenizer, "\n\n".join(self.attempts), budget.attempts)
-        programs, of_programs = _tail(tokenizer, "\n\n".join(self.programs), budget.code - used)
-        left = budget.total - used - of_programs
+    def text(self, tokenizer: Any, budget: BudgetSection, room: int) -> str:
+        """Documents, programs and attempts under headings, empty ones left out; in all at most `room` tokens."""
+        attempts, used = _tail(tokenizer, "\n\n".join(self.attempts), min(budget.attempts, room))
+        programs, of_programs = _tail(tokenizer, "\n\n".join(self.programs), min(budget.code, room) - used)
+        left = room - used - of_programs
         documents, _ = _tail(tokenizer, "\n\n".join(d[: budget.document_characters] for d in self.documents), left)
         parts = {"Documents": documents, "Python code and outputs": programs, "Attempts": attempts}
         return "\n\n".join(f"{title}:\n{text}" for title, text in parts.items() if text)

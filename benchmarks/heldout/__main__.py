@@ -10,6 +10,9 @@
 | untrained | what training started from, or --baseline | the same |
 | others | as untrained | ARMS of agentic/METHOD/arms.py: name -> (recipe, tokenizer) -> Method |
 
+--run takes all arms and the first 256 tasks. --model takes `trained`, with --baseline `untrained` too, and all tasks: a
+method's own arms are made for the tasks of its preset tiny, and run there only if --arms names them.
+
 One rollout for each task and seed, sampled alike for all arms. A failed rollout scores 0 and is counted by kind. Cells
 that are saved are not run again, so the same command goes on where a killed one stopped.
 """
@@ -36,9 +39,11 @@ from core.report.build import write_report
 from core.report.console import print_summary
 from core.report.run_folder import RunFolder
 from core.rollout.method import MethodSpec, method_spec
-from core.types import Sampling
+from core.types import Sampling, Task
 
 ModelsOfSeed = dict[int, dict[str, str]]
+
+TASKS_OF_A_RUN = 256
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,16 +70,16 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
     builds = {"trained": spec.build, "untrained": spec.build, **own_arms(options.method)}
     if unknown := [arm for arm in options.arms or () if arm not in builds]:
         raise EvaluationError(f"unknown arm {unknown[0]!r}; {spec.name} has: {', '.join(builds)}")
-    arms = options.arms or [arm for arm in builds if arm != "untrained" or options.run or options.baseline]
+    with_model = ["trained", "untrained"] if options.baseline else ["trained"]
+    arms = options.arms or (with_model if options.run is None else list(builds))
     folder, recipe, named = (_from_model if options.run is None else _from_run)(options, spec, arms)
     if threads := options.threads or recipe.engine.threads:
         torch.set_num_threads(threads)
     path = options.data or recipe.data.eval
     if path is None:
         raise EvaluationError("no held-out tasks: the recipe has no data.eval. Give a file with --data.")
-    tasks = read_tasks(path, limit=options.tasks, require_context=spec.needs_context)
-    if len(tasks) < options.tasks:
-        print(f"note: {path} has {len(tasks)} tasks, which are all taken")
+    limit = options.tasks or (None if options.run is None else TASKS_OF_A_RUN)
+    tasks = _first(limit, read_tasks(path, limit=limit and limit + 1, require_context=spec.needs_context), path)
     run, rollout = recipe.run, recipe.rollout
     plan = Plan(
         recipe=recipe,
@@ -102,6 +107,15 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
     departures = list(dict.fromkeys([*recipe.departures, *published["departures"]]))
     folder.save_published(published["rows"], departures)
     return folder, plan, models
+
+
+def _first(limit: int | None, tasks: list[Task], path: str) -> list[Task]:
+    """At most `limit` of the `tasks`, which are one more where the file has more; says so if they are not `limit`."""
+    if limit is not None and len(tasks) > limit:
+        print(f"note: of {path} the first {limit} tasks are taken, and it has more; see --tasks")
+    elif limit is not None and len(tasks) < limit:
+        print(f"note: {path} has {len(tasks)} tasks, which are all taken")
+    return tasks[:limit]
 
 
 def own_arms(method: str) -> Mapping[str, Build]:
@@ -166,9 +180,19 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     models.add_argument("--out", type=Path, metavar="DIR", help="folder of the results of --model")
     how = parser.add_argument_group("what and how")
-    how.add_argument("--arms", nargs="+", metavar="ARM", help="default: all that there is a model for")
+    how.add_argument(
+        "--arms",
+        nargs="+",
+        metavar="ARM",
+        help="default: with --run all; with --model `trained`, and `untrained` if --baseline names it",
+    )
     how.add_argument("--data", metavar="FILE", help="the tasks (default: data.eval of the recipe)")
-    how.add_argument("--tasks", type=positive, default=256, metavar="N", help="the first N of them (default: 256)")
+    how.add_argument(
+        "--tasks",
+        type=positive,
+        metavar="N",
+        help=f"the first N (default: {TASKS_OF_A_RUN} with --run, all with --model)",
+    )
     how.add_argument("--by", nargs="*", default=["kind"], metavar="LABEL", help="tell tasks apart by (default: kind)")
     how.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: those of the run, or 0 1 2")
     how.add_argument("--temperature", type=float, help="default: run.eval_temperature of the recipe")

@@ -51,6 +51,9 @@ from core.rollout.method import Method, check_roles
 from core.types import Sampling
 
 DOMAINS = ("retail", "airline", "telecom", "telecom-solo")
+WORLD_OPTIONS = "recipe.toolorchestra.environment.options"
+PLACE = ("python", "data", "processes")
+"""Options of the world that no conversation follows from, so that a later call may change them."""
 MARGIN = 3000
 """Tokens of the context that are left to what the chat template puts around messages and tools."""
 
@@ -140,8 +143,10 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         "sampling": {"temperature": sampling.temperature, "top_p": sampling.top_p},
         "recipe": recipe.model_dump(mode="json", include={"toolorchestra", "roles"}),
     }
-    out = options.out or Path("runs") / f"tau2-{options.protocol}-{Path(options.model or NOTHING).name}"
-    folder = RunFolder.create(out, config, may_differ=("recipe.toolorchestra.environment.options",))
+    players = (options.model or NOTHING, _user(recipe, options.user))
+    name = "-".join(["tau2", options.protocol, *(Path(player).name for player in players if player)])
+    out = options.out or Path("runs") / name
+    folder = RunFolder.create(out, config, may_differ=[f"{WORLD_OPTIONS}.{place}" for place in PLACE])
     folder.save_published(published_rows(), DEPARTURES)
     return folder, Evaluation(
         recipe=recipe,
@@ -225,13 +230,17 @@ async def _opened(evaluation: Evaluation, arm: str, workers: Workers) -> AsyncIt
 def _who(evaluation: Evaluation, folder: RunFolder, arm: str, domain: str) -> dict[str, Any]:
     """The two sides as tau2's own files name them; it knows solo runs by these names."""
     solo = domain.endswith("-solo")
-    user = "hangs_up" if arm == NOTHING else evaluation.options["user"]
-    if model := evaluation.recipe.toolorchestra.models.get(user or ""):
-        user = model.name or user
+    user = "hangs_up" if arm == NOTHING else _user(evaluation.recipe, evaluation.options["user"])
     return {
         "agent": {"implementation": "llm_agent_solo" if solo else arm, "llm": _model(folder, arm)},
         "user": {"implementation": "dummy_user" if solo else "user_simulator", "llm": user},
     }
+
+
+def _user(recipe: ToolOrchestraRecipe, name: str | None) -> str | None:
+    """The user by the name of its model, if it has one."""
+    model = recipe.toolorchestra.models.get(name or "")
+    return model.name or name if model else name
 
 
 def _model(folder: RunFolder, arm: str) -> str:
@@ -269,7 +278,7 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--trials", type=positive, default=4)
     how.add_argument("--temperature", type=float, default=0.0)
     how.add_argument("--top-p", type=float, default=1.0)
-    how.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default: runs/tau2-...)")
+    how.add_argument("--out", type=Path, metavar="DIR", help="default: runs/tau2-PROTOCOL-MODEL-USER")
     how.add_argument("--retry-failed", action="store_true", help="play failed conversations anew")
     how.add_argument("--concurrency", type=positive, default=16, help="conversations at once")
     how.add_argument("--deadline", type=float, default=3600.0, metavar="SECONDS", help="for each conversation")

@@ -31,6 +31,8 @@ DEPARTURES = (
     "the simulated user is the model named in config.yaml; published: gpt-5",
     "a malformed call, or one that breaks a tool's schema, is shown to the agent and does not reach tau2",
     "several calls in one completion are as many messages to tau2",
+    "toolorchestra-compat: every expert is given tau2's own policy; there Qwen3-32B is given the orchestrator's",
+    "toolorchestra-compat: nothing is added to what gpt-5 reads; there it is told that the last message may be wrong",
     "conversations that failed count as not solved; tau2's tool leaves them out",
 )
 

@@ -7,6 +7,8 @@
 | aime25 | math-ai/aime25 | the problems of AIME 2025 | the same |
 | frames | google/frames-benchmark | questions over several articles of Wikipedia | 824 records |
 | hle | cais/hle (gated) | Humanity's Last Exam, less the questions with a picture | 2,500 records |
+| toolorchestra | none: see its README | the questions of its training data; one in 16 is held out | 7,227 records |
+| toolorchestra-corpus, frames-corpus, hle-corpus | multi-train/index | passages for the retrieval service | text |
 | hotpotqa | BytedTsinghua-SIA/hotpotqa | MemAgent's training and dev files as they are | 32,768 and 128 records |
 | hotpotqa-distractor | hotpotqa/hotpot_qa | the questions that RULER-HQA is made of, as they are | 7,405 records |
 
@@ -16,6 +18,7 @@ Beside each file stands its SHA-256, in the format of `sha256sum`.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -33,19 +36,31 @@ DAPO_PREFIXES = (
     _DAPO_OPENING + "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n",
 )
 """Of slime's copy, and of the original."""
+GITHUB = "github.com/"
 DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
     """A set that is read through `datasets` and written as Tasks in `file`. `check` may change a task, refuse it, or
-    leave it out (None); `rows` counts those too."""
+    leave it out (None); `rows` counts those too. One question in 16, told by its text, goes to `held_out` if given."""
 
     hub: str
     split: str
     file: str
     rows: int
     check: Callable[[Task], Task | None]
+    held_out: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passages:
+    """A corpus `name`.jsonl of a hub repository, written as {id, contents} lines in `file`. Its FAISS index
+    `name`.index, which can have 100 GB, is not copied: a link beside `file` names it."""
+
+    hub: str
+    name: str
+    file: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +100,28 @@ def in_words(task: Task) -> Task | None:
     return None if task.metadata["image"] else task
 
 
-SETS: dict[str, Questions | Parquet] = {
+def question_alone(task: Task) -> Task | None:
+    """None for a conversation: ToolScale's worlds are not in tau2-bench. For its own tasks: benchmarks.tau2.tasks."""
+    return None if task.metadata.get("category") == "func_call" else task
+
+
+SETS: dict[str, Questions | Parquet | Passages] = {
     "dapo-math-17k": Questions("zhuzilin/dapo-math-17k", "train", "dapo-math-17k.jsonl", 17398, without_dapo_wrapper),
     "aime24": Questions("HuggingFaceH4/aime_2024", "train", "aime24.jsonl", 30, aime),
     "aime25": Questions("math-ai/aime25", "test", "aime25.jsonl", 30, aime),
     "frames": Questions("google/frames-benchmark", "test", "frames.jsonl", 824, unchanged),
     "hle": Questions("cais/hle", "test", "hle.jsonl", 2500, in_words),
+    "toolorchestra": Questions(
+        f"{GITHUB}NVlabs/ToolOrchestra",
+        "data/data.jsonl",
+        "toolorchestra/train.jsonl",
+        7227,
+        question_alone,
+        held_out="toolorchestra/eval.jsonl",
+    ),
+    "toolorchestra-corpus": Passages("multi-train/index", "train", "toolorchestra/corpus.jsonl"),
+    "frames-corpus": Passages("multi-train/index", "wiki", "frames/corpus.jsonl"),
+    "hle-corpus": Passages("multi-train/index", "eval", "hle/corpus.jsonl"),
     "hotpotqa": Parquet(
         "BytedTsinghua-SIA/hotpotqa",
         {
@@ -123,14 +154,24 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
         if rows is not None and len(chosen.files) > 1:
             raise DataError(f"{name} has {len(chosen.files)} files. Fix: leave out the number of rows.")
         return [_keep(chosen, out / file, source, rows) for file in chosen.files]
+    if isinstance(chosen, Passages):
+        if rows is not None:
+            raise DataError(f"{name}: any number of passages will do. Fix: leave out the number of rows.")
+        return [_passages(chosen, out / chosen.file, source)]
     origin = str(source or f"{chosen.hub} ({chosen.split})")
+    if source is None and chosen.hub.startswith(GITHUB):
+        raise DataError(f"{origin}: not on the hub. Fix: clone it with git-lfs, and name the file with --from.")
     records = read_records(source) if source else hub_records(chosen.hub, chosen.split)
     tasks = [_checked(chosen, task, origin) for task in tasks_of(records, name, require_context=False)]
     _check_rows(origin, len(tasks), rows or chosen.rows)
-    path = out / chosen.file
-    write_jsonl(path, [task for task in tasks if task is not None])
-    _write_sha256(path)
-    return [path]
+    kept = [task for task in tasks if task is not None]
+    parts = {chosen.file: [task for task in kept if not (chosen.held_out and _is_held_out(task))]}
+    if chosen.held_out:
+        parts[chosen.held_out] = [task for task in kept if _is_held_out(task)]
+    for file, part in parts.items():
+        write_jsonl(out / file, part)
+        _write_sha256(out / file)
+    return [out / file for file in parts]
 
 
 def hub_records(hub: str, split: str) -> Iterator[tuple[Place, dict[str, Any]]]:
@@ -189,6 +230,34 @@ def _keep(chosen: Parquet, path: Path, source: Path | None, rows: int | None) ->
     shutil.copyfile(found, partial)
     partial.replace(path)
     _write_sha256(path)
+    return path
+
+
+def _is_held_out(task: Task) -> bool:
+    return hashlib.sha256(task.question.encode()).digest()[0] % 16 == 0
+
+
+def _passages(chosen: Passages, path: Path, source: Path | None) -> Path:
+    def found(suffix: str) -> Path:
+        name = f"{chosen.name}{suffix}"
+        if source is None:
+            return hub_file(chosen.hub, name)
+        return source / name if source.is_dir() else source.with_name(name)
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        for place, record in read_records(found(".jsonl")):
+            contents = record.get("contents", record.get("content"))
+            if not isinstance(contents, str):
+                raise place.error("contents", f"must be a string, is {contents!r}", "is this the published corpus?")
+            file.write(json.dumps({"id": str(record.get("id")), "contents": contents}, ensure_ascii=False) + "\n")
+    partial.replace(path)
+    _write_sha256(path)
+    if (index := found(".index")).is_file():
+        link = path.with_suffix(".index")
+        link.unlink(missing_ok=True)
+        link.symlink_to(index.absolute())
     return path
 
 

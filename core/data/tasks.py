@@ -138,12 +138,22 @@ def _slime(record: Record, place: Place) -> Task:
 def _orchestration(record: Record, place: Place) -> Task:
     rest = {name: value for name, value in record.items() if name not in ("problem", "answer", "metadata")}
     metadata = {**rest, **_mapping(record.get("metadata"), "metadata", place)}
+    if metadata.get("category") == "func_call" and not record["problem"]:
+        record = {**record, "problem": _wish(metadata.get("example"))}
     return Task(
         task_id=str(metadata.get("eid") or metadata.get("index") or ""),
         question=_text(record, "problem", place),
         answers=_answers(record["answer"], "answer", place, metadata),
         metadata=metadata,
     )
+
+
+def _wish(example: Any) -> Any:
+    """What the user of a conversation wants: a func_call of the released data has no problem of its own."""
+    for field in ("user_scenario", "instructions", "task_instructions"):
+        if isinstance(example, Mapping):
+            example = example.get(field)
+    return example
 
 
 def _mathematics(record: Record, place: Place) -> Task:

@@ -2,8 +2,8 @@
 
     with serve("sglang", "Qwen/Qwen2.5-7B-Instruct", log=Path("server.log"), args=["--tp", "2"]) as url: ...
 
-Between the two stands a keeper, which is this file run as a script. It leads a process group of its own and ends all
-of it when its standard input closes: that happens when `serve` is left, and also when the starter is killed.
+Between the two stands a keeper, which is this file run as a script. It gives the server a process group and ends all of
+it when its own standard input closes: that happens when `serve` is left, and also when the starter is killed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 Backend = Literal["sglang", "embedded"]
 
@@ -66,22 +66,28 @@ def run_server(command: Sequence[str], url: str, *, log: Path, start_s: float) -
         ServerError: as `serve`.
     """
     with server_process(command, log) as keeper:
-        wait_until_healthy(url, keeper, start_s, log)
+        wait_until_healthy(url, lambda: keeper.poll() is None, start_s, log)
         yield url
 
 
 @contextmanager
 def server_process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The keeper of a server that was started and need not answer yet; both are gone afterwards."""
+    """The keeper of a server that was started and need not answer yet; both are gone afterwards. `log` grows."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
-        keeper = subprocess.Popen(
-            [sys.executable, "-P", __file__, *command],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    with log.open("ab") as output, kept(command, output) as keeper:
+        yield keeper
+
+
+@contextmanager
+def kept(command: Sequence[str], output: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """The keeper of a process that ends with us, however we end; its status is that of `command`."""
+    keeper = subprocess.Popen(
+        [sys.executable, "-P", __file__, *command],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
+        start_new_session=True,
+    )
     assert keeper.stdin is not None
     try:
         yield keeper
@@ -107,11 +113,11 @@ def free_port(host: str) -> int:
         return port
 
 
-def wait_until_healthy(url: str, keeper: subprocess.Popen[bytes], start_s: float, log: Path) -> None:
-    """Raises ServerError: the server ended, or does not answer `/health` within `start_s` seconds."""
+def wait_until_healthy(url: str, alive: Callable[[], bool], start_s: float, log: Path) -> None:
+    """Raises ServerError: the server is not `alive` any more, or does not answer `/health` within `start_s` seconds."""
     deadline = time.monotonic() + start_s
     while not _healthy(url):
-        if keeper.poll() is not None:
+        if not alive():
             raise ServerError(f"the server ended before it was ready. {_tail(log)}")
         if time.monotonic() > deadline:
             raise ServerError(f"the server was not ready after {start_s:g} s. {_tail(log)}")
@@ -135,24 +141,33 @@ def _tail(log: Path) -> str:
     return "\n  ".join([f"The last lines of {log}:", *lines]) + hint
 
 
-def keep(command: Sequence[str]) -> None:
-    """Run `command`; when it ends or standard input closes, end this process group, this process included."""
-    signal.signal(signal.SIGTERM, lambda *_: None)  # the signal of `_stop_group` is for the others
+def keep(command: Sequence[str]) -> int:
+    """Run `command` in a process group; when it ends, or standard input closes, end all of the group. Its status."""
     try:
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     except OSError as error:
         sys.exit(f"{command[0]}: {error}")
-    threading.Thread(target=_stop_group_at_end_of_input, daemon=True).start()
-    print(f"the server ended with status {server.wait()}", flush=True)
-    os.killpg(0, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, lambda *_: _signal_group(process.pid, signal.SIGTERM))
+    threading.Thread(target=_stop_at_end_of_input, args=(process.pid,), daemon=True).start()
+    status = process.wait()
+    if status:
+        print(f"{command[0]} ended with status {status}", file=sys.stderr, flush=True)
+    _signal_group(process.pid, signal.SIGKILL)
+    return status if status >= 0 else 128 - status
 
 
-def _stop_group_at_end_of_input() -> None:
-    sys.stdin.buffer.read()
-    os.killpg(0, signal.SIGTERM)
+def _stop_at_end_of_input(group: int) -> None:
+    while os.read(0, 1):  # a lock of sys.stdin held here would break our own exit
+        pass
+    _signal_group(group, signal.SIGTERM)
     time.sleep(STOP_S)
-    os.killpg(0, signal.SIGKILL)
+    _signal_group(group, signal.SIGKILL)
+
+
+def _signal_group(group: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
 
 
 if __name__ == "__main__":
-    keep(sys.argv[1:])
+    sys.exit(keep(sys.argv[1:]))

@@ -205,7 +205,7 @@ def _check_same_recipe(path: Path, wanted: Mapping[str, Any], may_differ: Collec
         raise RunFolderError(
             f"{path.parent} belongs to another recipe; {len(changed)} key(s) differ:\n"
             + "\n".join(changed)
-            + "\nChoose another --out, or delete that run with --fresh."
+            + "\nChoose another --out, or delete that run (when training, with --fresh)."
         )
 
 

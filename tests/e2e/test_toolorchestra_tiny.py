@@ -1,11 +1,17 @@
-"""ToolOrchestra's `tiny` preset at its smallest scale: services, training that is killed and goes on, arms, report."""
+"""ToolOrchestra's `tiny` preset at its smallest scale: services, training that is killed and goes on, arms, report.
+
+The retrieval service is killed in the middle of training and of evaluation, and the run itself once.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,21 +29,47 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 DATA = Path("runs/data/toolorchestra-tiny")
 SMALLEST = {
     "warm_start.steps": 16, "warm_start.batch_size": 8, "rollout.tasks_per_step": 2, "rollout.group_size": 4,
-    "run.steps": 3, "run.eval_every": 3, "run.eval_tasks": 4, "run.save_every": 1, "run.seeds": [0],
+    "run.steps": 5, "run.eval_every": 5, "run.eval_tasks": 4, "run.save_every": 1, "run.seeds": [0],
     "model.device": "cpu",
 }  # fmt: skip
 PYTHON = sys.executable
 
 
-def with_services(folder: Path, *command: str) -> list[str]:
+@contextmanager
+def with_services(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     services = REPOSITORY / "agentic" / "toolorchestra" / "services" / "tiny.yaml"
-    return [PYTHON, "-m", "scripts.services", str(services), "--logs", str(DATA / "services"), "--", *command]
+    starter = [PYTHON, "-m", "scripts.services", str(services), "--logs", str(DATA / "services"), "--", *command]
+    with subprocess.Popen(starter, cwd=folder, env=environment()) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def wait_for(process: subprocess.Popen[bytes], true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 200
+    while process.poll() is None and not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def kill_retrieval(folder: Path) -> None:
+    """SIGKILL, to the newest process of this command line: its keeper has the same words and is older."""
+    address = yaml.safe_load((folder / DATA / "services" / "addresses.yaml").read_text())["retrieval"]
+    words = [b"core.tools.retrieval", address.rpartition(":")[2].encode()]
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if set(words) <= set(path.read_bytes().split(b"\0")):
+                found.append(int(path.parent.name))
+    os.kill(max(found), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run that was killed once with its services, went on with others at other ports, and was evaluated."""
     folder = tmp_path_factory.mktemp("toolorchestra")
+    log = folder / DATA / "services" / "retrieval.log"
     data = folder / DATA
     tiny.build(data / "model", seed=0)
     world.write_corpus(data / "corpus.jsonl")
@@ -45,20 +77,29 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         write_jsonl(data / f"{name}.jsonl", tasks.generate(split, count))  # type: ignore[arg-type]
     train = [PYTHON, "-m", "agentic.toolorchestra.train", "--out", "runs/small"]
     train += [part for key, value in SMALLEST.items() for part in ("--set", f"{key}={value}")]
-    first = subprocess.Popen(with_services(folder, *train), cwd=folder, env=environment())
     metrics = folder / "runs" / "small" / "seed-0" / "metrics.jsonl"
-    deadline = time.monotonic() + 200
-    while first.poll() is None and not (metrics.exists() and '"stage": "train"' in metrics.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    before = yaml.safe_load((data / "services" / "addresses.yaml").read_text())
-    first.send_signal(signal.SIGTERM)
-    assert first.wait(timeout=60) != 0
-    subprocess.run(with_services(folder, *train), cwd=folder, env=environment(), check=True, timeout=300)
+
+    def trained(step: int) -> bool:
+        return metrics.exists() and any(r["stage"] == "train" and r["step"] >= step for r in read_jsonl(metrics))
+
+    with with_services(folder, *train) as first:
+        wait_for(first, lambda: trained(1))
+        kill_retrieval(folder)
+        wait_for(first, lambda: trained(2))
+        before = yaml.safe_load((data / "services" / "addresses.yaml").read_text())
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(timeout=60) != 0
+    with with_services(folder, *train) as second:
+        assert second.wait(timeout=300) == 0
     assert yaml.safe_load((data / "services" / "addresses.yaml").read_text()) != before
     heldout = [PYTHON, "-m", "benchmarks.heldout", "toolorchestra", "--run", "runs/small", "--data"]
     heldout += [str(DATA / "test.jsonl"), "--tasks", "30", "--by", "kind", "preference", "case"]
-    subprocess.run(with_services(folder, *heldout), cwd=folder, env=environment(), check=True, timeout=300)
+    with with_services(folder, *heldout) as evaluation:
+        results = folder / "runs" / "small" / "evaluation"
+        wait_for(evaluation, lambda: any(results.glob("*.json")))
+        kill_retrieval(folder)
+        assert evaluation.wait(timeout=300) == 0
+    assert log.read_text().count("ended with status -9") == 2
     assert compare.main([str(folder / "runs" / "small")]) == 0
     return RunFolder(folder / "runs" / "small")
 
@@ -70,7 +111,7 @@ def arms(run: RunFolder) -> dict[str, EvalResult]:
 
 def test_steps_are_told_once_and_no_rollout_failed(run: RunFolder):
     records = [r for r in read_jsonl(run.seed_path(0) / "metrics.jsonl") if r["stage"] == "train"]
-    assert [record["step"] for record in records] == [1, 2, 3]
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5]
     assert all(record["failures"] == {} and record["expert_failures"] == 0 for record in records)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -22,6 +23,23 @@ from agentic.toolorchestra.environment import EnvironmentFault
 WORKER = Path(__file__).with_name("worker.py")
 Event = Mapping[str, Any]
 _LIMIT_S = 120.0  # for a process to start, and for a call without a conversation
+
+
+def check_place(python: str, data: str | None) -> None:
+    """Raises EnvironmentFault (`env_process`) when there is no such interpreter or no such folder."""
+    if shutil.which(python) is None:
+        raise _misplaced("python", python, "no such program")
+    if data is not None and not Path(data).is_dir():
+        raise _misplaced("data", data, "no such folder")
+
+
+def _misplaced(place: str, path: str, fault: str) -> EnvironmentFault:
+    wanted = {"python": "the interpreter that has tau2-bench", "data": "tau2-bench's `data` folder"}[place]
+    return EnvironmentFault(
+        "env_process",
+        f"{path}: {fault}; name {wanted} with --tau2-{place}, or in a recipe with "
+        f"toolorchestra.environment.options.{place} (benchmarks/tau2/README.md says how to get it)",
+    )
 
 
 class Mailbox:
@@ -43,12 +61,18 @@ class Worker:
     """One process. Its methods may be called from any loop."""
 
     def __init__(self, python: str, data: str | None):
+        """Raises EnvironmentFault (`env_process`) when it cannot be started."""
+        check_place(python, data)
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # or litellm asks the network at import
         if data is not None:
             environment["TAU2_DATA_DIR"] = str(Path(data).resolve())
-        self._process = subprocess.Popen(
-            [python, "-P", str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        command = [python, "-P", str(WORKER)]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            )
+        except OSError as error:
+            raise _misplaced("python", python, f"cannot be run ({error})") from None
         self._boxes: dict[str, Mailbox] = {}
         self._lock = threading.Lock()
         self._fatal: str | None = None
@@ -130,6 +154,7 @@ class Workers:
         self._workers: list[Worker | None] = [None] * count
 
     def pick(self) -> Worker:
+        """Raises EnvironmentFault (`env_process`) when a process is needed and cannot be started."""
         for place, worker in enumerate(self._workers):
             if worker is None or not worker.alive:
                 self._workers[place] = fresh = Worker(self.python, self.data)

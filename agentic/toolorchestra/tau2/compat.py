@@ -3,6 +3,9 @@
 Source: NVlabs/ToolOrchestra, evaluation/tau2-bench/tau2/utils/llm_utils.py: the tool that hands the user to a human is
 taken away, the passages of the policy about it are replaced by one about experts, and the format is spelled out. Of the
 26 passages listed there these five occur in retail, airline and telecom; two of the others are repeats of the first.
+
+Departures: every expert is given tau2's own policy, as gpt-5 and gpt-5-mini are there, and all of them in its training
+code; its evaluation sends Qwen3-32B the orchestrator's messages. No sentence that invites gpt-5 to doubt is appended.
 """
 
 from __future__ import annotations
@@ -39,9 +42,9 @@ FORMAT = (
 
 
 def rewrite(start: Start) -> Start:
-    """What the orchestrator is given under this protocol."""
+    """What the orchestrator is given under this protocol; experts keep the policy and all tools."""
     policy = start.policy
     for passage in PASSAGES:
         policy = policy.replace(passage, EXPERTS)
     tools = [tool for tool in start.tools if tool.name != TRANSFER]
-    return replace(start, policy=policy + FORMAT, tools=tools)
+    return replace(start, policy=policy + FORMAT, tools=tools, plain=start)

@@ -20,7 +20,7 @@ from typing import Any
 from agentic.toolorchestra.dialogue import read_calls
 from agentic.toolorchestra.environment import Ask, Environment, EnvironmentFault, Result, Said, Start, Worlds
 from agentic.toolorchestra.formats import Hermes, Speech
-from agentic.toolorchestra.tau2.client import Event, Mailbox, Worker, Workers
+from agentic.toolorchestra.tau2.client import Event, Mailbox, Worker, Workers, check_place
 from agentic.toolorchestra.tau2.compat import rewrite
 from agentic.toolorchestra.tau2.users import HangsUp, ScriptedUser
 from core.policy.openai import Message
@@ -37,6 +37,9 @@ class Tau2Worlds(Worlds):
     `python`: the interpreter that has tau2 (None: this one). `data`: its `data` folder. `processes`: how many play and
     grade. `user`: a name under toolorchestra.models, or `scripted` or `hangs_up` (users.py); None: solo tasks only.
     `judge`: a name under toolorchestra.models, for assertions in words. `compat`: see compat.py.
+
+    Raises:
+        ValueError: `python` or `data` is not there, so that a run ends at its start and not in every rollout.
     """
 
     def __init__(
@@ -54,6 +57,10 @@ class Tau2Worlds(Worlds):
         if processes < 1:
             raise ValueError(f"processes is {processes}, must be at least 1")
         self.workers = Workers(python, data, processes)
+        try:
+            check_place(self.workers.python, data)
+        except EnvironmentFault as fault:
+            raise ValueError(f"{fault}; for questions alone, set toolorchestra.environment=null") from None
         self._user, self._judge, self._compat = user, judge, compat
         self._limits = {"max_steps": max_steps, "max_errors": max_errors}
 

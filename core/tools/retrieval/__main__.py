@@ -49,6 +49,7 @@ def main(argv: list[str] | None = None) -> None:
             max_batch=args.max_batch,
             max_wait_s=args.max_wait_ms / 1000,
             max_pending=args.max_pending,
+            prepare=lambda: set_threads(args.threads),
         )
         server = Server(retriever, batcher, topk=args.topk, wire=args.wire)
         host, port = sock.getsockname()[:2]
@@ -110,8 +111,7 @@ def _open(args: argparse.Namespace) -> Retriever:
     options = _options(args.kind, args.set)
     corpus = Corpus(args.corpus)
     encoder = make_encoder(args.encoder, args.device)
-    if args.threads:
-        _set_threads(args.threads)
+    set_threads(args.threads)
     folder = args.index or args.corpus.with_name(f"{args.corpus.name}.{Path(encoder.name).name}.{args.kind}")
     with _progress(f"indexing {args.corpus.name}") as progress:
         index = open_index(folder, corpus, encoder, options, progress)
@@ -128,7 +128,10 @@ def _options(kind: str, settings: Sequence[str]) -> IndexOptions:
         raise IndexFileError(f"--set {first['loc'][0]}: {first['msg']}; options of {kind}: {known}") from error
 
 
-def _set_threads(threads: int) -> None:
+def set_threads(threads: int | None) -> None:
+    """Of the calling thread, as OpenMP keeps them."""
+    if threads is None:
+        return
     import faiss
 
     faiss.omp_set_num_threads(threads)

@@ -31,6 +31,7 @@ class Batcher(Generic[T]):
     """`search(queries, topks)` gives one T for each query. Use as an asynchronous context manager.
 
     A batch has at most `max_batch` queries, or one request that is larger. At most `max_pending` queries wait.
+    `prepare` is called once in the thread that searches, for what libraries keep by thread.
     """
 
     def __init__(
@@ -40,11 +41,12 @@ class Batcher(Generic[T]):
         max_batch: int = 64,
         max_wait_s: float = 0.0,
         max_pending: int = 4096,
+        prepare: Callable[[], None] | None = None,
     ):
         self._search, self._max_batch, self._max_wait_s, self._max_pending = search, max_batch, max_wait_s, max_pending
         self._waiting: deque[_Request[T]] = deque()
         self._arrived = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, "retrieval")
+        self._thread = ThreadPoolExecutor(1, "retrieval", initializer=prepare)
         self.batches = 0
 
     async def __aenter__(self) -> Batcher[T]:

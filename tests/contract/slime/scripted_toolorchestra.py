@@ -121,7 +121,7 @@ CASE = Case(
         *make_tasks(2, REFUSED),
         Task("bad", "What?", ("42",), metadata={"category": "unknown"}),
     ],
-    failures={"bad_task": True, "bad_request": False},
+    failures={"bad_task": True, "bad_request": False, "experts_failed": False},
     slow=Task("slow", f"What is the price, {SLOW}?", ("42",)),
     quick={"question": "What is the price?"},
     reply=orchestrator,

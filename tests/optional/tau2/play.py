@@ -59,6 +59,10 @@ def without(task: Task, place: int) -> Task:
     return replace(task, metadata={**task.metadata, "criteria": criteria})
 
 
+def without_solution(task: Task) -> Task:
+    return replace(task, metadata={**task.metadata, "criteria": {**task.metadata["criteria"], "actions": []}})
+
+
 async def replay(workers: Workers, task: Task) -> Played:
     """The agent does its part of the solution, and waits while the user does the user's."""
     environment = Tau2Environment(workers, user=ScriptedUser(task))

@@ -147,7 +147,6 @@ def test_mutated_calls_are_all_counted(fuzz_cases: int) -> None:
     for _ in range(fuzz_cases):
         outcome = parsed(mutated(rng, rng.choice(sources)))
         counts[outcome.kind if isinstance(outcome, CallError) else "call"] += 1
-    assert counts.total() == fuzz_cases
     assert set(counts) <= {*FAULTS, "call"}
     assert len(counts) > len(FAULTS) // 2
     print(dict(counts.most_common()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from core.data import sets
 from core.data.files import DataError, Place
 from core.data.sets import DAPO_PREFIXES, DAPO_SUFFIX, SETS, Parquet, prepare, without_dapo_wrapper
 from core.data.tasks import read_tasks
+from core.tools.retrieval.corpus import Corpus
 from core.types import Task
 from scripts import download_data
 
@@ -113,6 +115,62 @@ def test_hle_without_its_pictures(tmp_path: Path) -> None:
     (task,) = read_tasks(path, require_context=False)
     assert (task.task_id, task.answers) == ("a", ("B",))
     assert task.metadata == {"kind": "Math", "answer_type": "multipleChoice", "image": False}
+
+
+def orchestration(i: int) -> dict[str, object]:
+    metadata = {
+        "eid": f"stem____{i}",
+        "category": "qa",
+        "model_mapping": {"answer-1": "m"},
+        "pref_vec": {"accuracy": 3},
+    }
+    return {"problem": f"What is {i}?", "answer": str(i), "tools": [], "metadata": metadata}
+
+
+def test_the_released_training_data_without_conversations_and_split_by_question(tmp_path: Path) -> None:
+    example = {"id": "7", "user_scenario": {"instructions": {"task_instructions": "Cancel it."}}}
+    talk = {"eid": "bank____7", "category": "func_call", "example": example}
+    again = {**orchestration(3), "metadata": {"eid": "stem____again", "category": "qa"}}
+    records = [*map(orchestration, range(200)), again, {"problem": "", "answer": "", "tools": [], "metadata": talk}]
+    source = write(tmp_path / "data.jsonl", records)
+    train, held_out = prepare("toolorchestra", tmp_path / "data", source, rows=202)
+    assert [str(path.relative_to(tmp_path / "data")) for path in (train, held_out)] == [
+        "toolorchestra/train.jsonl",
+        "toolorchestra/eval.jsonl",
+    ]
+    parts = [read_tasks(path, require_context=False) for path in (train, held_out)]
+    assert sum(map(len, parts)) == 201
+    assert 4 <= len(parts[1]) <= 30
+    assert not {task.question for task in parts[0]} & {task.question for task in parts[1]}
+    assert parts[0][0].metadata["pref_vec"] == {"accuracy": 3}
+    assert held_out.with_name("eval.jsonl.sha256").is_file()
+
+
+def test_what_is_not_on_the_hub_says_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert download_data.main(["toolorchestra", "--out", str(tmp_path)]) == 1
+    assert re.search(r"NVlabs/ToolOrchestra \(data/data\.jsonl\).*git-lfs.*--from", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("field", ["content", "contents"])
+def test_a_corpus_as_the_retrieval_service_reads_it_with_its_index(field: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "wiki.jsonl", [{"id": 3, field: "Lamp\nA lamp."}, {"id": "4", field: "Boat"}])
+    (path,) = prepare("frames-corpus", tmp_path / "data", source)
+    assert path == tmp_path / "data/frames/corpus.jsonl"
+    corpus = Corpus(path)
+    assert [(passage.id, passage.contents) for passage in corpus] == [("3", "Lamp\nA lamp."), ("4", "Boat")]
+    assert not path.with_suffix(".index").exists()
+    (tmp_path / "wiki.index").write_bytes(b"faiss")
+    prepare("frames-corpus", tmp_path / "data", tmp_path)
+    assert path.with_suffix(".index").read_bytes() == b"faiss"
+
+
+def test_a_corpus_without_text_is_refused(tmp_path: Path) -> None:
+    source = write(tmp_path / "train.jsonl", [{"id": 3, "text": "Lamp"}])
+    with pytest.raises(DataError, match=r"train\.jsonl:1: field 'contents'"):
+        prepare("toolorchestra-corpus", tmp_path / "data", source)
+    assert not (tmp_path / "data/toolorchestra/corpus.jsonl").exists()
+    with pytest.raises(DataError, match="leave out the number of rows"):
+        prepare("toolorchestra-corpus", tmp_path / "data", source, rows=1)
 
 
 def test_the_real_aime(shared_data: Path, tmp_path: Path) -> None:

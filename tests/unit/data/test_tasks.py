@@ -175,6 +175,19 @@ def test_orchestration_records_keep_all_that_they_bring(record: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
+    "instructions", ["Cancel it.", {"reason_for_call": "a storm", "task_instructions": "Cancel it."}]
+)
+def test_a_released_conversation_asks_what_its_user_wants(instructions: Any, tmp_path: Path) -> None:
+    example = {"id": "9", "user_scenario": {"instructions": instructions}}
+    record = {**RELEASED, "category": "func_call", "problem": "", "answer": "", "example": example}
+    (task,) = read_tasks(_jsonl(tmp_path / "x.jsonl", record), require_context=False)
+    assert (task.question, task.answers, task.metadata["example"]) == ("Cancel it.", (), example)
+    for without in ({}, {"user_scenario": None}, {"user_scenario": {"instructions": {}}}):
+        with pytest.raises(DataError, match=r"x\.jsonl:1: field 'problem'"):
+            read_tasks(_jsonl(tmp_path / "x.jsonl", {**record, "example": without}), require_context=False)
+
+
+@pytest.mark.parametrize(
     "record",
     [
         {**RELEASED, "category": "func_call", "answer": ""},

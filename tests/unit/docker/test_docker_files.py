@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from scripts.services import read_services
+
 ROOT = Path(__file__).resolve().parents[3]
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"]
 
@@ -26,25 +28,42 @@ def devices(service: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_an_sglang_server_whose_health_is_asked_at_its_port(name):
+def test_a_service_is_a_server_of_our_image_whose_health_is_asked_at_its_port(name):
     service = SERVICES[name]
-    assert service["command"].startswith("python -m sglang.launch_server ")
     assert service["image"] == "twocore"
-    assert option(service, "--model-path").lower().split("/")[1].startswith(name)
     assert service["healthcheck"]["test"][-1] == f"http://127.0.0.1:{option(service, '--port')}/health"
+    if name != "retrieval":
+        assert service["command"].startswith("python -m sglang.launch_server ")
+        model = option(service, "--model-path").lower()
+        assert all(word in model for word in name.split("-")), "it is named after what it serves"
 
 
 @pytest.mark.parametrize("profile", {profile for service in SERVICES.values() for profile in service["profiles"]})
-def test_services_of_a_method_share_no_port_and_no_gpu_and_serve_each_of_its_roles_once(profile):
-    services = [service for service in SERVICES.values() if profile in service["profiles"]]
-    ports = [option(service, "--port") for service in services]
-    gpus = [gpu for service in services for gpu in devices(service)]
+def test_services_of_a_method_share_no_port(profile):
+    ports = [option(service, "--port") for service in SERVICES.values() if profile in service["profiles"]]
     assert len(set(ports)) == len(ports)
+
+
+def test_agentflows_share_no_gpu_and_serve_each_of_its_roles_once():
+    services = [service for service in SERVICES.values() if "agentflow" in service["profiles"]]
+    gpus = [gpu for service in services for gpu in devices(service)]
     assert len(set(gpus)) == len(gpus)
     served = [role for service in services for role in service["labels"]["roles"].split()]
-    preset = yaml.safe_load((ROOT / "agentic" / profile / "presets/seed.yaml").read_text())
-    engines = {role["engine"] for role in preset[profile]["roles"].values()} - {"policy"}
+    preset = yaml.safe_load((ROOT / "agentic/agentflow/presets/seed.yaml").read_text())
+    engines = {role["engine"] for role in preset["agentflow"]["roles"].values()} - {"policy"}
     assert sorted(served) == sorted(engines)
+
+
+def test_toolorchestras_are_those_of_its_file_of_services():
+    """The same command on the same GPUs at the same port, but reachable from other nodes."""
+    ours = {name: service for name, service in SERVICES.items() if "toolorchestra" in service["profiles"]}
+    theirs = read_services(ROOT / "agentic/toolorchestra/services/seed.yaml")
+    assert ours.keys() == theirs.keys()
+    for name, service in theirs.items():
+        environment = " ".join(f"{key}={value}" for key, value in ours[name].get("environment", {}).items())
+        command = f"env {environment} {ours[name]['command']}" if environment else ours[name]["command"]
+        assert command == service.command.format(python="python", host="0.0.0.0", port=service.port)
+        assert devices(ours[name]) == [str(gpu) for gpu in service.gpus or ()]
 
 
 def test_the_image_is_built_from_files_and_modules_that_exist():

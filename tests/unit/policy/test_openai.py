@@ -201,6 +201,5 @@ def broken(rng: Random) -> bytes:
 def test_broken_replies_are_all_counted(fuzz_cases: int) -> None:
     rng = Random(0)
     counts = Counter(outcome(broken(rng)) for _ in range(fuzz_cases))
-    assert counts.total() == fuzz_cases
     assert set(counts) == {"ChatReply", "bad_reply"}
     print(dict(counts))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,15 @@ import yaml
 
 from agentic.toolorchestra.config import PRESETS, load_recipe
 from core.config import RecipeError
-from scripts.services import ADDRESSES, main, read_services
+from scripts.services import ADDRESSES, main, read_services, running
 
 SERVER = """
 import http.server, os, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers()
-        self.wfile.write(os.environ.get("CUDA_VISIBLE_DEVICES", "").encode())
+        text = str(os.getpid()) if self.path == "/pid" else os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self.wfile.write(text.encode())
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 READ = """
@@ -44,12 +46,24 @@ def two_services(tmp_path: Path) -> Path:
     return file
 
 
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as reply:
+        return str(reply.read().decode())
+
+
 def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5):
-            return True
+        read(f"{url}/health")
     except OSError:
         return False
+    return True
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_the_command_finds_them_and_gives_its_status(two_services: Path, capfd: pytest.CaptureFixture[str]):
@@ -64,21 +78,39 @@ def test_the_command_finds_them_and_gives_its_status(two_services: Path, capfd: 
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_they_end_with_a_starter_that_is_ended(two_services: Path, how: signal.Signals):
-    logs = two_services.parent / "logs"
-    command = [sys.executable, "-m", "scripts.services", str(two_services), "--logs", str(logs), "--", "sleep", "30"]
+def test_they_and_the_command_end_with_a_starter_that_is_ended(two_services: Path, how: signal.Signals):
+    logs, beats = two_services.parent / "logs", two_services.parent / "beats"
+    command = [sys.executable, "-m", "scripts.services", str(two_services), "--logs", str(logs), "--"]
+    command += ["bash", "-c", f"while true; do echo >> {beats}; sleep 0.1; done"]
     starter = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])})
-    while not (logs / ADDRESSES).exists():
-        assert starter.poll() is None
-        time.sleep(0.05)
+    wait_until(beats.exists)
     addresses = yaml.safe_load((logs / ADDRESSES).read_text())
     assert all(map(answers, addresses.values()))
     starter.send_signal(how)
     starter.wait()
-    deadline = time.monotonic() + 60
-    while any(map(answers, addresses.values())):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not any(map(answers, addresses.values())))
+
+    def silent() -> bool:
+        before = beats.stat().st_size
+        time.sleep(1)
+        return beats.stat().st_size == before
+
+    wait_until(silent)
+
+
+def test_a_service_that_dies_is_started_again_at_its_address(two_services: Path, capfd: pytest.CaptureFixture[str]):
+    logs = two_services.parent / "logs"
+    with running(read_services(two_services), logs) as addresses:
+        url = addresses["one"]
+        first = int(read(f"{url}/pid"))
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: not answers(url))
+        wait_until(lambda: answers(url))
+        assert int(read(f"{url}/pid")) != first
+        assert answers(addresses["two"])
+    assert not any(map(answers, addresses.values()))
+    assert "service one has ended and is started again" in capfd.readouterr().err
+    assert "ended with status -9" in (logs / "one.log").read_text()
 
 
 def test_a_service_that_ends_is_told_with_its_last_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -105,9 +137,9 @@ def test_another_server_is_not_taken_for_ours(tmp_path: Path, capsys: pytest.Cap
     assert "one: somebody listens at port" in capsys.readouterr().err
 
 
-def test_a_command_that_is_not_there_is_told(two_services: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_command_that_is_not_there_is_told(two_services: Path, capfd: pytest.CaptureFixture[str]):
     assert main([str(two_services), "--logs", str(two_services.parent), "--", "no-such-command"]) == 1
-    assert "no-such-command" in capsys.readouterr().err
+    assert "no-such-command" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["{}", "a: {commnd: x}", "a: {command: x, port: 99999}", "- a", "a: ["])

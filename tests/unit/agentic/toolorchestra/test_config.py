@@ -9,7 +9,10 @@ from pydantic import ValidationError
 
 from agentic.toolorchestra.config import PRESETS, load_recipe
 from agentic.toolorchestra.environment import make_worlds
+from agentic.toolorchestra.experts import Experts, Models
 from core.config import RecipeError
+from core.policy.base import Roles
+from core.types import Task
 from tests.unit.agentic.toolorchestra.conftest import recipe
 
 
@@ -18,9 +21,10 @@ def test_a_preset_says_what_it_follows_and_where_it_departs(preset: str) -> None
     loaded = load_recipe(preset)
     assert (loaded.method, loaded.preset) == ("toolorchestra", preset)
     assert loaded.departures
-    assert make_worlds(loaded.toolorchestra.environment) is not None
+    with pytest.raises(RecipeError, match=r"TAU2/bin/python: no such program.*toolorchestra\.environment=null"):
+        make_worlds(loaded.toolorchestra.environment)
     models = set(loaded.toolorchestra.model_mapping.values())
-    assert models == set(loaded.toolorchestra.models)
+    assert models == set(loaded.toolorchestra.models) - {"judge"}
     assert set(loaded.toolorchestra.aliases) == set(loaded.toolorchestra.model_mapping)
 
 
@@ -39,7 +43,9 @@ def test_seed_is_slime_agentics_readme() -> None:
     assert (algorithm.loss_unit, algorithm.credit, algorithm.merge_turns) == ("turn", "broadcast", False)
     assert (section.mask_malformed, section.mask_unanswered, section.reward) == (True, True, "preference")
     assert section.search["url"] == "http://127.0.0.1:8000/retrieve"
-    assert [m.url for m in section.models.values()] == [f"http://127.0.0.1:{30000 + i}/v1" for i in range(1, 8)]
+    experts = {name: model for name, model in section.models.items() if name != "judge"}
+    assert [m.url for m in experts.values()] == [f"http://127.0.0.1:{30000 + i}/v1" for i in range(1, 8)]
+    assert {(m.max_tokens, m.temperature, m.timeout_s) for m in experts.values()} == {(8192, 0.7, 180)}
     assert set(section.tools) == {"search", "enhance_reasoning", "answer"}
 
 
@@ -61,6 +67,17 @@ def test_paper_is_the_papers_tables() -> None:
         "answer-math-1": (0.9, 0.9), "answer-math-2": (0.2, 0.2),
         "expert-1": (1.25, 10), "expert-2": (0.25, 2), "expert-3": (0.8, 0.8),
     }  # fmt: skip
+
+
+def test_seeds_records_are_priced_by_the_token(tokenizer: Any) -> None:
+    """6e-7 stands there as `input_tokens_per_million`, and slime-agentic multiplies it by tokens as it is."""
+    section = load_recipe("seed").toolorchestra
+    pricing = {"input_tokens_per_million": 6e-7, "output_tokens_per_million": 1.2e-6}
+    record = {"model_mapping": {"answer-1": "Qwen/Qwen3-32B"}, "tool_pricing": {"Qwen/Qwen3-32B": pricing}}
+    models = Models(section, tokenizer)
+    priced = Experts(models, Task("t", "?", ("1",), metadata=record), Roles({})).price("answer-1")
+    assert (priced.input, priced.output) == pytest.approx((0.6, 1.2))
+    assert Experts(models, Task("t", "?", ("1",)), Roles({})).price("answer-1") == priced, "a record without prices"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agentic.toolorchestra.rollout import regrade
+from agentic.toolorchestra.small_env import make_task
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
@@ -280,11 +281,54 @@ async def test_the_judge_is_one_of_the_models_and_costs_nothing(tell: Tell, serv
     assert story.metrics["cost"] == pytest.approx((1000 * 10 + 100 * 30) / 1e6)
 
 
-async def test_a_judge_that_is_down_is_counted(tell: Tell, services: Services) -> None:
-    services.scripts["clever"] = lambda messages: "forty-two"
+async def test_an_answer_that_a_judge_must_see_fails_without_one(tell: Tell, services: Services) -> None:
     services.scripts["cheap"] = lambda messages: 500
+    services.scripts["clever"] = lambda messages: "42"
+    assert (await tell([call("answer", model="answer-1")], judge="cheap")).trajectory.reward == 1.0
+    services.scripts["clever"] = lambda messages: "forty-two"
+    with pytest.raises(RolloutError, match="the judge gave no reply") as raised:
+        await tell([call("answer", model="answer-1")], judge="cheap")
+    assert raised.value.kind == "judge_failed"
+
+
+async def test_a_verdict_that_is_none_is_counted(tell: Tell, services: Services) -> None:
+    services.scripts["clever"] = lambda messages: "forty-two"
+    services.scripts["cheap"] = lambda messages: "Who knows?"
     story = await tell([call("answer", model="answer-1")], judge="cheap")
-    assert (story.trajectory.reward, story.metrics["judge_failed"]) == (0.0, 1)
+    assert (story.trajectory.reward, story.metrics["judge_unreadable"]) == (0.0, 1)
+
+
+async def test_dead_services_are_not_the_orchestrators_fault(tell: Tell, services: Services) -> None:
+    """Unsolved without a single expert, or without a search: no reward, and not 0."""
+    services.scripts |= {"clever": lambda messages: 500, "cheap": lambda messages: 500}
+    with pytest.raises(RolloutError, match="no expert replied") as raised:
+        await tell([call("answer", model="answer-1"), call("answer", model="answer-2")])
+    assert raised.value.kind == "experts_failed"
+    with pytest.raises(RolloutError, match="no expert replied"):
+        await tell([call("call_expert", expert="expert-1")], make_task("t", "empty", 0))
+    services.scripts["cheap"] = lambda messages: "7"
+    one_alive = await tell([call("answer", model="answer-1"), call("answer", model="answer-2")])
+    assert one_alive.trajectory.reward == 0.0
+    services.retrieval_status = 500
+    with pytest.raises(RolloutError, match="the search service gave no reply") as raised:
+        await tell([call("search", model="search-1"), call("answer", model="answer-2")])
+    assert raised.value.kind == "search_failed"
+    services.scripts["cheap"] = lambda messages: 400  # the expert is there, and refuses what it is asked
+    assert (await tell([call("answer", model="answer-2")])).trajectory.reward == 0.0
+
+
+async def test_a_rebuilt_prompt_keeps_within_its_budget(tell: Tell, services: Services) -> None:
+    """Tools, question and what was found together; headings and the chat template come on top."""
+    services.passages = [f"Title {i}\n{'lamp ' * 400}" for i in range(3)]
+    services.scripts |= {"clever": lambda messages: "lamp " * 500, "cheap": lambda messages: "lamp"}
+    found = [call("search", model="search-1"), call("call_expert", expert="expert-1"), call("answer", model="answer-2")]
+    loose = await tell(found)
+    total = len(loose.policy.calls[0].prompt_ids) + 300
+    assert max(len(asked.prompt_ids) for asked in loose.policy.calls) > total
+    tight = await tell(found, budget={"total": total})
+    lengths = [len(asked.prompt_ids) for asked in tight.policy.calls]
+    assert len(lengths) == 3
+    assert total < max(lengths) < total + 60
 
 
 def trajectory(correct: bool, cost: float, **calls: int) -> Trajectory:

@@ -18,9 +18,9 @@ def test_documents_alternate_new_ones_first_and_are_kept_once() -> None:
 
 def test_everything_is_there_when_it_fits(tokenizer: Any) -> None:
     work = Workspace(["a document"], ["a program"], ["an attempt"])
-    text = work.text(tokenizer, BudgetSection())
+    text = work.text(tokenizer, BudgetSection(), 24000)
     assert text == "Documents:\na document\n\nPython code and outputs:\na program\n\nAttempts:\nan attempt"
-    assert Workspace().text(tokenizer, BudgetSection()) == ""
+    assert Workspace().text(tokenizer, BudgetSection(), 24000) == ""
 
 
 def test_attempts_come_first_then_programs_then_documents_and_the_end_is_kept(tokenizer: Any) -> None:
@@ -31,9 +31,9 @@ def test_attempts_come_first_then_programs_then_documents_and_the_end_is_kept(to
         return len(encode_text(tokenizer, text))
 
     work = Workspace(many("document"), many("program"), many("attempt"))
-    whole = work.text(tokenizer, BudgetSection())
+    whole = work.text(tokenizer, BudgetSection(), 24000)
     attempts = count("\n\n".join(work.attempts))
-    text = work.text(tokenizer, BudgetSection(attempts=50, code=120, total=200))
+    text = work.text(tokenizer, BudgetSection(attempts=50, code=120), 200)
     assert attempts > 200
     assert count(text) < 200 + count("Documents:\n\n\nPython code and outputs:\n\n\nAttempts:\n") + 10
     assert text.endswith("attempt59")
@@ -43,11 +43,11 @@ def test_attempts_come_first_then_programs_then_documents_and_the_end_is_kept(to
     assert "program0" not in text
     assert "document0" not in text
     assert len(text) < len(whole)
-    none_left = work.text(tokenizer, BudgetSection(attempts=50, code=50, total=50))
+    none_left = work.text(tokenizer, BudgetSection(attempts=50, code=50), 50)
     assert "document" not in none_left
     assert "program" not in none_left
 
 
 def test_a_document_is_cut_by_itself(tokenizer: Any) -> None:
     work = Workspace(["x" * 100])
-    assert work.text(tokenizer, BudgetSection(document_characters=10)) == "Documents:\n" + "x" * 10
+    assert work.text(tokenizer, BudgetSection(document_characters=10), 24000) == "Documents:\n" + "x" * 10

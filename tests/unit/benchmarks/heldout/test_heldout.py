@@ -215,6 +215,48 @@ def test_a_methods_own_arms_run_with_the_model_that_training_starts_from(run, mo
     assert "untrained · dev · seed 3: official" in capsys.readouterr().out
 
 
+def planned(*words: str) -> Plan:
+    _, plan, _ = command.prepare(command._parser().parse_args(["memagent", *words]))
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("words", "arms"),
+    [
+        ((), ["trained"]),
+        (("--baseline", "BASE"), ["trained", "untrained"]),
+        (("--arms", "reader"), ["reader"]),
+    ],
+)
+def test_a_model_without_a_run_takes_all_tasks_and_no_arms_of_the_tiny_presets(
+    words, arms, run, model, own_arm, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(command, "TASKS_OF_A_RUN", 4)
+    out = str(tmp_path / "evaluated")
+    plan = planned(
+        "--model", str(model), "--preset", "tiny", "--data", str(tmp_path / "dev.jsonl"), "--out", out, *words
+    )
+    assert [list(models) for models in plan.models.values()] == [arms] * 3
+    assert len(plan.tasks) == len(TASKS)
+    assert "note" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "count", "note"),
+    [
+        ((), 4, r"of \S+dev.jsonl the first 4 tasks are taken, and it has more; see --tasks"),
+        (("--tasks", "6"), 6, ""),
+        (("--tasks", "9"), 6, "has 6 tasks, which are all taken"),
+    ],
+)
+def test_a_file_that_is_cut_is_told(words, count, note, run, own_arm, monkeypatch, capsys):
+    monkeypatch.setattr(command, "TASKS_OF_A_RUN", 4)
+    plan = planned("--run", str(run.path), "--arms", "untrained", *words)
+    assert [task.task_id for task in plan.tasks] == [task.task_id for task in TASKS[:count]]
+    out = capsys.readouterr().out
+    assert re.search(note, out) if note else not out
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

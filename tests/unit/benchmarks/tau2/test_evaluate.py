@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,22 @@ def test_what_is_there_is_not_played_again(tmp_path: Path) -> None:
     assert (again[:3], len(again)) == (lines[:3], 4)
 
 
+@pytest.mark.parametrize("place", ["python", "data"])
+@pytest.mark.parametrize("command", ["evaluate", "tasks"])
+def test_a_wrong_place_of_tau2_is_an_error_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, place: str
+) -> None:
+    wrong = [f"--tau2-{place}", str(tmp_path / "absent")]
+    if command == "evaluate":
+        assert run(tmp_path / "run", *wrong) == 1
+    else:
+        assert write_tasks(["--domain", "telecom", "--out", str(tmp_path / "tasks.jsonl"), *wrong]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert str(tmp_path / "absent") in line
+    assert f"--tau2-{place}" in line
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -79,15 +96,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+def with_model(out: Path, model: str, protocol: str, *more: str) -> int:
+    options = [
+        *("--protocol", protocol, "--model", model, "--domains", "telecom", "--max-steps", "3", "--temperature", "1"),
+        *("--set", "toolorchestra.max_tokens=12", "--set", "model.dtype=float32"),
+        *("--kv-tokens", "8192", "--concurrency", "1", "--out", str(out)),
+    ]
+    return evaluate.main([*options, *more])
+
+
 @pytest.mark.parametrize("protocol", ["standard", "experts", "toolorchestra-compat"])
 def test_a_model_under_each_protocol(tmp_path: Path, model: str, protocol: str) -> None:
     out = tmp_path / "run"
-    options = [
-        *("--protocol", protocol, "--model", model, "--user", "scripted", "--domains", "telecom", "--trials", "2"),
-        *("--set", "toolorchestra.max_tokens=12", "--set", "model.dtype=float32", "--temperature", "1"),
-        *("--max-steps", "3", "--kv-tokens", "8192", "--concurrency", "1", "--out", str(out)),
-    ]
-    assert evaluate.main(options) == 0
+    assert with_model(out, model, protocol, "--user", "scripted", "--trials", "2") == 0
     arm = json.loads((out / "tau2.json").read_text())["arms"][protocol]
     assert (arm["trials"], arm["errors"], list(arm)[-1]) == (2, {}, "pass^2")
     assert list(arm["calls"]) == ([] if protocol == "standard" else ["expert-1", "expert-2", "expert-3"])
@@ -100,6 +121,52 @@ def test_a_model_under_each_protocol(tmp_path: Path, model: str, protocol: str) 
     official = json.loads((out / "official" / f"{protocol}_telecom.json").read_text())
     assert len(official["simulations"]) == 4
     assert official["info"]["user"] == {"implementation": "user_simulator", "llm": "scripted"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "key"),
+    [
+        (["--user", "gpt-5"], "user"),
+        (["--user", "scripted", "--judge", "gpt-5"], "judge"),
+        (["--user", "scripted", "--max-errors", "3"], "max_errors"),
+    ],
+)
+def test_who_played_and_how_long_cannot_change_in_a_folder(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str], changed: list[str], key: str
+) -> None:
+    out = tmp_path / "run"
+    assert with_model(out, model, "standard", "--user", "scripted", "--trials", "1") == 0
+    official = {path.name: path.read_text() for path in (out / "official").iterdir()}
+    assert with_model(out, model, "standard", "--trials", "2", *changed) == 1
+    message = capsys.readouterr().err
+    assert f"recipe.toolorchestra.environment.options.{key}: " in message
+    assert "Choose another --out" in message
+    assert {path.name: path.read_text() for path in (out / "official").iterdir()} == official
+
+
+def test_where_tau2_is_may_change_in_a_folder(tmp_path: Path, model: str) -> None:
+    out = tmp_path / "run"
+    arguments = ("standard", "--user", "scripted", "--trials")
+    assert with_model(out, model, *arguments, "1") == 0
+    place = ["--processes", "1", "--tau2-python", sys.executable, "--tau2-data", str(tmp_path)]
+    assert with_model(out, model, *arguments, "2", *place) == 0
+    assert json.loads((out / "tau2.json").read_text())["arms"]["standard"]["trials"] == 2
+
+
+def test_each_user_has_a_folder_unless_another_is_named(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = ["--set", "toolorchestra.models.user={url: http://h/v1, name: Qwen/Qwen3-32B}"]
+    options = ["--model", model, "--set", "toolorchestra.max_tokens=12"]
+    for chosen in (["--user", "scripted"], ["--user", "gpt-5"], ["--user", "user", *named]):
+        evaluate.prepare(evaluate.parser().parse_args([*options, *chosen]))
+    start = f"tau2-standard-{Path(model).name}"
+    assert {path.name for path in Path("runs").iterdir()} == {
+        f"{start}-scripted",
+        f"{start}-gpt-5",
+        f"{start}-Qwen3-32B",
+    }
 
 
 def test_tasks_as_a_data_file(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
+import faiss
 import pytest
 
+from core.tools.retrieval.__main__ import set_threads
 from core.tools.retrieval.batching import Batcher, Overloaded
 
 
@@ -91,3 +93,13 @@ async def test_a_search_that_fails_fails_its_batch_and_no_other():
         with pytest.raises(RuntimeError, match="poisoned"):
             await batcher.search(["poison"], 1)
         assert await batcher.search(["a"], 1) == ["a@1"]
+
+
+async def test_the_number_of_threads_holds_where_the_search_runs():
+    """OpenMP keeps it for each thread."""
+
+    def search(queries: Sequence[str], topks: Sequence[int]) -> list[int]:
+        return [faiss.omp_get_max_threads() for _ in queries]
+
+    async with Batcher(search, prepare=lambda: set_threads(3)) as batcher:
+        assert await batcher.search(["a"], 1) == [3]

@@ -1,4 +1,4 @@
-"""Speaks the worker's protocol without tau2: one tool `fix`, a user who wants it called once, and a task that crashes.
+"""Speaks the worker's protocol without tau2: a user who wants the tool `fix` called once, and a task that crashes.
 
 The user is asked for each of its turns, as tau2 asks for its simulator; a conversation ends when it says ###STOP###.
 """
@@ -11,7 +11,10 @@ import sys
 from typing import Any
 
 WISH = "My phone is broken."
-TOOL = {"type": "function", "function": {"name": "fix", "description": "Fix it.", "parameters": {"type": "object"}}}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": "Do it.", "parameters": {"type": "object"}}}
+    for name in ("fix", "transfer_to_human_agents")
+]
 
 
 def record(name: str) -> dict[str, Any]:
@@ -78,7 +81,7 @@ def main() -> None:
                 os.write(1, b'{"event": "be')  # in the middle of a line
                 os._exit(3)
             talk = talks[key] = Talk(request)
-            begun = {"event": "begun", "system": "Be kind.", "policy": "", "ticket": WISH, "tools": [TOOL]}
+            begun = {"event": "begun", "system": "Be kind.", "policy": "", "ticket": WISH, "tools": TOOLS}
             send(key, begun)
             send(key, talk.user())
         elif op == "say":

@@ -10,18 +10,22 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.environment import EnvironmentFault, Start
+from agentic.toolorchestra.config import EnvironmentSection
+from agentic.toolorchestra.environment import EnvironmentFault, Start, make_worlds
 from agentic.toolorchestra.tau2 import client, worker
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.compat import EXPERTS, FORMAT, PASSAGES, TRANSFER, rewrite
 from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2Worlds, tau2_tasks
 from agentic.toolorchestra.tau2.users import STOP, HangsUp, ScriptedUser
+from core.config import RecipeError
 from core.policy.base import PolicyError
 from core.policy.openai import CalledTool, ChatReply
 from core.tool_calls import ToolSchema
 from core.types import Task
+from tests.unit.agentic.toolorchestra.conftest import Services, Tell, call
 
 FAKE = Path(__file__).with_name("fake_worker.py")
+WORLDS = f"{Tau2Worlds.__module__}.{Tau2Worlds.__name__}"
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ async def opened(workers: Workers, name: str = "hard", **options: Any) -> tuple[
 async def test_a_conversation(workers: Workers) -> None:
     environment, start = await opened(workers)
     assert (start.policy, start.message, start.complete) == ("Be kind.", "My phone is broken.", True)
-    assert [tool.name for tool in start.tools] == ["fix"]
+    assert [tool.name for tool in start.tools] == ["fix", TRANSFER]
     refused = await environment.call_tool("break", {})
     assert (refused.error, refused.done) == (True, False)
     assert (await environment.call_tool("fix", {})).text == "fixed"
@@ -136,6 +140,31 @@ async def test_without_tau2_the_fault_says_how_to_get_it() -> None:
     workers.close()
 
 
+@pytest.mark.parametrize("place", ["python", "data"])
+async def test_a_wrong_place_of_tau2_names_the_path_and_the_setting(tmp_path: Path, place: str) -> None:
+    absent = str(tmp_path / "absent")
+    workers = Workers(absent) if place == "python" else Workers(data=absent)
+    with pytest.raises(EnvironmentFault, match=f"{absent}.*--tau2-{place}.*environment.options.{place}") as caught:
+        workers.pick()
+    assert caught.value.kind == "env_process"
+
+
+@pytest.mark.parametrize("place", ["python", "data"])
+def test_a_run_is_refused_at_its_start_where_tau2_cannot_be(tmp_path: Path, place: str) -> None:
+    section = EnvironmentSection(path=WORLDS, options={place: str(tmp_path / "absent")})
+    with pytest.raises(RecipeError, match=f"absent.*options.{place}.*toolorchestra.environment=null"):
+        make_worlds(section)
+
+
+async def test_an_interpreter_that_does_not_run_is_a_fault(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_bytes(b"no program")
+    broken.chmod(0o755)
+    with pytest.raises(EnvironmentFault, match="--tau2-python") as caught:
+        Workers(str(broken)).pick()
+    assert caught.value.kind == "env_process"
+
+
 @pytest.mark.parametrize(
     ("summary", "accepted"),
     [("tau-bench: Benchmarking tool-agent-user interaction", True), ("Magnetic relaxation", False), (None, False)],
@@ -157,6 +186,26 @@ def test_toolorchestras_rewriting() -> None:
     assert made.policy == f"Before.\n{EXPERTS}{EXPERTS}After.{FORMAT}"
     assert [tool.name for tool in made.tools] == ["fix"]
     assert (made.message, made.complete) == ("Hi", True)
+    assert made.plain is not None
+    assert made.plain.policy == f"Before.\n{PASSAGES[0]}{PASSAGES[3]}After."
+    assert list(made.plain.tools) == tools
+
+
+async def test_the_rewriting_is_the_orchestrators_alone(
+    tell: Tell, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "WORKER", FAKE)
+    services.scripts["clever"] = lambda messages: {"tool_calls": [{"function": {"name": "fix", "arguments": "{}"}}]}
+    environment = {"path": WORLDS, "options": {"user": "scripted", "compat": True}}
+    metadata = {"category": "func_call", "domain": "telecom", "tau2_id": "hard", "solo": False, "criteria": None}
+    task = Task("t", "My phone is broken.", (), metadata=metadata)
+    story = await tell([call("call_expert", expert="expert-1"), "It is fixed."], task, environment=environment)
+    assert story.metrics["correct"] == 1
+    assert FORMAT in story.prompts[0]
+    assert TRANSFER not in story.prompts[0]
+    ((_, asked),) = services.asked
+    assert asked["messages"][0] == {"role": "system", "content": "Be kind."}
+    assert [tool["function"]["name"] for tool in asked["tools"]] == ["fix", TRANSFER]
 
 
 async def test_the_scripted_user_does_its_part_and_hangs_up() -> None:
