@@ -139,7 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", type=Path, required=True, metavar="DIR", help="of the services, and their addresses")
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _leave)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
     try:
         with running(read_services(options.file), options.logs) as addresses:
             write_text(options.logs / ADDRESSES, yaml.safe_dump(addresses))

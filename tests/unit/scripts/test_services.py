@@ -77,7 +77,7 @@ def test_the_command_finds_them_and_gives_its_status(two_services: Path, capfd: 
     assert not any(map(answers, addresses.values()))
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_they_and_the_command_end_with_a_starter_that_is_ended(two_services: Path, how: signal.Signals):
     logs, beats = two_services.parent / "logs", two_services.parent / "beats"
     command = [sys.executable, "-m", "scripts.services", str(two_services), "--logs", str(logs), "--"]
