@@ -31,6 +31,7 @@ from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import MESSAGE, MESSAGES
 from core.chat import load_tokenizer
 from core.policy.base import Roles
+from core.report.evaluation import CALLS
 from core.rewards.grade import MathGrader
 from core.rewards.math import boxed_reward
 from core.rollout.method import Method, MethodSpec
@@ -132,7 +133,7 @@ class AgentFlow(Method):
                 "command_errors": statuses["malformed_command"],
                 "verdict_errors": unclear,
                 "tool_errors": sum(statuses[s] for s in ("tool_not_found", "bad_arguments", "error", "timeout")),
-                **{f"calls_{name}": used[name] for name in self.toolbox.names},
+                **{f"{CALLS}{name}": used[name] for name in self.toolbox.names},
                 "verified": float(ending == "verified"),
                 "budget_spent": float(ending == "budget"),
                 "answer_boxed": float("\\boxed" in answer.text),

@@ -16,10 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from agentic.toolorchestra.rollout import CALLS
 from agentic.toolorchestra.tasks import BEST, PREFERENCES
 from core.report.build import write_report
-from core.report.evaluation import EvalResult
+from core.report.evaluation import CALLS, EvalResult
 from core.report.run_folder import RunFolder, RunFolderError
 from core.rewards.preference import Features, features, preference_rewards
 

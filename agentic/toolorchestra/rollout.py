@@ -22,30 +22,27 @@ Run:  bash agentic/toolorchestra/run.sh                       # tiny: two CPU co
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from agentic.toolorchestra.config import PRESETS, ToolOrchestraRecipe, ToolOrchestraSection, located
+from agentic.toolorchestra.config import PRESETS, ToolOrchestraRecipe, located
 from agentic.toolorchestra.dialogue import Dialogue
 from agentic.toolorchestra.environment import make_worlds
 from agentic.toolorchestra.experts import Experts, Models, cost_of
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.questions import Question, QuestionTools
+from agentic.toolorchestra.reward import preference_of, regrade
 from core.config import RecipeError
 from core.conversation import Renderer
 from core.policy.base import Roles
+from core.report.evaluation import CALLS
 from core.rewards.answer import AnswerGrader
-from core.rewards.preference import features, preference_rewards
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.slime.hooks import slime_hooks
 from core.tools.base import ToolError
-from core.types import Group, Sampling, Task, Trajectory
-
-CALLS = "calls_"
+from core.types import Sampling, Task, Trajectory
 
 
 class ToolOrchestra(Method):
@@ -166,40 +163,6 @@ class ToolOrchestra(Method):
         await self.tools.close()
         if self.worlds is not None:
             await self.worlds.close()
-
-
-def regrade(recipe: ToolOrchestraRecipe, task: Task, group: Group) -> list[Trajectory]:
-    """The preference reward of a whole group; failed rollouts stay as they are and outside of it."""
-    config = recipe.toolorchestra
-    alive = [t for t in group if t.status != "failed"]
-    if config.reward == "outcome" or not alive:
-        return list(group)
-    rewards = preference_rewards([features_of(t) for t in alive], preference_of(config, task))
-    graded = iter(replace(t, reward=reward) for t, reward in zip(alive, rewards, strict=True))
-    return [t if t.status == "failed" else next(graded) for t in group]
-
-
-def preference_of(config: ToolOrchestraSection, task: Task) -> Mapping[str, float]:
-    """The weights of the record, or those of the recipe. Raises RolloutError: `bad_task`."""
-    weights = task.metadata.get("pref_vec") or config.preference
-    if not isinstance(weights, Mapping) or not all(map(_is_weight, weights.values())):
-        raise RolloutError(
-            "bad_task", f"task {task.task_id}: pref_vec must map features to finite weights >= 0, and is {weights!r}"
-        )
-    return weights
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value < math.inf
-
-
-def features_of(trajectory: Trajectory) -> dict[str, float]:
-    """A rollout's features under the names of preference vectors."""
-    metrics = trajectory.metrics
-    calls = {name.removeprefix(CALLS): int(n) for name, n in metrics.items() if name.startswith(CALLS)}
-    return features(
-        correct=metrics["correct"] > 0, cost=metrics["cost"], latency=metrics["latency"], calls=Counter(calls)
-    )
 
 
 def build(recipe: ToolOrchestraRecipe, tokenizer: Any) -> ToolOrchestra:

@@ -14,12 +14,11 @@ from typing import Any
 
 from agentic.toolorchestra.tau2.client import Workers
 from benchmarks.tau2.statistics import Statistics, Trial
-from core.report.evaluation import EvalResult
+from core.report.evaluation import CALLS, EvalResult
 from core.report.files import Record, write_json, write_text
 from core.report.stats import Estimate
 from core.report.table import markdown
 
-CALLS = "calls_"
 PUBLISHED = (
     # name, our arm, data, per cent, source
     ("Orchestrator-8B", "toolorchestra-compat", "retail", 84.2, "tau2 leaderboard, 2025-12-02, 1 trial, tau2 0.1.3"),

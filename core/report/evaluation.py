@@ -33,6 +33,8 @@ from typing import Any
 
 from core.report.files import read_json, write_json
 
+CALLS = "calls_"
+
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:

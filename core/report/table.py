@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from core.report.evaluation import CALLS
+
 CHANGE = ("untrained", "trained")
 """Before and after."""
-
-CALLS = "calls_"
-"""Measures that count calls of the tool or expert whose name follows."""
 
 
 @dataclass(frozen=True, slots=True)

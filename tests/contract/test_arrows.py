@@ -106,3 +106,8 @@ def test_imports_follow_the_arrows(module: str) -> None:
 )
 def test_rules_say_what_the_design_says(importer: str, imported: str, allowed: bool) -> None:
     assert (breach(importer, imported) is None) == allowed
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("agentic/*/rollout.py")), ids=lambda path: path.parent.name)
+def test_a_method_is_read_in_one_go(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 200

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.rollout import regrade
+from agentic.toolorchestra.reward import regrade
 from agentic.toolorchestra.small_env import make_task
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
