@@ -23,7 +23,7 @@ import yaml
 from rich.console import Console
 
 from core.chat import load_tokenizer
-from core.config import Recipe, RecipeError, load
+from core.config import Recipe, RecipeError
 from core.data.files import DataError
 from core.data.tasks import read_tasks
 from core.engine.loop import GRPOLoop, TrainingError
@@ -46,7 +46,7 @@ def main(spec: MethodSpec, warm_start: WarmStart | None = None, arguments: list[
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
     options = parser.parse_args(arguments)
     try:
-        recipe = load(spec.recipe, spec.presets, options.preset, options.overrides)
+        recipe = spec.load(options.preset, options.overrides)
         if options.dry_run:
             print(yaml.safe_dump(recipe.dump(), sort_keys=False), end="")
             return 0

@@ -36,7 +36,7 @@ from benchmarks.cells import EXPECTED_ERRORS, EvaluationError
 from benchmarks.models import Models, check_server
 from benchmarks.plan import Plan, drop_failed, held, missing
 from benchmarks.serving import add_server_options, check_server_options, positive, server
-from core.config import Recipe, load
+from core.config import Recipe
 from core.engine.roles import open_roles
 from core.policy.base import Roles
 from core.report.build import write_report
@@ -90,7 +90,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         )
     check_server_options(options)
     spec = method_spec(options.method)
-    recipe = load(spec.recipe, spec.presets, options.preset, [*options.overrides, f"model.path={options.model}"])
+    recipe = spec.load(options.preset, [*options.overrides, f"model.path={options.model}"])
     recipe = type(recipe).model_validate(with_budget(recipe.dump(), options.budget))
     if threads := options.threads or recipe.engine.threads:
         torch.set_num_threads(threads)

@@ -33,7 +33,7 @@ from benchmarks.cells import EXPECTED_ERRORS, EvaluationError, described
 from benchmarks.heldout.evaluation import Build, Plan, evaluate
 from benchmarks.models import Models, start_model, trained_models
 from benchmarks.serving import add_server_options, check_server_options, positive, server
-from core.config import Recipe, load
+from core.config import Recipe
 from core.data.tasks import read_tasks
 from core.report.build import write_report
 from core.report.console import print_summary
@@ -137,7 +137,7 @@ def _from_run(options: argparse.Namespace, spec: MethodSpec, arms: list[str]) ->
                 f"--{name.replace('_', '-')} goes with --model; --run brings recipe, models and folder"
             )
     folder = RunFolder(options.run)
-    recipe = load(spec.recipe, spec.presets, str(folder.path / "config.yaml"), options.overrides)
+    recipe = spec.load(str(folder.path / "config.yaml"), options.overrides)
     seeds = options.seeds or folder.seeds or recipe.run.seeds
     untrained = start_model(folder, recipe)
     trained = trained_models(folder, recipe, seeds) if "trained" in arms else {}
@@ -154,9 +154,7 @@ def _from_model(
     check_server_options(options)
     if "untrained" in arms and options.baseline is None:
         raise EvaluationError("arm untrained: no model for it. Name the one that training started from: --baseline.")
-    recipe = load(
-        spec.recipe, spec.presets, options.preset or "paper", [*options.overrides, f"model.path={options.model}"]
-    )
+    recipe = spec.load(options.preset or "paper", [*options.overrides, f"model.path={options.model}"])
     folder = RunFolder.create(
         options.out or Path("runs") / f"heldout-{spec.name}-{Path(options.model).name}",
         recipe.dump(),

@@ -226,7 +226,7 @@ def _answers(value: Any, field: str, place: Place, metadata: Record | None = Non
         return ()
     answers = [value] if isinstance(value, str) else value
     if not isinstance(answers, list) or not answers:
-        raise place.error(field, "holds no answer", "list at least one accepted answer")
+        raise place.error(field, f"must be one or more texts, is {value!r}", "list at least one accepted answer")
     if not all(isinstance(answer, str) and answer.strip() for answer in answers):
         raise place.error(field, f"must hold non-empty strings, is {answers!r}", "quote numbers, drop empty answers")
     return tuple(answers)

@@ -44,7 +44,7 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None) ->
         console.print(f"other data, see table.md: {escape(', '.join(summary['other_data']))}")
     for seed, reward in summary["reward"].items():
         if reward["first"] is not None:
-            console.print(f"seed {seed}: training reward {reward['first']:.3f} -> {reward['last']:.3f}")
+            console.print(f"seed {seed}: training reward {reward['first']:.3f} at first, {reward['last']:.3f} at last")
     if summary["seconds"]:
         console.print("seconds: " + ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items()))
     for name, counts in summary["counts"].items():

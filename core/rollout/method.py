@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from core.config import Recipe, RecipeError
+from core.config import Recipe, RecipeError, load
 from core.policy.base import Roles
 from core.types import Group, Sampling, Task, Trajectory
 
@@ -47,6 +47,15 @@ class MethodSpec:
     regrade: Callable[[Any, Task, Group], Sequence[Trajectory]] | None = None
     """(recipe, task, its group) -> the same trajectories in their order, with rewards that compare them; for methods
     whose reward depends on the group. A plain function too. Evaluation keeps the rewards of the rollouts themselves."""
+
+    def load(self, preset: str, overrides: Sequence[str] = ()) -> Any:
+        """A recipe of this method. Raises RecipeError: as core.config.load, or it is another method's."""
+        recipe = load(self.recipe, self.presets, preset, overrides)
+        if recipe.method != self.name:
+            raise RecipeError(
+                f"{preset}: method is {recipe.method!r}, and this is {self.name!r}; write method: {self.name}"
+            )
+        return recipe
 
 
 class RolloutError(RuntimeError):

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from core.config import Recipe, RecipeError, load
+from core.config import Recipe, RecipeError
 from core.report.run_folder import RunFolder, RunFolderError
 from core.rollout.method import method_spec
 from core.slime import checks, flags, job
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         spec = method_spec(options.method)
-        recipe = load(spec.recipe, spec.presets, options.preset, options.overrides)
+        recipe = spec.load(options.preset, options.overrides)
         paths = flags.Paths(options.out or Path("runs") / f"{spec.name}-{recipe.preset}")
         script = job.script(recipe, paths)
         if options.dry_run:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from core.config import Recipe, load
+from core.config import Recipe
 from core.rollout.method import method_spec
 from core.slime import flags
 
@@ -89,7 +89,7 @@ with open(os.environ["PARSED"], "w") as file:
 def recipe_of(name: str, *overrides: str) -> Recipe:
     method, preset, more = RECIPES[name]
     spec = method_spec(method)
-    return load(spec.recipe, spec.presets, preset, [*more, *overrides])
+    return spec.load(preset, [*more, *overrides])
 
 
 def words_of(recipe: Recipe, paths: flags.Paths) -> list[str]:

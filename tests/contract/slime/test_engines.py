@@ -256,7 +256,7 @@ def test_evaluation(
 def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any) -> None:
     """slime's own converter makes the rows, with our rewards: the same rows, in its order."""
     recipe = case.recipe()
-    recipe["algorithm"] |= {"loss_unit": "rollout", "std_norm": True}
+    recipe["algorithm"] |= {"loss_unit": "rollout", "std_norm": True, "merge_turns": False}
     args = arguments(
         recipe,
         list(case.faulty[:4]),

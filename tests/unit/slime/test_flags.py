@@ -9,7 +9,7 @@ import yaml
 
 from agentic.memagent.config import load_recipe
 from agentic.memagent.rollout import SPEC
-from core.config import RecipeError, load
+from core.config import RecipeError
 from core.slime import flags, job
 
 PATHS = flags.Paths(Path("/runs/x"))
@@ -167,7 +167,7 @@ def test_a_preset_without_a_cluster_names_one_that_has_it() -> None:
 
 def test_nodes_of_the_cluster_are_counted() -> None:
     def nodes(*overrides: str) -> int:
-        slime = load(SPEC.recipe, SPEC.presets, "seed", overrides).slime
+        slime = SPEC.load("seed", overrides).slime
         assert slime is not None
         return slime.all_nodes
 

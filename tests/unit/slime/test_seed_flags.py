@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from core.config import load
 from core.rollout.method import method_spec
 from core.slime import flags
 
@@ -128,7 +127,7 @@ def parsed(words: list[str]) -> dict[str, tuple[str, ...]]:
 
 def rendered(method: str, *overrides: str) -> dict[str, tuple[str, ...]]:
     spec = method_spec(method)
-    recipe = load(spec.recipe, spec.presets, "seed", overrides)
+    recipe = spec.load("seed", overrides)
     groups = flags.groups(recipe, flags.Paths(Path("/runs/x")))
     return parsed([word for words in groups.values() for word in words])
 
