@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from core.chat import load_tokenizer
 from core.report.files import read_json, read_jsonl
 from core.rollout.method import derive_seed
 from tests.e2e.conftest import REPOSITORY, environment
+from tests.served import health, served, sglang_reply
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -80,7 +80,6 @@ class Server:
         self.tokenizer, self.seeds, self.url = tokenizer, Counter[int](), ""
         self.limit: int | None = None
         self.of = {derive_seed(0, "aime", f"p{i}", repeat): (i, repeat) for i in range(PROBLEMS) for repeat in range(K)}
-        self._ready, self._loop = threading.Event(), asyncio.new_event_loop()
 
     async def generate(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -90,46 +89,14 @@ class Server:
             await asyncio.sleep(0.05)
         i, repeat = self.of.get(seed, (0, 0))
         text = f"\\boxed{{{2 * i if repeat < i else 999}}}"
-        ids = [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
-        meta = {
-            "finish_reason": {"type": "stop"},
-            "output_token_logprobs": [[0.0, token, None] for token in ids],
-            "completion_tokens": len(ids),
-        }
-        return web.json_response({"text": "", "meta_info": meta})
-
-    def run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        self._ready.set()
-        self._loop.run_forever()
-
-    async def _start(self) -> None:
-        async def health(request: web.Request) -> web.Response:
-            return web.Response()
-
-        app = web.Application()
-        app.add_routes([web.post("/generate", self.generate), web.get("/health", health)])
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-    def __enter__(self) -> Server:
-        self._thread = threading.Thread(target=self.run, daemon=True)
-        self._thread.start()
-        assert self._ready.wait(30)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        return sglang_reply([*self.tokenizer.encode(text), self.tokenizer.eos_token_id])
 
 
 @pytest.fixture
 def server(model: Path) -> Iterator[Server]:
-    with Server(load_tokenizer(model)) as server:
+    server, app = Server(load_tokenizer(model)), web.Application()
+    app.add_routes([web.post("/generate", server.generate), web.get("/health", health)])
+    with served(app) as server.url:
         yield server
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shlex
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from agentic.toolorchestra.config import PRESETS, load_recipe
 from benchmarks.heldout.__main__ import main
 from core.report.run_folder import RunFolder
 from scripts import download_data
+from tests.served import health, served, sglang_reply
 from tests.unit.agentic.toolorchestra.conftest import Services, call, tokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -33,11 +32,11 @@ ANSWERS = {"cost": "\\boxed{42}", "made": "\\boxed{Lovelace}", "When": "\\boxed{
 
 
 class World(Services):
-    """Policy, experts, judge and retrieval behind one address, on a thread of its own."""
+    """Policy, experts, judge and retrieval behind one address."""
 
     def __init__(self, tokenizer: Any):
         super().__init__()
-        self._tokenizer, self._loop, self._ready = tokenizer, asyncio.new_event_loop(), threading.Event()
+        self._tokenizer = tokenizer
         for name in load_recipe("paper").toolorchestra.models:
             self.scripts[name] = self.reply
 
@@ -53,48 +52,21 @@ class World(Services):
         """SGLang's wire: search first, then answer, each with the cheapest expert."""
         prompt = self._tokenizer.decode((await request.json())["input_ids"])
         text = call("answer", model="answer-4") if "A lamp costs" in prompt else call("search", model="search-3")
-        ids = [*self._tokenizer.encode(text), self._tokenizer.eos_token_id]
-        meta = {
-            "finish_reason": {"type": "stop"},
-            "output_token_logprobs": [[0.0, token, None] for token in ids],
-            "completion_tokens": len(ids),
-        }
-        return web.json_response({"text": "", "meta_info": meta})
-
-    async def health(self, request: web.Request) -> web.Response:
-        return web.Response()
-
-    async def _start(self) -> None:
-        app = web.Application()
-        app.router.add_post("/generate", self.generate)
-        app.router.add_post("/v1/chat/completions", self.chat)
-        app.router.add_post("/retrieve", self.retrieve)
-        app.router.add_get("/health", self.health)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        self._ready.set()
-        self._loop.run_forever()
-
-    def __enter__(self) -> World:
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        assert self._ready.wait(30)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        return sglang_reply([*self._tokenizer.encode(text), self._tokenizer.eos_token_id])
 
 
 @pytest.fixture
 def world(tokenizer: Any) -> Iterator[World]:
-    with World(tokenizer) as world:
+    world, app = World(tokenizer), web.Application()
+    app.add_routes(
+        [
+            web.post("/generate", world.generate),
+            web.post("/v1/chat/completions", world.chat),
+            web.post("/retrieve", world.retrieve),
+            web.get("/health", health),
+        ]
+    )
+    with served(app) as world.url:
         yield world
 
 

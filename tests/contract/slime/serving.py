@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
-
-from aiohttp import web
+from typing import Any, cast
 
 from core.chat import encode_text
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
 from core.policy.scripted import ScriptedPolicy
 from core.types import Completion, Sampling
+from tests.served import served
 
 Reply = Callable[[str, Random], str]
 """(the prompt's text, chance drawn from prompt and seed) -> what the policy writes."""
 SLOW = "slowly"
 """A prompt with this word is answered after a minute."""
 LATENCY_S = 0.01
-T = TypeVar("T")
 
 
 class ScriptedEngine(ScriptedPolicy):
@@ -73,25 +70,6 @@ class ScriptedEngine(ScriptedPolicy):
 @contextmanager
 def serve_script(tokenizer: Any, reply: Reply) -> Iterator[str]:
     """The URL of the server, which runs in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    def run(work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
-
     server = Server(cast(EmbeddedPolicy, ScriptedEngine(tokenizer, reply)), "scripted")
-    runner = web.AppRunner(server.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1)
-
-    async def start() -> str:
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return "http://{}:{}".format(*runner.addresses[0][:2])
-
-    try:
-        yield run(start())
-    finally:
-        run(runner.cleanup())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with served(server.app()) as url:
+        yield url
