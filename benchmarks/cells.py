@@ -103,9 +103,14 @@ async def run_cell(
 
 
 def result_of(
-    cell: Cell, ran: Ran, scores: Mapping[str, list[float]], notes: Mapping[str, Any], **more: Any
+    cell: Cell,
+    ran: Ran,
+    scores: Mapping[str, list[float]],
+    notes: Mapping[str, Any],
+    document_tokens: Sequence[int] | None = None,
+    **more: Any,
 ) -> EvalResult:
-    """What all results have in common, and `more` fields of it.
+    """What all results have in common, and `more` fields of it. `document_tokens` is None for tasks without documents.
 
     Raises:
         ValueError: a score outside of [0, 1].
@@ -119,7 +124,7 @@ def result_of(
         n=len(trajectories),
         scores=scores,
         turns=[len(trajectory.turns) for trajectory in trajectories],
-        document_tokens=more.pop("document_tokens", [0] * len(trajectories)),
+        document_tokens=[0] * len(trajectories) if document_tokens is None else list(document_tokens),
         seconds=ran.seconds,
         failures=dict(failures_of(trajectories).counts),
         model=cell.model,

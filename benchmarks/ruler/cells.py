@@ -31,7 +31,7 @@ def cell_result(
     metrics = [name for name in scored[0] if all(name in scores for scores in scored)]
     cut = sum(trajectory.metrics.get("document_cut", 0.0) for trajectory in trajectories)
     named = {"official" if name == "score" else name: [scores[name] for scores in scored] for name in metrics}
-    return result_of(cell, ran, named, {"documents_cut": int(cut)}, document_tokens=list(document_tokens))
+    return result_of(cell, ran, named, {"documents_cut": int(cut)}, document_tokens)
 
 
 def _score(reader: Reader, task: Task, trajectory: Trajectory) -> dict[str, float]:

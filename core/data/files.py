@@ -67,13 +67,18 @@ def write_jsonl(
     path: str | Path, tasks: Iterable[Task], to_record: Callable[[Task], dict[str, Any]] = task_to_record
 ) -> int:
     """Write tasks, in our own format by default, all or nothing; the number written."""
+    return write_records(path, map(to_record, tasks))
+
+
+def write_records(path: str | Path, records: Iterable[dict[str, Any]]) -> int:
+    """Write records as JSON lines, all or nothing; the number written."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     count = 0
     with partial.open("w", encoding="utf-8") as file:
-        for count, task in enumerate(tasks, start=1):  # noqa: B007 (the count outlives the loop)
-            file.write(json.dumps(to_record(task), ensure_ascii=False) + "\n")
+        for count, record in enumerate(records, start=1):  # noqa: B007 (the count outlives the loop)
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
     partial.replace(path)
     return count
 

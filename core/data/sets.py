@@ -18,7 +18,6 @@ Beside each file stands its SHA-256, in the format of `sha256sum`.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from core.data.files import DataError, Place, read_records, write_jsonl
+from core.data.files import DataError, Place, read_records, write_jsonl, write_records
 from core.data.tasks import tasks_of
 from core.types import Task
 
@@ -164,10 +163,10 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
     records = read_records(source) if source else hub_records(chosen.hub, chosen.split)
     tasks = [_checked(chosen, task, origin) for task in tasks_of(records, name, require_context=False)]
     _check_rows(origin, len(tasks), rows or chosen.rows)
-    kept = [task for task in tasks if task is not None]
-    parts = {chosen.file: [task for task in kept if not (chosen.held_out and _is_held_out(task))]}
-    if chosen.held_out:
-        parts[chosen.held_out] = [task for task in kept if _is_held_out(task)]
+    parts: dict[str, list[Task]] = {file: [] for file in (chosen.file, chosen.held_out) if file}
+    for task in tasks:
+        if task is not None:
+            parts[chosen.held_out if chosen.held_out and _is_held_out(task) else chosen.file].append(task)
     for file, part in parts.items():
         write_jsonl(out / file, part)
         _write_sha256(out / file)
@@ -244,21 +243,20 @@ def _passages(chosen: Passages, path: Path, source: Path | None) -> Path:
             return hub_file(chosen.hub, name)
         return source / name if source.is_dir() else source.with_name(name)
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        for place, record in read_records(found(".jsonl")):
-            contents = record.get("contents", record.get("content"))
-            if not isinstance(contents, str):
-                raise place.error("contents", f"must be a string, is {contents!r}", "is this the published corpus?")
-            file.write(json.dumps({"id": str(record.get("id")), "contents": contents}, ensure_ascii=False) + "\n")
-    partial.replace(path)
+    write_records(path, (_passage(place, record) for place, record in read_records(found(".jsonl"))))
     _write_sha256(path)
     if (index := found(".index")).is_file():
         link = path.with_suffix(".index")
         link.unlink(missing_ok=True)
         link.symlink_to(index.absolute())
     return path
+
+
+def _passage(place: Place, record: dict[str, Any]) -> dict[str, Any]:
+    contents = record.get("contents", record.get("content"))
+    if not isinstance(contents, str):
+        raise place.error("contents", f"must be a string, is {contents!r}", "is this the published corpus?")
+    return {"id": str(record.get("id")), "contents": contents}
 
 
 def _checked(chosen: Questions, task: Task, origin: str) -> Task | None:
