@@ -93,10 +93,16 @@ def marks(world: dict[str, Any]) -> dict[str, object]:
     return {
         "files": details,
         "shared_memory": Path(world["shared_memory"]).read_text(),
-        "victim": Path(f"/proc/{world['victim']}/stat").read_text().split()[2] in "SR",
+        "victim": unharmed(world["victim"]),
         "calls": [knocked(server) for server in world["servers"]],
         "dev_null": (null.st_mode, null.st_uid, null.st_mtime_ns),
     }
+
+
+def unharmed(pid: int) -> tuple[bool, int]:
+    """(neither stopped, traced nor dead, its priority). It may wait for a disk as well as sleep or run (proc(5))."""
+    state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return state in "RSDI", int(others[15])
 
 
 def knocked(server: socket.socket) -> bool:
