@@ -15,9 +15,10 @@ from typing import Any
 from agentic.agentflow.config import POLICY, RoleSection
 from core.chat import Ids, TokenTemplate, encode_text, special_ids
 from core.policy.base import PolicyError, Roles
-from core.rollout.method import RolloutError, derive_seed
+from core.rollout.method import RolloutError
+from core.rollout.turns import Turns
 from core.tools.base import Interrupt
-from core.types import Completion, Sampling, Turn
+from core.types import Completion, Sampling
 
 
 class CallError(RolloutError, Interrupt):
@@ -58,13 +59,11 @@ class Voice:
     def prompt(self, slots: Slots) -> Ids:
         return self._template.render(**{slot: self._ids(slots[slot], slot in self._spaced) for slot in self._slots})
 
-    def sampling(self, sampling: Sampling, max_new_tokens: int, call: int) -> Sampling:
+    def sampling(self, sampling: Sampling) -> Sampling:
         """The rollout's own for the policy; greedy for frozen models, which are part of the environment."""
         if self.section.engine != POLICY:
             sampling = Sampling(temperature=0.0, seed=sampling.seed)
-        seed = None if sampling.seed is None else derive_seed(sampling.seed, call)
-        stop = (self.tokenizer.eos_token_id,)
-        return replace(sampling, max_new_tokens=max_new_tokens, stop_token_ids=stop, seed=seed)
+        return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
 
     def written(self, completion: Completion) -> Written:
         ids = tuple(i for i in completion.token_ids if i not in self._special)
@@ -86,10 +85,11 @@ class Calls:
     def __init__(
         self, voices: Mapping[str, Voice], roles: Roles, sampling: Sampling, *, max_total_tokens: int, timeout_s: float
     ):
-        self.turns: list[Turn] = []
+        self._asked = Turns(sampling)
+        self.turns = self._asked.taken
         self._voices, self._roles, self._sampling = voices, roles, sampling
         self.seed = sampling.seed
-        self._left, self._timeout_s, self._made = max_total_tokens, timeout_s, 0
+        self._left, self._timeout_s = max_total_tokens, timeout_s
 
     async def ask(self, role: str, slots: Slots, *, budgeted: bool = True) -> Written:
         """What `role` writes. With `budgeted`, prompt and completion come out of the rollout's tokens.
@@ -106,26 +106,21 @@ class Calls:
             if limit < 1:
                 raise BudgetSpent(f"{self._left} tokens left, the prompt of {role} has {len(prompt)}")
             self._left -= len(prompt) + limit
-        request = voice.sampling(self._sampling, limit, self._made)
-        self._made += 1
-        completion = await self._generate(voice, prompt, request)
+        completion = await self._ask(voice, prompt, limit)
         if budgeted:
             self._left += limit - len(completion.token_ids)
-        self.turns.append(Turn(role, prompt, completion, voice.section.trained))
         return voice.written(completion)
 
-    async def _generate(self, voice: Voice, prompt: Ids, request: Sampling) -> Completion:
+    async def _ask(self, voice: Voice, prompt: Ids, limit: int) -> Completion:
         try:
             policy = self._roles[voice.section.engine]
         except KeyError as error:
             raise CallError("no_role", str(error.args[0])) from error
         try:
             async with asyncio.timeout(self._timeout_s):
-                completion = await policy.generate(prompt, request)
+                sampling = voice.sampling(self._sampling)
+                return await self._asked.ask(policy, voice.name, prompt, limit, voice.section.trained, sampling)
         except TimeoutError:
             raise CallError("call_timeout", f"{voice.name}: no completion in {self._timeout_s:g} s") from None
         except (PolicyError, RolloutError) as error:
             raise CallError(error.kind, f"{voice.name}: {error}") from error
-        if completion.finish_reason == "abort":
-            raise CallError("aborted", f"the engine aborted a call of {voice.name}")
-        return completion

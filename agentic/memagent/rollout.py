@@ -27,7 +27,8 @@ from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, final_template, update_
 from core.chat import Ids, encode_text, special_ids
 from core.policy.base import Roles
 from core.rewards.math import boxed_reward
-from core.rollout.method import Method, MethodSpec, RolloutError, derive_seed
+from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.turns import Turns
 from core.slime.hooks import slime_hooks
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
@@ -45,27 +46,17 @@ class MemAgent(Method):
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """One update turn for each chunk, then the final turn; the reward is that of the final answer."""
-        policy = roles["policy"]
+        policy, config = roles["policy"], self.config
         problem = encode_text(self.tokenizer, task.question)
         memory = self.empty_memory
-        turns: list[Turn] = []
-
-        async def call(role: str, prompt: Ids, max_new_tokens: int, trained: bool) -> Completion:
-            seed = None if sampling.seed is None else derive_seed(sampling.seed, len(turns))
-            request = replace(sampling, max_new_tokens=max_new_tokens, stop_token_ids=self.stop_ids, seed=seed)
-            completion = await policy.generate(prompt, request)
-            if completion.finish_reason == "abort":
-                raise RolloutError("aborted", f"the engine aborted turn {len(turns)} of task {task.task_id}")
-            turns.append(Turn(role, prompt, completion, trained))
-            return completion
-
+        turns = Turns(replace(sampling, stop_token_ids=self.stop_ids))
         for section in self.sections(task):
             prompt = self.update.render(problem=problem, section=section, memory=memory)
-            written = await call("update", prompt, self.config.max_memory_tokens, self.config.train_update)
+            written = await turns.ask(policy, "update", prompt, config.max_memory_tokens, config.train_update)
             memory = self.next_memory(memory, written)
         prompt = self.final.render(problem=problem, memory=memory)
-        answer = await call("final", prompt, self.config.max_final_tokens, self.config.train_final)
-        return self.scored(task, turns, self.text(answer))
+        answer = await turns.ask(policy, "final", prompt, config.max_final_tokens, config.train_final)
+        return self.scored(task, turns.taken, self.text(answer))
 
     def sections(self, task: Task) -> list[Ids]:
         """The chunks of the task's document.

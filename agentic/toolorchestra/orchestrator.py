@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 from agentic.toolorchestra.config import ToolOrchestraSection
 from core.chat import Ids
 from core.conversation import Message, Renderer
 from core.policy.base import Policy
-from core.rollout.method import RolloutError, derive_seed
+from core.rollout.turns import Turns
 from core.tool_calls import CallError
 from core.types import Sampling, Turn
 
@@ -22,10 +23,13 @@ class Orchestrator:
     """`turns` are all that it wrote; `refused` counts those without a usable call by kind."""
 
     def __init__(self, config: ToolOrchestraSection, renderer: Renderer, policy: Policy, sampling: Sampling):
-        self.turns: list[Turn] = []
         self.refused: Counter[str] = Counter()
         self.drift, self.seconds = 0, 0.0
-        self._config, self._renderer, self._policy, self._sampling = config, renderer, policy, sampling
+        self._config, self._renderer, self._policy = config, renderer, policy
+        stop = (renderer.tokenizer.eos_token_id,)
+        session = uuid4().hex if config.context == "append_only" else None
+        self._asked = Turns(replace(sampling, stop_token_ids=stop), session)
+        self.turns = self._asked.taken
 
     async def write(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """What it writes after `messages`. An append-only context that does not go on from all that was said before
@@ -38,16 +42,9 @@ class Orchestrator:
         prompt = self._renderer.render(messages, tools)
         if self._config.context == "append_only" and self.turns:
             self.drift += not _extends(prompt, self.turns[-1])
-        seed = None if self._sampling.seed is None else derive_seed(self._sampling.seed, len(self.turns))
-        stop = (self._renderer.tokenizer.eos_token_id,)
-        limit = self._config.max_tokens
-        request = replace(self._sampling, max_new_tokens=limit, stop_token_ids=stop, seed=seed)
         began = time.monotonic()
-        completion = await self._policy.generate(prompt, request)
+        completion = await self._asked.ask(self._policy, "orchestrator", prompt, self._config.max_tokens)
         self.seconds += time.monotonic() - began
-        if completion.finish_reason == "abort":
-            raise RolloutError("aborted", f"the engine aborted turn {len(self.turns)}")
-        self.turns.append(Turn("orchestrator", prompt, completion, trained=True))
         return str(self._renderer.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
 
     def refuse(self, error: CallError) -> None:
