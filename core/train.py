@@ -1,4 +1,6 @@
-"""Train a method on the embedded engine: the command line that every method's train.py offers.
+"""Train a method on the embedded engine.
+
+python -m core.train METHOD --preset NAME --out DIR [--set key.path=value ...] [--fresh] [--dry-run]
 
 A run that was interrupted goes on where its newest checkpoint is when the same command is given again.
 """
@@ -10,13 +12,11 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any
 
 import torch
 import yaml
@@ -28,24 +28,24 @@ from core.data.files import DataError
 from core.data.tasks import read_tasks
 from core.engine.loop import GRPOLoop, TrainingError
 from core.engine.roles import open_roles
-from core.hub import CheckpointError, resolve
-from core.report.run_folder import RunFolder, RunFolderError, StepLog
+from core.engine.warm_start import warm_start
+from core.hub import CheckpointError
+from core.report.run_folder import RunFolder, RunFolderError
 from core.report.trackers import open_trackers
-from core.rollout.method import MethodSpec, check_roles
-
-WarmStart = Callable[[Any, Path, StepLog], Path]
-"""(recipe, folder to write, its log) -> the model that GRPO starts from; left alone when the folder is there."""
+from core.rollout.method import MethodSpec, check_roles, method_spec
 
 
-def main(spec: MethodSpec, warm_start: WarmStart | None = None, arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=f"Train {spec.name} on the embedded engine.")
-    parser.add_argument("--preset", default="tiny", help=f"a name in {spec.presets.name}/ of the method, or a file")
-    parser.add_argument("--out", type=Path, help=f"run folder; default runs/{spec.name}-PRESET")
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m core.train", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("method", help="a folder of agentic/")
+    parser.add_argument("--preset", default="tiny", help="a name in presets/ of the method, or a file")
+    parser.add_argument("--out", type=Path, help="run folder; default runs/METHOD-PRESET")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--fresh", action="store_true", help="delete an earlier run in that folder first")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
     options = parser.parse_args(arguments)
     try:
+        spec = method_spec(options.method)
         recipe = spec.load(options.preset, options.overrides)
         if options.dry_run:
             print(yaml.safe_dump(recipe.dump(), sort_keys=False), end="")
@@ -53,7 +53,7 @@ def main(spec: MethodSpec, warm_start: WarmStart | None = None, arguments: list[
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
         folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh)
         with folder.locked():
-            train(spec, recipe, folder, warm_start)
+            train(spec, recipe, folder)
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
         return 1
@@ -63,13 +63,10 @@ def main(spec: MethodSpec, warm_start: WarmStart | None = None, arguments: list[
     return 0
 
 
-def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder, warm_start: WarmStart | None = None) -> list[Path]:
+def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder) -> list[Path]:
     """All seeds of the recipe, `run.parallel_seeds` at a time; returns their last checkpoints."""
     _set_threads(recipe)
-    if warm_start is None:
-        start = resolve(recipe.model.path)
-    else:
-        start = warm_start(recipe, folder.path / "warm_start", folder.metrics(recipe.run.seeds[0]))
+    start = warm_start(recipe, folder.path / "warm_start", folder.metrics(recipe.run.seeds[0]))
     seeds, parallel = recipe.run.seeds, min(recipe.run.parallel_seeds, len(recipe.run.seeds))
     if parallel == 1:
         return [asyncio.run(_train_seed(spec, recipe, folder, seed, start)) for seed in seeds]
@@ -135,3 +132,7 @@ async def _train_seed(
     finally:
         await method.close()
         trackers.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

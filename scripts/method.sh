@@ -1,5 +1,6 @@
 # What every agentic/<method>/run.sh shares: it sets `method` and sources this. Reads the options, and ends here with
-# --help, --dry-run, --engine slime or a preset other than tiny; for tiny it leaves `python`, `out` and the function `train`.
+# --help, --dry-run, --engine slime or a preset other than tiny; for tiny it leaves `python`, `out` and the functions
+# `train` and `at_once`.
 source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
 prepare_python
 
@@ -8,7 +9,7 @@ while (($#)); do
   case $1 in
     --help | -h)
       sed -n '2,/^set /s/^# *//p' "agentic/$method/run.sh"
-      "$python" -m "agentic.$method.train" --help
+      "$python" -m core.train "$method" --help
       exit
       ;;
     --preset=* | --out=* | --engine=*)
@@ -29,10 +30,21 @@ while (($#)); do
 done
 out=${out:-runs/$method-$(basename "$preset" .yaml)}
 case $engine in
-  embedded) train() { "$python" -m "agentic.$method.train" --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"}; } ;;
+  embedded) train() { "$python" -m core.train "$method" --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"}; } ;;
   slime) exec "$python" -m core.slime.launch "$method" --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"} ;;
   *) echo "error: --engine is embedded or slime, not $engine" >&2 && exit 2 ;;
 esac
+
+# Each argument is a command; all run at the same time. If one fails, the logs of all evaluations are shown.
+at_once() {
+  local command pid pids=() failed=
+  for command; do
+    $command &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+  [[ ! $failed ]] || { cat "$out"/evaluate-*.log >&2 && exit 1; }
+}
 
 # Presets other than tiny bring their own data and are evaluated by evaluate.sh.
 if [[ $dry || $preset != tiny ]]; then

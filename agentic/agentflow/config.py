@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from agentic.agentflow.formats import Style
-from core.config import Recipe, RecipeError, Section, load
+from core.config import Recipe, RecipeError, Section, WarmStartSection, load
 from core.tools.base import ToolError
 from core.tools.registry import Toolbox, make_tool
 
@@ -86,31 +86,22 @@ class AgentFlowSection(Section):
         yield from self.roles.items()
 
 
-class WarmStartSection(Section):
-    """Supervised cold start of a small model made from nothing; only `tiny` has one."""
-
-    seed: int = 0
+class DrillsAndDemonstrations(WarmStartSection):
     copy_steps: NonNegativeInt = 100
     """Steps on copying drills, which come first."""
-    steps: NonNegativeInt = 800
-    """Steps on demonstrations of single turns."""
-    batch_size: PositiveInt = 32
-    lr: NonNegativeFloat = 2e-3
     wrong_tool: Probability = 0.3
     skip: Probability = 0.4
     malformed: Probability = 0.05
     """How often the demonstrations name the wrong tool, skip a step, or name no tool (demonstrations.py)."""
 
-    @model_validator(mode="after")
-    def _takes_a_step(self) -> WarmStartSection:
-        if not self.copy_steps + self.steps:
-            raise ValueError("copy_steps and steps are both 0; to start without it set `warm_start: null`")
-        return self
+    @property
+    def total_steps(self) -> int:
+        return self.copy_steps + self.steps
 
 
 class AgentFlowRecipe(Recipe):
     agentflow: AgentFlowSection
-    warm_start: WarmStartSection | None = None
+    warm_start: DrillsAndDemonstrations | None = None
 
 
 def make_toolbox(config: AgentFlowSection) -> Toolbox:

@@ -23,8 +23,5 @@ evaluate() {
   "$python" -m benchmarks.heldout agentflow --run "$out" --data "$data/test.jsonl" --tasks 256 --arms "$@" >"$out/evaluate-$1.log"
 }
 echo "evaluation: the planner before and after training, and planners that cannot choose (see $out/evaluate-*.log)"
-evaluate untrained always-python-coder no-tool &
-evaluate trained always-base-generator random-tool || failed=1
-wait $! || failed=1
-[[ ! ${failed:-} ]] || { cat "$out"/evaluate-*.log >&2 && exit 1; }
+at_once "evaluate untrained always-python-coder no-tool" "evaluate trained always-base-generator random-tool"
 "$python" -m core.report "$out"

@@ -6,32 +6,20 @@ The demonstrations write well and decide badly (see demonstrations.py), so that 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from agentic.agentflow.config import AgentFlowRecipe, WarmStartSection
+from agentic.agentflow.config import AgentFlowRecipe, DrillsAndDemonstrations
 from agentic.agentflow.demonstrations import Annotator, Demonstration, demonstrate
 from agentic.agentflow.rollout import AgentFlow, build
 from agentic.agentflow.world import ATTRIBUTES, ENTITIES
-from core.chat import encode_text, load_tokenizer
-from core.engine.warm_start import Example, supervised_start
-from core.hub import resolve
-from core.report.run_folder import StepLog
+from core.chat import encode_text
+from core.engine.warm_start import Example, like_length
 
 
-def warm_start(recipe: AgentFlowRecipe, folder: Path, metrics: StepLog) -> Path:
-    """The model that GRPO starts from: the recipe's own, or what its warm start makes of it in `folder`."""
-    config = recipe.warm_start
-    if config is None:
-        return resolve(recipe.model.path)
-    tokenizer = load_tokenizer(resolve(recipe.model.path))
-    batches = _batches(config, build(recipe, tokenizer), tokenizer)
-    return supervised_start(recipe, batches, config.copy_steps + config.steps, config.lr, folder, metrics)
-
-
-def _batches(config: WarmStartSection, method: AgentFlow, tokenizer: Any) -> Iterator[list[Example]]:
-    """Copying drills, then demonstrations; those of like length together, so that little is padded in attention."""
+def batches(config: DrillsAndDemonstrations, recipe: AgentFlowRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+    """Copying drills, then demonstrations."""
+    method = build(recipe, tokenizer)
     rng, size = Random(config.seed), config.batch_size
     words = [encode_text(tokenizer, f" {word}")[0] for word in (*ATTRIBUTES, *ENTITIES)]
     digits = encode_text(tokenizer, "0123456789")
@@ -43,10 +31,7 @@ def _batches(config: WarmStartSection, method: AgentFlow, tokenizer: Any) -> Ite
         while len(drawn) < 8 * size:
             turns = demonstrate(rng, annotator, method.config.max_steps)
             drawn += [_encode(turn, method, tokenizer) for turn in turns]
-        drawn = sorted(drawn[: 8 * size], key=lambda example: len(example[0]))
-        batches = [drawn[i : i + size] for i in range(0, len(drawn), size)]
-        rng.shuffle(batches)
-        yield from batches
+        yield from like_length(rng, drawn[: 8 * size], size)
 
 
 def _copying(rng: Random, token_ids: tuple[int, ...]) -> Example:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from agentic.memagent.prompts import Order, Style
-from core.config import Recipe, Section, load
+from core.config import Recipe, Section, WarmStartSection, load
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -33,32 +33,24 @@ class MemAgentSection(Section):
     train_final: bool = True
 
 
-class WarmStartSection(Section):
-    """Supervised cold start of a small model made from nothing; only `tiny` has one."""
-
-    seed: int = 0
+class DrillsAndDemonstrations(WarmStartSection):
     copy_steps: NonNegativeInt = 100
     """Steps on copying drills, which come first."""
     lookup_steps: NonNegativeInt = 150
     """Steps on lists of facts to be repeated in another order."""
-    steps: NonNegativeInt = 800
-    """Steps on demonstrations of single turns."""
     batch_size: PositiveInt = 16
-    lr: NonNegativeFloat = 2e-3
     forget: Probability = 0.45
     distract: Probability = 0.1
     """How often the demonstrations forget the memory, or note a distractor (demonstrations.py)."""
 
-    @model_validator(mode="after")
-    def _takes_a_step(self) -> WarmStartSection:
-        if not self.copy_steps + self.lookup_steps + self.steps:
-            raise ValueError("copy_steps, lookup_steps and steps are all 0; to start without it set `warm_start: null`")
-        return self
+    @property
+    def total_steps(self) -> int:
+        return self.copy_steps + self.lookup_steps + self.steps
 
 
 class MemAgentRecipe(Recipe):
     memagent: MemAgentSection
-    warm_start: WarmStartSection | None = None
+    warm_start: DrillsAndDemonstrations | None = None
 
 
 def load_recipe(preset: str, overrides: Sequence[str] = ()) -> MemAgentRecipe:

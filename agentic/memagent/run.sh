@@ -26,8 +26,5 @@ evaluate() {
     "$python" -m benchmarks.ruler.evaluate --run "$out" --arms "$@" --lengths 7K --tasks 96 >>"$out/evaluate-$1.log"
 }
 echo "evaluation: untrained and trained policies on 448 and 7K tokens, a minute or two (see $out/evaluate-*.log)"
-evaluate untrained empty-document &
-evaluate trained || failed=1
-wait $! || failed=1
-[[ ! ${failed:-} ]] || { cat "$out"/evaluate-*.log >&2 && exit 1; }
+at_once "evaluate untrained empty-document" "evaluate trained"
 "$python" -m core.report "$out"

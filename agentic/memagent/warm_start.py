@@ -6,40 +6,24 @@ The demonstrations read well and keep badly (see demonstrations.py), so that wha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from agentic.memagent.chunks import split_chunks
-from agentic.memagent.config import MemAgentRecipe, WarmStartSection
+from agentic.memagent.config import DrillsAndDemonstrations, MemAgentRecipe
 from agentic.memagent.demonstrations import Annotator, Demonstration, copying_drill, demonstration, lookup_drill
 from agentic.memagent.rollout import MemAgent
 from agentic.memagent.words import KEYS, VALUES
-from core.chat import encode_text, load_tokenizer
-from core.engine.warm_start import Example, supervised_start
-from core.hub import resolve
-from core.report.run_folder import StepLog
+from core.chat import encode_text
+from core.engine.warm_start import Example, like_length
 
 FULL_SECTION = 90
 """Words of the longest section, about a chunk of the `tiny` preset."""
 
 
-def warm_start(recipe: MemAgentRecipe, folder: Path, metrics: StepLog) -> Path:
-    """The model that GRPO starts from: the recipe's own, or what its warm start makes of it in `folder`."""
-    config = recipe.warm_start
-    if config is None:
-        return resolve(recipe.model.path)
-    tokenizer = load_tokenizer(resolve(recipe.model.path))
-    batches = _batches(config, MemAgent(recipe.memagent, tokenizer), tokenizer)
-    steps = config.copy_steps + config.lookup_steps + config.steps
-    return supervised_start(recipe, batches, steps, config.lr, folder, metrics)
-
-
-def _batches(config: WarmStartSection, method: MemAgent, tokenizer: Any) -> Iterator[list[Example]]:
-    """Copying drills, lookup drills, then demonstrations whose sections grow to full length over the first third.
-
-    Demonstrations of like length come together, so that little is padded in attention.
-    """
+def batches(config: DrillsAndDemonstrations, recipe: MemAgentRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+    """Copying drills, lookup drills, then demonstrations whose sections grow to full length over the first third."""
+    method = MemAgent(recipe.memagent, tokenizer)
     rng, size = Random(config.seed), config.batch_size
     words = [encode_text(tokenizer, f" {word}")[0] for word in (*KEYS, *VALUES)]
     for _ in range(config.copy_steps):
@@ -50,10 +34,7 @@ def _batches(config: WarmStartSection, method: MemAgent, tokenizer: Any) -> Iter
     for step in range(0, config.steps, 8):
         longest = min(FULL_SECTION, 20 + round((FULL_SECTION - 20) * 3 * step / config.steps))
         drawn = [_encode(demonstration(rng, annotator, (0, longest)), method, tokenizer) for _ in range(8 * size)]
-        drawn.sort(key=lambda example: len(example[0]))
-        batches = [drawn[i : i + size] for i in range(0, len(drawn), size)]
-        rng.shuffle(batches)
-        yield from batches
+        yield from like_length(rng, drawn, size)
 
 
 def _copying(rng: Random, token_ids: list[int]) -> Example:

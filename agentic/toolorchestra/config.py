@@ -147,18 +147,8 @@ class ToolOrchestraSection(Section):
         return self
 
 
-class WarmStartSection(Section):
-    """Supervised cold start of a small model made from nothing; only `tiny` has one."""
-
-    seed: int = 0
-    steps: PositiveInt = 800
-    batch_size: PositiveInt = 32
-    lr: NonNegativeFloat = 2e-3
-
-
 class ToolOrchestraRecipe(Recipe):
     toolorchestra: ToolOrchestraSection
-    warm_start: WarmStartSection | None = None
 
     @model_validator(mode="after")
     def _experts_have_a_role(self) -> ToolOrchestraRecipe:

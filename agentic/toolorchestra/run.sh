@@ -26,15 +26,12 @@ evaluate() {
 }
 evaluate_all() {
   echo "evaluation: orchestrators before and after training, and fixed routes (see $out/evaluate-*.log)"
-  evaluate test &
-  evaluate test-turned || failed=1
-  wait $! || failed=1
-  [[ ! ${failed:-} ]] || { cat "$out"/evaluate-*.log >&2 && exit 1; }
+  at_once "evaluate test" "evaluate test-turned"
   "$python" -m agentic.toolorchestra.compare "$out"
 }
 
 # All that asks the experts and the retrieval service, which end with this script.
-export -f train evaluate evaluate_all
+export -f train at_once evaluate evaluate_all
 export python method preset out data
 "$python" -m scripts.services "agentic/$method/services/tiny.yaml" --logs "$data/services" -- \
   bash -euo pipefail -c 'arguments=("$@") && train && evaluate_all' - ${arguments[@]+"${arguments[@]}"}

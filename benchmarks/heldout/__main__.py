@@ -23,8 +23,6 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -38,7 +36,7 @@ from core.data.tasks import read_tasks
 from core.report.build import write_report
 from core.report.console import print_summary
 from core.report.run_folder import RunFolder
-from core.rollout.method import MethodSpec, method_spec
+from core.rollout.method import MethodSpec, method_module, method_spec
 from core.types import Sampling, Task
 
 ModelsOfSeed = dict[int, dict[str, str]]
@@ -120,8 +118,8 @@ def _first(limit: int | None, tasks: list[Task], path: str) -> list[Task]:
 
 def own_arms(method: str) -> Mapping[str, Build]:
     """ARMS of agentic/`method`/arms.py; none without that file."""
-    name = f"agentic.{method}.arms"
-    return import_module(name).ARMS if find_spec(name) else {}
+    module = method_module(method, "arms")
+    return module.ARMS if module else {}
 
 
 def _own_sections(recipe: Recipe) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Recipes: what a run is, as typed data."""
 
 from core.config.load import load
-from core.config.recipe import AlgorithmSection, OptimizerSection, Recipe
+from core.config.recipe import AlgorithmSection, OptimizerSection, Recipe, WarmStartSection
 from core.config.section import RecipeError, Section
 
-__all__ = ["AlgorithmSection", "OptimizerSection", "Recipe", "RecipeError", "Section", "load"]
+__all__ = ["AlgorithmSection", "OptimizerSection", "Recipe", "RecipeError", "Section", "WarmStartSection", "load"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -116,6 +116,27 @@ class EngineSection(Section):
     """PyTorch threads; None leaves PyTorch's own choice."""
 
 
+class WarmStartSection(Section):
+    """Supervised cold start of a small model made from nothing, before RL: what a method's warm_start.py draws."""
+
+    seed: int = 0
+    steps: NonNegativeInt = 800
+    """Steps on demonstrations."""
+    batch_size: PositiveInt = 32
+    lr: NonNegativeFloat = 2e-3
+
+    @property
+    def total_steps(self) -> int:
+        """With those on drills, where a method has some."""
+        return self.steps
+
+    @model_validator(mode="after")
+    def _takes_a_step(self) -> Self:
+        if not self.total_steps:
+            raise ValueError("all its steps are 0; to start without it set `warm_start: null`")
+        return self
+
+
 class RunSection(Section):
     steps: PositiveInt
     parallel_seeds: PositiveInt = 1
@@ -152,6 +173,7 @@ class Recipe(Section):
     algorithm: AlgorithmSection
     optimizer: OptimizerSection
     engine: EngineSection = EngineSection()
+    warm_start: WarmStartSection | None = None
     run: RunSection
     roles: Mapping[str, str] = {}
     """Further roles: name -> `http://host:port` of a server that speaks SGLang's wire, `model:FOLDER_OR_HUB_ID` for a

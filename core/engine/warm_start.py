@@ -6,33 +6,59 @@ import shutil
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from random import Random
 
-from core.config import OptimizerSection, Recipe
+from core.chat import load_tokenizer
+from core.config import OptimizerSection, Recipe, RecipeError, WarmStartSection
 from core.engine import weights
 from core.engine.trainer import Trainer
 from core.hub import resolve
 from core.report.console import Progress
 from core.report.run_folder import StepLog
+from core.rollout.method import method_module
 
 Example = tuple[Sequence[int], Sequence[int]]
 """Prompt ids and completion ids; the loss is on the completion."""
 
 
-def supervised_start(
-    recipe: Recipe, batches: Iterable[list[Example]], steps: int, lr: float, folder: Path, metrics: StepLog
-) -> Path:
-    """Train the recipe's model on `steps` batches into `folder`, unless it is there already. Returns `folder`.
+def warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
+    """The model that RL starts from: the recipe's own, or what the method's warm start makes of it in `folder`.
 
-    The folder appears whole at the end: a process killed before starts this stage anew.
+    Raises:
+        RecipeError: the recipe has a warm start, and the method none.
     """
-    if folder.is_dir():
-        return folder
+    if recipe.warm_start is None:
+        return resolve(recipe.model.path)
+    module = method_module(recipe.method, "warm_start")
+    if module is None:
+        raise RecipeError(
+            f"warm_start: agentic/{recipe.method}/warm_start.py is missing; write one with a function "
+            "batches(config, recipe, tokenizer), or set `warm_start: null`"
+        )
+    if not folder.is_dir():
+        tokenizer = load_tokenizer(resolve(recipe.model.path))
+        _train(recipe, recipe.warm_start, module.batches(recipe.warm_start, recipe, tokenizer), folder, metrics)
+    return folder
+
+
+def like_length(rng: Random, examples: Iterable[Example], size: int) -> list[list[Example]]:
+    """Batches of `size` in random order; examples of like length come together, so that attention pads little."""
+    ordered = sorted(examples, key=lambda example: len(example[0]))
+    batches = [ordered[i : i + size] for i in range(0, len(ordered), size)]
+    rng.shuffle(batches)
+    return batches
+
+
+def _train(
+    recipe: Recipe, config: WarmStartSection, batches: Iterable[list[Example]], folder: Path, metrics: StepLog
+) -> None:
+    """The folder appears whole at the end: a process killed before starts this stage anew."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    start = resolve(recipe.model.path)
+    start, steps = resolve(recipe.model.path), config.total_steps
     model = weights.load(start, recipe.model.dtype, recipe.model.device)
     schedule = OptimizerSection(
-        lr=lr, warmup_steps=20, decay="linear", decay_steps=steps, weight_decay=0.01, max_tokens_per_pack=1 << 20
+        lr=config.lr, warmup_steps=20, decay="linear", decay_steps=steps, weight_decay=0.01, max_tokens_per_pack=1 << 20
     )
     trainer = Trainer(model, schedule)
     metrics.rewind("warm_start", 0)
@@ -44,4 +70,3 @@ def supervised_start(
             progress.update(step, loss=stats["loss"])
     weights.save(model, partial, like=start)
     partial.rename(folder)
-    return folder

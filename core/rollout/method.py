@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 from core.config import Recipe, RecipeError, load
@@ -64,6 +66,12 @@ class RolloutError(RuntimeError):
     def __init__(self, kind: str, message: str):
         super().__init__(message)
         self.kind = kind
+
+
+def method_module(method: str, name: str) -> ModuleType | None:
+    """agentic.`method`.`name`, which a method need not have."""
+    path = f"agentic.{method}.{name}"
+    return import_module(path) if find_spec(path) else None
 
 
 def method_spec(method: str) -> MethodSpec:

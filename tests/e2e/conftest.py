@@ -98,7 +98,7 @@ class Launcher:
     log: Path
 
     def start(self, arguments: list[str]) -> int:
-        """The process id of a new run of `agentic.memagent.train`."""
+        """The process id of a new run of `core.train memagent`."""
         self._say("\t".join(arguments))
         return int(self._hear())
 
@@ -126,14 +126,14 @@ class Launcher:
 LAUNCH = """
 import os, sys
 from transformers import AutoConfig, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
-from agentic.memagent.train import main
+from core.train import main
 
 answers = os.dup(1)
 os.dup2(2, 1)
 while line := sys.stdin.readline():
     pid = os.fork()
     if pid == 0:
-        status = main(line.rstrip("\\n").split("\\t"))
+        status = main(["memagent", *line.rstrip("\\n").split("\\t")])
         sys.stdout.flush()
         os._exit(status)
     os.write(answers, f"{pid}\\n".encode())

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agentic.memagent import train
 from benchmarks.heldout.__main__ import main
 from core.report.files import read_jsonl
 from core.report.run_folder import RunFolder
+from core.train import main as train
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -20,7 +20,7 @@ def run(preset: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     out = tmp_path_factory.mktemp("runs") / "small"
     overrides = ("run.steps=2", "run.eval_every=2", "run.eval_tasks=2")
     settings = [part for override in overrides for part in ("--set", override)]
-    assert train.main(["--preset", str(preset), "--out", str(out), *settings]) == 0
+    assert train(["memagent", "--preset", str(preset), "--out", str(out), *settings]) == 0
     assert main(["memagent", "--run", str(out), "--tasks", "3"]) == 0
     return RunFolder(out)
 

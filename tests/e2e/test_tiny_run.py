@@ -32,7 +32,7 @@ def run(preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "memagent-tiny"
     data = {f"data.{key}": preset.parent / f"{name}.jsonl" for key, name in (("train", "train"), ("eval", "dev"))}
     data["model.path"] = preset.parent / "model"
-    command = [sys.executable, "-m", "agentic.memagent.train", "--preset", "tiny", "--out", str(out)]
+    command = [sys.executable, "-m", "core.train", "memagent", "--preset", "tiny", "--out", str(out)]
     command += [part for key, value in (SMALLEST | data).items() for part in ("--set", f"{key}={value}")]
     first = subprocess.Popen(command, cwd=REPOSITORY, env=environment())
     metrics = out / "seed-0" / "metrics.jsonl"

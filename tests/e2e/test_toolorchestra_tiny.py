@@ -75,7 +75,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     world.write_corpus(data / "corpus.jsonl")
     for name, split, count in (("train", "train", 12), ("dev", "dev", 4), ("test", "test", 30)):
         write_jsonl(data / f"{name}.jsonl", tasks.generate(split, count))  # type: ignore[arg-type]
-    train = [PYTHON, "-m", "agentic.toolorchestra.train", "--out", "runs/small"]
+    train = [PYTHON, "-m", "core.train", "toolorchestra", "--out", "runs/small"]
     train += [part for key, value in SMALLEST.items() for part in ("--set", f"{key}={value}")]
     metrics = folder / "runs" / "small" / "seed-0" / "metrics.jsonl"
 

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from agentic.memagent.config import PRESETS, load_recipe
-from agentic.memagent.train import main
 from core.config import RecipeError
+from core.train import main
 
 NAMES = sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
@@ -67,7 +67,7 @@ def test_a_wrong_value_names_its_key(override):
 def test_dry_run_prints_a_recipe_that_loads_as_the_same(name, capsys, tmp_path):
     overrides = ["optimizer.lr=3e-7", "run.seeds=[1, 2]"]
     arguments = [part for override in overrides for part in ("--set", override)]
-    assert main(["--preset", name, "--dry-run", *arguments]) == 0
+    assert main(["memagent", "--preset", name, "--dry-run", *arguments]) == 0
     printed = capsys.readouterr().out
     path = tmp_path / "printed.yaml"
     path.write_text(printed)
@@ -76,7 +76,7 @@ def test_dry_run_prints_a_recipe_that_loads_as_the_same(name, capsys, tmp_path):
 
 
 def test_a_mistake_on_the_command_line_is_an_error_message(capsys, tmp_path):
-    assert main(["--preset", "tyni", "--out", str(tmp_path / "run")]) == 1
+    assert main(["memagent", "--preset", "tyni", "--out", str(tmp_path / "run")]) == 1
     captured = capsys.readouterr()
     assert captured.err.startswith("error: preset 'tyni'")
     assert "tiny" in captured.err

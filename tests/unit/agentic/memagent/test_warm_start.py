@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from agentic.memagent import tiny
-from agentic.memagent.config import MemAgentRecipe, WarmStartSection, load_recipe
-from agentic.memagent.rollout import MemAgent
-from agentic.memagent.warm_start import _batches, warm_start
+from agentic.memagent import warm_start as drawn
+from agentic.memagent.config import DrillsAndDemonstrations, MemAgentRecipe, load_recipe
 from agentic.memagent.words import KEYS, VALUES
 from core.chat import encode_text
 from core.config import RecipeError
+from core.engine.warm_start import warm_start
 from core.report.files import read_jsonl
 from core.report.run_folder import StepLog
 
-SHORT = WarmStartSection(copy_steps=1, lookup_steps=1, steps=3, batch_size=2)
+SHORT = DrillsAndDemonstrations(copy_steps=1, lookup_steps=1, steps=3, batch_size=2)
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +27,17 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> MemAgentRecipe:
     return load_recipe("tiny", [f"model.path={start}"])
 
 
-def batches(config: WarmStartSection, recipe: MemAgentRecipe, tokenizer: Any) -> list[Any]:
+def batches(config: DrillsAndDemonstrations, recipe: MemAgentRecipe, tokenizer: Any) -> list[Any]:
     """All that the stage takes. The generator may have more: demonstrations come eight batches at a time."""
     total = config.copy_steps + config.lookup_steps + config.steps
-    taken = list(islice(_batches(config, MemAgent(recipe.memagent, tokenizer), tokenizer), total))
+    assert config.total_steps == total
+    taken = list(islice(drawn.batches(config, recipe, tokenizer), total))
     assert len(taken) == total
     return taken
 
 
 def test_batches_follow_the_seed_alone(recipe, tokenizer):
-    config = WarmStartSection(copy_steps=3, lookup_steps=3, steps=12, batch_size=4)
+    config = DrillsAndDemonstrations(copy_steps=3, lookup_steps=3, steps=12, batch_size=4)
     first = batches(config, recipe, tokenizer)
     assert batches(config, recipe, tokenizer) == first
     other = batches(config.model_copy(update={"seed": 1}), recipe, tokenizer)
@@ -47,12 +48,12 @@ def test_batches_follow_the_seed_alone(recipe, tokenizer):
 @pytest.mark.parametrize("counts", [(0, 0, 1), (0, 2, 0), (2, 0, 0), (1, 0, 9), (0, 1, 16)])
 def test_every_part_may_be_left_out(recipe, tokenizer, counts):
     copies, lookups, steps = counts
-    config = WarmStartSection(copy_steps=copies, lookup_steps=lookups, steps=steps, batch_size=2)
+    config = DrillsAndDemonstrations(copy_steps=copies, lookup_steps=lookups, steps=steps, batch_size=2)
     batches(config, recipe, tokenizer)
 
 
 def test_drills_come_before_demonstrations(recipe, tokenizer):
-    config = WarmStartSection(copy_steps=2, lookup_steps=3, steps=8, batch_size=4)
+    config = DrillsAndDemonstrations(copy_steps=2, lookup_steps=3, steps=8, batch_size=4)
     taken = batches(config, recipe, tokenizer)
     words = {encode_text(tokenizer, f" {word}")[0] for word in (*KEYS, *VALUES)}
     template = set(tokenizer.all_special_ids)
@@ -70,7 +71,7 @@ def test_drills_come_before_demonstrations(recipe, tokenizer):
 
 
 def test_sections_grow_over_the_first_third_and_batches_are_of_like_length(recipe, tokenizer):
-    config = WarmStartSection(copy_steps=0, lookup_steps=0, steps=96, batch_size=8)
+    config = DrillsAndDemonstrations(copy_steps=0, lookup_steps=0, steps=96, batch_size=8)
     taken = batches(config, recipe, tokenizer)
     longest = [max(len(prompt) for prompt, _ in batch) for batch in taken]
     thirds = [max(longest[i : i + 8]) for i in range(0, 96, 8)]
@@ -91,9 +92,9 @@ class KilledLog(StepLog):
             raise KeyboardInterrupt
 
 
-def run(recipe: MemAgentRecipe, root: Path, log: type[StepLog] = StepLog, config: WarmStartSection = SHORT) -> Path:
+def run(recipe: MemAgentRecipe, root: Path, log: type[StepLog] = StepLog) -> Path:
     metrics = log(root / "metrics.jsonl")
-    return warm_start(recipe.model_copy(update={"warm_start": config}), root / "warm_start", metrics)
+    return warm_start(recipe.model_copy(update={"warm_start": SHORT}), root / "warm_start", metrics)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -203,6 +203,17 @@ async def test_append_only_is_one_row_with_what_was_sampled_trained(tell: Tell) 
     assert "write one call" in story.prompts[2]
 
 
+async def test_only_a_context_that_goes_on_is_a_session_for_the_engine_to_keep(tell: Tell) -> None:
+    texts = [call("search", model="search-1"), call("answer", model="answer-1")]
+    first, second = [await tell(texts, context="append_only") for _ in range(2)]
+    sessions = [{call.session for call in story.policy.calls} for story in (first, second)]
+    assert [len(own) for own in sessions] == [1, 1]
+    assert None not in sessions[0] | sessions[1]
+    assert sessions[0] != sessions[1]
+    rebuilt = await tell(texts)
+    assert {call.session for call in rebuilt.policy.calls} == {None}
+
+
 async def test_a_template_that_rewrites_history_drifts_and_is_counted(tell: Tell) -> None:
     texts = [call("search", model="search-1"), call("search", model="search-1"), call("answer", model="answer-1")]
     story = await tell(texts, context="append_only", thinking=False)

@@ -1,0 +1,89 @@
+"""Every call becomes a Turn as it was sampled, under a seed of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from core.policy.base import PolicyError
+from core.policy.scripted import ScriptedPolicy
+from core.rollout.method import RolloutError
+from core.rollout.turns import Turns
+from core.types import Completion, Sampling
+
+SAMPLING = Sampling(temperature=0.7, top_p=0.9, stop_token_ids=(9,), seed=5)
+
+
+def echo() -> ScriptedPolicy:
+    return ScriptedPolicy(lambda prompt, sampling: (*prompt, 9), logprob=-0.5)
+
+
+async def test_a_call_becomes_a_turn_with_the_very_ids():
+    policy, turns = echo(), Turns(SAMPLING)
+    written = await turns.ask(policy, "update", [1, 2], 8, trained=False)
+    answer = await turns.ask(policy, "final", [3], 1)
+    assert (written.token_ids, answer.token_ids, answer.finish_reason) == ((1, 2, 9), (3,), "length")
+    assert [(t.role, t.prompt_ids, t.completion, t.trained) for t in turns.taken] == [
+        ("update", (1, 2), written, False),
+        ("final", (3,), answer, True),
+    ]
+    assert [call.sampling.max_new_tokens for call in policy.calls] == [8, 1]
+
+
+async def test_calls_are_sampled_alike_under_other_seeds_and_again_the_same():
+    seeds = []
+    for _ in range(2):
+        policy, turns = echo(), Turns(SAMPLING)
+        for _ in range(3):
+            await turns.ask(policy, "update", [1], 4)
+        seeds.append([call.sampling.seed for call in policy.calls])
+        assert {replace(call.sampling, seed=5, max_new_tokens=256) for call in policy.calls} == {SAMPLING}
+    assert seeds[0] == seeds[1]
+    assert len({*seeds[0], SAMPLING.seed}) == 4
+
+
+async def test_without_a_seed_none_is_made_up():
+    policy = echo()
+    await Turns(replace(SAMPLING, seed=None)).ask(policy, "update", [1], 4)
+    assert policy.calls[0].sampling.seed is None
+
+
+async def test_a_call_may_bring_its_own_sampling():
+    policy, turns = echo(), Turns(SAMPLING)
+    await turns.ask(policy, "executor", [1], 4, sampling=Sampling(temperature=0.0, seed=5))
+    await turns.ask(policy, "planner", [1], 4)
+    frozen, own = (call.sampling for call in policy.calls)
+    assert (frozen.temperature, frozen.stop_token_ids, own.temperature) == (0.0, (), 0.7)
+    assert frozen.seed != own.seed
+
+
+@pytest.mark.parametrize("session", [None, "conversation-1"])
+async def test_all_calls_are_of_one_session(session):
+    policy, turns = echo(), Turns(SAMPLING, session)
+    for _ in range(2):
+        await turns.ask(policy, "update", [1], 4)
+    assert [call.session for call in policy.calls] == [session] * 2
+
+
+async def test_an_aborted_call_fails_the_rollout_and_is_no_turn():
+    class Aborting(ScriptedPolicy):
+        async def generate(self, prompt_ids, sampling, session=None):
+            return Completion((1,), (0.0,), "abort")
+
+    turns = Turns(SAMPLING)
+    with pytest.raises(RolloutError, match="call 0, of update") as failure:
+        await turns.ask(Aborting(lambda prompt, sampling: ()), "update", [1], 4)
+    assert failure.value.kind == "aborted"
+    assert turns.taken == []
+
+
+async def test_a_call_without_a_completion_is_no_turn_and_the_next_has_another_seed():
+    failures = [PolicyError("engine", "down"), None]
+    policy = ScriptedPolicy(lambda prompt, sampling: failures.pop(0) or (9,))
+    turns = Turns(SAMPLING)
+    with pytest.raises(PolicyError, match="down"):
+        await turns.ask(policy, "update", [1], 4)
+    await turns.ask(policy, "update", [1], 4)
+    assert len(turns.taken) == 1
+    assert policy.calls[0].sampling.seed != policy.calls[1].sampling.seed
