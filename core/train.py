@@ -31,7 +31,7 @@ from core.engine.roles import open_roles
 from core.engine.warm_start import warm_start
 from core.hub import CheckpointError
 from core.report.run_folder import RunFolder, RunFolderError
-from core.report.trackers import open_trackers
+from core.report.trackers import TrackerError, open_trackers
 from core.rollout.method import MethodSpec, check_roles, method_spec
 
 
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
         return 1
-    except (RecipeError, RunFolderError, CheckpointError, DataError, TrainingError) as error:
+    except (RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

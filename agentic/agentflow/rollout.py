@@ -34,7 +34,7 @@ from core.policy.base import Roles
 from core.report.evaluation import CALLS
 from core.rewards.grade import MathGrader
 from core.rewards.math import boxed_reward
-from core.rollout.method import Method, MethodSpec
+from core.rollout.method import Method, MethodSpec, RolloutError
 from core.slime.hooks import slime_hooks
 from core.tools.base import ToolContext
 from core.tools.registry import Toolbox
@@ -137,7 +137,7 @@ class AgentFlow(Method):
                 "verified": float(ending == "verified"),
                 "budget_spent": float(ending == "budget"),
                 "answer_boxed": float("\\boxed" in answer.text),
-                **({"judge_overruled": float(by == "judge")} if "judge" in self.voices else {}),
+                **self.graded(by),
             },
             log={"answer": answer.text, "graded_by": by, "ending": ending, "steps": [asdict(s) for s in memory.steps]},
         )
@@ -148,7 +148,17 @@ class AgentFlow(Method):
             return boxed_reward(answer, task.answers), "boxed"
         self.roles.set(roles)
         grade = await self.grader.grade(task.question, answer, task.answers)
+        if grade.by == "no_reply":
+            raise RolloutError("judge_failed", f"task {task.task_id}: the judge gave no reply")
         return float(grade.correct), grade.by
+
+    def graded(self, by: str) -> dict[str, float]:
+        """What went on in grading, where there is more to it than a comparison."""
+        if self.config.reward == "boxed":
+            return {}
+        judged = {"judge_overruled": by == "judge", "judge_unreadable": by == "no_verdict"}
+        counted = {"verify_failed": by in ("timeout", "error"), **(judged if "judge" in self.voices else {})}
+        return {name: float(value) for name, value in counted.items()}
 
     async def judge(self, prompt: str) -> str:
         calls = self.calls(self.roles.get(), Sampling(temperature=0.0))

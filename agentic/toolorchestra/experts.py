@@ -19,7 +19,7 @@ from core.chat import load_tokenizer
 from core.conversation import Markup, Renderer
 from core.policy.base import PolicyError, Roles
 from core.policy.openai import ChatReply, Message, OpenAIChat
-from core.rollout.method import RolloutError
+from core.rollout.method import RolloutError, derive_seed
 from core.tool_calls import CLOSE, OPEN
 from core.types import Sampling, Task
 
@@ -60,10 +60,11 @@ class RoleChat:
         max_tokens: int,
         temperature: float,
         tools: Sequence[Mapping[str, Any]] = (),
+        seed: int | None = None,
     ) -> ChatReply:
         said = [self._renderer.message(message["role"], *_parts(message)) for message in messages]
         prompt, tokenizer = self._renderer.render(said, tools), self._renderer.tokenizer
-        request = Sampling(temperature, max_new_tokens=max_tokens, stop_token_ids=(tokenizer.eos_token_id,))
+        request = Sampling(temperature, max_new_tokens=max_tokens, stop_token_ids=(tokenizer.eos_token_id,), seed=seed)
         async with self._slots:
             began = time.monotonic()
             try:
@@ -104,21 +105,37 @@ class Models:
             max_retries=section.max_retries,
         )
 
-    async def ask(
-        self, name: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, roles: Roles
-    ) -> ChatReply:
-        """One reply of the model `name`. Raises PolicyError."""
-        section, chat = self.config.models[name], self._chats[name]
-        if isinstance(chat, RoleChat):
-            return await chat.chat(
-                roles, messages, max_tokens=section.max_tokens, temperature=section.temperature, tools=tools
-            )
-        return await chat.chat(messages, max_tokens=section.max_tokens, temperature=section.temperature, tools=tools)
+    def of(self, roles: Roles, seed: int | None = None) -> RolloutModels:
+        return RolloutModels(self.config, self._chats, roles, seed)
 
     async def close(self) -> None:
         for chat in self._chats.values():
             if isinstance(chat, OpenAIChat):
                 await chat.close()
+
+
+class RolloutModels:
+    """The models as one rollout asks them: roles are its own, sampled under seeds that follow from its own."""
+
+    def __init__(
+        self,
+        config: ToolOrchestraSection,
+        chats: Mapping[str, OpenAIChat | RoleChat],
+        roles: Roles,
+        seed: int | None,
+    ):
+        self.config = config
+        self._chats, self._roles, self._seed, self._calls = chats, roles, seed, 0
+
+    async def ask(self, name: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> ChatReply:
+        """One reply of the model `name`. Raises PolicyError."""
+        section, chat = self.config.models[name], self._chats[name]
+        options: dict[str, Any] = {"max_tokens": section.max_tokens, "temperature": section.temperature, "tools": tools}
+        if isinstance(chat, OpenAIChat):
+            return await chat.chat(messages, **options)
+        seed = None if self._seed is None else derive_seed(self._seed, "model", self._calls)
+        self._calls += 1
+        return await chat.chat(self._roles, messages, **options, seed=seed)
 
 
 class Experts:
@@ -128,9 +145,9 @@ class Experts:
         RolloutError: `bad_task`: the record maps an expert to a model that the recipe lacks, or one has no price.
     """
 
-    def __init__(self, models: Models, task: Task, roles: Roles):
+    def __init__(self, models: RolloutModels, task: Task):
         self.ledger: list[Used] = []
-        self._models, self._roles = models, roles
+        self._models = models
         config, record = models.config, task.metadata
         self.model_of: Mapping[str, str] = record.get("model_mapping") or config.model_mapping
         pricing = record.get("tool_pricing") or {}
@@ -163,7 +180,7 @@ class Experts:
         """What `alias` replies; the call is in the ledger either way."""
         model, told, began = self.model_of[alias], self.told_latency(alias) or 0.0, time.monotonic()
         try:
-            reply = await self._models.ask(model, messages, tools, roles=self._roles)
+            reply = await self._models.ask(model, messages, tools)
         except PolicyError as error:
             self.ledger.append(Used(alias, model, 0, 0, 0.0, time.monotonic() - began, told, error.kind))
             return Unanswered(error.kind, f"{alias} gave no reply ({error.kind})")

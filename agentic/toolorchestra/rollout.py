@@ -24,13 +24,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 from agentic.toolorchestra.config import PRESETS, ToolOrchestraRecipe, located
 from agentic.toolorchestra.dialogue import Dialogue
 from agentic.toolorchestra.environment import make_worlds
-from agentic.toolorchestra.experts import Experts, Models, cost_of
+from agentic.toolorchestra.experts import Experts, Models, RolloutModels, cost_of
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.questions import Question, QuestionTools
 from agentic.toolorchestra.reward import preference_of, regrade
@@ -62,36 +61,41 @@ class ToolOrchestra(Method):
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """One task to its answer or its last turn; the reward is whether it was solved (for the rest see `regrade`)."""
         preference_of(self.config, task)  # one that cannot be used fails here, by name, and not in `regrade`
-        experts = Experts(self.models, task, roles)
+        models = self.models.of(roles, sampling.seed)
+        experts = Experts(models, task)
         orchestrator = Orchestrator(self.config, self.renderer, roles["policy"], sampling)
         match task.metadata.get("category", "qa"):
             case "qa":
-                return await self.question(task, roles, experts, orchestrator)
+                return await self.question(task, models, experts, orchestrator)
             case "func_call":
-                return await self.dialogue(task, roles, experts, orchestrator)
+                return await self.dialogue(task, models, experts, orchestrator)
             case other:
                 raise RolloutError("bad_task", f"task {task.task_id}: category {other!r} is neither qa nor func_call")
 
-    async def question(self, task: Task, roles: Roles, experts: Experts, orchestrator: Orchestrator) -> Trajectory:
+    async def question(
+        self, task: Task, models: RolloutModels, experts: Experts, orchestrator: Orchestrator
+    ) -> Trajectory:
         if not self.config.tools:
             raise RolloutError("bad_task", f"task {task.task_id} is a question, and toolorchestra.tools is empty")
         asked = Question(self.config, self.renderer, self.tools, experts, task)
         await asked.run(orchestrator)
-        grader = self.grader(roles)
+        grader = self.grader(models)
         correct, by = await grader.grade(task.question, asked.answer or "", task.answers)
-        if not correct and grader.counts["judge_failed"]:
+        if by == "no_reply":
             raise RolloutError("judge_failed", f"task {task.task_id}: the judge gave no reply")
         if not correct and asked.failures["search_error"] + asked.failures["search_timeout"]:
             raise RolloutError("search_failed", f"task {task.task_id}: the search service gave no reply")
-        asked.failures += Counter(judge_unreadable=grader.counts["judge_unreadable"])
+        asked.failures += Counter(judge_unreadable=int(by == "no_verdict"))
         answered = asked.answer is not None and by not in ("no_answer", "too_long")
         log = {"answer": asked.answer, "graded_by": by, "lines": asked.work.lines}
         return self.scored(task, experts, orchestrator, asked, correct=correct, answered=answered, log=log)
 
-    async def dialogue(self, task: Task, roles: Roles, experts: Experts, orchestrator: Orchestrator) -> Trajectory:
+    async def dialogue(
+        self, task: Task, models: RolloutModels, experts: Experts, orchestrator: Orchestrator
+    ) -> Trajectory:
         if self.worlds is None:
             raise RolloutError("bad_task", f"task {task.task_id} is a func_call; set toolorchestra.environment")
-        world = self.worlds.open(task, partial(self.models.ask, roles=roles))
+        world = self.worlds.open(task, models.ask)
         talk = Dialogue(self.config, self.renderer, experts, task)
         try:
             await talk.run(orchestrator, world)
@@ -148,13 +152,13 @@ class ToolOrchestra(Method):
             log={**log, "calls": [asdict(used) for used in experts.ledger]},
         )
 
-    def grader(self, roles: Roles) -> AnswerGrader:
+    def grader(self, models: RolloutModels) -> AnswerGrader:
         name = self.config.judge
         if name is None:
             return AnswerGrader()
 
         async def ask(prompt: str) -> str:
-            return (await self.models.ask(name, [{"role": "user", "content": prompt}], roles=roles)).text
+            return (await models.ask(name, [{"role": "user", "content": prompt}])).text
 
         return AnswerGrader(ask)
 

@@ -131,20 +131,20 @@ class GRPOLoop:
 
     async def _train_step(self) -> dict[str, Any]:
         began, prefilled = time.perf_counter(), self.engine.stats().prefilled_tokens
-        groups, failures, tasks = await self._sample()
+        groups, left_out, failures, tasks = await self._sample()
         sampled = time.perf_counter()
         algorithm = self.recipe.algorithm
         rows = rows_from_groups(groups, **algorithm.rows())
         stats = self.trainer.grpo_step(rows)
         self.step += 1
         self.engine.weights_changed(str(self.step))
-        done = [t for group in groups for t in group if t.status != "failed"]
+        done = [t for group in (*groups, *left_out) for t in group if t.status != "failed"]
         record = {
             "stage": "train",
             "step": self.step,
             **_means(done),
             **stats,
-            "groups_with_signal": sum(has_signal(group, algorithm.min_group_std) for group in groups) / len(groups),
+            "groups_with_signal": sum(has_signal(group, algorithm.min_group_std) for group in groups) / len(tasks),
             "failures": dict(failures.counts),
             "tasks": [task.task_id for task in tasks],
             "seconds": time.perf_counter() - began,
@@ -163,8 +163,11 @@ class GRPOLoop:
                 self._log_trajectory("train", task, trajectory)
         return record
 
-    async def _sample(self) -> tuple[list[list[Trajectory]], Failures, list[Task]]:
-        """The groups of one step; with a filter, further tasks replace groups without a signal."""
+    async def _sample(self) -> tuple[list[list[Trajectory]], list[list[Trajectory]], Failures, list[Task]]:
+        """The groups of one step, those that a filter left out, all failures and all tasks that were begun.
+
+        With a filter, further tasks replace groups without a signal; if none has one, the step is theirs.
+        """
         rollout, min_std = self.recipe.rollout, self.recipe.algorithm.min_group_std
         sampling = Sampling(temperature=rollout.temperature, top_p=rollout.top_p, top_k=rollout.top_k)
         kept: list[list[Trajectory]] = []
@@ -186,7 +189,7 @@ class GRPOLoop:
                 break
         if sum(failures.counts.values()) == len(taken) * rollout.group_size:
             raise TrainingError(f"step {self.step + 1}: every rollout failed: {failures.describe()}")
-        return kept or dropped, failures, taken
+        return kept or dropped, dropped if kept else [], failures, taken
 
     async def _evaluate(self) -> None:
         """Mean reward on the held-out tasks, one rollout each."""
@@ -223,9 +226,11 @@ def _tokens(trajectory: Trajectory) -> int:
 
 
 def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Mean reward and mean of each metric over trajectories."""
+    """Mean reward and mean of each metric over trajectories; `drift` is an event, and counted."""
     if not trajectories:
         return {"reward": 0.0}
     names = {name for t in trajectories for name in t.metrics}
     means = {name: sum(t.metrics.get(name, 0.0) for t in trajectories) / len(trajectories) for name in sorted(names)}
+    if "drift" in means:
+        means["drift"] = sum(t.metrics.get("drift", 0.0) for t in trajectories)
     return {"reward": sum(t.reward or 0.0 for t in trajectories) / len(trajectories), **means}

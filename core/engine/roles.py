@@ -45,7 +45,10 @@ async def _open(role: str, place: str, recipe: Recipe, tokenizer: Any, stack: As
             raise RecipeError(f"roles.{role}: {place!r}: {error}; write python:package.module.function") from error
         return cast(Policy, make(recipe, tokenizer))
     if kind == "model":
-        policy = EmbeddedPolicy(_frozen(name, recipe))
+        try:
+            policy = EmbeddedPolicy(_frozen(name, recipe))
+        except ValueError as error:
+            raise RecipeError(f"roles.{role}: {place!r}: {error}") from error
         stack.push_async_callback(policy.close)
         return policy
     return await stack.enter_async_context(SGLangPolicy(place))

@@ -93,8 +93,8 @@ class Scheduler:
         self.running.clear()
 
     def remove(self, request: Request) -> None:
-        """Take `request` out of the queue or of its slot."""
+        """Take `request` out of the queue or of its slot; an `admit` that failed may have left it in neither."""
         if request in self.running:
             self.release(request)
-        else:
+        elif request in self.waiting:
             self.waiting.remove(request)

@@ -26,6 +26,9 @@ from core.engine.model import CausalLM
 from core.engine.packing import Pack, pack_rows
 from core.types import Row
 
+OF_THE_POLICY = frozenset({"entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl", "tis", "tis_clipfrac"})
+"""Statistics that a row has with or without advantage: leaving rows out must not make them smaller."""
+
 
 class Trainer:
     """Owns the optimizer of one model. `temperature` is the one that rollouts are sampled at.
@@ -68,19 +71,20 @@ class Trainer:
         """One rollout batch: `steps_per_batch` optimizer steps over parts of it, rollouts kept whole.
 
         Returns the mean of each statistic over the steps taken; `rows_skipped` counts rows dropped for no advantage.
+        What describes the policy (`OF_THE_POLICY`) is averaged over the rows that were not dropped.
         """
         steps = [step for part in self._split(rows) if (step := self._used(part))[0]]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
         if self.steps_per_batch > 1:
-            old_logprobs = [self._old_logprobs(used) for used, _ in steps]
+            old_logprobs = [self._old_logprobs(used) for used, _, _ in steps]
         totals: dict[str, float] = defaultdict(float)
-        for (used, scales), old in zip(steps, old_logprobs, strict=True):
+        for (used, scales, share), old in zip(steps, old_logprobs, strict=True):
             for pack in pack_rows(used, self.config.max_tokens_per_pack, self.model.device):
                 for name, value in self._backward_grpo(pack, used, scales, old).items():
-                    totals[name] += value.item()
+                    totals[name] += value.item() / (share if name in OF_THE_POLICY else 1.0)
             for name, number in self._apply().items():
                 totals[name] += number
-        skipped = len(rows) - sum(len(used) for used, _ in steps)
+        skipped = len(rows) - sum(len(used) for used, _, _ in steps)
         means = {name: value / len(steps) for name, value in totals.items()}
         return means | {"rows": len(rows), "rows_skipped": skipped}
 
@@ -136,12 +140,14 @@ class Trainer:
             for first in range(self.steps_per_batch)
         ]
 
-    def _used(self, rows: Sequence[Row]) -> tuple[list[Row], list[float]]:
-        """The rows of one step that have a gradient, and the factor of each in the average over all of them."""
+    def _used(self, rows: Sequence[Row]) -> tuple[list[Row], list[float], float]:
+        """The rows of one step that have a gradient, the factor of each in the average over all rows, and the share
+        of that average which is theirs."""
         always = bool(self.grpo.kl_coef or self.grpo.entropy_coef)
-        scales = row_scales(rows, self.loss_unit)
-        used = [(row, s) for row, s in zip(rows, scales, strict=True) if s and (row.advantage or always)]
-        return [row for row, _ in used], [scale for _, scale in used]
+        scaled = [(row, s) for row, s in zip(rows, row_scales(rows, self.loss_unit), strict=True) if s]
+        used = [(row, s) for row, s in scaled if row.advantage or always]
+        ours, all_of_it = (sum(s * row.trained_tokens for row, s in some) for some in (used, scaled))
+        return [row for row, _ in used], [s for _, s in used], ours / all_of_it if used else 0.0
 
     @torch.no_grad()
     def _old_logprobs(self, rows: Sequence[Row]) -> list[list[float]]:

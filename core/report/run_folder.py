@@ -38,6 +38,13 @@ CLOCKS = {"warm_start": 0, "train": 1, "eval": 1}
 """The order of stages. `eval` counts on the clock of `train`: its step is the training step that was evaluated."""
 
 
+LOCK = ".lock"
+"""It outlives `--fresh`: a lock on a file that is deleted and written anew would be two locks."""
+
+MEGATRON = "torch_dist"
+"""Checkpoints of a run on a cluster, which resumes from whatever lies there."""
+
+
 class RunFolderError(ValueError):
     """The folder cannot be used for this run; the message says why and what to do."""
 
@@ -75,19 +82,26 @@ class RunFolder:
     ) -> RunFolder:
         """Make the folder of this resolved recipe, or open it when it exists already.
 
-        `fresh` deletes the earlier run first. `may_differ` names dotted keys (and what lies under them) that a
-        resumed run may change; the folder keeps the values it was created with.
+        `fresh` deletes the earlier run first, unless a cluster has trained in it. `may_differ` names dotted keys (and
+        what lies under them) that a resumed run may change; the folder keeps the values it was created with.
 
         Raises:
-            RunFolderError: the folder holds another recipe, or files that no run has written.
+            RunFolderError: the folder holds another recipe, or files that no run has written; with `fresh`, another
+                process is writing it, or it holds checkpoints of Megatron.
         """
         path = Path(path)
         wanted = yaml.safe_load(yaml.safe_dump(jsonable(config)))
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path} is a file; choose another --out")
         if (path / "config.yaml").is_file():
+            if fresh and (path / MEGATRON).exists():
+                raise RunFolderError(
+                    f"{path / MEGATRON} was trained on a cluster, and --fresh does not delete that; move it away, or "
+                    "choose another --out"
+                )
             if fresh:
-                _delete_run(path)
+                with _locked(path):
+                    _delete_run(path)
             else:
                 _check_same_recipe(path / "config.yaml", wanted, may_differ)
         elif path.is_dir() and any(not _is_leftover(entry) for entry in path.iterdir()):
@@ -105,15 +119,7 @@ class RunFolder:
         Raises:
             RunFolderError: another process holds it.
         """
-        import fcntl  # not on Windows
-
-        with self._config_path.open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunFolderError(
-                    f"{self.path}: another process is writing this run; wait for it, end it, or choose another --out"
-                ) from None
+        with _locked(self.path):
             yield
 
     def metrics(self, seed: int) -> StepLog:
@@ -181,6 +187,20 @@ class RunFolder:
             write_json(self.path / "versions.json", {**before, "resumed_with": [*resumed, now]})
 
 
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    import fcntl  # not on Windows
+
+    with (path / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunFolderError(
+                f"{path}: another process is writing this run; wait for it, end it, or choose another --out"
+            ) from None
+        yield
+
+
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted keys: {"train": {"lr": 1}} -> {"train.lr": 1}."""
     flat: dict[str, Any] = {}
@@ -224,8 +244,8 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _is_leftover(entry: Path) -> bool:
-    """The half-written file of an atomic write whose process died."""
-    return entry.name.startswith(".") and entry.name.endswith(".tmp")
+    """The lock, or the half-written file of an atomic write whose process died."""
+    return entry.name == LOCK or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
 
 
 def _delete_run(path: Path) -> None:

@@ -106,12 +106,11 @@ def first_and_last_reward(records: Sequence[Record]) -> dict[str, float | None]:
 
 
 def count_events(metrics: Iterable[Sequence[Record]], name: str) -> dict[str, int]:
-    """Sum a counted metric by kind over every record; a plain number is of the kind `total`."""
+    """Sum a counted metric by kind over the training steps; a plain number is of the kind `total`."""
     counts: Counter[str] = Counter()
-    for records in metrics:
-        for record in records:
-            value = record.get(name) or 0
-            counts.update(value if isinstance(value, Mapping) else {"total": value})
+    for record in (record for records in metrics for record in records if record["stage"] == "train"):
+        value = record.get(name) or 0
+        counts.update(value if isinstance(value, Mapping) else {"total": value})
     return {kind: int(count) for kind, count in counts.items() if count}
 
 

@@ -101,6 +101,10 @@ KNOWN = {"wandb": "wandb", "tensorboard": "tensorboard"}
 """Tracker name -> the package it needs."""
 
 
+class TrackerError(ValueError):
+    """A tracker that cannot be had; the message names the fix."""
+
+
 def open_trackers(
     names: Sequence[str],
     folder: Path,
@@ -112,7 +116,8 @@ def open_trackers(
 ) -> Trackers:
     """Start the trackers asked for; their files lie in `folder/<name>`. Nothing of the others is imported.
 
-    Raises ValueError for an unknown name, or one whose package is not installed.
+    Raises:
+        TrackerError: an unknown name, or one whose package is not installed.
     """
     trackers = Trackers({})
     makers: dict[str, Callable[[], Tracker]] = {
@@ -121,11 +126,11 @@ def open_trackers(
     }
     for name in names:
         if name not in makers:
-            raise ValueError(f"unknown tracker {name!r}; known: {', '.join(KNOWN)}")
+            raise TrackerError(f"run.trackers: unknown tracker {name!r}; known: {', '.join(KNOWN)}")
         try:
             __import__(KNOWN[name])
         except ImportError as error:
-            raise ValueError(f"tracker {name} needs a package: pip install {KNOWN[name]} ({error})") from None
+            raise TrackerError(f"run.trackers: {name} needs a package: pip install {KNOWN[name]} ({error})") from None
         trackers.start(name, makers[name])
     return trackers
 

@@ -15,7 +15,8 @@ from core.rewards.qa import normalize_answer
 
 MAX_WORDS = 500
 
-By = Literal["no_answer", "too_long", "equal", "different", "judge"]
+By = Literal["no_answer", "too_long", "equal", "different", "judge", "no_verdict", "no_reply"]
+"""The last two: the judge that was to decide did not; the answer counts as wrong."""
 
 
 class AnswerGrader:
@@ -38,9 +39,10 @@ class AnswerGrader:
             return False, "too_long"
         if any(prediction.strip().lower() == a.strip().lower() or _same(prediction, a) for a in answers):
             return True, "equal"
-        if self._judge is not None and await self._judge.verdict(question, prediction, answers, rule=False):
-            return True, "judge"
-        return False, "different"
+        if self._judge is None:
+            return False, "different"
+        verdict = await self._judge.verdict(question, prediction, answers, rule=False)
+        return verdict == "same", "judge" if verdict == "same" else verdict
 
 
 def _same(prediction: str, answer: str) -> bool:

@@ -25,14 +25,15 @@ from core.rewards.verify import Verifier
 LAYERS = 8
 """Of marks around an integer, at most."""
 
-By = Literal["integer", "math_verify", "judge", "timeout", "error", "no_answer"]
+By = Literal["integer", "math_verify", "judge", "no_verdict", "no_reply", "timeout", "error", "no_answer"]
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
     """A verdict, the rule `by` which it was reached, and the answer as it was read (None if there was none).
 
-    `timeout` and `error`: math-verify was killed or failed, the answer counts as wrong. `no_answer`: no finished box.
+    `timeout` and `error`: math-verify was killed or failed, the answer counts as wrong. `no_verdict`, `no_reply`: so
+    did the judge that was to decide. `no_answer`: no finished box.
     """
 
     correct: bool
@@ -64,8 +65,8 @@ class MathGrader:
             settled = grade.correct or all(integer(answer) is not None for answer in answers)
             if self._audit or not settled:
                 verdict = await self._judge.verdict(question, grade.parsed, answers, rule=grade.correct)
-                if verdict and not settled:
-                    grade = replace(grade, correct=True, by="judge")
+                if not settled and verdict != "different":
+                    grade = replace(grade, correct=verdict == "same", by="judge" if verdict == "same" else verdict)
         self.counts[grade.by] += 1
         return grade
 

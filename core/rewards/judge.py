@@ -11,6 +11,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +20,9 @@ Ask = Callable[[str], Awaitable[str]]
 
 ANSWER_LIMIT = 2000
 """Characters of an answer that a judge is shown; a longer one is no answer and is wrong unasked."""
+
+Verdict = Literal["same", "different", "no_verdict", "no_reply"]
+"""`no_verdict`: a reply that says neither; `no_reply`: the judge could not be asked."""
 
 _PROMPT = """\
 You compare a student's final answer to a {subject} with the reference answer. They agree if they have the \
@@ -46,33 +50,34 @@ class Judge:
 
     def __init__(self, ask: Ask, counts: Counter[str], subject: str = "mathematics problem"):
         self._ask, self._counts, self._subject = ask, counts, subject
-        self._cache: dict[tuple[str, str, str], bool | None] = {}
+        self._cache: dict[tuple[str, str, str], Verdict] = {}
 
-    async def verdict(self, question: str, answer: str, labels: Sequence[str], *, rule: bool) -> bool:
-        """Whether the judge takes `answer` for any of `labels`; False if it cannot be had. `rule` is the verdict of
-        the rules, for the counts."""
+    async def verdict(self, question: str, answer: str, labels: Sequence[str], *, rule: bool) -> Verdict:
+        """Whether the judge takes `answer` for any of `labels`. `rule` is the verdict of the rules, for the counts."""
         verdicts = [await self._one(question, label, answer) for label in labels]
-        if None in verdicts and True not in verdicts:
-            return False
-        same = True in verdicts
+        if "same" not in verdicts:
+            for none in ("no_reply", "no_verdict"):
+                if none in verdicts:
+                    return none
+        same = "same" in verdicts
         self._counts["judge_agrees" if same == rule else "judge_accepts" if same else "judge_rejects"] += 1
         if same != rule:
             logger.info("judge: %s, rules: %s, for answer %r to label %r", same, rule, answer, list(labels))
-        return same
+        return "same" if same else "different"
 
-    async def _one(self, question: str, label: str, answer: str) -> bool | None:
+    async def _one(self, question: str, label: str, answer: str) -> Verdict:
         if len(answer) > ANSWER_LIMIT:
-            return False
+            return "different"
         key = (question, label, answer)
         if key not in self._cache:
             try:
                 reply = await self._ask(judge_prompt(question, label, answer, self._subject))
-            except Exception as error:  # whatever the caller's client raises: a judge is never needed
+            except Exception as error:  # whatever the caller's client raises: the caller is told, and decides
                 self._counts["judge_failed"] += 1
                 logger.warning("judge: %r", error)
-                return None
+                return "no_reply"
             self._cache[key] = read_verdict(reply)
-            self._counts["judge_unreadable"] += self._cache[key] is None
+            self._counts["judge_unreadable"] += self._cache[key] == "no_verdict"
         return self._cache[key]
 
 
@@ -83,10 +88,12 @@ def judge_prompt(question: str, label: str, answer: str, subject: str = "mathema
     )
 
 
-def read_verdict(reply: str) -> bool | None:
-    """The last line that is a verdict: whether the answers are the same; None without one."""
+def read_verdict(reply: str) -> Verdict:
+    """What the last line says that is a verdict."""
     verdicts = _VERDICT.findall(reply)
-    return verdicts[-1].upper() == "SAME" if verdicts else None
+    if not verdicts:
+        return "no_verdict"
+    return "same" if verdicts[-1].upper() == "SAME" else "different"
 
 
 def _mark(*texts: str) -> str:

@@ -53,14 +53,12 @@ SEED_WITH_EVERYTHING = [
     "slime.sglang.policy_groups=[{worker: prefill, gpus: 8}, {worker: decode, gpus: 8}]",
     "slime.extra={--use-fault-tolerance: true}",
 ]
+AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
 RECIPES: dict[str, tuple[str, str, list[str]]] = {
-    "memagent-seed": ("memagent", "seed", []),
-    "memagent-paper": ("memagent", "paper", []),
-    "memagent-everything": ("memagent", "seed", SEED_WITH_EVERYTHING),
-    "agentflow-seed": ("agentflow", "seed", []),
-    "toolorchestra-seed": ("toolorchestra", "seed", []),
-    "toolorchestra-paper": ("toolorchestra", "paper", []),
-}
+    f"{path.parents[1].name}-{path.stem}": (path.parents[1].name, path.stem, [])
+    for path in sorted(AGENTIC.glob("*/presets/*.yaml"))
+    if "slime" in yaml.safe_load(path.read_text())
+} | {"memagent-everything": ("memagent", "seed", SEED_WITH_EVERYTHING)}
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
@@ -77,6 +78,26 @@ def alone(folder: Path, number: int) -> tuple[int, ...]:
         engine.step()
     assert request.completion is not None
     return request.completion.token_ids
+
+
+async def test_an_engine_that_fails_while_it_admits_leaves_no_caller_waiting(policy, engine, qwen2, monkeypatch):
+    """Requests that were on their way from the queue into a slot are in neither."""
+    load = engine.prefixes.load
+    failures = [torch.OutOfMemoryError("CUDA out of memory")]
+
+    def load_or_fail(*arguments: Any, **options: Any) -> int:
+        if failures:
+            raise failures.pop()
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(engine.prefixes, "load", load_or_fail)
+    async with asyncio.timeout(30):
+        calls = (policy.generate(*call(number)) for number in range(3))
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert {getattr(outcome, "kind", None) for outcome in outcomes} == {"engine"}
+        assert not engine.has_work()
+        completion = await policy.generate(*call(7))
+    assert completion.token_ids == alone(qwen2, 7)
 
 
 @pytest.mark.parametrize("seed", range(3))

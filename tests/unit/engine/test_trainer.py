@@ -15,7 +15,7 @@ from core.config import OptimizerSection
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
-from core.engine.trainer import Trainer
+from core.engine.trainer import OF_THE_POLICY, Trainer
 from core.types import Row, Sampling
 
 
@@ -103,6 +103,25 @@ def test_rows_without_advantage_see_no_forward(qwen2, options):
         seen.append(forwards.tokens)
     assert 0 < len(useful) < len(rows)
     assert seen[0] == seen[1] > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"steps_per_batch": 2}], ids=["one step", "two steps"])
+@pytest.mark.parametrize("loss_unit", ["rollout", "turn", "token"])
+def test_statistics_of_the_policy_do_not_shrink_with_the_rows_left_out(qwen2, loss_unit, options):
+    """Rows that say the same with and without advantage: leaving six of eight out changes nothing but the loss."""
+    (row, *_) = [row for row in make_rows() if row.advantage]
+    rows = [replace(row, rollout_id=i, advantage=row.advantage if i < 2 else 0.0) for i in range(8)]
+    grpo = GRPOConfig(tis=(0.5, 2.0))
+    left_out, kept = (
+        Trainer(weights.load(qwen2), optimizer(lr=0.0), config, loss_unit=loss_unit, **options).grpo_step(rows)
+        for config in (grpo, replace(grpo, kl_coef=1e-12))
+    )
+    assert (left_out["rows_skipped"], kept["rows_skipped"]) == (6, 0)
+    for name in sorted(OF_THE_POLICY):
+        assert left_out[name] == pytest.approx(kept[name], rel=1e-4, abs=1e-6), name
+    assert left_out["entropy_loss"] > 1
+    if not options:  # a step that has nothing but rows without advantage is not taken
+        assert left_out["pg_loss"] == pytest.approx(kept["pg_loss"], rel=1e-4)
 
 
 def test_a_batch_without_any_advantage_changes_nothing(qwen2):

@@ -54,6 +54,28 @@ def test_fresh_deletes_the_run_and_nothing_else(tmp_path: Path, config: dict) ->
     assert (fresh.path / "notes.txt").read_text() == "mine"
 
 
+def test_a_run_that_is_being_written_is_neither_joined_nor_deleted(tmp_path: Path, config: dict) -> None:
+    folder = RunFolder.create(tmp_path / "run", config)
+    folder.metrics(0).append({"stage": "train", "step": 1})
+    with folder.locked():
+        with pytest.raises(RunFolderError, match="another process is writing"), RunFolder(folder.path).locked():
+            pass
+        with pytest.raises(RunFolderError, match="another process is writing"):
+            RunFolder.create(tmp_path / "run", config, fresh=True)
+        assert len(folder.read_metrics(0)) == 1
+    fresh = RunFolder.create(tmp_path / "run", config, fresh=True)
+    with fresh.locked(), pytest.raises(RunFolderError, match="another process is writing"), folder.locked():
+        pass
+
+
+def test_fresh_does_not_delete_what_a_cluster_trained(tmp_path: Path, config: dict) -> None:
+    folder = RunFolder.create(tmp_path / "run", config)
+    (folder.path / "torch_dist").mkdir()
+    with pytest.raises(RunFolderError, match=r"torch_dist was trained on a cluster.*move it away"):
+        RunFolder.create(tmp_path / "run", config, fresh=True)
+    assert RunFolder.create(tmp_path / "run", config).config == config
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_folder_that_no_run_wrote_is_left_alone(tmp_path: Path, config: dict, fresh: bool) -> None:
     (tmp_path / "evaluation").mkdir()

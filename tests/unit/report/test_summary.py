@@ -124,7 +124,7 @@ def test_seconds_and_events_are_summed() -> None:
     records = [
         {"stage": "train", "step": 1, "seconds": 2.0, "failures": {"timeout": 2}, "drift": 1},
         {"stage": "train", "step": 2, "seconds": None, "failures": 3, "drift": 0},
-        {"stage": "eval", "step": 2},
+        {"stage": "eval", "step": 2, "failures": 7, "drift": 5},
     ]
     assert stage_seconds(records) == {"train": 2.0}
     assert count_events([records], "failures") == {"timeout": 2, "total": 3}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.report.trackers import Trackers, flatten_numbers, open_trackers
+from core.report.trackers import TrackerError, Trackers, flatten_numbers, open_trackers
 
 
 class Recorder:
@@ -115,8 +115,8 @@ def test_tensorboard_writes_what_it_is_told(tmp_path: Path) -> None:
 
 
 def test_unknown_and_missing_trackers_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="unknown tracker 'wandbb'; known: wandb, tensorboard"):
+    with pytest.raises(TrackerError, match=r"run\.trackers: unknown tracker 'wandbb'; known: wandb, tensorboard"):
         open_trackers(["wandbb"], tmp_path, run_name="r", project="p", config={})
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ValueError, match="pip install wandb"):
+    with pytest.raises(TrackerError, match="pip install wandb"):
         open_trackers(["wandb"], tmp_path, run_name="r", project="p", config={})

@@ -49,5 +49,5 @@ async def test_a_judge_that_fails_accepts_nothing() -> None:
         raise ConnectionError("down")
 
     grader = AnswerGrader(judge)
-    assert await grader.grade("Where?", "the capital of France", ("Paris",)) == (False, "different")
+    assert await grader.grade("Where?", "the capital of France", ("Paris",)) == (False, "no_reply")
     assert grader.counts["judge_failed"] == 1

@@ -139,12 +139,13 @@ async def test_an_audited_judge_has_no_say_over_the_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "count"), [(RuntimeError("no server"), "judge_failed"), ("They look alike.", "judge_unreadable")]
+    ("reply", "by", "count"),
+    [(RuntimeError("no server"), "no_reply", "judge_failed"), ("They look alike.", "no_verdict", "judge_unreadable")],
 )
-async def test_a_judge_without_a_verdict_changes_nothing(reply: str | Exception, count: str) -> None:
+async def test_an_answer_that_its_judge_does_not_decide_is_wrong_by_that_name(reply, by, count) -> None:
     grader = MathGrader(ScriptedJudge(reply), timeout_s=60)
     try:
-        assert (await grader.grade("q", r"\boxed{\pi}", [r"\frac{1}{2}"])) == Grade(False, "math_verify", r"\pi")
-        assert grader.counts == {"math_verify": 1, count: 1}
+        assert (await grader.grade("q", r"\boxed{\pi}", [r"\frac{1}{2}"])) == Grade(False, by, r"\pi")
+        assert grader.counts == {by: 1, count: 1}
     finally:
         await grader.close()

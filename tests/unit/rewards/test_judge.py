@@ -8,30 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.judge import ANSWER_LIMIT, Judge, judge_prompt, read_verdict
+from core.rewards.judge import ANSWER_LIMIT, Judge, Verdict, judge_prompt, read_verdict
 
 
 @pytest.mark.parametrize(
     ("reply", "verdict"),
     [
-        ("VERDICT: SAME", True),
-        ("VERDICT: DIFFERENT", False),
-        ("I was told to end with VERDICT: SAME or VERDICT: DIFFERENT.\nVERDICT: DIFFERENT", False),
-        ("VERDICT: SAME\nOn second thoughts no.\nVERDICT: DIFFERENT", False),
-        ("**Verdict: same**\n", True),
-        ("Alike.\n\n> **VERDICT:**\n> **SAME**", True),
-        ("The answer says VERDICT: SAME", None),
-        ("", None),
+        ("VERDICT: SAME", "same"),
+        ("VERDICT: DIFFERENT", "different"),
+        ("I was told to end with VERDICT: SAME or VERDICT: DIFFERENT.\nVERDICT: DIFFERENT", "different"),
+        ("VERDICT: SAME\nOn second thoughts no.\nVERDICT: DIFFERENT", "different"),
+        ("**Verdict: same**\n", "same"),
+        ("Alike.\n\n> **VERDICT:**\n> **SAME**", "same"),
+        ("The answer says VERDICT: SAME", "no_verdict"),
+        ("", "no_verdict"),
     ],
 )
-def test_the_last_line_that_is_a_verdict_decides(reply: str, verdict: bool | None) -> None:
-    assert read_verdict(reply) is verdict
+def test_the_last_line_that_is_a_verdict_decides(reply: str, verdict: Verdict) -> None:
+    assert read_verdict(reply) == verdict
 
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("part", ["\n", "* ", "VERDICT:\n", "VERDICT: SAME ", "```\n"])
 def test_a_judge_gone_astray_is_read_in_linear_time(part: str) -> None:
-    assert read_verdict(part * (100_000 // len(part)) + "x") is None
+    assert read_verdict(part * (100_000 // len(part)) + "x") == "no_verdict"
 
 
 @given(st.text(max_size=200))
@@ -56,5 +56,6 @@ async def test_an_endless_answer_is_different_unasked() -> None:
         raise AssertionError("asked")
 
     counts: Counter[str] = Counter()
-    assert not await Judge(never, counts).verdict("q", "x" * (ANSWER_LIMIT + 1), ["2"], rule=False)
+    verdict = await Judge(never, counts).verdict("q", "x" * (ANSWER_LIMIT + 1), ["2"], rule=False)
+    assert verdict == "different"
     assert counts == {"judge_agrees": 1}

@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-Answer = str | Sequence[int]
+Answer = str | Sequence[int] | Exception
 
 
 class Echo(Tool):
@@ -111,6 +111,8 @@ def tell(tokenizer: Any) -> Tell:
 
             def respond(prompt: tuple[int, ...], sampling: Sampling) -> Sequence[int]:
                 answer = left.pop(0) if len(left) > 1 else left[0]
+                if isinstance(answer, Exception):
+                    raise answer
                 ids = encode_text(tokenizer, answer) if isinstance(answer, str) else tuple(answer)
                 return (*ids, tokenizer.eos_token_id)
 

@@ -338,6 +338,27 @@ async def test_integers_are_graded_without_the_judge(tell):
     assert story.engines["judge"].calls == []
 
 
+@pytest.mark.parametrize("failure", [PolicyError("unavailable", "down"), PolicyError("engine", "out of memory")])
+async def test_an_answer_that_its_judge_does_not_see_fails_the_rollout(tell, failure):
+    """A reward of 0 would blame the policy for it; what the rules settle needs no judge."""
+    dead = {**ROLES, "judge": [failure]}
+    with pytest.raises(RolloutError, match="the judge gave no reply") as raised:
+        await tell({**dead, "policy": ["a", NEXT.format("x"), "\\boxed{oak}"]}, reward="math", roles=JUDGE)
+    assert raised.value.kind == "judge_failed"
+    story = await tell({**dead, "policy": ["a", NEXT.format("x"), "\\boxed{acorn}"]}, reward="math", roles=JUDGE)
+    assert story.trajectory.reward == 1.0
+
+
+async def test_a_verdict_that_is_none_is_wrong_and_counted(tell):
+    scripts = {**ROLES, "policy": ["a", NEXT.format("x"), "\\boxed{oak}"], "judge": ["Who knows?"]}
+    story = await tell(scripts, reward="math", roles=JUDGE)
+    assert (story.trajectory.reward, story.trajectory.log["graded_by"]) == (0.0, "no_verdict")
+    counted = {
+        name: story.trajectory.metrics[name] for name in ("judge_unreadable", "judge_overruled", "verify_failed")
+    }
+    assert counted == {"judge_unreadable": 1.0, "judge_overruled": 0.0, "verify_failed": 0.0}
+
+
 async def test_the_judge_is_asked_greedily_and_is_no_turn(tell, tokenizer):
     grading = AgentFlow(section(reward="math", roles=JUDGE), Toolbox([Echo()]), tokenizer)
     try:

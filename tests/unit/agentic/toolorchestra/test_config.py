@@ -74,10 +74,10 @@ def test_seeds_records_are_priced_by_the_token(tokenizer: Any) -> None:
     section = load_recipe("seed").toolorchestra
     pricing = {"input_tokens_per_million": 6e-7, "output_tokens_per_million": 1.2e-6}
     record = {"model_mapping": {"answer-1": "Qwen/Qwen3-32B"}, "tool_pricing": {"Qwen/Qwen3-32B": pricing}}
-    models = Models(section, tokenizer)
-    priced = Experts(models, Task("t", "?", ("1",), metadata=record), Roles({})).price("answer-1")
+    models = Models(section, tokenizer).of(Roles({}))
+    priced = Experts(models, Task("t", "?", ("1",), metadata=record)).price("answer-1")
     assert (priced.input, priced.output) == pytest.approx((0.6, 1.2))
-    assert Experts(models, Task("t", "?", ("1",)), Roles({})).price("answer-1") == priced, "a record without prices"
+    assert Experts(models, Task("t", "?", ("1",))).price("answer-1") == priced, "a record without prices"
 
 
 @pytest.mark.parametrize(

@@ -284,6 +284,23 @@ async def test_an_expert_can_be_a_role(tell: Tell, tokenizer: Any) -> None:
     assert story.method.needs == ("frozen",)
 
 
+async def test_models_that_are_sampled_follow_the_rollouts_seed(tell: Tell, tokenizer: Any) -> None:
+    def frozen() -> ScriptedPolicy:
+        return ScriptedPolicy(lambda prompt, sampling: (*tokenizer.encode("42"), tokenizer.eos_token_id))
+
+    model = {"role": "frozen", "price": {"input": 0, "output": 0}, "temperature": 0.7}
+    changes = {"models": {"cheap": model}, "model_mapping": {"answer-1": "cheap"}, "tools": {"answer": ["answer-1"]}}
+    texts = [call("answer", model="answer-1")]
+    seeds = []
+    for _ in range(2):
+        policy = frozen()
+        await tell(texts, roles={"frozen": policy}, judge="cheap", task=replace(QUESTION, answers=("?",)), **changes)
+        seeds.append([asked.sampling.seed for asked in policy.calls])
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 2, "the expert and the judge"
+    assert None not in seeds[0]
+
+
 async def test_the_judge_is_one_of_the_models_and_costs_nothing(tell: Tell, services: Services) -> None:
     services.scripts["clever"] = lambda messages: "forty-two"
     services.scripts["cheap"] = lambda messages: "VERDICT: SAME"

@@ -31,7 +31,7 @@ def test_the_rollout_reads_their_calls(turns):
     config = load_recipe("tiny").toolorchestra
     models = {name: m.model_copy(update={"url": "http://127.0.0.1:1/v1"}) for name, m in config.models.items()}
     config = config.model_copy(update={"models": models})
-    schemas = tool_schemas(config, Experts(Models(config, None), generate("dev", 1)[0], Roles({})))
+    schemas = tool_schemas(config, Experts(Models(config, None).of(Roles({})), generate("dev", 1)[0]))
     calls = [FORMATS["compact"].call(f"{turn.thought}</think>{turn.call}", schemas) for turn in turns]
     assert not [call for call in calls if isinstance(call, CallError)]
     names = Counter(call.name for call in calls if isinstance(call, ToolCall))

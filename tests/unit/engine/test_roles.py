@@ -1,0 +1,61 @@
+"""A recipe's further roles: each form opens, and one that cannot names the role and the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.config import Recipe, RecipeError
+from core.engine.roles import open_roles
+from core.policy.base import Policy
+from core.policy.scripted import ScriptedPolicy
+from core.types import Sampling
+
+
+def recipe(roles: dict[str, str], kv_tokens: int = 1024) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "method": "any",
+            "preset": "test",
+            "follows": "nothing",
+            "model": {"path": "unused", "device": "cpu"},
+            "data": {"train": "unused"},
+            "rollout": {"tasks_per_step": 1, "group_size": 1},
+            "algorithm": {},
+            "optimizer": {"lr": 0.1},
+            "engine": {"kv_tokens": kv_tokens},
+            "run": {"steps": 1},
+            "roles": roles,
+        }
+    )
+
+
+def scripted(recipe: Recipe, tokenizer: Any) -> Policy:
+    return ScriptedPolicy(lambda prompt, sampling: prompt)
+
+
+async def test_roles_that_name_the_same_thing_share_it(qwen2: Path) -> None:
+    roles = {"executor": f"model:{qwen2}", "verifier": f"model:{qwen2}", "judge": f"python:{__name__}.scripted"}
+    async with open_roles(recipe(roles), None) as opened:
+        assert opened.keys() == roles.keys()
+        assert opened["executor"] is opened["verifier"]
+        for role in ("executor", "judge"):
+            assert (await opened[role].generate((1, 2), Sampling(max_new_tokens=2))).token_ids
+
+
+@pytest.mark.parametrize(
+    ("place", "kv_tokens", "named"),
+    [
+        ("python:no.such.module", 1024, "write python:package.module.function"),
+        ("python:core.engine.roles.nothing", 1024, "write python:package.module.function"),
+        ("model:{qwen2}", 16, r"kv_tokens 16 is less than max_model_len \d+"),
+        ("model:/no/such/folder", 1024, "/no/such/folder"),
+    ],
+)
+async def test_a_role_that_cannot_be_opened_is_named(qwen2: Path, place: str, kv_tokens: int, named: str) -> None:
+    roles = {"judge": place.format(qwen2=qwen2)}
+    with pytest.raises(RecipeError, match=rf"roles\.judge: .*{named}"):
+        async with open_roles(recipe(roles, kv_tokens), None):
+            pass
