@@ -29,7 +29,7 @@ from core.data.tasks import read_tasks
 from core.engine.loop import GRPOLoop, TrainingError
 from core.engine.roles import open_roles
 from core.engine.warm_start import warm_start
-from core.hub import CheckpointError
+from core.hub import CheckpointError, resolve
 from core.report.run_folder import RunFolder, RunFolderError
 from core.report.trackers import TrackerError, open_trackers
 from core.rollout.method import MethodSpec, check_roles, method_spec
@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.dry_run:
             print(yaml.safe_dump(recipe.dump(), sort_keys=False), end="")
             return 0
+        check(spec, recipe)
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
         folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh)
         with folder.locked():
@@ -57,10 +58,25 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
         return 1
-    except (RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError) as error:
+    except (OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def check(spec: MethodSpec, recipe: Recipe) -> None:
+    """Look at data, tokenizer, tools and roles before a folder is taken and a warm start is paid for.
+
+    Raises:
+        RecipeError, DataError, CheckpointError: what is missing or broken, and the fix.
+    """
+    for path in filter(None, (recipe.data.train, recipe.data.eval)):
+        read_tasks(path, limit=1, require_context=spec.needs_context)
+    method = spec.build(recipe, load_tokenizer(resolve(recipe.model.path, weights=False)))
+    try:
+        check_roles(method, recipe.roles)
+    finally:
+        asyncio.run(method.close())
 
 
 def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder) -> list[Path]:

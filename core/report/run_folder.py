@@ -82,8 +82,9 @@ class RunFolder:
     ) -> RunFolder:
         """Make the folder of this resolved recipe, or open it when it exists already.
 
-        `fresh` deletes the earlier run first, unless a cluster has trained in it. `may_differ` names dotted keys (and
-        what lies under them) that a resumed run may change; the folder keeps the values it was created with.
+        A folder in which nothing has been done yet takes any recipe. `fresh` deletes the earlier run first, unless a
+        cluster has trained in it. `may_differ` names dotted keys (and what lies under them) that a resumed run may
+        change; the folder keeps the values it was created with.
 
         Raises:
             RunFolderError: the folder holds another recipe, or files that no run has written; with `fresh`, another
@@ -94,16 +95,21 @@ class RunFolder:
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path} is a file; choose another --out")
         if (path / "config.yaml").is_file():
+            changes = _changes(path / "config.yaml", wanted, may_differ)
             if fresh and (path / MEGATRON).exists():
                 raise RunFolderError(
                     f"{path / MEGATRON} was trained on a cluster, and --fresh does not delete that; move it away, or "
                     "choose another --out"
                 )
-            if fresh:
+            if changes and not fresh and _begun(path):
+                raise RunFolderError(
+                    f"{path} belongs to another recipe; {len(changes)} key(s) differ:\n"
+                    + "\n".join(changes)
+                    + "\nChoose another --out, or delete that run (when training, with --fresh)."
+                )
+            if changes or fresh:
                 with _locked(path):
                     _delete_run(path)
-            else:
-                _check_same_recipe(path / "config.yaml", wanted, may_differ)
         elif path.is_dir() and any(not _is_leftover(entry) for entry in path.iterdir()):
             raise RunFolderError(f"{path} is not empty and not a run folder (no config.yaml); choose another --out")
         if not (path / "config.yaml").is_file():
@@ -212,21 +218,22 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _check_same_recipe(path: Path, wanted: Mapping[str, Any], may_differ: Collection[str]) -> None:
+def _changes(path: Path, wanted: Mapping[str, Any], may_differ: Collection[str]) -> list[str]:
+    """One line for each key that differs."""
     held, asked = flatten(_read_config(path)), flatten(wanted)
     absent = object()
-    changed = [
+    return [
         f"  {key}: {_shown(held, key)} in the folder, {_shown(asked, key)} asked for"
         for key in sorted(held.keys() | asked.keys())
         if held.get(key, absent) != asked.get(key, absent)
         and not any(key == free or key.startswith(f"{free}.") for free in may_differ)
     ]
-    if changed:
-        raise RunFolderError(
-            f"{path.parent} belongs to another recipe; {len(changed)} key(s) differ:\n"
-            + "\n".join(changed)
-            + "\nChoose another --out, or delete that run (when training, with --fresh)."
-        )
+
+
+def _begun(path: Path) -> bool:
+    """Whether there is anything to lose: a run that failed at its start leaves these files and empty logs."""
+    files = (file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
+    return any(str(file.relative_to(path)) not in ("config.yaml", "versions.json", "published.json") for file in files)
 
 
 def _shown(flat: Mapping[str, Any], key: str) -> str:

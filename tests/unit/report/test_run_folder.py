@@ -19,8 +19,12 @@ def test_the_same_recipe_resumes(tmp_path: Path, config: dict) -> None:
     assert "resumed_with" not in again.versions
 
 
+def begin(folder: RunFolder) -> None:
+    folder.metrics(0).append({"stage": "train", "step": 1})
+
+
 def test_another_recipe_is_refused_naming_the_keys_and_the_fix(tmp_path: Path, config: dict) -> None:
-    RunFolder.create(tmp_path / "run", config)
+    begin(RunFolder.create(tmp_path / "run", config))
     other = {**config, "preset": "paper", "train": {"lr": 1e-6, "steps": 120}, "new": None}
     with pytest.raises(RunFolderError) as error:
         RunFolder.create(tmp_path / "run", other)
@@ -36,8 +40,23 @@ def test_another_recipe_is_refused_naming_the_keys_and_the_fix(tmp_path: Path, c
     assert RunFolder(tmp_path / "run").config == config
 
 
+def test_a_run_that_failed_at_its_start_does_not_keep_its_folder(tmp_path: Path, config: dict) -> None:
+    RunFolder.create(tmp_path / "run", config).metrics(0)
+    mended = {**config, "preset": "paper"}
+    assert RunFolder.create(tmp_path / "run", mended).config == mended
+
+
+@pytest.mark.parametrize("done", ["warm_start/config.json", "evaluation/trained.json", "slime.sh", "notes.txt"])
+def test_a_run_that_has_done_something_keeps_it(tmp_path: Path, config: dict, done: str) -> None:
+    file = RunFolder.create(tmp_path / "run", config).path / done
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("something")
+    with pytest.raises(RunFolderError, match="preset: 'tiny' in the folder"):
+        RunFolder.create(tmp_path / "run", {**config, "preset": "paper"})
+
+
 def test_keys_that_may_differ(tmp_path: Path, config: dict) -> None:
-    RunFolder.create(tmp_path / "run", config)
+    begin(RunFolder.create(tmp_path / "run", config))
     changed = {**config, "train": {**config["train"], "steps": 500}}
     with pytest.raises(RunFolderError, match=r"train\.steps"):
         RunFolder.create(tmp_path / "run", changed, may_differ=["tra"])
@@ -46,7 +65,7 @@ def test_keys_that_may_differ(tmp_path: Path, config: dict) -> None:
 
 def test_fresh_deletes_the_run_and_nothing_else(tmp_path: Path, config: dict) -> None:
     folder = RunFolder.create(tmp_path / "run", config)
-    folder.metrics(0).append({"stage": "train", "step": 1})
+    begin(folder)
     (folder.path / "notes.txt").write_text("mine")
     fresh = RunFolder.create(tmp_path / "run", {**config, "preset": "paper"}, fresh=True)
     assert fresh.seeds == []
@@ -56,7 +75,7 @@ def test_fresh_deletes_the_run_and_nothing_else(tmp_path: Path, config: dict) ->
 
 def test_a_run_that_is_being_written_is_neither_joined_nor_deleted(tmp_path: Path, config: dict) -> None:
     folder = RunFolder.create(tmp_path / "run", config)
-    folder.metrics(0).append({"stage": "train", "step": 1})
+    begin(folder)
     with folder.locked():
         with pytest.raises(RunFolderError, match="another process is writing"), RunFolder(folder.path).locked():
             pass
