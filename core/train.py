@@ -40,7 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("method", help="a folder of agentic/")
     parser.add_argument("--preset", default="tiny", help="a name in presets/ of the method, or a file")
     parser.add_argument("--out", type=Path, help="run folder; default runs/METHOD-PRESET")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
+    )
     parser.add_argument("--fresh", action="store_true", help="delete an earlier run in that folder first")
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
     options = parser.parse_args(arguments)

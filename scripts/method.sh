@@ -2,16 +2,21 @@
 # --help, --dry-run, --engine slime or a preset other than tiny; for tiny it leaves `python`, `out` and the functions
 # `train` and `at_once`.
 source "$(dirname "${BASH_SOURCE[0]}")/python.sh"
+
+# Help must not install anything: the options of training follow where they can be had.
+if [[ " $* " =~ ' '(--help|-h)' ' ]]; then
+  cd "$(dirname "${BASH_SOURCE[0]}")/.."
+  sed -n '2,/^set /s/^# *//p' "agentic/$method/run.sh"
+  for python in .venv/bin/python python3; do
+    "$python" -m core.train "$method" --help 2>/dev/null && break
+  done
+  exit 0
+fi
 prepare_python
 
 preset=tiny out='' dry='' engine=embedded arguments=()
 while (($#)); do
   case $1 in
-    --help | -h)
-      sed -n '2,/^set /s/^# *//p' "agentic/$method/run.sh"
-      "$python" -m core.train "$method" --help
-      exit
-      ;;
     --preset=* | --out=* | --engine=*)
       option=${1%%=*} value=${1#*=}
       shift

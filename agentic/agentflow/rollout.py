@@ -14,7 +14,7 @@ Departures from both, on purpose:
 6. The planner reads the tools' limits and best practice, and a memory in words instead of a Python dictionary.
 
 Run:  bash agentic/agentflow/run.sh                         # tiny: two CPU cores, minutes
-      bash agentic/agentflow/run.sh --preset paper --set model.path=Qwen/Qwen2.5-7B-Instruct ...
+      bash agentic/agentflow/run.sh --preset seed --engine slime --dry-run
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Departures from both, on purpose (a preset may undo those marked *):
    the KEEP gate.
 
 Run:  bash agentic/memagent/run.sh                        # tiny: two CPU cores, minutes
-      bash agentic/memagent/run.sh --preset paper --set model.path=Qwen/Qwen2.5-7B-Instruct ...
+      bash agentic/memagent/run.sh --preset paper --engine slime --dry-run
 """
 
 from __future__ import annotations

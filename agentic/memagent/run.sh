@@ -2,7 +2,7 @@
 # MemAgent from nothing to a report: data, warm start and GRPO, evaluation. After an interruption, run it again: it goes on.
 #   bash agentic/memagent/run.sh                                  # preset tiny: two CPU cores, minutes, offline
 #   bash agentic/memagent/run.sh --set run.seeds=[0]              # one seed only
-#   bash agentic/memagent/run.sh --preset paper --set model.path=/models/Qwen2.5-7B-Instruct
+#   bash agentic/memagent/run.sh --preset seed --set model.path=/models/Qwen2.5-1.5B-Instruct    # one GPU: see README.md
 #   bash agentic/memagent/run.sh --preset seed --engine slime     # the same files on a cluster, in slime's container
 #   bash agentic/memagent/run.sh --dry-run                        # print the resolved recipe, or slime's command
 set -euo pipefail

@@ -49,9 +49,8 @@ def test_agentflows_share_no_gpu_and_serve_each_of_its_roles_once():
     gpus = [gpu for service in services for gpu in devices(service)]
     assert len(set(gpus)) == len(gpus)
     served = [role for service in services for role in service["labels"]["roles"].split()]
-    preset = yaml.safe_load((ROOT / "agentic/agentflow/presets/seed.yaml").read_text())
-    engines = {role["engine"] for role in preset["agentflow"]["roles"].values()} - {"policy"}
-    assert sorted(served) == sorted(engines)
+    paths = [ROOT / "agentic/agentflow/presets" / f"{name}.yaml" for name in ("seed", "paper")]
+    assert sorted(served) == sorted({role for path in paths for role in yaml.safe_load(path.read_text())["roles"]})
 
 
 def test_toolorchestras_are_those_of_its_file_of_services():
