@@ -34,6 +34,12 @@ from core.report.run_folder import RunFolder, RunFolderError
 from core.report.trackers import TrackerError, open_trackers
 from core.rollout.method import MethodSpec, check_roles, method_spec
 
+MAY_DIFFER = [
+    f"run.{key}"
+    for key in ("steps", "seeds", "parallel_seeds", "save_every", "trajectories_every", "trackers", "tracker_mode")
+]
+"""When a run goes on: how far, how many seeds and what is written, never how it learns."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m core.train", description=(__doc__ or "").partition("\n")[0])
@@ -54,8 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         check(spec, recipe)
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
-        folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh)
+        folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh, may_differ=MAY_DIFFER)
         with folder.locked():
+            folder.go_on_with(recipe.dump())
             train(spec, recipe, folder)
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)

@@ -14,7 +14,7 @@ if [[ " $* " =~ ' '(--help|-h)' ' ]]; then
 fi
 prepare_python
 
-preset=tiny out='' dry='' engine=embedded arguments=()
+preset='' out='' dry='' engine=embedded arguments=()
 while (($#)); do
   case $1 in
     --preset=* | --out=* | --engine=*)
@@ -33,6 +33,7 @@ while (($#)); do
   esac
   shift
 done
+[[ $preset ]] || case $engine in slime) preset=seed ;; *) preset=tiny ;; esac
 out=${out:-runs/$method-$(basename "$preset" .yaml)}
 case $engine in
   embedded) train() { "$python" -m core.train "$method" --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"}; } ;;

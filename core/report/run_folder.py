@@ -91,7 +91,7 @@ class RunFolder:
                 process is writing it, or it holds checkpoints of Megatron.
         """
         path = Path(path)
-        wanted = yaml.safe_load(yaml.safe_dump(jsonable(config)))
+        wanted = _plain(config)
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path} is a file; choose another --out")
         if (path / "config.yaml").is_file():
@@ -113,7 +113,7 @@ class RunFolder:
         elif path.is_dir() and any(not _is_leftover(entry) for entry in path.iterdir()):
             raise RunFolderError(f"{path} is not empty and not a run folder (no config.yaml); choose another --out")
         if not (path / "config.yaml").is_file():
-            write_text(path / "config.yaml", yaml.safe_dump(wanted, sort_keys=False, allow_unicode=True))
+            _write_config(path / "config.yaml", wanted)
         folder = cls(path)
         folder._record_versions()
         return folder
@@ -127,6 +127,11 @@ class RunFolder:
         """
         with _locked(self.path):
             yield
+
+    def go_on_with(self, config: Mapping[str, Any]) -> None:
+        """Write down the recipe that the run goes on with; `create` has seen what may differ."""
+        self.config = _plain(config)
+        _write_config(self._config_path, self.config)
 
     def metrics(self, seed: int) -> StepLog:
         """Open the metrics of a seed for appending; a line torn by a crash is dropped."""
@@ -248,6 +253,16 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise RunFolderError(f"{path} must be a mapping of recipe keys; choose another --out")
     return config
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """As it will be read again."""
+    plain: dict[str, Any] = yaml.safe_load(yaml.safe_dump(jsonable(config)))
+    return plain
+
+
+def _write_config(path: Path, config: Mapping[str, Any]) -> None:
+    write_text(path, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
 
 def _is_leftover(entry: Path) -> bool:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 from core.report.files import Record, read_jsonl
@@ -174,3 +175,21 @@ def test_a_run_that_cannot_go_on_says_why(
     assert launcher.wait() == 1
     assert named in launcher.log.read_text()
     assert "Traceback" not in launcher.log.read_text()
+
+
+def test_more_steps_and_seeds_continue_a_run(launcher: Launcher, preset: Path, tmp_path: Path):
+    """As if it had been asked for them at once, but for the evaluation that ended it the first time."""
+    whole = ["run.steps=3", "run.seeds=[0, 1]"]
+    for run, overrides in (("grown", ["run.steps=2"]), ("grown", whole), ("at_once", whole)):
+        launcher.start(arguments(preset, tmp_path / run, overrides))
+        assert launcher.wait() == 0, launcher.log.read_text()
+    for seed in ("seed-0", "seed-1"):
+        grown, at_once = (tmp_path / run / seed for run in ("grown", "at_once"))
+        trained = [
+            [record for record in records(run / "metrics.jsonl") if record["stage"] == "train"]
+            for run in (grown, at_once)
+        ]
+        assert trained[0] == trained[1]
+        last = "checkpoints/step-000003/model.safetensors"
+        assert (grown / last).read_bytes() == (at_once / last).read_bytes()
+    assert yaml.safe_load((tmp_path / "grown" / "config.yaml").read_text())["run"]["steps"] == 3
