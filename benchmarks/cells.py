@@ -160,6 +160,27 @@ def model_name(folder: RunFolder, model: str) -> str:
     return str(path.relative_to(folder.path)) if path.is_relative_to(folder.path) else model
 
 
+PARTS = 256
+"""Of each file of weights, 4 KiB: a second for the largest models, and training moves every part."""
+
+
+def weights_of(model: str | None, folder: RunFolder | None = None) -> str | None:
+    """What tells the weights at a path from others that lie there later: a digest of parts of every file. None for
+    checkpoints inside the run `folder`, which are never written anew, and for models that are not on this disk."""
+    path = Path(model or "")
+    if not model or not path.is_dir() or (folder is not None and path.is_relative_to(folder.path)):
+        return None
+    digest = hashlib.sha256()
+    for file in sorted((*path.glob("*.safetensors"), *path.glob("config.json"))):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as opened:
+            for part in range(PARTS):
+                opened.seek(size * part // PARTS)
+                digest.update(opened.read(4096))
+    return digest.hexdigest()[:12]
+
+
 def described(path: Path) -> str:
     """A file, or a folder of texts, as it is recorded: by name and content."""
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]

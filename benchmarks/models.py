@@ -74,6 +74,7 @@ class Models:
             max_model_len=context,
             kv_tokens=budget,
             prefill_budget=self.recipe.engine.prefill_budget,
+            decode=self.tokenizer(model).decode,
         )
         embedded = EmbeddedPolicy(engine)
         try:

@@ -7,7 +7,7 @@ repeat alone, so all arms are sampled alike and a larger k goes on where a small
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from benchmarks.cells import EvaluationError
@@ -33,21 +33,21 @@ def held(plan: Plan, arm: str, log: StepLog) -> list[Record]:
     """The records of the plan's samples that are there already.
 
     Raises:
-        EvaluationError: a task of that id had another text.
+        EvaluationError: a task of that id had another text or other answers.
     """
-    questions = {task.task_id: task.question for task in plan.tasks}
+    tasks = {task.task_id: (task.question, list(task.answers)) for task in plan.tasks}
     records = [
         record
         for record in log.records()
         if (record.get("arm"), record.get("data")) == (arm, plan.data)
         and record["step"] < plan.k
-        and record["task_id"] in questions
+        and record["task_id"] in tasks
     ]
     for record in records:
-        if record["question"] != questions[record["task_id"]]:
+        if (record["question"], record["answers"]) != tasks[record["task_id"]]:
             raise EvaluationError(
-                f"{log.path}: task {record['task_id']} of {plan.data} had another text when it was sampled. "
-                "Choose another folder with --out."
+                f"{log.path}: task {record['task_id']} of {plan.data} had another text or other answers when it was "
+                "sampled. Choose another folder with --out."
             )
     return records
 
@@ -58,6 +58,8 @@ def missing(plan: Plan, arm: str, log: StepLog) -> list[tuple[int, Task]]:
     return [(repeat, task) for repeat in range(plan.k) for task in plan.tasks if (repeat, task.task_id) not in there]
 
 
-def drop_failed(log: StepLog) -> int:
-    """Forget failed samples, so that they are run anew. Returns how many."""
-    return log.keep(lambda record: record["status"] != "failed")
+def drop_failed(log: StepLog, arms: Collection[str], data: Collection[str]) -> int:
+    """Forget failed samples of these arms on these data, so that they are run anew. Returns how many."""
+    return log.keep(
+        lambda record: record["status"] != "failed" or record["arm"] not in arms or record["data"] not in data
+    )

@@ -10,8 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
 from benchmarks.cells import EvaluationError
+from core.options import Share, checked
 from core.policy.serving import Backend, serve
+
+# Types of options.
+positive, seed = checked(PositiveInt), checked(NonNegativeInt)
+temperature, share, seconds = checked(NonNegativeFloat), checked(Share), checked(PositiveFloat)
 
 
 def add_server_options(parser: Any) -> None:
@@ -43,11 +50,3 @@ def server(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, str]
     args, python = shlex.split(options.serve_args), options.serve_python
     with serve(options.serve, options.model, log=log, args=args, python=python) as url:
         yield {options.model: url}
-
-
-def positive(text: str) -> int:
-    """The type of an option that is a number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, is {text}")
-    return value

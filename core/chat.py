@@ -13,24 +13,28 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from core.hub import CheckpointError, resolve
+from core.hub import CheckpointError, read_json, resolve
 
 Ids = tuple[int, ...]
 
 _CUT = "\x00cut\x00"
 
 
-def load_tokenizer(model: str | Path) -> Any:
-    """The tokenizer of a folder or hub id. Raises CheckpointError when it has no chat template."""
+def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Any:
+    """The tokenizer of a folder or hub id. Raises CheckpointError when it has no chat template and is `for_chat`."""
     from transformers import AutoTokenizer
 
     folder = resolve(model, weights=False)
+    if (folder / "config.json").is_file():
+        read_json(folder / "config.json")  # or transformers would blame the tokenizer
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # transformers raises whatever its parsing of a corrupt file trips over
         raise CheckpointError(
             f"{folder}: no usable tokenizer ({error}). Copy the tokenizer files of the base model into it."
         ) from error
+    if not for_chat:
+        return tokenizer
     if not tokenizer.chat_template:
         raise CheckpointError(
             f"{folder}: the tokenizer has no chat template. Use an instruction-tuned model, or put a "
@@ -39,6 +43,13 @@ def load_tokenizer(model: str | Path) -> Any:
     if tokenizer.eos_token_id is None:
         raise CheckpointError(f"{folder}: the tokenizer has no end token; set eos_token in tokenizer_config.json.")
     return tokenizer
+
+
+def find_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a model folder, or None when it has none. Raises CheckpointError for a broken one."""
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        return None
+    return load_tokenizer(folder, for_chat=False)
 
 
 def encode_text(tokenizer: Any, text: str) -> Ids:

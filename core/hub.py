@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 
 class CheckpointError(ValueError):
@@ -36,3 +38,14 @@ def resolve(model: str | Path, *, weights: bool = True) -> Path:
         return Path(snapshot_download(str(model), allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(f"{model}: neither a local folder nor reachable on the hub ({error})") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of a model folder. Raises CheckpointError when it is not a JSON object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}). Copy or download the file again.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: must hold a JSON object. Copy or download the file again.")
+    return value

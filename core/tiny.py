@@ -21,11 +21,16 @@ CHAT_TEMPLATE = (
 
 
 def options(description: str) -> argparse.Namespace:
-    """Of a method's own command that writes its start model: `out` and `seed`."""
+    """Of a method's own command that writes its start model: `seed`, and `out`, a folder that is there now."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    try:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out {chosen.out}: cannot be written ({error.strerror})")
+    return chosen
 
 
 def build(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> Path:

@@ -33,6 +33,8 @@ class Task:
 class Sampling:
     """How one completion is sampled. `temperature` 0 is greedy; `top_k` -1 and `top_p` 1 switch the filters off.
 
+    A completion ends with the first of `stop_token_ids`, or with the token that completes one of the texts `stop`, and
+    keeps it.
     Log-probs are those of the distribution at `temperature`, before `top_k` and `top_p` cut it (SGLang's convention).
     """
 
@@ -42,11 +44,12 @@ class Sampling:
     max_new_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the policy returned for one call. `token_ids` includes the stop id when `finish_reason` is `stop`."""
+    """What the policy returned for one call. `token_ids` includes what it stopped at when `finish_reason` is `stop`."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]

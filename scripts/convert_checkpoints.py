@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.hub import CheckpointError, resolve
-from core.report.files import read_json
+from core.hub import CheckpointError, read_json, resolve
 
+CONVERTERS = {"to-dist": "convert_hf_to_torch_dist.py", "to-hf": "convert_torch_dist_to_hf.py"}
+"""In slime's tools/."""
 TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron writes it when a checkpoint is complete."""
 
@@ -63,10 +64,10 @@ class Tools:
     megatron: Path
     python: str
 
-    def check(self) -> None:
+    def check(self, direction: str) -> None:
         """Raises ConversionError naming the option whose folder is not what it should be."""
         for option, folder, file in (
-            ("--slime", self.slime, "tools/convert_torch_dist_to_hf.py"),
+            ("--slime", self.slime, f"tools/{CONVERTERS[direction]}"),
             ("--megatron", self.megatron, "megatron/core/__init__.py"),
         ):
             if not (folder / file).is_file():
@@ -103,7 +104,7 @@ def to_dist(
     if dist.exists():
         raise ConversionError(f"{dist}: exists but holds no complete checkpoint (no {TRACKER}). Delete it first.")
     io = ["--hf-checkpoint", str(hf), "--save", str(partial_of(dist))]
-    command = tools.command("convert_hf_to_torch_dist.py", *tools.model_args(model), *io, *extra, gpus=gpus)
+    command = tools.command(CONVERTERS["to-dist"], *tools.model_args(model), *io, *extra, gpus=gpus)
     return [Conversion(dist, command)]
 
 
@@ -126,7 +127,7 @@ def to_hf(
 
     def command(source: Path, partial: Path) -> list[str]:
         io = ["--input-dir", str(source), "--output-dir", str(partial)]
-        return tools.command("convert_torch_dist_to_hf.py", *io, *assets, *extra)
+        return tools.command(CONVERTERS["to-hf"], *io, *assets, *extra)
 
     return [Conversion(target, command(found[name], partial_of(target))) for name, target in targets.items()]
 
@@ -138,7 +139,9 @@ def is_complete(iteration: Path) -> bool:
 
 def vocabulary(hf: Path) -> int:
     config = read_json(hf / "config.json")
-    size: int = config["vocab_size"] if "vocab_size" in config else config["text_config"]["vocab_size"]
+    size: int | None = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+    if size is None:
+        raise CheckpointError(f"{hf / 'config.json'}: has no vocab_size; is this the config of a language model?")
     return size
 
 
@@ -163,7 +166,7 @@ def main(arguments: list[str] | None = None) -> int:
 def plan(options: argparse.Namespace) -> list[Conversion]:
     """What the command line asks for and is not there yet."""
     tools = Tools(options.slime.absolute(), options.megatron.absolute(), options.python)
-    tools.check()
+    tools.check(options.direction)
     dist, extra = options.dist.absolute(), shlex.split(options.converter_args)
     if options.direction == "to-dist":
         hf = resolve(options.hf, weights=not options.dry_run).absolute()

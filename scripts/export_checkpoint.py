@@ -134,9 +134,13 @@ def choose(run: RunFolder, seed: int | None, step: int | None) -> tuple[Path, st
     if not run.seeds:
         raise CheckpointError(f"{run.path}: no seed has been trained (no seed-* folder). Train first.")
     seed = run.seeds[0] if seed is None else seed
+    if seed not in run.seeds:
+        raise CheckpointError(f"{run.path}: no seed {seed}; there are: {', '.join(map(str, run.seeds))}")
     saved = {int(path.name.removeprefix("step-")): path for path in checkpoint.steps(run.checkpoints_path(seed))}
-    if not saved or (step is not None and step not in saved):
-        known = ", ".join(map(str, saved)) or "none"
+    if not saved:
+        raise CheckpointError(f"{run.checkpoints_path(seed)}: no checkpoint; train first, for run.save_every steps")
+    if step is not None and step not in saved:
+        known = ", ".join(map(str, saved))
         raise CheckpointError(f"{run.checkpoints_path(seed)}: no checkpoint of step {step}; there are: {known}")
     step = max(saved) if step is None else step
     return saved[step], f"seed {seed} after {step} steps"

@@ -20,6 +20,7 @@ import argparse
 import shlex
 import signal
 import socket
+import string
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -30,13 +31,16 @@ from types import FrameType
 from typing import Annotated
 
 import yaml
-from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError
+from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_validator
 
 from core.config import RecipeError, Section
+from core.config.load import read_yaml, refused
 from core.policy.serving import ServerError, free_port, kept, server_process, wait_until_healthy
 from core.report.files import write_text
 
 ADDRESSES = "addresses.yaml"
+PLACES = ("python", "host", "port")
+"""What `{}` in a command may stand for."""
 POLL_S, RESTART_S = 0.5, 2.0
 
 
@@ -49,6 +53,17 @@ class Service(Section):
     start_s: PositiveFloat = 1800.0
     """What it may take until `/health` answers."""
 
+    @field_validator("command")
+    @classmethod
+    def _can_be_run(cls, command: str) -> str:
+        if not shlex.split(command):
+            raise ValueError("names no program")
+        for _, name, _, _ in string.Formatter().parse(command):
+            if name is not None and name not in PLACES:
+                known = ", ".join(f"{{{place}}}" for place in PLACES)
+                raise ValueError(f"unknown {{{name}}}; there are {known}; write {{{{ for a brace itself")
+        return command
+
 
 Services = Annotated[dict[str, Service], Field(min_length=1)]
 
@@ -56,15 +71,9 @@ Services = Annotated[dict[str, Service], Field(min_length=1)]
 def read_services(path: Path) -> dict[str, Service]:
     """Raises RecipeError naming file and key."""
     try:
-        return TypeAdapter(Services).validate_python(yaml.safe_load(path.read_text()))
-    except (OSError, yaml.YAMLError) as error:
-        raise RecipeError(f"{path}: {error}") from error
+        return TypeAdapter(Services).validate_python(read_yaml(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        known = ", ".join(Service.model_fields)
-        raise RecipeError(
-            f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; a service has: {known}"
-        ) from error
+        raise refused(error, Service, path) from error
 
 
 @contextmanager
@@ -81,7 +90,9 @@ def running(services: dict[str, Service], logs: Path) -> Iterator[dict[str, str]
                         f"{name}: somebody listens at port {service.port} already: end it, or set another"
                     )
                 port = service.port or free_port(service.host)
-                addresses[name] = f"http://{service.host}:{port}"
+                if (address := f"http://{service.host}:{port}") in addresses.values():
+                    raise ServerError(f"{name}: another service of the file has port {port}; set another")
+                addresses[name] = address
                 answered: Future[None] = Future()
                 first[answered] = name
                 words, log = _words(service, port), logs / f"{name}.log"

@@ -50,8 +50,8 @@ def _block(number: int, step: Step) -> str:
 
 def shorten(tokenizer: Any, text: str, max_tokens: int) -> str:
     """`text`, or its first and last tokens with a note between them, about `max_tokens` together."""
-    # No token is shorter than one character, so a text of so few characters need not be encoded.
-    if len(text) <= max_tokens:
+    # No token is shorter than one byte, so a text of so few bytes need not be encoded.
+    if len(text.encode()) <= max_tokens:
         return text
     ids = encode_text(tokenizer, text)
     if len(ids) <= max_tokens:

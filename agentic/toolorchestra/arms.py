@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain, repeat
 from random import Random
 from typing import Any
 
@@ -35,7 +36,8 @@ class Routed(ToolOrchestra):
         self.route, self.tokenizer = route, tokenizer
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        calls = iter(self.route(task, sampling.seed))
+        route = self.route(task, sampling.seed)
+        calls = chain(route, repeat(route[-1]))  # an expert that gave no reply is asked again
 
         def respond(prompt_ids: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
             alias = next(calls)

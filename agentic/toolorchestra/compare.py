@@ -26,7 +26,14 @@ Column = Sequence[float | None]
 
 
 def compared(results: Sequence[EvalResult]) -> list[EvalResult]:
-    """The arms' results on the same tasks, each with `preference_reward` and `best_route` of every task."""
+    """The arms' results on the same tasks, each with `preference_reward` and `best_route` of every task.
+
+    Raises:
+        ValueError: the arms were not evaluated on the same tasks.
+    """
+    if any(result.notes["task_ids"] != results[0].notes["task_ids"] for result in results):
+        sizes = ", ".join(f"{result.arm} on {result.n}" for result in results)
+        raise ValueError(f"{results[0].data}, seed {results[0].seed}: not all arms had the same tasks ({sizes})")
     rewards: list[list[float | None]] = [[] for _ in results]
     for place in range(results[0].n):
         group = {i: found for i, result in enumerate(results) if (found := features_of(result, place))}
@@ -76,8 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for result in compared(results):
                 folder.save_evaluation(result)
         write_report(folder)
-    except (RunFolderError, ValueError, KeyError) as error:
-        print(f"error: {options.run}: {error!r}; evaluate with --by kind preference case first", file=sys.stderr)
+    except RunFolderError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyError as error:
+        print(f"error: {options.run}: no {error}; evaluate with --by kind preference case first", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"error: {options.run}: {error}", file=sys.stderr)
         return 1
     return 0
 

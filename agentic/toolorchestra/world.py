@@ -62,7 +62,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the corpus of the tiny preset.")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    write_corpus(options.out)
+    try:
+        write_corpus(options.out)
+    except OSError as error:
+        parser.error(f"--out {options.out}: cannot be written ({error.strerror})")
 
 
 if __name__ == "__main__":

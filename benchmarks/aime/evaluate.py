@@ -32,12 +32,22 @@ from benchmarks.aime.results import DEPARTURES, eval_result, published_rows, wri
 from benchmarks.aime.samples import read_sample, sample
 from benchmarks.aime.single import MESSAGE, SingleCall
 from benchmarks.aime.statistics import Statistics, statistics
-from benchmarks.cells import EXPECTED_ERRORS, EvaluationError
+from benchmarks.cells import EXPECTED_ERRORS, EvaluationError, weights_of
 from benchmarks.models import Models, check_server
 from benchmarks.plan import Plan, drop_failed, held, missing
-from benchmarks.serving import add_server_options, check_server_options, positive, server
+from benchmarks.serving import (
+    add_server_options,
+    check_server_options,
+    positive,
+    seconds,
+    seed,
+    server,
+    share,
+    temperature,
+)
 from core.config import Recipe
 from core.engine.roles import open_roles
+from core.hub import is_hub_id, resolve
 from core.policy.base import Roles
 from core.report.build import write_report
 from core.report.run_folder import RunFolder
@@ -89,6 +99,9 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
             "arm agent-untrained: no model for it. Name the one that training started from: --baseline."
         )
     check_server_options(options)
+    for arm in arms:
+        if not is_hub_id(models[arm]):
+            resolve(models[arm])  # before anything is downloaded
     spec = method_spec(options.method)
     recipe = spec.load(options.preset, [*options.overrides, f"model.path={options.model}"])
     recipe = type(recipe).model_validate(with_budget(recipe.dump(), options.budget))
@@ -106,10 +119,13 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         "single": MESSAGE,
         "recipe": recipe.model_dump(mode="json", exclude=RECIPE_ELSEWHERE),
     }
+    named = {name: weights_of(getattr(options, name)) for name in ("model", "baseline")}
+    if weights := {name: digest for name, digest in named.items() if digest is not None}:
+        config["weights"] = weights
     out = options.out or Path("runs") / f"aime-{Path(options.model).name}"
     folder = RunFolder.create(out, config)
     folder.save_published(published_rows(options.budget), DEPARTURES)
-    urls = {options.model: options.policy_url, options.baseline: options.baseline_url}
+    served_at = ((options.baseline, options.baseline_url), (options.model, options.policy_url))
     plan = Plan(
         data=name,
         tasks=tasks[: options.tasks],
@@ -122,7 +138,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
     served = Models(
         recipe,
         concurrency=options.concurrency,
-        urls={model: url for model, url in urls.items() if model and url},
+        urls={model: url for model, url in served_at if model and url},
         kv_tokens=options.kv_tokens,
         context=options.context,
     )
@@ -142,7 +158,7 @@ def with_budget(section: Any, budget: int) -> Any:
 async def evaluate(evaluation: Evaluation, folder: RunFolder) -> None:
     """Sample what is missing, arm by arm, and save each arm's result when it is complete."""
     plan, log = evaluation.plan, folder.trajectories(evaluation.plan.seed)
-    if evaluation.retry_failed and (dropped := drop_failed(log)):
+    if evaluation.retry_failed and (dropped := drop_failed(log, evaluation.models, [plan.data])):
         print(f"{dropped} failed samples are run anew")
     for arm, model in evaluation.models.items():
         if missing(plan, arm, log):
@@ -203,9 +219,7 @@ def parser() -> argparse.ArgumentParser:
     add_server_options(models)
     models.add_argument("--baseline-url", metavar="URL", help="a server that holds --baseline")
     models.add_argument("--context", type=positive, metavar="TOKENS", help="the models' context, if not config.json's")
-    models.add_argument(
-        "--arms", type=_arms, metavar="ARM,...", help=f"of {', '.join(ARMS)} (default: all with a model)"
-    )
+    models.add_argument("--arms", nargs="+", choices=ARMS, help="default: all with a model")
     models.add_argument("--method", default="agentflow", metavar="NAME", help="the agent: a folder of agentic/")
     models.add_argument("--preset", default="paper", help="of the agent")
     models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
@@ -216,26 +230,19 @@ def parser() -> argparse.ArgumentParser:
     )
     how.add_argument("--tasks", type=positive, metavar="N", help="only the first N problems")
     how.add_argument("--k", type=positive, default=16, help="samples of each problem (default: 16)")
-    how.add_argument("--temperature", type=float, default=0.7)
-    how.add_argument("--top-p", type=float, default=0.95)
+    how.add_argument("--temperature", type=temperature, default=0.7)
+    how.add_argument("--top-p", type=share, default=0.95)
     how.add_argument("--budget", type=positive, default=4096, metavar="TOKENS", help="completion tokens of one call")
-    how.add_argument("--seed", type=int, default=0)
+    how.add_argument("--seed", type=seed, default=0)
     how.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default: runs/aime-MODEL)")
     how.add_argument(
         "--retry-failed", action="store_true", help="run failed samples anew, such as those of a dead server"
     )
     how.add_argument("--concurrency", type=positive, default=16, help="samples at once")
-    how.add_argument("--deadline", type=float, default=3600.0, metavar="SECONDS", help="for each sample")
+    how.add_argument("--deadline", type=seconds, default=3600.0, metavar="SECONDS", help="for each sample")
     how.add_argument("--kv-tokens", type=positive, metavar="N", help="at most so many tokens in the KV cache")
     how.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
     return commands
-
-
-def _arms(text: str) -> list[str]:
-    arms = text.split(",")
-    if unknown := set(arms) - set(ARMS):
-        raise argparse.ArgumentTypeError(f"unknown arm {', '.join(unknown)}; known: {', '.join(ARMS)}")
-    return arms
 
 
 if __name__ == "__main__":

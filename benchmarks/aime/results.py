@@ -72,14 +72,23 @@ def eval_result(
     )
 
 
+SHOWN_APART = ("tasks", "avg", "pass_at", "maj", "repeats")
+
+
 def summary(stats: Statistics) -> dict[str, Any]:
     """All numbers of one arm, as JSON."""
-    numbers = {name: value for name, value in asdict(stats).items() if name not in ("avg", "pass_at", "maj", "repeats")}
+    numbers = {name: value for name, value in asdict(stats).items() if name not in SHOWN_APART}
     scores = {
         name: {"mean": estimate.mean, "ci95_problems": [estimate.low, estimate.high]}
         for name, estimate in stats.estimates().items()
     }
     return {**numbers, "scores": scores, "ci95_repeats": None if stats.repeats is None else list(stats.repeats)}
+
+
+def differences(arms: Mapping[str, Statistics]) -> dict[tuple[str, str], Estimate]:
+    """Of every two arms that have problems in common."""
+    found = {(a, b): difference(arms[a], arms[b]) for a, b in combinations(arms, 2)}
+    return {pair: estimate for pair, estimate in found.items() if estimate is not None}
 
 
 def write_results(folder: RunFolder, arms: Mapping[str, Mapping[str, Statistics]]) -> str:
@@ -89,9 +98,7 @@ def write_results(folder: RunFolder, arms: Mapping[str, Mapping[str, Statistics]
         {
             data: {
                 "arms": {arm: summary(stats) for arm, stats in of_data.items()},
-                "differences": {
-                    f"{a} - {b}": asdict(difference(of_data[a], of_data[b])) for a, b in combinations(of_data, 2)
-                },
+                "differences": {f"{a} - {b}": asdict(estimate) for (a, b), estimate in differences(of_data).items()},
             }
             for data, of_data in arms.items()
         },
@@ -122,7 +129,7 @@ def _tables(data: str, arms: Mapping[str, Statistics]) -> list[str]:
         ]
         for arm, stats in arms.items()
     ]
-    pairs = [[f"{a} − {b}", _interval(difference(arms[a], arms[b]))] for a, b in combinations(arms, 2)]
+    pairs = [[f"{a} − {b}", str(found.n), _interval(found)] for (a, b), found in differences(arms).items()]
     rates = ["arm", "k", "truncated", "no answer", "parse errors", "tool errors", "turns", "tokens", "failures"]
     return [
         f"## {data}: scores in %, with 95% intervals over problems; the last column is that of avg over repeats",
@@ -130,7 +137,7 @@ def _tables(data: str, arms: Mapping[str, Statistics]) -> list[str]:
         "Shares of samples in %, means per sample:",
         markdown(rates, *rate_rows),
         *(
-            ["Differences of avg, paired by problem, in points:", markdown(["arms", "difference"], *pairs)]
+            ["Differences of avg, paired by problem, in points:", markdown(["arms", "problems", "difference"], *pairs)]
             * bool(pairs)
         ),
     ]

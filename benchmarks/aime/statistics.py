@@ -39,9 +39,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of one arm. Scores by problem are in the order of the problems; `repeats` is the interval of avg@k over repeats,
+    """Of one arm. Scores by problem are in the order of `tasks`; `repeats` is the interval of avg@k over repeats,
     None for k = 1. `parse_errors` and `tool_errors` are shares of samples with at least one."""
 
+    tasks: Sequence[str]
     k: int
     avg: Sequence[float]
     pass_at: Mapping[int, Sequence[float]]
@@ -82,6 +83,7 @@ def statistics(samples: Sequence[Sample], task_ids: Sequence[str]) -> Statistics
     correct = [sum(sample.correct for sample in held.values()) for held in by_task.values()]
     means = [sum(held[repeat].correct for held in by_task.values()) / len(by_task) for repeat in repeats]
     return Statistics(
+        tasks=tuple(by_task),
         k=k,
         avg=[c / k for c in correct],
         pass_at={j: [pass_at(k, c, j) for c in correct] for j in powers_of_two(k)},
@@ -120,9 +122,13 @@ def majority(samples: Sequence[Sample]) -> float:
     return sum(sum(verdicts) / len(verdicts) for verdicts in right.values()) / len(tied)
 
 
-def difference(first: Statistics, second: Statistics) -> Estimate:
-    """avg@k of `first` minus that of `second`, paired by problem, with its bootstrap interval over problems."""
-    paired = [a - b for a, b in zip(first.avg, second.avg, strict=True)]
+def difference(first: Statistics, second: Statistics) -> Estimate | None:
+    """avg@k of `first` minus that of `second`, paired by problem, with its bootstrap interval over the problems that
+    both have; None without any. An interval without width says only that all of them differ alike."""
+    ours, theirs = (dict(zip(stats.tasks, stats.avg, strict=True)) for stats in (first, second))
+    paired = [ours[task] - theirs[task] for task in ours if task in theirs]
+    if not paired:
+        return None
     return Estimate(math.fsum(paired) / len(paired), *bootstrap(paired), len(paired))
 
 

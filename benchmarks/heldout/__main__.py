@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -30,7 +30,16 @@ import torch
 from benchmarks.cells import EXPECTED_ERRORS, EvaluationError, described
 from benchmarks.heldout.evaluation import Build, Plan, evaluate
 from benchmarks.models import Models, start_model, trained_models
-from benchmarks.serving import add_server_options, check_server_options, positive, server
+from benchmarks.serving import (
+    add_server_options,
+    check_server_options,
+    positive,
+    seconds,
+    seed,
+    server,
+    share,
+    temperature,
+)
 from core.config import Recipe
 from core.data.tasks import read_tasks
 from core.report.build import write_report
@@ -86,7 +95,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
         data=Path(path).stem,
         tasks=tasks,
         settings={"data": {"file": described(Path(path))}, **_own_sections(recipe)},
-        labels=options.by,
+        labels=["kind"] if options.by is None else _labels(options.by, tasks, path),
         sampling=Sampling(
             temperature=run.eval_temperature if options.temperature is None else options.temperature,
             top_p=run.eval_top_p if options.top_p is None else options.top_p,
@@ -114,6 +123,15 @@ def _first(limit: int | None, tasks: list[Task], path: str) -> list[Task]:
     elif limit is not None and len(tasks) < limit:
         print(f"note: {path} has {len(tasks)} tasks, which are all taken")
     return tasks[:limit]
+
+
+def _labels(names: Sequence[str], tasks: Sequence[Task], path: str) -> Sequence[str]:
+    """Raises EvaluationError for a name that no task has."""
+    known = {name for task in tasks for name in task.metadata}
+    if unknown := [name for name in names if name not in known]:
+        there = ", ".join(sorted(known)) or "none"
+        raise EvaluationError(f"--by {unknown[0]}: in the metadata of no task of {path}; there are: {there}")
+    return names
 
 
 def own_arms(method: str) -> Mapping[str, Build]:
@@ -189,12 +207,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"the first N (default: {TASKS_OF_A_RUN} with --run, all with --model)",
     )
-    how.add_argument("--by", nargs="*", default=["kind"], metavar="LABEL", help="tell tasks apart by (default: kind)")
-    how.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: those of the run, or 0 1 2")
-    how.add_argument("--temperature", type=float, help="default: run.eval_temperature of the recipe")
-    how.add_argument("--top-p", type=float, help="default: run.eval_top_p of the recipe")
+    how.add_argument("--by", nargs="*", metavar="LABEL", help="metadata that tells tasks apart (default: kind)")
+    how.add_argument("--seeds", nargs="+", type=seed, metavar="N", help="default: those of the run, or 0 1 2")
+    how.add_argument("--temperature", type=temperature, help="default: run.eval_temperature of the recipe")
+    how.add_argument("--top-p", type=share, help="default: run.eval_top_p of the recipe")
     how.add_argument("--concurrency", type=positive, metavar="N", help="tasks at once (default: the recipe's)")
-    how.add_argument("--deadline", type=float, metavar="SECONDS", help="for each task (default: the recipe's)")
+    how.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for each task (default: the recipe's)")
     how.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
     return parser
 

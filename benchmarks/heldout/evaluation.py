@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from benchmarks.cells import (
     model_name,
     result_of,
     run_cell,
+    weights_of,
 )
 from benchmarks.models import Models, check_server
 from core.config import Recipe
@@ -45,7 +46,7 @@ SCORES = ("official", "strict")
 class Plan:
     """What is evaluated, on what, how. `models` gives each seed's model of each arm, by folder or hub id.
 
-    `labels` names what tells tasks apart: each is looked up in the trajectory's log, then in the task's metadata.
+    `labels` names what tells tasks apart, in their metadata.
     """
 
     recipe: Recipe
@@ -68,7 +69,12 @@ async def evaluate(plan: Plan, models: Models, folder: RunFolder) -> None:
         RecipeError: a role that an arm asks is missing or cannot be opened.
     """
     cells = [_cell(plan, models, folder, arm, seed) for seed in plan.models for arm in plan.models[seed]]
-    todo = [cell for cell in cells if not is_saved(cell, folder)]
+    todo = []
+    for cell in cells:
+        if is_saved(cell, folder):
+            _label(cell, plan, folder)
+        else:
+            todo.append(cell)
     if not todo:
         return
     for url in models.urls.values():
@@ -77,6 +83,21 @@ async def evaluate(plan: Plan, models: Models, folder: RunFolder) -> None:
     async with open_roles(plan.recipe, models.tokenizer(start)) as roles:
         for cell in todo:
             folder.save_evaluation(await _run(cell, plan, models, roles, folder))
+
+
+def _label(cell: Cell, plan: Plan, folder: RunFolder) -> None:
+    """Give a saved result the labels that this call asks for; they are the tasks', so nothing is run again."""
+    path = folder.evaluation_path / cell.file
+    saved = EvalResult.load(path)
+    labels = {name: column for name, column in _labels(plan.labels, plan.tasks).items() if name not in saved.labels}
+    if not labels:
+        return
+    if saved.notes["task_ids"] != [task.task_id for task in plan.tasks]:
+        raise EvaluationError(
+            f"{path}: is of {saved.n} tasks without {', '.join(labels)}; to label them give --tasks {saved.n}, "
+            "or delete the file"
+        )
+    folder.save_evaluation(replace(saved, labels={**saved.labels, **labels}))
 
 
 async def _run(cell: Cell, plan: Plan, models: Models, others: Mapping[str, Policy], folder: RunFolder) -> EvalResult:
@@ -145,7 +166,7 @@ def cell_result(cell: Cell, tasks: Sequence[Task], ran: Ran, labels: Sequence[st
             scores={name: [value or 0.0 for value in values[name]] for name in SCORES if name in values},
             notes={"task_ids": [task.task_id for task in tasks]},
             measures={name: column for name, column in values.items() if name not in SCORES},
-            labels=_labels(labels, tasks, trajectories),
+            labels=_labels(labels, tasks),
         )
     except ValueError as error:
         raise EvaluationError(
@@ -153,12 +174,9 @@ def cell_result(cell: Cell, tasks: Sequence[Task], ran: Ran, labels: Sequence[st
         ) from error
 
 
-def _labels(names: Sequence[str], tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> dict[str, list[str]]:
+def _labels(names: Sequence[str], tasks: Sequence[Task]) -> dict[str, list[str]]:
     """The names that any task has; a task without gets a dash."""
-    found = {
-        name: [t.log.get(name, task.metadata.get(name)) for task, t in zip(tasks, trajectories, strict=True)]
-        for name in names
-    }
+    found = {name: [task.metadata.get(name) for task in tasks] for name in names}
     return {
         name: ["–" if value is None else str(value) for value in column]
         for name, column in found.items()
@@ -174,6 +192,7 @@ def _step(model: str) -> int:
 
 def _cell(plan: Plan, models: Models, folder: RunFolder, arm: str, seed: int) -> Cell:
     model = plan.models[seed][arm]
+    weights = weights_of(model, folder)
     return Cell(
         arm=arm,
         data=plan.data,
@@ -182,6 +201,6 @@ def _cell(plan: Plan, models: Models, folder: RunFolder, arm: str, seed: int) ->
         n=len(plan.tasks),
         model=model_name(folder, model),
         sampling=plan.sampling,
-        settings=plan.settings,
+        settings=plan.settings if weights is None else {**plan.settings, "weights": weights},
         notes={"concurrency": plan.concurrency, "served": model in models.urls},
     )

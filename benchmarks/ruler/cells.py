@@ -31,7 +31,15 @@ def cell_result(
     metrics = [name for name in scored[0] if all(name in scores for scores in scored)]
     cut = sum(trajectory.metrics.get("document_cut", 0.0) for trajectory in trajectories)
     named = {"official" if name == "score" else name: [scores[name] for scores in scored] for name in metrics}
-    return result_of(cell, ran, named, {"documents_cut": int(cut)}, document_tokens)
+    notes = {"documents_cut": int(cut), "task_ids": [question_id(task) for task in tasks]}
+    return result_of(cell, ran, named, notes, document_tokens)
+
+
+def question_id(task: Task) -> str:
+    """The same wherever the same question is asked: samples of questions from a file draw other distractors for each
+    seed, and are still the same questions."""
+    known = task.metadata
+    return str(known.get("source_id") or known["index"]) if {"num_docs", "index"} <= known.keys() else task.task_id
 
 
 def _score(reader: Reader, task: Task, trajectory: Trajectory) -> dict[str, float]:

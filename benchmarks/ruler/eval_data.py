@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,15 +39,6 @@ class EvalData:
     settings: Mapping[str, Any]
     tasks: Callable[[int, int, int], list[Task]]
     available: Callable[[int], float] = lambda length: math.inf
-
-
-def parse_length(text: str) -> int:
-    """7168, 7K (7 x 1024) or 3.5M (3.5 x 1024 x 1024) -> tokens."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KkMm]?)", text.strip())
-    tokens = float(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()] if match else 0.0
-    if tokens < 1 or not tokens.is_integer():
-        raise ValueError(f"length {text!r}: not a number of tokens. Write 7168, 7K (7 x 1024) or 3.5M")
-    return int(tokens)
 
 
 def ruler_data(
@@ -110,7 +100,7 @@ def file_data(path: Path, *, tokenizer: Any, metric: str | None = None, lengths:
     """
     tasks = read_tasks(path)
     if metric is not None:
-        tasks = [replace(task, metadata={**task.metadata, "metric": metric}) for task in tasks]
+        tasks = [replace(task, metadata={"metric": metric, **task.metadata}) for task in tasks]
     if all(isinstance(task.metadata.get("limit"), int) for task in tasks):
         length_of = {task.task_id: task.metadata["limit"] for task in tasks}
     else:

@@ -20,17 +20,28 @@ from typing import Any, get_args
 
 import torch
 
-from agentic.memagent.config import MemAgentRecipe, load_recipe
+from agentic.memagent.config import MemAgentRecipe
+from agentic.memagent.rollout import SPEC
 from agentic.memagent.tiny import TAGS
 from benchmarks.cells import EXPECTED_ERRORS, EvaluationError
 from benchmarks.models import Models, start_model, trained_models
 from benchmarks.ruler.arms import ARMS
-from benchmarks.ruler.eval_data import EvalData, file_data, parse_length, ruler_data
+from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
 from benchmarks.ruler.evaluation import Plan, evaluate
+from benchmarks.ruler.fit import parse_length
 from benchmarks.ruler.published import DEPARTURES, published_rows
 from benchmarks.ruler.sample import Budget, Metric
 from benchmarks.ruler.tasks import OPTIONS, TASKS
-from benchmarks.serving import add_server_options, check_server_options, positive, server
+from benchmarks.serving import (
+    add_server_options,
+    check_server_options,
+    positive,
+    seconds,
+    seed,
+    server,
+    share,
+    temperature,
+)
 from core.chat import load_tokenizer
 from core.data.files import DataError
 from core.report.build import write_report
@@ -129,7 +140,7 @@ def _from_run(options: argparse.Namespace) -> tuple[RunFolder, MemAgentRecipe, M
                 f"--{name.replace('_', '-')} goes with --model; --run brings recipe, models and folder"
             )
     folder = RunFolder(options.run)
-    recipe = load_recipe(str(folder.path / "config.yaml"), options.overrides)
+    recipe = SPEC.load(str(folder.path / "config.yaml"), options.overrides)
     untrained = start_model(folder, recipe)
     trained = trained_models(folder, recipe, options.seeds)
     return folder, recipe, {seed: _by_arm(model, untrained) for seed, model in trained.items()}
@@ -137,7 +148,7 @@ def _from_run(options: argparse.Namespace) -> tuple[RunFolder, MemAgentRecipe, M
 
 def _from_model(options: argparse.Namespace, tiny: bool) -> tuple[RunFolder, MemAgentRecipe, ModelsOfSeed]:
     preset = options.preset or ("tiny" if tiny else "paper")
-    recipe = load_recipe(preset, [*options.overrides, f"model.path={options.model}"])
+    recipe = SPEC.load(preset, [*options.overrides, f"model.path={options.model}"])
     folder = RunFolder.create(
         options.out or Path("runs") / f"ruler-{Path(options.model).name}",
         recipe.dump(),
@@ -208,11 +219,11 @@ def _parser() -> argparse.ArgumentParser:
 
     run = parser.add_argument_group("how")
     run.add_argument("--arms", nargs="+", choices=ARMS, help="default: all that there is a model for")
-    run.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: those of the run, or 0 1 2")
-    run.add_argument("--temperature", type=float, default=0.7)
-    run.add_argument("--top-p", type=float, default=0.95)
+    run.add_argument("--seeds", nargs="+", type=seed, metavar="N", help="default: those of the run, or 0 1 2")
+    run.add_argument("--temperature", type=temperature, default=0.7)
+    run.add_argument("--top-p", type=share, default=0.95)
     run.add_argument("--concurrency", type=positive, default=16, help="tasks at once, the same at every length")
-    run.add_argument("--deadline", type=float, default=DAY, metavar="SECONDS", help="for each task")
+    run.add_argument("--deadline", type=seconds, default=DAY, metavar="SECONDS", help="for each task")
     run.add_argument("--kv-tokens", type=positive, metavar="N", help="at most so many tokens in the KV cache")
     run.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
     return parser

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentic.memagent.config import MemAgentSection
-from benchmarks.cells import Cell, EvaluationError, failures_of, is_saved, model_name
+from benchmarks.cells import Cell, EvaluationError, failures_of, is_saved, model_name, weights_of
 from benchmarks.models import Models, check_server
 from benchmarks.ruler.arms import make_reader
 from benchmarks.ruler.cells import cell_result, run_reader
@@ -95,6 +95,8 @@ async def _run(
 def _cell(plan: Plan, models: Models, folder: RunFolder, arm: str, length: int, seed: int) -> Cell:
     model = plan.models[seed][arm]
     settings: dict[str, Any] = {"data": plan.data.settings, "memagent": plan.method.model_dump(mode="json")}
+    if (weights := weights_of(model, folder)) is not None:
+        settings["weights"] = weights
     if arm == "full-context":
         settings["context"] = models.limit(model)
     return Cell(

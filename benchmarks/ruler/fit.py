@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 JUMP = 32
 """How far beyond the last measured size a rate is trusted."""
 
 TOLERANCE = 0.001
 """Share of the limit that may stay unused, where that is more than one unit."""
+
+
+def parse_length(text: str) -> int:
+    """7168, 7K (7 x 1024) or 3.5M (3.5 x 1024 x 1024) -> tokens."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KkMm]?)", text.strip())
+    tokens = float(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()] if match else 0.0
+    if tokens < 1 or not tokens.is_integer():
+        raise ValueError(f"length {text!r}: not a number of tokens. Write 7168, 7K (7 x 1024) or 3.5M")
+    return int(tokens)
+
+
+Length = Annotated[int, BeforeValidator(parse_length)]
 
 
 def token_counter(tokenizer: Any) -> Callable[[str], int]:

@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ruler.fit import fit_units, token_counter
+from pydantic import PositiveInt
+
+from benchmarks.ruler.fit import Length, fit_units, token_counter
 from benchmarks.ruler.sample import Budget, Family, SampleKey, to_task
 from benchmarks.ruler.tasks import OPTIONS, TASKS, make_family
+from core.chat import load_tokenizer
 from core.data import write_jsonl
+from core.options import checked
 from core.types import Task
 
 
@@ -67,7 +71,6 @@ def main(argv: list[str] | None = None) -> int:
     if (args.length is None) == (args.num_docs is None):
         parser.error("give either --length or, for hqa and qa, --num-docs")
     from rich.progress import track
-    from transformers import AutoTokenizer
 
     try:
         options = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
@@ -76,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
             family,
             length=args.length or args.num_docs,
             count=args.count,
-            tokenizer=AutoTokenizer.from_pretrained(args.tokenizer),
+            tokenizer=load_tokenizer(args.tokenizer, for_chat=False),
             seed=args.seed,
             split=args.split,
             budget=args.budget,
@@ -95,9 +98,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ruler.generate", description=__doc__)
     parser.add_argument("--task", required=True, choices=TASKS)
     parser.add_argument("--tokenizer", required=True, help="folder or Hub id of the tokenizer that counts")
-    parser.add_argument("--length", type=int, help="token limit of each sample")
-    parser.add_argument("--num-docs", type=int, help="hqa, qa: number of documents instead of --length")
-    parser.add_argument("--count", type=int, required=True, help="number of samples")
+    parser.add_argument("--length", type=checked(Length), help="token limit of each sample: 7168, 7K (7 x 1024), 1M")
+    parser.add_argument(
+        "--num-docs", type=checked(PositiveInt), help="hqa, qa: number of documents instead of --length"
+    )
+    parser.add_argument("--count", type=checked(PositiveInt), required=True, help="number of samples")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--split", default="test", help="samples of different splits share nothing")
     parser.add_argument("--budget", choices=("prompt", "document"), default="prompt", help="what --length limits")

@@ -1,6 +1,7 @@
 """A response to a RULER task -> its scores, official and strict side by side.
 
-Official: as published, on the first answer where MemAgent uses only that one. A missing response (None: the request
+Official: as published, on the first answer where MemAgent uses only that one. Strict: whole words, of any accepted
+answer, so that it may be above the official score where a question has several. A missing response (None: the request
 failed) or a missing answer phrase scores 0 and stays in the denominator.
 """
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import FilePath
+
 from benchmarks.ruler.cwe import CommonWords
 from benchmarks.ruler.fwe import FrequentWords
 from benchmarks.ruler.haystack import Essay
@@ -14,7 +16,8 @@ from benchmarks.ruler.niah import Niah
 from benchmarks.ruler.qa import hotpot_qa, squad_qa
 from benchmarks.ruler.sample import Family
 from benchmarks.ruler.vt import VariableTracking
-from benchmarks.ruler.words import read_words
+from benchmarks.ruler.words import read_lines, read_words
+from core.options import checked
 
 NIAH_VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "niah_single_1": {"haystack": "noise"},
@@ -28,6 +31,7 @@ NIAH_VARIANTS: Mapping[str, Mapping[str, Any]] = {
 }
 TASKS = (*NIAH_VARIANTS, "niah", "vt", "cwe", "fwe", "qa_1", "qa_2", "hqa")
 
+FILE = checked(FilePath)
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "haystack": {"choices": ("noise", "essay", "needle"), "help": "niah: what the needles are hidden in"},
     "key_type": {"choices": ("words", "numbers", "uuids"), "help": "niah"},
@@ -37,20 +41,20 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "num_q": {"type": int, "help": "niah: keys asked for"},
     "bare_question": {"action": "store_const", "const": True, "help": "niah: ask without RULER's introduction"},
     "placement": {"choices": ("uniform", "official"), "help": "niah, vt: where needles go"},
-    "noise": {"type": Path, "metavar": "FILE", "help": "niah, vt: noise, one line of text a line, instead of RULER's"},
-    "key_words": {"type": Path, "metavar": "FILE", "help": "niah: keys of type words, one a line"},
-    "value_words": {"type": Path, "metavar": "FILE", "help": "niah: values of type words, one a line"},
+    "noise": {"type": FILE, "metavar": "FILE", "help": "niah, vt: noise, one line of text a line, instead of RULER's"},
+    "key_words": {"type": FILE, "metavar": "FILE", "help": "niah: keys of type words, one a line"},
+    "value_words": {"type": FILE, "metavar": "FILE", "help": "niah: values of type words, one a line"},
     "essays": {"type": Path, "metavar": "FOLDER", "help": "niah: the essay haystack, .txt files"},
     "num_chains": {"type": int, "help": "vt"},
     "num_hops": {"type": int, "help": "vt"},
     "num_cw": {"type": int, "help": "cwe: common words"},
     "freq_cw": {"type": int, "help": "cwe: how often they come"},
     "freq_ucw": {"type": int, "help": "cwe: how often others come"},
-    "words": {"type": Path, "metavar": "FILE", "help": "cwe: words to list, one a line"},
+    "words": {"type": FILE, "metavar": "FILE", "help": "cwe: words to list, one a line"},
     "alpha": {"type": float, "help": "fwe: exponent of the word counts"},
-    "squad": {"type": Path, "metavar": "FILE", "help": "qa_1: SQuAD's dev-v2.0.json"},
-    "hotpotqa": {"type": Path, "metavar": "FILE", "help": "qa_2, hqa: HotpotQA items with paragraphs"},
-    "pool": {"type": Path, "metavar": "FILE", "action": "append", "help": "hqa: more documents; may be repeated"},
+    "squad": {"type": FILE, "metavar": "FILE", "help": "qa_1: SQuAD's dev-v2.0.json"},
+    "hotpotqa": {"type": FILE, "metavar": "FILE", "help": "qa_2, hqa: HotpotQA items with paragraphs"},
+    "pool": {"type": FILE, "metavar": "FILE", "action": "append", "help": "hqa: more documents; may be repeated"},
 }
 """Every option, as the command line takes it. Files are read by `make_family`."""
 
@@ -90,7 +94,7 @@ def make_family(task: str, options: Mapping[str, Any] | None = None) -> Family:
         if name in given:
             given[name] = read_words(given[name])
     if "noise" in given:
-        given["noise"] = tuple(line for line in Path(given["noise"]).read_text(encoding="utf-8").splitlines() if line)
+        given["noise"] = tuple(line for line in read_lines(given["noise"]) if line)
     if "essays" in given:
         given["essay"] = Essay.from_folder(given.pop("essays"))
     if task == "vt":

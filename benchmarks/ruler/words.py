@@ -49,9 +49,16 @@ def draw_distinct(draw: Draw, count: int, rng: random.Random, avoid: Container[s
     return list(drawn)
 
 
+def read_lines(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text ({error}). Fix: convert the file first.") from None
+
+
 def read_words(path: str | Path) -> tuple[str, ...]:
     """A word list: one word or phrase a line, without repetition."""
-    words = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    words = [line.strip() for line in read_lines(path) if line.strip()]
     if not words or len(set(words)) < len(words):
         raise ValueError(f"{path}: {'a word occurs twice' if words else 'no words'}. Fix: one different word per line.")
     return tuple(words)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,32 +21,41 @@ from typing import Any
 
 import torch
 
-from agentic.toolorchestra.config import PRESETS, ToolOrchestraRecipe
+from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.environment import EnvironmentFault
-from agentic.toolorchestra.rollout import ToolOrchestra
+from agentic.toolorchestra.rollout import SPEC, ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
-from benchmarks.cells import EXPECTED_ERRORS, EvaluationError
+from benchmarks.cells import EXPECTED_ERRORS, EvaluationError, weights_of
 from benchmarks.models import Models, check_server
 from benchmarks.plan import Plan, drop_failed, held, missing
-from benchmarks.serving import add_server_options, check_server_options, positive, server
+from benchmarks.serving import (
+    add_server_options,
+    check_server_options,
+    positive,
+    seconds,
+    server,
+    share,
+    temperature,
+)
 from benchmarks.tau2.pin import departures
 from benchmarks.tau2.play import play
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, under
 from benchmarks.tau2.results import (
     DEPARTURES,
+    all_statistics,
     eval_result,
     published_rows,
     read_trial,
     write_official,
     write_results,
 )
-from benchmarks.tau2.statistics import Statistics, statistics
-from core.config import load
+from benchmarks.tau2.statistics import statistics
 from core.engine.roles import open_roles
 from core.policy.base import Roles
 from core.report.build import write_report
-from core.report.run_folder import RunFolder
+from core.report.files import read_json, write_json
+from core.report.run_folder import RunFolder, flatten
 from core.rollout.method import Method, check_roles
 from core.types import Sampling
 
@@ -103,7 +112,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
     if options.protocol in arms and options.user is None and set(options.domains) != {"telecom-solo"}:
         raise EvaluationError("nobody plays the user: --user NAME under toolorchestra.models, or `scripted` for tests")
     overrides = [*options.overrides, *([f"model.path={options.model}"] if options.model else [])]
-    recipe = load(ToolOrchestraRecipe, PRESETS, options.preset, overrides)
+    recipe = SPEC.load(options.preset, overrides)
     for role in (options.user, options.judge):
         if role not in (None, "scripted", *recipe.toolorchestra.models):
             raise EvaluationError(f"{role!r} is not under toolorchestra.models; add it with --set")
@@ -143,6 +152,8 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         "sampling": {"temperature": sampling.temperature, "top_p": sampling.top_p},
         "recipe": recipe.model_dump(mode="json", include={"toolorchestra", "roles"}),
     }
+    if (weights := weights_of(options.model)) is not None:
+        config["weights"] = weights
     players = (options.model or NOTHING, _user(recipe, options.user))
     name = "-".join(["tau2", options.protocol, *(Path(player).name for player in players if player)])
     out = options.out or Path("runs") / name
@@ -164,16 +175,33 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
     )
 
 
+def _check_version(folder: Path, about: Mapping[str, Any]) -> None:
+    """Conversations of one folder are played on one tau2-bench with one set of data files.
+
+    Raises:
+        EvaluationError: the folder's were played on another.
+    """
+    path, now = folder / "tau2_version.json", {name: about[name] for name in ("version", "commit", "blobs")}
+    if path.is_file() and (before := read_json(path)) != now:
+        changed = [f"{key} was {value!r}" for key, value in flatten(before).items() if flatten(now).get(key) != value]
+        raise EvaluationError(
+            f"{folder}: its conversations were played on another tau2-bench "
+            f"({'; '.join(changed) or 'with fewer files'}). Give that one with --tau2-python and "
+            "--tau2-data, or choose another folder with --out."
+        )
+    write_json(path, now)
+
+
 async def evaluate(evaluation: Evaluation, folder: RunFolder) -> str:
     """Play what is missing, arm by arm and domain by domain; the text of tau2.md."""
     options, log = evaluation.options, folder.trajectories(0)
     workers = Workers(options["python"], options["data"], options["processes"])
     try:
         about = await workers.pick().call("about")
-        if evaluation.retry_failed and (dropped := drop_failed(log)):
+        _check_version(folder.path, about)
+        if evaluation.retry_failed and (dropped := drop_failed(log, evaluation.arms, evaluation.domains)):
             print(f"{dropped} failed conversations are played anew")
         plans = {domain: await _plan(evaluation, workers, domain) for domain in evaluation.domains}
-        found: dict[str, Statistics] = {}
         for arm in evaluation.arms:
             of_arm = {d: replace(plan, k=1) if arm == NOTHING else plan for d, plan in plans.items()}
             if any(missing(plan, arm, log) for plan in of_arm.values()):
@@ -181,14 +209,15 @@ async def evaluate(evaluation: Evaluation, folder: RunFolder) -> str:
                     for plan in of_arm.values():
                         await play(plan, arm, method, roles, log, tokenizer)
             records = [record for plan in of_arm.values() for record in held(plan, arm, log)]
-            found[arm] = statistics([read_trial(record) for record in records])
             for domain in evaluation.domains:
                 own = [record for record in records if record["data"] == domain]
                 folder.save_evaluation(eval_result(own, statistics([read_trial(r) for r in own]), _model(folder, arm)))
                 who = _who(evaluation, folder, arm, domain)
                 limits = {name: options[name] for name in ("max_steps", "max_errors")}
                 await write_official(folder.path, workers, own, limits, who)
-        return write_results(folder.path, found, about, departures(about, _real(evaluation.domains)))
+        found = all_statistics(folder, list(log.records()))
+        domains = list(dict.fromkeys(domain for stats in found.values() for domain in stats.tasks))
+        return write_results(folder.path, found, about, departures(about, _real(domains)))
     finally:
         log.close()
         workers.close()
@@ -276,12 +305,12 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--split", default="base", help="of tau2's tasks: base (all), train, test")
     how.add_argument("--tasks", type=positive, metavar="N", help="only the first N of each domain")
     how.add_argument("--trials", type=positive, default=4)
-    how.add_argument("--temperature", type=float, default=0.0)
-    how.add_argument("--top-p", type=float, default=1.0)
+    how.add_argument("--temperature", type=temperature, default=0.0)
+    how.add_argument("--top-p", type=share, default=1.0)
     how.add_argument("--out", type=Path, metavar="DIR", help="default: runs/tau2-PROTOCOL-MODEL-USER")
     how.add_argument("--retry-failed", action="store_true", help="play failed conversations anew")
     how.add_argument("--concurrency", type=positive, default=16, help="conversations at once")
-    how.add_argument("--deadline", type=float, default=3600.0, metavar="SECONDS", help="for each conversation")
+    how.add_argument("--deadline", type=seconds, default=3600.0, metavar="SECONDS", help="for each conversation")
     how.add_argument("--kv-tokens", type=positive, metavar="N", help="at most so many tokens in the KV cache")
     how.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
     return commands

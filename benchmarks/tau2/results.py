@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from agentic.toolorchestra.tau2.client import Workers
-from benchmarks.tau2.statistics import Statistics, Trial
+from benchmarks.tau2.statistics import Statistics, Trial, statistics
 from core.report.evaluation import CALLS, EvalResult
 from core.report.files import Record, write_json, write_text
+from core.report.run_folder import RunFolder
 from core.report.stats import Estimate
 from core.report.table import markdown
 
@@ -62,7 +64,7 @@ def read_trial(record: Record) -> Trial:
 
 
 def eval_result(records: Sequence[Record], stats: Statistics, model: str) -> EvalResult:
-    """Of one arm on one domain, about tasks: a score is a task's mean over its trials, the rest are sums over them."""
+    """Of one arm on one domain, about tasks: scores and measures are a task's means over its trials."""
     of: dict[str, list[Record]] = {}
     for record in records:
         of.setdefault(record["task_id"], []).append(record)
@@ -81,9 +83,40 @@ def eval_result(records: Sequence[Record], stats: Statistics, model: str) -> Eva
         failures={kind: lost.count(kind) for kind in lost},
         model=model,
         policy_tokens=[sum(record["policy_tokens"] for record in trials) for trials in held],
-        measures={"cost": [sum(read_trial(record).cost for record in trials) for trials in held]},
-        notes={"seconds_are": "of all conversations together, however many ran at once", **summary(stats)},
+        measures={
+            "cost": [fmean(read_trial(record).cost for record in trials) for trials in held],
+            "turns": [fmean(len(record["turns"]) for record in trials) for trials in held],
+            "policy_tokens": [fmean(record["policy_tokens"] for record in trials) for trials in held],
+        },
+        notes={
+            "task_ids": list(of),
+            "turns_and_policy_tokens_are": "of all trials of a task together",
+            "seconds_are": "of all conversations together, however many ran at once",
+            **summary(stats),
+        },
     )
+
+
+def all_statistics(folder: RunFolder, records: Sequence[Record]) -> dict[str, Statistics]:
+    """Arm -> statistics of every domain in the folder that is complete, this call's and earlier ones'; where one had
+    fewer trials than another, of so many trials."""
+    domains: dict[str, dict[str, EvalResult]] = {}
+    for result in folder.evaluations():
+        domains.setdefault(result.arm, {})[result.data.removeprefix("tau2-")] = result
+    found = {}
+    for arm, of_domain in domains.items():
+        trials = min(result.notes["trials"] for result in of_domain.values())
+        task_ids = {domain: set(result.notes["task_ids"]) for domain, result in of_domain.items()}
+        found[arm] = statistics(
+            [
+                read_trial(record)
+                for record in records
+                if record["arm"] == arm
+                and record["task_id"] in task_ids.get(record["data"], ())
+                and record["step"] < trials
+            ]
+        )
+    return found
 
 
 def summary(stats: Statistics) -> dict[str, Any]:

@@ -29,12 +29,13 @@ def main(arguments: list[str] | None = None) -> int:
     workers = Workers(options.tau2_python, options.tau2_data)
     try:
         tasks = asyncio.run(tau2_tasks(workers, options.domain, split=options.split, solo=options.solo))
-    except EnvironmentFault as error:
+        written = write_jsonl(options.out, tasks)
+    except (EnvironmentFault, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
         workers.close()
-    print(f"{options.out}: {write_jsonl(options.out, tasks)} tasks")
+    print(f"{options.out}: {written} tasks")
     return 0
 
 

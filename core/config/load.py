@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -16,59 +16,92 @@ from pydantic import BaseModel, ValidationError
 
 from core.config.recipe import Recipe
 from core.config.section import RecipeError
+from core.options import told
 
 R = TypeVar("R", bound=Recipe)
 
 
-def load(kind: type[R], presets: Path, preset: str, overrides: Sequence[str] = ()) -> R:
+def load(kind: type[R], presets: Path, preset: str, overrides: Sequence[str] = (), *, method: str | None = None) -> R:
     """Read `presets`/`preset`.yaml (or the file `preset` itself), apply `key.path=value` overrides, check all.
 
     Raises:
-        RecipeError: no such preset, broken YAML, an unknown key, or a value of the wrong type.
+        RecipeError: no such preset, broken YAML, a recipe that is not for `method`, an unknown key, or a value of the
+            wrong type. What an override brought is told as `--set`.
     """
     path = Path(preset) if preset.endswith((".yaml", ".yml")) else presets / f"{preset}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in presets.glob("*.yaml")))
         raise RecipeError(f"preset {preset!r}: no file {path}. Presets of this method: {known}")
-    try:
-        values = yaml.load(path.read_text(), Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{path}: not valid YAML: {error}") from error
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise RecipeError(f"{path}: must be a mapping of sections")
-    for override in overrides:
-        _override(values, override)
+    overridden = [_override(values, override) for override in overrides]
     values["preset"] = values.get("preset", path.stem)
+    if method is not None and values.get("method", method) != method:
+        found = values["method"]
+        raise RecipeError(
+            f"{path}: method is {found!r}, and this is {method!r}; run {found}, or write method: {method}"
+        )
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise RecipeError("\n".join(_explain(kind, path, problem) for problem in error.errors())) from error
+        raise refused(error, kind, path, overridden) from error
 
 
-def _override(values: dict[str, Any], override: str) -> None:
+def read_yaml(path: Path) -> Any:
+    """Raises RecipeError naming the file when it cannot be read as YAML."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: not valid YAML: {error}") from error
+
+
+def refused(
+    error: ValidationError, kind: type[BaseModel], path: Path, overridden: Sequence[Sequence[str]] = ()
+) -> RecipeError:
+    """Every mistake in the sections `kind` of the file, a line each; `overridden` are the keys set otherwise."""
+    lines = []
+    for problem in error.errors():
+        location = [str(part) for part in problem["loc"]]
+        source, key = _source(path, location, overridden), ".".join(location)
+        parts = (source, "" if source == f"--set {key}" else key, _explain(kind, location, problem))
+        lines.append(": ".join(part for part in parts if part))
+    return RecipeError("\n".join(lines))
+
+
+def _override(values: dict[str, Any], override: str) -> list[str]:
+    """Set it in `values`; its key."""
     key, separator, text = override.partition("=")
-    if not separator:
-        raise RecipeError(f"override {override!r}: write key.path=value, such as optimizer.lr=1e-5")
-    *parents, last = key.split(".")
-    for parent in parents:
+    keys = key.split(".")
+    if not separator or not all(keys):
+        raise RecipeError(f"--set {override}: write key.path=value, such as optimizer.lr=1e-5")
+    for parent in keys[:-1]:
         values = values.setdefault(parent, {})
         if not isinstance(values, dict):
-            raise RecipeError(f"override {override!r}: {parent} is a value, not a section")
+            raise RecipeError(f"--set {override}: {parent} is a value, not a section")
     try:
-        values[last] = yaml.load(text, Loader=_Loader)
+        values[keys[-1]] = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        raise RecipeError(f"override {override!r}: the value is not valid YAML: {error}") from error
+        raise RecipeError(f"--set {override}: the value is not valid YAML: {error}") from error
+    return keys
 
 
-def _explain(kind: type[BaseModel], path: Path, problem: Any) -> str:
-    location = [str(part) for part in problem["loc"]]
-    key = ".".join(location)
+def _source(path: Path, location: Sequence[str], overridden: Sequence[Sequence[str]]) -> str:
+    """Where a mistake can be mended: an override of that place or above, or the file with what was set below."""
+    for keys in overridden:
+        if list(location[: len(keys)]) == list(keys):
+            return f"--set {'.'.join(keys)}"
+    below = [f"--set {'.'.join(keys)}" for keys in overridden if list(keys[: len(location)]) == list(location)]
+    return " ".join([str(path), *(["with", ", ".join(below)] if below else [])])
+
+
+def _explain(kind: type[BaseModel], location: Sequence[str], problem: Mapping[str, Any]) -> str:
     if problem["type"] == "missing":
-        return f"{path}: {key}: missing; add it"
-    if problem["type"] == "value_error":
-        return ": ".join(part for part in (str(path), key, str(problem["ctx"]["error"])) if part)
+        return "missing; add it"
     if problem["type"] != "extra_forbidden":
-        return f"{path}: {key}: {problem['msg']} (is {problem['input']!r})"
+        return told(problem)
     section: Any = kind
     for part in location[:-1]:
         if part not in section.model_fields:  # a key of a mapping or a place in a list: its section is found already
@@ -78,7 +111,7 @@ def _explain(kind: type[BaseModel], path: Path, problem: Any) -> str:
     known = list(section.model_fields)
     close = difflib.get_close_matches(location[-1], known, n=1)
     hint = f"did you mean {'.'.join([*location[:-1], close[0]])}?" if close else f"known keys: {', '.join(known)}"
-    return f"{path}: {key}: unknown key; {hint}"
+    return f"unknown key; {hint}"
 
 
 class _Loader(yaml.SafeLoader):

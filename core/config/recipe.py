@@ -11,8 +11,8 @@ from core.algorithms.aggregate import LossUnit
 from core.algorithms.grpo import GRPOConfig
 from core.config.section import Section
 from core.config.slime import SlimeSection
+from core.options import Device, Share
 
-Share = Annotated[float, Field(gt=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -20,7 +20,7 @@ class ModelSection(Section):
     path: str
     """Folder or hub id of the model that training starts from."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    device: str = "auto"
+    device: Device = "auto"
     max_model_len: PositiveInt | None = None
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from core.types import Task
 
+FORMATS = "JSONL, JSON or parquet"
+
 
 class DataError(ValueError):
     """A data set that cannot be used as it is."""
@@ -37,6 +39,8 @@ def read_records(path: str | Path) -> Iterator[tuple[Place, dict[str, Any]]]:
         DataError: the file is missing, empty or broken, or a record is not an object.
     """
     path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder. Fix: give the file in it: {FORMATS}.")
     if not path.is_file():
         raise DataError(f"{path}: no such file. Fix: check the path, or download or generate the data set first.")
     source = _parquet(path) if path.suffix == ".parquet" else _json(path)
@@ -93,7 +97,7 @@ def _json(path: Path) -> Iterator[tuple[Place, Any]]:
             try:
                 records = json.load(file)
             except json.JSONDecodeError as error:
-                raise _broken(f"{path}:{error.lineno}", error) from None
+                raise _broken(path, error.lineno, error) from None
             for number, record in enumerate(records):
                 yield Place(path, number, "record"), record
             return
@@ -104,15 +108,15 @@ def _json(path: Path) -> Iterator[tuple[Place, Any]]:
             try:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
-                raise _broken(str(place), error) from None
+                raise _broken(path, number, error) from None
             yield place, record
 
 
-def _broken(place: str, error: json.JSONDecodeError) -> DataError:
-    return DataError(
-        f"{place}: broken JSON at column {error.colno} ({error.msg}). "
-        "Fix: repair or remove the line; a cut last line means an unfinished download or write."
-    )
+def _broken(path: Path, line: int, error: json.JSONDecodeError) -> DataError:
+    fix = "repair or remove the line; a cut last line means an unfinished download or write"
+    if path.suffix not in (".jsonl", ".json"):
+        fix = f"use {FORMATS}"
+    return DataError(f"{path}:{line}: broken JSON at column {error.colno} ({error.msg}). Fix: {fix}.")
 
 
 def _parquet(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:

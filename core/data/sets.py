@@ -287,5 +287,5 @@ def _write_sha256(path: Path) -> None:
 def _unreachable(hub: str, error: Exception) -> DataError:
     return DataError(
         f"{hub}: not to be had from the hub ({type(error).__name__}: {str(error)[:200]}). Fix: check the network, or "
-        "download it elsewhere and name the file with --from."
+        "download it elsewhere and give the file: --from FILE to scripts.download_data, --data FILE to an evaluation."
     )

@@ -115,7 +115,10 @@ def _ruler(record: Record, place: Place) -> Task:
         question=_text(record, "input", place),
         answers=_answers(record["outputs"], "outputs", place),
         context=_context(record.get("context"), place),
-        metadata={name: record[name] for name in ("index", "answer_prefix", "length") if name in record},
+        metadata={
+            **{name: record[name] for name in ("index", "answer_prefix", "length") if name in record},
+            "metric": "string_match_part" if place.path.stem.startswith("eval_qa") else "string_match_all",
+        },
     )
 
 

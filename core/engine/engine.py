@@ -23,6 +23,7 @@ from core.engine.model import CausalLM
 from core.engine.sampler import sample
 from core.engine.scheduler import Request, Scheduler
 from core.hub import resolve
+from core.policy.stops import Decode, completes_a_stop
 from core.types import FinishReason, Sampling
 
 
@@ -41,7 +42,7 @@ class Engine:
     """Synchronous core; `core.engine.policy.EmbeddedPolicy` makes it awaitable.
 
     `kv_tokens` is the budget of running sequences: kv_tokens // max_model_len of them run at once. The prefix store
-    takes `prefix_tokens` more (default: as much again).
+    takes `prefix_tokens` more (default: as much again). Stop texts need `decode`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Engine:
         prefill_budget: int = 8192,
         weight_version: str = "0",
         seed: int = 0,
+        decode: Decode | None = None,
     ):
         self.model, self.eos_token_ids, self.weight_version = model, frozenset(eos_token_ids), weight_version
         self.max_model_len = min(max_model_len or model.config.max_positions, model.config.max_positions)
@@ -64,7 +66,7 @@ class Engine:
             raise ValueError(
                 f"kv_tokens {kv_tokens} is less than max_model_len {self.max_model_len}: raise it or lower the other"
             )
-        self.vocab_size = model.config.vocab_size
+        self.vocab_size, self.decode = model.config.vocab_size, decode
         self.cache = SlotCache(model.config, slots, self.max_model_len, model.dtype, model.device)
         stored = kv_tokens if prefix_tokens is None else prefix_tokens
         self.prefixes = PrefixStore(self.cache, blocks=stored // block_size, block_size=block_size)
@@ -86,12 +88,14 @@ class Engine:
         device: str = "auto",
         max_model_len: int | None = None,
         kv_tokens: int = 65536,
+        decode: Decode | None = None,
     ) -> Engine:
         """An engine on the weights of a local folder or a hub id."""
         folder = resolve(model)
         network = weights.load(folder, dtype, device).eval()
         max_len = min(max_model_len or network.config.max_positions, network.config.max_positions, kv_tokens)
-        return cls(network, eos_token_ids=weights.eos_token_ids(folder), max_model_len=max_len, kv_tokens=kv_tokens)
+        stops = weights.eos_token_ids(folder)
+        return cls(network, eos_token_ids=stops, max_model_len=max_len, kv_tokens=kv_tokens, decode=decode)
 
     def submit(
         self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None, request_id: str | None = None
@@ -123,6 +127,10 @@ class Engine:
             raise ValueError(f"temperature: must be finite and at least 0, is {sampling.temperature}")
         if not 0 < sampling.top_p <= 1:
             raise ValueError(f"top_p: must lie in (0, 1], is {sampling.top_p}")
+        if "" in sampling.stop:
+            raise ValueError("stop: a text must not be empty")
+        if sampling.stop and self.decode is None:
+            raise ValueError("stop: this engine has no tokenizer to read texts with; use stop_token_ids")
         if sampling.top_k == 0 or sampling.top_k < -1:
             raise ValueError(f"top_k: must be -1 (off) or at least 1, is {sampling.top_k}")
 
@@ -148,7 +156,7 @@ class Engine:
         for request, token, logprob in zip(batch, tokens_N.tolist(), logprobs_N.tolist(), strict=True):
             request.output_ids.append(token)
             request.logprobs.append(logprob)
-            if token in self.eos_token_ids or token in request.sampling.stop_token_ids:
+            if self._stops(request, token):
                 self._end(request, "stop")
             elif len(request.output_ids) >= request.sampling.max_new_tokens:
                 self._end(request, "length")
@@ -156,6 +164,12 @@ class Engine:
                 ended.append(request)
         self._count(generated_tokens=len(batch))
         return ended
+
+    def _stops(self, request: Request, token: int) -> bool:
+        if token in self.eos_token_ids or token in request.sampling.stop_token_ids:
+            return True
+        stop = request.sampling.stop
+        return bool(stop) and self.decode is not None and completes_a_stop(request.output_ids, stop, self.decode)
 
     def abort(self, request_id: str) -> Request | None:
         """End a request with what it has so far and finish reason `abort`; None when no such request runs."""

@@ -80,6 +80,7 @@ class GRPOLoop:
                 prefix_tokens=section.prefix_tokens,
                 block_size=section.block_size,
                 prefill_budget=section.prefill_budget,
+                decode=tokenizer and tokenizer.decode,
             )
         except ValueError as error:
             raise RecipeError(f"engine.{error}") from error

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import Any, cast
 
+from core.chat import find_tokenizer
 from core.config import Recipe, RecipeError
 from core.engine import weights
 from core.engine.engine import Engine
@@ -56,6 +57,7 @@ async def _open(role: str, place: str, recipe: Recipe, tokenizer: Any, stack: As
 
 def _frozen(name: str, recipe: Recipe) -> Engine:
     folder = resolve(name)
+    tokenizer = find_tokenizer(folder)
     return Engine(
         weights.load(folder, recipe.model.dtype, recipe.model.device).eval(),
         eos_token_ids=weights.eos_token_ids(folder),
@@ -63,4 +65,5 @@ def _frozen(name: str, recipe: Recipe) -> Engine:
         kv_tokens=recipe.engine.kv_tokens,
         block_size=recipe.engine.block_size,
         prefill_budget=recipe.engine.prefill_budget,
+        decode=tokenizer and tokenizer.decode,
     )

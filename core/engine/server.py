@@ -15,15 +15,17 @@ import socket
 import sys
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from pydantic import PositiveInt
 
+from core.chat import find_tokenizer
 from core.engine import weights, wire
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
+from core.options import Device, Port, checked
 from core.policy.sglang import ROUTING_HEADER
 from core.types import Sampling
 
@@ -192,36 +194,32 @@ def listen(host: str, port: int) -> socket.socket:
         sys.exit(f"port {port} on {host} {reason}: stop the other server, or choose another with --port")
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a checkpoint folder, or None when it has none."""
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        return None
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder)
-
-
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m core.engine.server", description="Serve a model on SGLang's wire.")
     parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=30000, help="0 takes a free one")
+    parser.add_argument("--port", type=checked(Port), default=30000, help="0 takes a free one")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, or auto: cuda where there is one")
-    parser.add_argument("--kv-tokens", type=int, default=65536, help="budget of the KV cache, in tokens")
-    parser.add_argument("--max-model-len", type=int, help="longest prompt + completion, in tokens")
+    parser.add_argument(
+        "--device", type=checked(Device), default="auto", help="cpu, cuda, cuda:N, or auto: cuda where there is one"
+    )
+    parser.add_argument(
+        "--kv-tokens", type=checked(PositiveInt), default=65536, help="budget of the KV cache, in tokens"
+    )
+    parser.add_argument("--max-model-len", type=checked(PositiveInt), help="longest prompt + completion, in tokens")
     args = parser.parse_args(argv)
     with listen(args.host, args.port) as listener:
         try:
             folder = resolve(args.model)
+            tokenizer = find_tokenizer(folder)
             engine = Engine.from_pretrained(
                 folder,
                 dtype=args.dtype,
                 device=args.device,
                 max_model_len=args.max_model_len,
                 kv_tokens=args.kv_tokens,
+                decode=tokenizer and tokenizer.decode,
             )
-            tokenizer = load_tokenizer(folder)
         except ValueError as error:
             sys.exit(str(error))
         server = Server(EmbeddedPolicy(engine, threaded=True), args.model, tokenizer)

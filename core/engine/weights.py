@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from core.engine.model import CausalLM, ModelConfig
-from core.hub import CheckpointError
+from core.hub import CheckpointError, read_json
 
 
 def load_config(folder: Path) -> ModelConfig:
@@ -103,7 +101,7 @@ def eos_token_ids(folder: Path) -> tuple[int, ...]:
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         if path.is_file():
-            eos = _read_json(path).get("eos_token_id")
+            eos = read_json(path).get("eos_token_id")
             if eos is not None:
                 return tuple(eos) if isinstance(eos, list) else (eos,)
     return ()
@@ -113,7 +111,7 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of `folder`. Raises CheckpointError when one is missing."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        weight_map = _read_json(index).get("weight_map")
+        weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise CheckpointError(f"{index}: has no weight_map; copy or download the file again.")
         files = sorted({folder / name for name in weight_map.values()})
@@ -127,13 +125,3 @@ def weight_files(folder: Path) -> list[Path]:
             f"{single}: missing. Only safetensors checkpoints are read; convert .bin files with save_pretrained."
         )
     return [single]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}). Copy or download the file again.") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: must hold a JSON object. Copy or download the file again.")
-    return value

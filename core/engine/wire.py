@@ -40,6 +40,7 @@ class SamplingParams(_Body):
     top_k: int = -1
     max_new_tokens: int = 128
     stop_token_ids: list[int] | None = None
+    stop: str | list[str] | None = None
     sampling_seed: int | None = None
     # These three shape the text alone; only the first has an effect here.
     skip_special_tokens: bool = True
@@ -47,8 +48,15 @@ class SamplingParams(_Body):
     no_stop_trim: bool = False
 
     def sampling(self) -> Sampling:
-        stops = tuple(self.stop_token_ids or ())
-        return Sampling(self.temperature, self.top_p, self.top_k, self.max_new_tokens, stops, self.sampling_seed)
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            max_new_tokens=self.max_new_tokens,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            seed=self.sampling_seed,
+            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+        )
 
 
 class Generate(_Body):

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from core.policy.base import PolicyError
+from core.policy.stops import Decode, completes_a_stop
 from core.types import Completion, FinishReason, Sampling
 
 
@@ -21,9 +23,9 @@ class Call:
 class ScriptedPolicy:
     """Answers with `respond(prompt_ids, sampling)`: ids to return, or an exception to raise (returned or raised).
 
-    As a real policy would, it ends after the first stop id (`stop`) or after `max_new_tokens` ids (`length`); ids that
-    run out before either also end with `stop`. `latency` is in seconds. `calls` holds every call in order of arrival,
-    `cancelled` counts the calls that were given up while they waited.
+    As a real policy would, it ends after the first stop id or stop text (`stop`; texts need `decode`) or after
+    `max_new_tokens` ids (`length`); ids that run out before either also end with `stop`. `latency` is in seconds.
+    `calls` holds every call in order of arrival, `cancelled` counts the calls that were given up while they waited.
     """
 
     def __init__(
@@ -33,10 +35,12 @@ class ScriptedPolicy:
         logprob: float = 0.0,
         latency: float = 0.0,
         weight_version: str = "0",
+        decode: Decode | None = None,
     ):
         self._respond = respond
         self._logprob = logprob
         self._latency = latency
+        self._decode = decode
         self.weight_version = weight_version
         self.calls: list[Call] = []
         self.cancelled = 0
@@ -53,14 +57,19 @@ class ScriptedPolicy:
         response = self._respond(call.prompt_ids, sampling)
         if isinstance(response, Exception):
             raise response
-        token_ids, finish_reason = _end(tuple(response), sampling)
+        if "" in sampling.stop or (sampling.stop and self._decode is None):
+            raise PolicyError("bad_request", "stop: texts need decode, and none may be empty")
+        token_ids, finish_reason = _end(tuple(response), sampling, self._decode)
         return Completion(token_ids, (self._logprob,) * len(token_ids), finish_reason, self.weight_version)
 
 
-def _end(token_ids: tuple[int, ...], sampling: Sampling) -> tuple[tuple[int, ...], FinishReason]:
+def _end(token_ids: tuple[int, ...], sampling: Sampling, decode: Decode | None) -> tuple[tuple[int, ...], FinishReason]:
     """The part of `token_ids` that a policy under `sampling` would have produced, and why it ended there."""
     budget = token_ids[: sampling.max_new_tokens]
     for position, token_id in enumerate(budget):
+        so_far = budget[: position + 1]
         if token_id in sampling.stop_token_ids:
-            return budget[: position + 1], "stop"
+            return so_far, "stop"
+        if sampling.stop and decode is not None and completes_a_stop(so_far, sampling.stop, decode):
+            return so_far, "stop"
     return budget, "length" if len(token_ids) > len(budget) else "stop"

@@ -137,7 +137,7 @@ def _tail(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
     hint = ""
     if any("No module named" in line and "sglang" in line for line in lines):
-        hint = "\nThis Python has no SGLang: name one that has, or serve with the embedded engine."
+        hint = "\nThis Python has no SGLang: name one that has with --serve-python PYTHON, or give --serve embedded."
     return "\n  ".join([f"The last lines of {log}:", *lines]) + hint
 
 

@@ -180,6 +180,8 @@ def _check(prompt_ids: Sequence[int], sampling: Sampling) -> None:
         raise PolicyError("bad_request", f"input_ids: ids must not be negative, one is {min(prompt_ids)}")
     if sampling.max_new_tokens < 1:
         raise PolicyError("bad_request", f"max_new_tokens: must be at least 1, is {sampling.max_new_tokens}")
+    if "" in sampling.stop:
+        raise PolicyError("bad_request", "stop: a text must not be empty")
 
 
 def _fault(status: int) -> Fault:
@@ -199,6 +201,8 @@ def _payload(prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
         "skip_special_tokens": False,
         "spaces_between_special_tokens": False,
     }
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
     if sampling.seed is not None:
         params["sampling_seed"] = sampling.seed
     return {"input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}

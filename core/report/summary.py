@@ -11,7 +11,8 @@
      "checkpoints": {seed: [paths inside the folder]}, "departures": [...]}
 
 `arms` is about the data set `data`; others of the same run are under `other_data`. `score` repeats `official`. Data
-without lengths has the one length 0. Measures are means over the tasks that have them: failed ones have none.
+without lengths has the one length 0. Measures are means over the tasks that have them: failed ones have none, and what
+they cost is not known; `cost_per_solved` is all known cost over the sum of the official scores.
 "Per 1K tokens" counts tokens of documents: policy tokens are the prompts and completions spent on them.
 Intervals and the fit are explained in core/report/stats.py.
 """
@@ -163,6 +164,9 @@ def _over_tasks(picked: Picked) -> dict[str, Any]:
         for name, values in result.measures.items():
             measured[name] += [value for i in places if (value := values[i]) is not None]
     means = {name: math.fsum(values) / len(values) for name, values in measured.items() if values}
+    solved = math.fsum(result.scores["official"][i] for result, places in picked for i in places)
+    if "cost" in means and solved:
+        means["cost_per_solved"] = math.fsum(measured["cost"]) / solved
     return {"score": scores["official"], **scores, "measures": means}
 
 

@@ -140,8 +140,6 @@ def before_and_after(arms: Mapping[str, Any]) -> list[str]:
 def _numbers(cell: Mapping[str, Any]) -> dict[str, float]:
     """What is shown of a cell beside its scores; a measure goes before our own number of the same name."""
     numbers = {"turns": cell["turns_per_task"], "policy_tokens": cell["policy_tokens_per_task"], **cell["measures"]}
-    if (cost := cell["measures"].get("cost")) is not None and cell["score"]["mean"] > 0:
-        numbers["cost_per_solved"] = cost / cell["score"]["mean"]
     return {name: value for name, value in numbers.items() if value is not None}
 
 

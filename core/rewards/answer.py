@@ -6,6 +6,7 @@ An empty answer, and one of more than 500 words, is wrong unasked.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
@@ -45,7 +46,17 @@ class AnswerGrader:
         return verdict == "same", "judge" if verdict == "same" else verdict
 
 
+_MARKS = re.compile(r"\d|[+*/^%=<>$€£#]|\.(?=\d)|(?<!\w)-(?=\S)|-(?=\d)")
+"""What normalising takes away and a number or a formula cannot spare: signs, points, operators, units."""
+
+
 def _same(prediction: str, answer: str) -> bool:
-    """Equal once normalised, and something left of it: "the" normalises to nothing, and so does "+"."""
+    """Equal once normalised, and something left of it: "the" normalises to nothing, and so does "+". Nor may it have
+    taken away what tells -28 from 28, or 1.5 from 15."""
+    prediction, answer = (text.replace("−", "-") for text in (prediction, answer))
     plain = normalize_answer(answer)
-    return bool(plain) and normalize_answer(prediction) == plain
+    return bool(plain) and normalize_answer(prediction) == plain and _marks(prediction) == _marks(answer)
+
+
+def _marks(text: str) -> str:
+    return "".join(_MARKS.findall(text))

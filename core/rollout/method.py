@@ -51,13 +51,8 @@ class MethodSpec:
     whose reward depends on the group. A plain function too. Evaluation keeps the rewards of the rollouts themselves."""
 
     def load(self, preset: str, overrides: Sequence[str] = ()) -> Any:
-        """A recipe of this method. Raises RecipeError: as core.config.load, or it is another method's."""
-        recipe = load(self.recipe, self.presets, preset, overrides)
-        if recipe.method != self.name:
-            raise RecipeError(
-                f"{preset}: method is {recipe.method!r}, and this is {self.name!r}; write method: {self.name}"
-            )
-        return recipe
+        """A recipe of this method. Raises RecipeError as core.config.load."""
+        return load(self.recipe, self.presets, preset, overrides, method=self.name)
 
 
 class RolloutError(RuntimeError):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from urllib.error import URLError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from core.config import Recipe
@@ -36,6 +37,12 @@ def problems(recipe: Recipe) -> list[str]:
         *_data(recipe),
         *_services(recipe),
     ]
+
+
+def head_problem(slime: SlimeSection) -> str | None:
+    if slime.all_nodes > 1 and slime.ray.head in LOOPBACK:
+        return f"slime.ray.head is {slime.ray.head}, which other nodes cannot reach; --set slime.ray.head=ADDRESS"
+    return None
 
 
 def ray_problem(slime: SlimeSection) -> str | None:
@@ -96,8 +103,8 @@ def _sources(slime: SlimeSection) -> Iterator[str]:
         yield f"slime.megatron: no Megatron-LM at {megatron}. It is in slime's image; or --set slime.megatron=PATH"
     if shutil.which("ray") is None:
         yield "no command `ray`. Run inside slime's image, or pip install ray"
-    if slime.all_nodes > 1 and slime.ray.head in LOOPBACK:
-        yield f"slime.ray.head is {slime.ray.head}, which other nodes cannot reach; --set slime.ray.head=ADDRESS"
+    if unreached := head_problem(slime):
+        yield unreached
 
 
 def _hooks(method: str) -> Iterator[str]:
@@ -140,4 +147,6 @@ def _services(recipe: Recipe) -> Iterator[str]:
     answers = {url: unreachable(url) for url in dict.fromkeys(urls.values())}
     for key, url in urls.items():
         if error := answers[url]:
-            yield f"{key}: {url} does not answer ({error}). Start that server, or name another: --set {key}=URL"
+            named = url.removesuffix("/health") if key.startswith("roles.") else url  # as the recipe does
+            other = urlsplit(named)._replace(netloc="HOST:PORT").geturl()
+            yield f"{key}: {url} does not answer ({error}). Start that server, or name another: --set {key}={other}"

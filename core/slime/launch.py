@@ -42,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         script = job.script(recipe, paths)
         if options.dry_run:
             print(script, end="")
+            if unreached := checks.head_problem(flags.cluster(recipe)):
+                print(f"warning: {unreached}", file=sys.stderr)
             return 0
         return launch(recipe, paths, script, start_ray=options.start_ray)
     except (RecipeError, RunFolderError, LaunchError) as error:

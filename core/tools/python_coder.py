@@ -118,7 +118,9 @@ def printing(code: str) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote
-            ast.parse(code.strip(), mode="eval")
+            expression = ast.parse(code.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return code
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "print":
         return code
     return f"print({code.strip()}\n)"  # on a line of its own: a comment may end the expression

@@ -17,7 +17,7 @@ ONLY = {
     "core.data": ("core.types",),
     "core.rewards": ("core.types",),
     "core.policy": ("core.types",),
-    "core.tools": ("core.types", "core.policy"),
+    "core.tools": ("core.types", "core.policy", "core.options"),
 }
 # Rooms that may not import these.
 NEVER = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +29,11 @@ VOCAB = 128
 CONTEXT = 2048
 SAMPLED = Sampling(max_new_tokens=12, seed=1)
 GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
+
+
+def letters(token_ids: Sequence[int]) -> str:
+    """A tokenizer's `decode` for this suite's model, whose vocabulary means nothing: a letter for each id."""
+    return "".join(chr(0x4E00 + token_id) for token_id in token_ids)
 
 
 @dataclass
@@ -53,14 +58,14 @@ async def scripted(_: pytest.FixtureRequest) -> AsyncIterator[Rig]:
         draw = random.Random(hash(prompt) if sampling.temperature == 0 else hash((prompt, sampling.seed)))
         return [draw.randrange(VOCAB) for _ in range(CONTEXT)]
 
-    policy = ScriptedPolicy(respond, latency=0.05)
+    policy = ScriptedPolicy(respond, latency=0.05, decode=letters)
     yield Rig(policy)
 
 
 @asynccontextmanager
 async def embedded(request: pytest.FixtureRequest, *, threaded: bool = False) -> AsyncIterator[Rig]:
     model = request.getfixturevalue("tiny_model")
-    engine = Engine.from_pretrained(model, max_model_len=CONTEXT, kv_tokens=8 * CONTEXT)
+    engine = Engine.from_pretrained(model, max_model_len=CONTEXT, kv_tokens=8 * CONTEXT, decode=letters)
     policy = EmbeddedPolicy(engine, threaded=threaded)
 
     async def running() -> int:
@@ -125,6 +130,19 @@ async def test_ends_on_the_first_stop_id_and_returns_it(rig: Rig) -> None:
     assert stopped.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
 
 
+async def test_ends_with_the_token_that_completes_a_stop_text_and_returns_it(rig: Rig) -> None:
+    if rig.sampling is GREEDY:
+        pytest.skip("a server of this suite's model has no tokenizer; tests.optional.sglang_cpu looks at one that has")
+    free = await rig.policy.generate([1, 2, 3], rig.sampling)
+    wanted = letters(free.token_ids[4:6])
+    end = letters(free.token_ids).index(wanted) + 2
+    for stop in ((wanted,), ("never said", wanted), (wanted, letters(free.token_ids[9:12]))):
+        stopped = await rig.policy.generate([1, 2, 3], replace(rig.sampling, stop=stop))
+        assert (stopped.token_ids, stopped.finish_reason) == (free.token_ids[:end], "stop")
+    unstopped = await rig.policy.generate([1, 2, 3], replace(rig.sampling, stop=("never said",)))
+    assert (unstopped.token_ids, unstopped.finish_reason) == (free.token_ids, "length")
+
+
 async def test_a_seed_fixes_the_tokens(rig: Rig) -> None:
     if rig.sampling is not SAMPLED:
         pytest.skip("SGLang honours seeds only with --enable-deterministic-inference, which has no backend for CPUs")
@@ -177,8 +195,17 @@ async def test_a_session_changes_nothing_but_the_work(rig: Rig) -> None:
         ([1], {"max_new_tokens": 0}),
         ([1], {"max_new_tokens": CONTEXT}),
         ([1] * CONTEXT, {}),
+        ([1], {"stop": ("",)}),
     ],
-    ids=["empty", "negative", "beyond-vocabulary", "no-budget", "budget-beyond-context", "prompt-beyond-context"],
+    ids=[
+        "empty",
+        "negative",
+        "beyond-vocabulary",
+        "no-budget",
+        "budget-beyond-context",
+        "prompt-beyond-context",
+        "empty-stop-text",
+    ],
 )
 async def test_a_bad_call_is_refused_and_harms_no_other(rig: Rig, prompt: list[int], changes: dict[str, Any]) -> None:
     if prompt == [VOCAB] and rig.sampling is GREEDY:
@@ -189,7 +216,7 @@ async def test_a_bad_call_is_refused_and_harms_no_other(rig: Rig, prompt: list[i
     assert isinstance(outcomes[0], Completion)
     assert isinstance(outcomes[1], PolicyError)
     assert outcomes[1].kind == "bad_request"
-    assert any(named in str(outcomes[1]) for named in ("input_ids", "max_new_tokens", "tokens"))
+    assert any(named in str(outcomes[1]) for named in ("input_ids", "max_new_tokens", "tokens", "stop"))
 
 
 async def test_a_cancelled_call_stops_and_harms_no_other(rig: Rig) -> None:

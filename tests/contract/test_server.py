@@ -22,10 +22,11 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from core.chat import find_tokenizer
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
-from core.engine.server import Server, load_tokenizer, main
+from core.engine.server import Server, main
 
 CONTEXT = 2048
 LONG = {"input_ids": [1], "sampling_params": {"max_new_tokens": CONTEXT - 1}, "return_logprob": True}
@@ -163,7 +164,7 @@ async def test_text_in_and_out_with_a_tokenizer(client: Client) -> None:
         ({"input_ids": [1], "sampling_params": {"top_p": 0}}, "top_p"),
         ({"input_ids": [1], "sampling_params": {"top_k": 0}}, "top_k"),
         ({"input_ids": [1], "sampling_params": {"stop_token_ids": 7}}, "sampling_params.stop_token_ids"),
-        ({"input_ids": [1], "sampling_params": {"stop": ["</s>"]}}, "sampling_params.stop: not implemented"),
+        ({"input_ids": [1], "sampling_params": {"stop": ["</s>"]}}, "stop: this engine has no tokenizer"),
         ({"input_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n: not implemented"),
         ({"input_ids": [1], "sampling_params": [1]}, "sampling_params"),
         ({"input_ids": [1], "image_data": "x"}, "image_data: not implemented"),
@@ -379,7 +380,7 @@ def test_a_missing_model_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_tokenizer_has_none(tiny_model: Path) -> None:
-    assert load_tokenizer(tiny_model) is None
+    assert find_tokenizer(tiny_model) is None
 
 
 def test_the_command_serves_notices_a_lost_client_and_stops(tiny_model: Path) -> None:
@@ -419,3 +420,10 @@ def test_the_command_serves_notices_a_lost_client_and_stops(tiny_model: Path) ->
             assert process.wait(timeout=20) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--port", "99999"), ("--device", "gpu"), ("--kv-tokens", "-1")])
+def test_an_option_out_of_range_is_named(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--model", "nowhere", option, value])
+    assert re.search(rf"argument {option}: .*'{value}'", capsys.readouterr().err)

@@ -179,7 +179,7 @@ def test_the_agent_is_an_arm_beside_the_single_call(
 def test_the_real_problems_with_a_checkpoint_in_the_embedded_engine(
     shared_data: Path, model: Path, preset: Path, tmp_path: Path
 ) -> None:
-    few = "--k 1 --budget 8 --kv-tokens 20000 --arms single,agent --set agentflow.max_steps=1".split()
+    few = "--k 1 --budget 8 --kv-tokens 20000 --arms single agent --set agentflow.max_steps=1".split()
     assert cli.main(arguments(model, preset, shared_data / "aime24.jsonl", tmp_path, *few)) == 0
     arms = read_json(tmp_path / "aime.json")["aime24"]["arms"]
     for arm in ("single", "agent"):

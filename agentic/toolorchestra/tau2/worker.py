@@ -60,11 +60,14 @@ class Channel:
 
 def check_package() -> None:
     """Raises ImportError naming the fix unless the installed `tau2` is tau2-bench."""
-    fix = f'install it into {sys.executable} with: pip install "{PIN}"'
+    fix = (
+        "make an environment for tau2-bench as benchmarks/tau2/README.md says, and name its Python (3.12) with "
+        "--tau2-python, or in a recipe with toolorchestra.environment.options.python"
+    )
     try:
         summary = importlib.metadata.metadata("tau2")["Summary"] or ""
     except importlib.metadata.PackageNotFoundError:
-        raise ImportError(f"tau2-bench is not installed; {fix}") from None
+        raise ImportError(f"{sys.executable} has no tau2-bench; {fix}") from None
     if "tau-bench" not in summary:
         raise ImportError(
             f"the package `tau2` here is not tau2-bench but {summary!r}, a chemistry package of the same name on PyPI; "

@@ -15,23 +15,24 @@ import argparse
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args
 
 from aiohttp import web
-from pydantic import ValidationError
+from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from core.options import Device, Port, checked
 from core.tools.retrieval.batching import Batcher
 from core.tools.retrieval.corpus import Corpus, CorpusError
 from core.tools.retrieval.encoders import EncoderError, make_encoder
 from core.tools.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, to_gpu
 from core.tools.retrieval.retriever import Retriever
-from core.tools.retrieval.server import MAX_QUERIES, MAX_TOPK, Server, Wire
+from core.tools.retrieval.server import MAX_QUERIES, Server, TopK, Wire
 from core.tools.retrieval.store import open_index
 
 _LINE_EVERY_S = 10.0
@@ -63,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--corpus", type=Path, required=True, help='JSON lines of {"id", "contents"}')
     parser.add_argument("--index", type=Path, help="folder, built if absent; or a FAISS file made elsewhere")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument("--port", type=checked(Port), default=8000, help="0 takes a free one")
     parser.add_argument(
         "--encoder",
         default="hashing",
@@ -75,25 +76,20 @@ def _parser() -> argparse.ArgumentParser:
         "--set", nargs="*", default=[], metavar="NAME=VALUE", help="of ivf: lists, probes; "
         "of hnsw: neighbors, ef_construction, ef_search",
     )  # fmt: skip
-    parser.add_argument("--device", default="auto", help="of the encoder: cpu, cuda, cuda:N, auto (cuda if there)")
+    parser.add_argument(
+        "--device", type=checked(Device), default="auto", help="of the encoder: cpu, cuda, cuda:N, auto (cuda if there)"
+    )
     parser.add_argument("--index-device", default="cpu", help="cpu, cuda (sharded over all GPUs) or cuda:N: faiss-gpu")
-    parser.add_argument("--threads", type=_at_least(1), help="of FAISS and torch; all cores if left out")
-    parser.add_argument("--topk", type=_at_least(1, MAX_TOPK), default=3, help="where a request names none")
+    parser.add_argument("--threads", type=checked(PositiveInt), help="of FAISS and torch; all cores if left out")
+    parser.add_argument("--topk", type=checked(TopK), default=3, help="where a request names none")
     parser.add_argument("--wire", choices=get_args(Wire), default="search-r1", help="form of requests and replies")
-    parser.add_argument("--max-batch", type=_at_least(1), default=64, help="queries searched at once")
-    parser.add_argument("--max-wait-ms", type=float, default=0.0, help="time that a batch waits to fill up")
-    parser.add_argument("--max-pending", type=_at_least(MAX_QUERIES), default=4096, help="more waiting queries: 503")
+    parser.add_argument("--max-batch", type=checked(PositiveInt), default=64, help="queries searched at once")
+    parser.add_argument(
+        "--max-wait-ms", type=checked(NonNegativeFloat), default=0.0, help="time that a batch waits to fill up"
+    )
+    pending = checked(Annotated[int, Field(ge=MAX_QUERIES)])
+    parser.add_argument("--max-pending", type=pending, default=4096, help="more waiting queries: 503")
     return parser
-
-
-def _at_least(low: int, high: int = sys.maxsize) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{value} is not between {low} and {high}")
-        return value
-
-    return number
 
 
 def _bind(host: str, port: int) -> socket.socket:

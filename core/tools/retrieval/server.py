@@ -27,6 +27,9 @@ _MAX_BODY_BYTES = 4 * MAX_QUERIES * MAX_QUERY_CHARS
 _RETRY_AFTER_S = 1
 
 
+TopK = Annotated[int, Field(ge=1, le=MAX_TOPK)]
+
+
 class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -34,7 +37,7 @@ class Request(BaseModel):
         list[Annotated[str, StringConstraints(max_length=MAX_QUERY_CHARS)]],
         Field(min_length=1, max_length=MAX_QUERIES),
     ]
-    topk: Annotated[int, Field(ge=1, le=MAX_TOPK)] | None = None
+    topk: TopK | None = None
     return_scores: bool = False
 
 

@@ -65,6 +65,7 @@ def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
     perturbed = perturb(model, folder / "perturbed")
     with serve("sglang", str(model), log=logs / "memagent.log", args=ON_CPU, python=python) as url:
         show(asyncio.run(checks.logprobs(url, model)))
+        show(asyncio.run(checks.stop_texts(url, model)))
         show(asyncio.run(checks.memagent_rollout(url, model)))
         show(asyncio.run(checks.new_weights(url, model, perturbed)))
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,23 @@ async def logprobs(url: str, model: Path) -> list[Result]:
             rows, _ = await sampled(policy, network, temperature)
             results.append(compared(f"log-probs at temperature {temperature:g}", network, rows, temperature))
     return results
+
+
+async def stop_texts(url: str, model: Path) -> list[Result]:
+    """Greedy calls again with a stop text out of their middle: the same tokens, through the one that completes it."""
+    tokenizer, greedy = load_tokenizer(model), Sampling(temperature=0.0, max_new_tokens=40)
+    prompts = random_prompts(weights.load_config(model).vocab_size)
+    right = []
+    async with SGLangPolicy(url) as policy:
+        for free, prompt in [(await policy.generate(prompt, greedy), prompt) for prompt in prompts]:
+            text = tokenizer.decode(free.token_ids[8:12])[1:-1]
+            if len(text) < 3 or not text.isascii():
+                continue
+            end = next(n for n in range(41) if text in tokenizer.decode(free.token_ids[:n]))
+            stopped = await policy.generate(prompt, replace(greedy, stop=(text,)))
+            right.append((stopped.token_ids, stopped.finish_reason) == (free.token_ids[:end], "stop"))
+    holds = len(right) > 4 and all(right)
+    return [Result("a stop text ends a call and is kept", f"{sum(right)} of {len(right)} calls", holds)]
 
 
 async def memagent_rollout(url: str, model: Path) -> list[Result]:

@@ -101,6 +101,7 @@ def test_a_tokenizer_without_chat_template_names_folder_and_fix(tiny_folder, tmp
         load_tokenizer(folder)
     assert str(folder) in str(caught.value)
     assert "chat_template.jinja" in str(caught.value)
+    assert load_tokenizer(folder, for_chat=False).encode("The sky")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,13 @@ def test_a_corrupt_tokenizer_names_its_folder(tiny_folder, tmp_path, name, conte
     shutil.copytree(tiny_folder, folder)
     (folder / name).write_text(content)
     with pytest.raises(CheckpointError, match="corrupt"):
+        load_tokenizer(folder)
+
+
+def test_a_corrupt_config_is_not_taken_for_a_missing_tokenizer(tiny_folder, tmp_path):
+    folder = shutil.copytree(tiny_folder, tmp_path / "corrupt")
+    (folder / "config.json").write_text("{broken")
+    with pytest.raises(CheckpointError, match=r"corrupt/config\.json: not valid JSON"):
         load_tokenizer(folder)
 
 

@@ -110,7 +110,7 @@ def test_an_unknown_preset_names_the_known_ones(presets):
 def test_an_unknown_key_names_the_nearest_known_one(presets, override, named):
     message = refused(presets, override)
     assert named in message
-    assert "small.yaml" in message
+    assert f"--set {override.partition('=')[0]}: " in message
 
 
 def test_every_mistake_is_named_at_once(presets):
@@ -132,11 +132,13 @@ def test_every_mistake_is_named_at_once(presets):
         ("run.steps=1.5", "run.steps"),
         ("run.seeds=[]", "run.seeds"),
         ("run.seeds=[-1]", "run.seeds"),
+        ("run.seeds=0", "run.seeds: must be a list, such as [0]"),
         ("run.seeds=[1, 1]", "run: seeds [1, 1] name one twice"),
         ("run.parallel_seeds=0", "run.parallel_seeds"),
         ("run.eval_top_p=0", "run.eval_top_p"),
         ("run.eval_temperature=-1", "run.eval_temperature"),
         ("run.save_every=0", "run.save_every"),
+        ("optimizer=5", "optimizer: must be a section, a mapping of keys (is 5)"),
         ("optimizer.lr=fast", "optimizer.lr"),
         ("optimizer.lr=.nan", "optimizer.lr"),
         ("optimizer.beta2=1", "optimizer.beta2"),
@@ -147,6 +149,7 @@ def test_every_mistake_is_named_at_once(presets):
         ),
         ("roles.policy=http://host:1", "roles.policy is always the model being trained"),
         ("model.dtype=float16", "model.dtype"),
+        ("model.device=gpu", "model.device: 'gpu' is neither auto, cpu, cuda nor cuda:N"),
         ("algorithm.clip_low=2", "algorithm: clip_low is 2.0; it must be"),
         ("algorithm.tis=[2, 3]", "algorithm: tis is"),
         ("optimizer.decay=cosine", "optimizer: decay cosine needs decay_steps"),
@@ -155,8 +158,27 @@ def test_every_mistake_is_named_at_once(presets):
 )
 def test_a_wrong_value_names_its_key(presets, override, named):
     message = refused(presets, override)
-    assert "small.yaml" in message
+    assert f"--set {override.partition('=')[0]}: " in message
     assert named in message
+
+
+def test_the_override_or_the_file_is_blamed(presets):
+    (presets / "small.yaml").write_text(PRESET.replace("lr: 1e-6", "lrr: 1e-6"))
+    assert refused(presets, "optimizer.lr=1", "run.stps=2").splitlines() == [
+        f"{presets / 'small.yaml'}: optimizer.lrr: unknown key; did you mean optimizer.lr?",
+        "--set run.stps: unknown key; did you mean run.steps?",
+    ]
+    sections = refused(presets, "optimizer={lr: 1, decay: none}", preset="large")
+    assert sections.startswith("--set optimizer: optimizer.decay: ")
+
+
+def test_a_recipe_of_another_method_is_told_before_its_sections(presets):
+    with pytest.raises(
+        RecipeError, match=r"small\.yaml: method is 'demo', and this is 'other'; run demo, or"
+    ) as caught:
+        load(DemoRecipe, presets, "small", ["demo.sise=3"], method="other")
+    assert "sise" not in str(caught.value)
+    assert load(DemoRecipe, presets, "small", method="demo").method == "demo"
 
 
 def test_evaluation_needs_held_out_tasks(presets):
@@ -168,6 +190,8 @@ def test_evaluation_needs_held_out_tasks(presets):
     ("override", "named"),
     [
         ("optimizer.lr", "write key.path=value"),
+        ("=5", "write key.path=value"),
+        ("run..steps=5", "write key.path=value"),
         ("method.name=x", "method is a value, not a section"),
         ("run.seeds=[1", "not valid YAML"),
     ],
@@ -182,6 +206,7 @@ def test_a_malformed_override_is_shown(presets, override, named):
     ("text", "named"),
     [
         ("a: [", "not valid YAML"),
+        (b"a: \xff", "not valid YAML: 'utf-8' codec can't decode"),
         ("- a", "must be a mapping"),
         ("", "must be a mapping"),
         (PRESET.replace("demo: {size: 3}", ""), "demo: missing"),
@@ -189,7 +214,7 @@ def test_a_malformed_override_is_shown(presets, override, named):
     ],
 )
 def test_a_broken_file_is_named(presets, text, named):
-    (presets / "broken.yaml").write_text(text)
+    (presets / "broken.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     message = refused(presets, preset="broken")
     assert "broken.yaml" in message
     assert named in message

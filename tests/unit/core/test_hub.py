@@ -7,7 +7,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from core.hub import CheckpointError, resolve
+from core.hub import CheckpointError, read_json, resolve
 
 
 def test_a_folder_is_itself(tmp_path: Path):
@@ -32,3 +32,10 @@ def test_a_server_elsewhere_needs_no_weights_here(weights: bool, tmp_path: Path,
 def test_what_is_neither_is_named(name: str):
     with pytest.raises(CheckpointError, match=name):
         resolve(name)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "not valid JSON"), ("[]", "must hold a JSON object")])
+def test_a_broken_file_of_a_model_is_named(text: str, message: str, tmp_path: Path):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=rf"config\.json: {message}.*again"):
+        read_json(tmp_path / "config.json")

@@ -114,6 +114,8 @@ def test_broken_line_is_named(tmp_path: Path) -> None:
         ("empty.jsonl", b"\n", "holds no records"),
         ("broken.json", b'[{"a": 1},\n{"b": ]', r"broken\.json:2: broken JSON"),
         ("broken.parquet", b"nothing", "not a readable parquet file"),
+        ("table.csv", b"question,answer\n", r"table\.csv:1: broken JSON.*Fix: use JSONL, JSON or parquet"),
+        (".", None, "is a folder"),
         ("packed.jsonl", b"\x1f\x8b\x08\x00", "not UTF-8 text"),
     ],
 )

@@ -128,7 +128,8 @@ def test_a_server_that_dies_at_the_start_is_told_with_the_end_of_its_log(tmp_pat
 
 @pytest.mark.skipif(find_spec("sglang") is not None, reason="this Python has SGLang")
 def test_a_python_without_sglang_is_told_with_the_fix(tmp_path):
-    with pytest.raises(ServerError, match="This Python has no SGLang"), serve("sglang", "m", log=tmp_path / "log"):
+    fix = "This Python has no SGLang.*--serve-python PYTHON.*--serve embedded"
+    with pytest.raises(ServerError, match=fix), serve("sglang", "m", log=tmp_path / "log"):
         pass
 
 

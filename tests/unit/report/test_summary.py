@@ -57,16 +57,23 @@ def test_what_the_policy_read_and_what_was_cut_is_counted(empty: RunFolder) -> N
     assert "| trained | 500 | 2 | 500 | 5.0 | – | 2 | 0 | 0 |" in table
 
 
+def test_failed_tasks_count_once_in_the_cost_of_a_solved_one(empty: RunFolder) -> None:
+    """Five solved at a dollar each and five failed, of which nobody knows what they cost: a dollar each."""
+    empty.save_evaluation(result("trained", 0, [1.0] * 5 + [0.0] * 5, measures={"cost": [1.0] * 5 + [None] * 5}))
+    assert build_summary(empty)["arms"]["trained"]["0"]["measures"] == {"cost": 1.0, "cost_per_solved": 1.0}
+
+
 def test_measures_are_means_over_the_tasks_that_have_them_and_are_split_by_label(empty: RunFolder) -> None:
     labels = {"kind": ["sum", "word", "sum", "sum"]}
     for seed, cost in ((0, [1.0, None, 3.0, 5.0]), (1, [1.0, 7.0, None, None])):
         official = [1.0, 0.0, 1.0, float(seed)]
         empty.save_evaluation(result("trained", 0, official, seed, measures={"cost": cost}, labels=labels))
     cell = build_summary(empty)["arms"]["trained"]["0"]
-    assert cell["measures"] == {"cost": 17 / 5}
+    assert cell["measures"] == {"cost": 17 / 5, "cost_per_solved": 17 / 5}
     split = cell["by"]["kind"]
     assert list(split) == ["sum", "word"]
-    assert (split["sum"]["measures"], split["word"]["measures"]) == ({"cost": 10 / 4}, {"cost": 7.0})
+    assert split["sum"]["measures"] == {"cost": 10 / 4, "cost_per_solved": 10 / 5}
+    assert split["word"]["measures"] == {"cost": 7.0}, "nothing was solved"
     assert (split["sum"]["official"]["mean"], split["sum"]["official"]["n"]) == (pytest.approx(5 / 6), 6)
     assert split["word"]["score"]["mean"] == 0.0
 

@@ -17,6 +17,8 @@ def test_a_preset_of_another_method_is_refused_by_name(tmp_path: Path) -> None:
     copied.write_text((spec.presets / "tiny.yaml").read_text().replace("method: memagent", "method: yours"))
     with pytest.raises(RecipeError, match=r"mine\.yaml: method is 'yours', and this is 'memagent'"):
         spec.load(str(copied))
+    with pytest.raises(RecipeError, match="method is 'agentflow', and this is 'memagent'; run agentflow"):
+        spec.load(str(method_spec("agentflow").presets / "tiny.yaml"))
     assert spec.load("tiny", ["run.steps=3"]).run.steps == 3
 
 

@@ -42,16 +42,42 @@ def test_command_writes_tasks_that_read_back(tokenizer: str, tmp_path: Path) -> 
         (["--task", "vt", "--length", "900", "--alpha", "2"], "task vt has no option alpha"),
         (["--task", "hqa", "--num-docs", "9"], "needs the option `hotpotqa`"),
         (["--task", "niah", "--length", "20"], "over the limit of 20"),
-        (["--task", "qa_2", "--length", "900", "--hotpotqa", "none.json"], "none.json: no such file"),
+        (["--task", "niah", "--length", "900", "--tokenizer", "/no/tokenizer"], "/no/tokenizer: no such folder"),
     ],
 )
 def test_command_says_what_is_wrong(
     arguments: list[str], message: str, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "x.jsonl"
-    assert main([*arguments, "--tokenizer", tokenizer, "--count", "1", "--out", str(out)]) == 1
+    assert main(["--tokenizer", tokenizer, "--count", "1", "--out", str(out), *arguments]) == 1
     assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--count", "-2", "greater than 0 (is '-2')"),
+        ("--length", "7Q", "length '7Q': not a number of tokens. Write 7168, 7K"),
+        ("--num-docs", "0", "greater than 0 (is '0')"),
+        ("--key-words", "nofile", "not point to a file (is 'nofile')"),
+        ("--hotpotqa", "nofile", "not point to a file (is 'nofile')"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(
+    option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--task", "niah", "--tokenizer", "t", "--length", "7K", "--count", "1", "--out", "x", option, value])
+    assert f"argument {option}: " in (error := capsys.readouterr().err)
+    assert message in error
+
+
+def test_words_that_are_no_text_are_named(tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "words").write_bytes(b"\xff")
+    arguments = ["--task", "niah", "--key-words", str(tmp_path / "words"), "--tokenizer", tokenizer, "--count", "1"]
+    assert main([*arguments, "--length", "900", "--out", str(tmp_path / "x")]) == 1
+    assert f"{tmp_path / 'words'}: not UTF-8 text" in capsys.readouterr().err
 
 
 def test_length_or_documents_must_be_given(tokenizer: str) -> None:

@@ -139,12 +139,27 @@ def test_a_dry_run_prints_the_commands_and_does_nothing(tools, hf, tmp_path, cap
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("option", ["--slime", "--megatron"])
-def test_a_missing_tool_is_named_with_its_option(tools, hf, tmp_path, capsys, option):
-    arguments = ["to-hf", *common(tools, hf, tmp_path / "dist"), "--out", str(tmp_path / "out")]
+@pytest.mark.parametrize(
+    ("direction", "option", "file"),
+    [
+        (["to-hf", "--out", "x"], "--slime", "tools/convert_torch_dist_to_hf.py"),
+        (["to-dist", "--model", "small"], "--slime", "tools/convert_hf_to_torch_dist.py"),
+        (["to-hf", "--out", "x"], "--megatron", "megatron/core/__init__.py"),
+    ],
+)
+def test_a_missing_tool_is_named_with_its_option(tools, hf, tmp_path, capsys, direction, option, file):
+    arguments = [*direction, *common(tools, hf, tmp_path / "dist")]
     arguments[arguments.index(option) + 1] = str(tmp_path / "nowhere")
     assert main(arguments) == 1
-    assert f"error: {option} {tmp_path / 'nowhere'}: has no " in capsys.readouterr().err
+    assert f"error: {option} {tmp_path / 'nowhere'}: has no {file}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "not valid JSON"), ("{}", "has no vocab_size")])
+def test_a_config_that_cannot_be_is_named(tools, hf, tmp_path, capsys, text, message):
+    (hf / "config.json").write_text(text)
+    save(tmp_path / "dist", 20)
+    assert main(["to-hf", *common(tools, hf, tmp_path / "dist"), "--out", str(tmp_path / "out")]) == 1
+    assert f"error: {hf / 'config.json'}: {message}" in capsys.readouterr().err
 
 
 def test_an_iteration_that_is_not_there_is_named(tools, hf, tmp_path):

@@ -159,3 +159,12 @@ def test_what_cannot_be_exported_is_named(run, tmp_path, capsys, problem):
     assert main(arguments) == 1
     assert expected in capsys.readouterr().err
     assert problem == "out" or not (tmp_path / "out").exists()
+
+
+def test_a_run_without_checkpoints_is_told_to_train(run, tmp_path, capsys):
+    untrained = RunFolder.create(tmp_path / "run", run.config)
+    untrained.seed_path(0).mkdir(parents=True)
+    assert main([str(untrained.path), "--out", str(tmp_path / "out"), "--license", "mit"]) == 1
+    assert "no checkpoint; train first" in capsys.readouterr().err
+    assert main([str(untrained.path), "--out", str(tmp_path / "out"), "--license", "mit", "--seed", "7"]) == 1
+    assert "no seed 7; there are: 0" in capsys.readouterr().err

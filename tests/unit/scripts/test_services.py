@@ -137,17 +137,47 @@ def test_another_server_is_not_taken_for_ours(tmp_path: Path, capsys: pytest.Cap
     assert "one: somebody listens at port" in capsys.readouterr().err
 
 
+def test_two_services_with_one_port_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "services.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+    file.write_text(yaml.safe_dump({name: {"command": "sleep 3600", "port": port} for name in ("one", "two")}))
+    assert main([str(file), "--logs", str(tmp_path), "--", "true"]) == 1
+    assert f"two: another service of the file has port {port}" in capsys.readouterr().err
+
+
 def test_a_command_that_is_not_there_is_told(two_services: Path, capfd: pytest.CaptureFixture[str]):
     assert main([str(two_services), "--logs", str(two_services.parent), "--", "no-such-command"]) == 1
     assert "no-such-command" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["{}", "a: {commnd: x}", "a: {command: x, port: 99999}", "- a", "a: ["])
-def test_bad_files_are_refused_by_name(tmp_path: Path, text: str):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", r"must be a mapping"),
+        (b"{}", r"at least 1 item"),
+        (b"- a", r"must be a mapping"),
+        (b"a: [", r"not valid YAML"),
+        (b"a: \xff", r"not valid YAML: 'utf-8' codec"),
+        (b"a: {comand: x}", r"a\.comand: unknown key; did you mean a\.command\?"),
+        (b"a: {command: x, port: 99999}", r"a\.port: .*65535"),
+        (b"a: {command: ''}", r"a\.command: names no program"),
+        (b"a: {command: 'echo {prt}'}", r"a\.command: unknown {prt}; there are {python}, {host}, {port}"),
+        (b"a: {command: 'echo {}'}", r"a\.command: unknown {}; there are"),
+        (b"a: {command: 'echo \"x'}", r"a\.command: No closing quotation"),
+        (b"a: {command: 'echo }'}", r"a\.command: Single '}'"),
+    ],
+)
+def test_bad_files_are_refused_by_name(tmp_path: Path, text: bytes, message: str):
     file = tmp_path / "services.yaml"
-    file.write_text(text)
-    with pytest.raises(RecipeError, match=r"services\.yaml"):
+    file.write_bytes(text)
+    with pytest.raises(RecipeError, match=rf"(?s)services\.yaml: .*{message}"):
         read_services(file)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([str(tmp_path / "absent.yaml"), "--logs", str(tmp_path), "--", "true"]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'absent.yaml'}: cannot be read (No such file or directory)\n"
 
 
 def test_services_of_presets_are_where_the_presets_look_for_them():

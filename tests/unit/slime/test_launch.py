@@ -151,7 +151,8 @@ def test_a_dry_run_shows_further_models_and_nodes(capsys) -> None:
     judge = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
     more = ["--set", judge, "--set", "slime.rollout_gpus=12", "--set", "slime.roles={judge: judge}"]
     assert launch.main(["memagent", "--preset", "seed", "--out", "/nowhere/x", "--dry-run", *more]) == 0
-    printed = capsys.readouterr().out
+    printed, warned = capsys.readouterr()
+    assert "warning: slime.ray.head is 127.0.0.1, which other nodes cannot reach; --set slime.ray.head=" in warned
     assert "cat >/nowhere/x/sglang.yaml <<'YAML'\nsglang:\n- name: policy" in printed
     assert "--sglang-config /nowhere/x/sglang.yaml" in printed
     assert "on each of the 1 other nodes: ray start --address=127.0.0.1:6379" in printed
@@ -170,7 +171,8 @@ def test_a_dry_run_shows_further_models_and_nodes(capsys) -> None:
         ("data.train", "nowhere.jsonl", "data.train: no file"),
         ("slime.nodes", "2", "--set slime.ray.head=ADDRESS"),
         ("slime.services.search", "http://127.0.0.1:1/health", "slime.services.search: http://127.0.0.1:1/health does"),
-        ("roles.judge", "http://127.0.0.1:1", "or name another: --set roles.judge=URL"),
+        ("slime.services.search", "http://127.0.0.1:1/up", "another: --set slime.services.search=http://HOST:PORT/up"),
+        ("roles.judge", "http://127.0.0.1:1", "or name another: --set roles.judge=http://HOST:PORT\n"),
     ],
 )
 def test_what_is_missing_is_named_with_its_fix(cluster: Cluster, capsys, key: str, value: str, named: str) -> None:

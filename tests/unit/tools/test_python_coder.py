@@ -50,6 +50,8 @@ def test_the_program_of_a_reply(reply, code):
         (" 1,\n", "print(1,\n)"),
         ("12 * 7  # seven dozen", "print(12 * 7  # seven dozen\n)"),
         ("x = 1\nprint(x)", "x = 1\nprint(x)"),
+        ("print(2 + 2)", "print(2 + 2)"),
+        ("print(2) or 3", "print(print(2) or 3\n)"),
         ("twelve times", "twelve times"),
         ("\x00", "\x00"),
     ],

@@ -137,3 +137,11 @@ def test_the_command_writes_model_and_word_lists(folder, tmp_path, monkeypatch):
     assert (tmp_path / "values.txt").read_text().split() == list(VALUES)
     assert load_tokenizer(tmp_path / "model").get_vocab() == load_tokenizer(folder).get_vocab()
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["tiny", "--out", str(tmp_path / "file" / "x")])
+    with pytest.raises(SystemExit):
+        tiny.main()
+    assert f"error: --out {tmp_path / 'file' / 'x'}: cannot be written (Not a directory)" in capsys.readouterr().err

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.compare import compared
+from agentic.toolorchestra.compare import compared, main
 from agentic.toolorchestra.tasks import CHEAP, OWN, PREFERENCES, SEARCH, STRONG
 from core.report.evaluation import EvalResult
+from core.report.run_folder import RunFolder
 
 ALIASES = (SEARCH, STRONG, OWN, CHEAP)
 
@@ -27,7 +30,7 @@ def arm(
         arm=name, data="test", length=0, seed=0, n=n,
         scores={"official": [0.0 if r is None else r[0] for r in rollouts]},
         turns=[1] * n, document_tokens=[0] * n, seconds=1.0, measures=measures,
-        labels={"kind": ["fact"] * n, "preference": [preference] * n},
+        labels={"kind": ["fact"] * n, "preference": [preference] * n}, notes={"task_ids": [f"t{i}" for i in range(n)]},
     )  # fmt: skip
 
 
@@ -72,3 +75,17 @@ def test_the_best_route_is_its_calls_no_more_and_no_less():
         ]
     )
     assert [r.measures["best_route"] for r in (right, more, other)] == [[1.0], [0.0], [0.0]]
+
+
+def test_what_cannot_be_compared_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([str(tmp_path)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path} is not a run folder")
+    RunFolder.create(tmp_path / "run", {}).save_evaluation(replace(arm("a", (1.0, 2.0, 7.0, (SEARCH,))), labels={}))
+    assert main([str(tmp_path / "run")]) == 1
+    assert "no 'preference'; evaluate with --by kind preference case first" in capsys.readouterr().err
+    one, two = arm("a", (1.0, 2.0, 7.0, (SEARCH,))), arm("b", *[(1.0, 2.0, 7.0, (SEARCH,))] * 2)
+    folder = RunFolder.create(tmp_path / "uneven", {})
+    for result in (one, two):
+        folder.save_evaluation(result)
+    assert main([str(folder.path)]) == 1
+    assert "test, seed 0: not all arms had the same tasks (a on 1, b on 2)" in capsys.readouterr().err

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import pytest
 
-from agentic.toolorchestra import tasks
+from agentic.toolorchestra import tasks, world
 from agentic.toolorchestra.config import load_recipe
 from agentic.toolorchestra.scripted_experts import SCOUT, reply, search_query, tokens
 from agentic.toolorchestra.tasks import (
@@ -123,3 +125,13 @@ def test_the_corpus_states_every_fact_once():
     texts = [passage["contents"] for passage in passages()]
     assert len(set(texts)) == len(texts) == 8 * len(THINGS)
     assert f"lamp\nThe price of lamp is {value_of('price of lamp')}." in texts
+
+
+def test_a_corpus_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["world", "--out", str(tmp_path / "file" / "x")])
+    with pytest.raises(SystemExit):
+        world.main()
+    assert f"error: --out {tmp_path / 'file' / 'x'}: cannot be written" in capsys.readouterr().err

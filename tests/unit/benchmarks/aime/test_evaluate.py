@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -138,7 +139,9 @@ async def test_failed_samples_are_wrong_counted_and_run_anew_only_when_asked(
     stats, policy = await run(model, folder, plan_of(tasks, 2), right)
     assert (len(policy.calls), stats.failures) == (0, {"http_500": 2})
     log = folder.trajectories(0)
-    assert drop_failed(log) == 2
+    assert drop_failed(log, ["agent"], [plan_of(tasks, 2).data]) == 0
+    assert drop_failed(log, ["single"], ["other"]) == 0
+    assert drop_failed(log, ["single"], [plan_of(tasks, 2).data]) == 2
     log.close()
     stats, policy = await run(model, folder, plan_of(tasks, 2), right)
     assert (len(policy.calls), stats.failures, set(stats.avg)) == (2, {}, {1.0})
@@ -153,10 +156,11 @@ async def test_a_set_up_in_which_nothing_works_is_an_error(model: Path, problems
 async def test_another_text_under_the_same_id_is_refused(model: Path, problems: Path, folder: RunFolder) -> None:
     _, tasks = load_problems(str(problems), Path("unused"))
     await run(model, folder, plan_of(tasks, 1), right)
-    problems.write_text(problems.read_text().replace("times", "plus"))
-    _, changed = load_problems(str(problems), Path("unused"))
-    with pytest.raises(EvaluationError, match="had another text"):
-        await run(model, folder, plan_of(changed, 1), right)
+    reworded = [replace(task, question=task.question + "?") for task in tasks]
+    corrected = [replace(task, answers=("7",)) for task in tasks]
+    for changed in (reworded, corrected):
+        with pytest.raises(EvaluationError, match="had another text or other answers"):
+            await run(model, folder, plan_of(changed, 1), right)
 
 
 def right(i: int, repeat: int, task: Task) -> str:
@@ -180,3 +184,24 @@ def test_the_budget_is_that_of_every_call_of_the_policy() -> None:
     assert cli.with_budget(recipe, 50) == {
         "a": {"final": {"engine": "policy", "max_tokens": 50}, "judge": {"engine": "other", "max_tokens": 9}}, "b": 1,
     }  # fmt: skip
+
+
+def test_a_model_that_is_not_there_is_named_before_its_problems(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--data", "absent.jsonl", "--model", "/no/model", "--out", str(tmp_path / "out")]
+    assert cli.main(arguments) == 1
+    assert "error: /no/model: no such folder" in capsys.readouterr().err
+
+
+def test_arms_are_words_as_in_the_other_evaluations() -> None:
+    assert cli.parser().parse_args(["--model", "m", "--arms", "single", "agent"]).arms == ["single", "agent"]
+
+
+def test_problems_out_of_reach_are_told_with_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("offline")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    with pytest.raises(DataError, match=r"HuggingFaceH4/aime_2024.*offline.*--data FILE"):
+        load_problems("aime24", tmp_path)

@@ -96,7 +96,17 @@ def test_differences_are_paired_by_problem() -> None:
     first = statistics([*graded("a", ["1", "1"], "1"), *graded("b", ["1", "2"], "1")], ["a", "b"])
     second = statistics([*graded("a", ["1", "2"], "1"), *graded("b", ["2", "2"], "1")], ["a", "b"])
     estimate = difference(first, second)
+    assert estimate is not None
     assert (estimate.mean, estimate.low, estimate.high) == (0.5, 0.5, 0.5)
+
+
+def test_arms_of_different_problems_are_compared_on_those_they_share() -> None:
+    first = statistics([*graded("a", ["1"], "1"), *graded("b", ["2"], "1")], ["a", "b"])
+    second = statistics([*graded("c", ["1"], "1"), *graded("b", ["1"], "1")], ["c", "b"])
+    estimate = difference(first, second)
+    assert estimate is not None
+    assert (estimate.mean, estimate.n) == (-1.0, 1)
+    assert difference(first, statistics(graded("c", ["1"], "1"), ["c"])) is None
 
 
 def test_samples_that_are_missing_or_there_twice_are_refused() -> None:

@@ -153,6 +153,29 @@ async def test_cells_that_are_there_are_not_run_again_and_an_interrupted_one_sta
         await evaluate(make_plan({"untrained": "green"}), models, folder)
 
 
+async def test_a_saved_cell_gets_the_labels_that_a_later_call_asks_for(tokenizer, folder):
+    models = Scripted(tokenizer)
+    await evaluate(make_plan({"trained": "green"}, labels=()), models, folder)
+    await evaluate(make_plan({"trained": "green"}, labels=("kind",)), models, folder)
+    (result,) = folder.evaluations()
+    assert (result.labels, models.opened) == ({"kind": ["even", "odd"] * 3}, ["green"])
+    tasks = [replace(task, metadata={**task.metadata, "more": "x"}) for task in TASKS[:4]]
+    with pytest.raises(EvaluationError, match="of 6 tasks without more; to label them give --tasks 6"):
+        await evaluate(make_plan({"trained": "green"}, labels=("kind", "more"), tasks=tasks), models, folder)
+
+
+async def test_other_weights_at_the_same_path_are_another_model(tokenizer, folder, tmp_path):
+    weights = tmp_path / "release"
+    weights.mkdir()
+    (weights / "model.safetensors").write_bytes(bytes(100_000))
+    plan = make_plan({"trained": str(weights)})
+    await evaluate(plan, Scripted(tokenizer), folder)
+    await evaluate(plan, Scripted(tokenizer), folder)
+    (weights / "model.safetensors").write_bytes(bytes(50_000) + b"x" * 50_000)
+    with pytest.raises(EvaluationError, match=r"weights was '.*', is now '.*'\. Delete the file"):
+        await evaluate(plan, Scripted(tokenizer), folder)
+
+
 async def test_a_method_whose_reward_is_no_score_gives_one_of_its_own(tokenizer, folder):
     def build(recipe: Any, tokenizer: Any) -> Echo:
         return Echo(tokenizer, "green", official=True)
@@ -269,6 +292,11 @@ def test_a_file_that_is_cut_is_told(words, count, note, run, own_arm, monkeypatc
         (["memagent", "--run", "/nowhere"], "/nowhere is not a run folder"),
         (["memagent", "--run", "RUN", "--arms", "untrained", "--data", "/no.jsonl"], "/no.jsonl: no such file"),
         (["memagent", "--run", "RUN", "--set", "memagent.chunk=1"], "unknown key"),
+        (
+            ["memagent", "--run", "RUN", "--arms", "untrained", "--by", "kind", "nolabel"],
+            "--by nolabel.*there are: kind",
+        ),
+        (["agentflow", "--run", "RUN", "--arms", "untrained"], "method is 'memagent', and this is 'agentflow'"),
     ],
 )
 def test_bad_input_is_named_with_its_fix(call, message, run, capsys):

@@ -17,8 +17,10 @@ from benchmarks.cells import EvaluationError
 from benchmarks.models import Models, check_server
 from benchmarks.ruler import evaluate as command
 from benchmarks.ruler.arms import cut_middle, make_reader
-from benchmarks.ruler.eval_data import EvalData, file_data, parse_length, ruler_data
+from benchmarks.ruler.cells import question_id
+from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
 from benchmarks.ruler.evaluation import Plan, evaluate
+from benchmarks.ruler.fit import parse_length
 from benchmarks.ruler.published import DEPARTURES, published_rows
 from core.chat import encode_text
 from core.data import DataError, write_jsonl
@@ -202,6 +204,35 @@ async def test_a_saved_cell_of_another_evaluation_is_neither_taken_nor_overwritt
     assert len(models.opened) == 2
 
 
+async def test_seeds_on_one_files_tasks_are_no_further_tasks(tokenizer, tiny_model, folder, tmp_path):
+    """Three seeds with the same answers say as much as one; generated tasks are new for every seed."""
+    path = tmp_path / "mine.jsonl"
+    generated = ruler_data("niah", {}, tiny=True, lengths=(448,), tokenizer=tokenizer)
+    write_jsonl(path, generated.tasks(448, 0, 6))
+    right = needle_reader(tokenizer)
+    calls = iter(range(10_000))
+
+    def now_and_then(prompt: tuple[int, ...], sampling: Sampling) -> Any:
+        return right(prompt, sampling) if next(calls) % 2 else []
+
+    for name, data, same in (("file", file_data(path, tokenizer=tokenizer), True), ("made", generated, False)):
+        own = RunFolder.create(tmp_path / name, {"method": "memagent", "preset": "tiny"})
+        plan = make_plan(tokenizer, tiny_model, arms=("full-context",), seeds=(0, 1, 2), data=data)
+        await evaluate(plan, ScriptedModels(now_and_then), own)
+        ids = [result.notes["task_ids"] for result in own.evaluations()]
+        assert (ids[0] == ids[1] == ids[2]) == same
+        assert len({*ids[0]}) == 6
+
+
+def test_a_question_of_a_file_is_the_same_whatever_its_distractors() -> None:
+    first, second = (
+        Task(f"hqa-{seed}", "?", ("a",), "c", {"num_docs": 3, "index": 7, "seed": seed}) for seed in range(2)
+    )
+    assert question_id(first) == question_id(second) == "7"
+    assert question_id(replace(first, metadata={**first.metadata, "source_id": "5a8b"})) == "5a8b"
+    assert question_id(replace(first, metadata={"index": 7})) == "hqa-0"
+
+
 async def test_a_broken_result_is_named_before_anything_runs(tokenizer, tiny_model, folder):
     models = ScriptedModels(needle_reader(tokenizer))
     plan = make_plan(tokenizer, tiny_model, arms=("trained",))
@@ -309,7 +340,6 @@ def test_a_training_run_brings_its_models_and_its_recipe(tiny_model, tmp_path, c
         (["--model", "MODEL", "--preset", "tyni"], "preset 'tyni'.*tiny"),
         (["--model", "MODEL", "--set", "memagent.chunk_token=3"], "did you mean memagent.chunk_tokens"),
         (["--model", "MODEL", "--num-chains", "2"], "task niah has no option num_chains"),
-        (["--model", "MODEL", "--noise", "/nowhere.txt"], "/nowhere.txt"),
         (["--model", "MODEL", "--data", "hotpotqa"], "task hqa needs the option `hotpotqa`"),
         (["--model", "MODEL", "--data", "/nowhere.jsonl"], "/nowhere.jsonl: no such file"),
         (["--model", "./nowhere"], r"\./nowhere: no such folder"),
@@ -383,6 +413,12 @@ def test_tasks_of_a_file_are_grouped_by_length(tokenizer, tmp_path):
     plain.write_text(json.dumps({"input": "Who?", "answers": ["me"], "context": "It was me."}) + "\n")
     one = file_data(plain, tokenizer=tokenizer, metric="string_match_part")
     assert one.tasks(one.lengths[0], 0, 9)[0].metadata["metric"] == "string_match_part"
+    for name, metric in (("eval_niah_multivalue_7168", "string_match_all"), ("eval_qa_1_7168", "string_match_part")):
+        official = tmp_path / f"{name}.json"
+        record = {"input": "Who?", "outputs": ["me", "you"], "context": "It was me.", "index": 0, "length": 7168}
+        official.write_text(json.dumps([record]))
+        data = file_data(official, tokenizer=tokenizer, metric="sub_em")
+        assert data.tasks(data.lengths[0], 0, 1)[0].metadata["metric"] == metric
 
 
 def test_what_was_published_stands_beside_ours_at_the_same_length(folder):

@@ -153,6 +153,41 @@ def test_where_tau2_is_may_change_in_a_folder(tmp_path: Path, model: str) -> Non
     assert json.loads((out / "tau2.json").read_text())["arms"]["standard"]["trials"] == 2
 
 
+def test_tables_hold_what_earlier_calls_played(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert evaluate.main(["--arms", "do-nothing", "--domains", "retail", "--out", str(out)]) == 0
+    assert evaluate.main(["--arms", "do-nothing", "--domains", "airline", "--out", str(out)]) == 0
+    arm = json.loads((out / "tau2.json").read_text())["arms"]["do-nothing"]
+    assert arm["tasks"] == {"airline": 2, "retail": 2}
+    assert "retail" in (out / "tau2.md").read_text()
+
+
+def test_numbers_are_of_one_conversation_whatever_the_trials(tmp_path: Path, model: str) -> None:
+    """do-nothing plays one trial beside the protocol's three."""
+    out = tmp_path / "run"
+    arms = ["--user", "scripted", "--trials", "3", "--arms", "standard", "do-nothing"]
+    assert with_model(out, model, "standard", *arms) == 0
+    summary = json.loads((out / "summary.json").read_text())["arms"]["standard"]["0"]
+    records = [json.loads(line) for line in (out / "seed-0" / "trajectories.jsonl").read_text().splitlines()]
+    played = [record for record in records if record["arm"] == "standard"]
+    assert len(played) == 6
+    turns, tokens = ([record[name] for record in played] for name in ("turns", "policy_tokens"))
+    assert summary["measures"]["turns"] == pytest.approx(sum(map(len, turns)) / 6)
+    assert summary["measures"]["policy_tokens"] == pytest.approx(sum(tokens) / 6)
+
+
+def test_conversations_of_another_tau2_are_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert run(out) == 0
+    other = tmp_path / "other.py"
+    other.write_text(FAKE.read_text().replace('"commit": None', '"commit": "0123abc"'))
+    monkeypatch.setattr(client, "WORKER", other)
+    assert run(out) == 1
+    assert "played on another tau2-bench (commit was None). Give that one" in capsys.readouterr().err
+
+
 def test_each_user_has_a_folder_unless_another_is_named(
     tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

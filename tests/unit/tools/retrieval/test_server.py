@@ -12,6 +12,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from core.tools.retrieval import server as module
+from core.tools.retrieval.__main__ import main
 from core.tools.retrieval.batching import Batcher
 from core.tools.retrieval.corpus import Corpus
 from core.tools.retrieval.encoders import HashingEncoder
@@ -131,3 +132,13 @@ async def test_health_says_what_is_served(corpus: Corpus):
     assert health["status"] == "ok"
     assert (health["rows"], health["encoder"], health["dimension"]) == (200, "hashing-512", 512)
     assert health["index"] == "IndexFlatIP"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--port", "99999"), ("--device", "gpu"), ("--topk", "0"), ("--max-wait-ms", "-1")]
+)
+def test_an_option_out_of_range_is_named(option: str, value: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["--corpus", "nowhere", option, value])
+    assert f"argument {option}: " in (error := capsys.readouterr().err)
+    assert f"'{value}'" in error

@@ -135,7 +135,9 @@ async def test_a_model_plays_the_user(workers: Workers, reply: ChatReply | Polic
 
 async def test_without_tau2_the_fault_says_how_to_get_it() -> None:
     workers = Workers(sys.executable)
-    with pytest.raises(EnvironmentFault, match=r"tau2-bench is not installed; install it into .*git"):
+    with pytest.raises(
+        EnvironmentFault, match=r"python\S* has no tau2-bench; .*benchmarks/tau2/README\.md.*--tau2-python"
+    ):
         await workers.pick().call("about")
     workers.close()
 

@@ -1,0 +1,46 @@
+"""Values that recipes and command lines share, checked by type; what is wrong with one is told in the same words."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+
+def _device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ValueError(f"{name!r} is neither auto, cpu, cuda nor cuda:N")
+    return name
+
+
+Device = Annotated[str, AfterValidator(_device)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+"""0 takes a free one."""
+Share = Annotated[float, Field(gt=0, le=1)]
+
+_WANTED = {"model_type": "must be a section, a mapping of keys", "dict_type": "must be a mapping"}
+
+
+def told(problem: Mapping[str, Any]) -> str:
+    """One of pydantic's `errors()`, without its place."""
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    if problem["type"] == "tuple_type":
+        return f"must be a list, such as [{problem['input']}]"
+    return f"{_WANTED.get(problem['type'], problem['msg'])} (is {problem['input']!r})"
+
+
+def checked(kind: Any) -> Callable[[str], Any]:
+    """The type of an argparse option that is a `kind` of pydantic's, such as PositiveInt, FilePath or Port."""
+    adapter = TypeAdapter(kind)
+
+    def read(text: str) -> Any:
+        try:
+            return adapter.validate_python(text)
+        except ValidationError as error:
+            raise argparse.ArgumentTypeError(told(error.errors()[0])) from error
+
+    return read
