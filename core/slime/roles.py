@@ -54,7 +54,8 @@ def router_urls(recipe: Recipe, args: Any) -> dict[str, str]:
 
 
 class RolloutRoles(Roles):
-    """The roles of one rollout: its session is the routing key, and slime's abort ends it at its next call.
+    """The roles of one rollout: slime's session is the routing key of all its calls, whatever the method says, and
+    slime's abort ends it at its next call.
 
     `aborted` tells whether a call was, even if the method went on without it.
     """
@@ -75,7 +76,7 @@ class _Call:
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         if self._rollout.aborting():
             raise self._rollout.abort("slime has all the rollouts that it needs")
-        completion = await self._policy.generate(prompt_ids, sampling, session or self._rollout.session)
+        completion = await self._policy.generate(prompt_ids, sampling, self._rollout.session)
         if completion.finish_reason == "abort":
             raise self._rollout.abort("the engine aborted the request")
         return completion

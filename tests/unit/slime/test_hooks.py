@@ -331,7 +331,8 @@ async def test_a_role_that_the_method_asks_and_nobody_serves_is_named(monkeypatc
         await hooks.generate(arguments(RECIPE, hf_checkpoint="x"), sample(), SAMPLING)
 
 
-async def test_a_method_may_name_its_own_session() -> None:
+async def test_slimes_session_is_that_of_every_call() -> None:
     policy = Echo()
-    await RolloutRoles({"judge": policy}, "s1", lambda: False)["judge"].generate((1,), Sampling(), "its own")
-    assert policy.calls[0][1] == "its own"
+    for own in (None, "the method's"):
+        await RolloutRoles({"judge": policy}, "s1", lambda: False)["judge"].generate((1,), Sampling(), own)
+    assert [call[1] for call in policy.calls] == ["s1", "s1"]
