@@ -10,6 +10,7 @@
     evaluation/*.json         one EvalResult per arm, data set, length and seed
     evaluation/*.jsonl        all trajectories of the result of that name, where the evaluator keeps them here
     summary.json, table.md, report.html     rebuilt at any time by `python -m core.report RUN_DIR`
+    .lock                     held by the process that writes this run
 
 Metric names that the report knows: `reward`, `loss`, `kl`, `tokens_per_second`, `seconds` (of that step; summed per
 stage), `failures` and `drift` (a count, or a mapping kind -> count). Every other number gets its own small chart.

@@ -15,6 +15,7 @@ import yaml
 from core.chat import load_tokenizer
 from core.engine import weights
 from core.report.files import read_jsonl
+from core.report.run_folder import LOCK
 from tests.e2e.conftest import REPOSITORY, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -51,7 +52,7 @@ def run(preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_file_of_a_run_is_there(run: Path):
     files = ["config.yaml", "versions.json", "summary.json", "table.md", "report.html", "warm_start/config.json"]
     assert [name for name in files if not (run / name).is_file()] == []
-    assert not list(run.rglob(".*"))
+    assert {path.name for path in run.rglob(".*")} == {LOCK}, "and nothing half-written"
 
 
 def test_the_recipe_of_the_run_is_kept_whole(run: Path):
