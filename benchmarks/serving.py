@@ -10,15 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-
 from benchmarks.cells import EvaluationError
-from core.options import Share, checked
 from core.policy.serving import Backend, serve
-
-# Types of options.
-positive, seed = checked(PositiveInt), checked(NonNegativeInt)
-temperature, share, seconds = checked(NonNegativeFloat), checked(Share), checked(PositiveFloat)
 
 
 def add_server_options(parser: Any) -> None:

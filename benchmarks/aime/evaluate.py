@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import kinds
 from benchmarks.aime.problems import load_problems
 from benchmarks.aime.results import DEPARTURES, eval_result, published_rows, write_results
 from benchmarks.aime.samples import read_sample, sample
@@ -35,16 +36,7 @@ from benchmarks.aime.statistics import Statistics, statistics
 from benchmarks.cells import EXPECTED_ERRORS, EvaluationError, weights_of
 from benchmarks.models import Models, check_server
 from benchmarks.plan import Plan, drop_failed, held, missing
-from benchmarks.serving import (
-    add_server_options,
-    check_server_options,
-    positive,
-    seconds,
-    seed,
-    server,
-    share,
-    temperature,
-)
+from benchmarks.serving import add_server_options, check_server_options, server
 from core.config import Recipe
 from core.engine.roles import open_roles
 from core.hub import is_hub_id, resolve
@@ -218,7 +210,9 @@ def parser() -> argparse.ArgumentParser:
     models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from")
     add_server_options(models)
     models.add_argument("--baseline-url", metavar="URL", help="a server that holds --baseline")
-    models.add_argument("--context", type=positive, metavar="TOKENS", help="the models' context, if not config.json's")
+    models.add_argument(
+        "--context", type=kinds.positive, metavar="TOKENS", help="the models' context, if not config.json's"
+    )
     models.add_argument("--arms", nargs="+", choices=ARMS, help="default: all with a model")
     models.add_argument("--method", default="agentflow", metavar="NAME", help="the agent: a folder of agentic/")
     models.add_argument("--preset", default="paper", help="of the agent")
@@ -228,20 +222,22 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument(
         "--data-dir", type=Path, default=Path("data"), metavar="DIR", help="where named data is (default: data)"
     )
-    how.add_argument("--tasks", type=positive, metavar="N", help="only the first N problems")
-    how.add_argument("--k", type=positive, default=16, help="samples of each problem (default: 16)")
-    how.add_argument("--temperature", type=temperature, default=0.7)
-    how.add_argument("--top-p", type=share, default=0.95)
-    how.add_argument("--budget", type=positive, default=4096, metavar="TOKENS", help="completion tokens of one call")
-    how.add_argument("--seed", type=seed, default=0)
+    how.add_argument("--tasks", type=kinds.positive, metavar="N", help="only the first N problems")
+    how.add_argument("--k", type=kinds.positive, default=16, help="samples of each problem (default: 16)")
+    how.add_argument("--temperature", type=kinds.temperature, default=0.7)
+    how.add_argument("--top-p", type=kinds.share, default=0.95)
+    how.add_argument(
+        "--budget", type=kinds.positive, default=4096, metavar="TOKENS", help="completion tokens of one call"
+    )
+    how.add_argument("--seed", type=kinds.seed, default=0)
     how.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default: runs/aime-MODEL)")
     how.add_argument(
         "--retry-failed", action="store_true", help="run failed samples anew, such as those of a dead server"
     )
-    how.add_argument("--concurrency", type=positive, default=16, help="samples at once")
-    how.add_argument("--deadline", type=seconds, default=3600.0, metavar="SECONDS", help="for each sample")
-    how.add_argument("--kv-tokens", type=positive, metavar="N", help="at most so many tokens in the KV cache")
-    how.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
+    how.add_argument("--concurrency", type=kinds.positive, default=16, help="samples at once")
+    how.add_argument("--deadline", type=kinds.seconds, default=3600.0, metavar="SECONDS", help="for each sample")
+    how.add_argument("--kv-tokens", type=kinds.positive, metavar="N", help="at most so many tokens in the KV cache")
+    how.add_argument("--threads", type=kinds.positive, metavar="N", help="of PyTorch")
     return commands
 
 

@@ -27,19 +27,11 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import kinds
 from benchmarks.cells import EXPECTED_ERRORS, EvaluationError, described
 from benchmarks.heldout.evaluation import Build, Plan, evaluate
 from benchmarks.models import Models, start_model, trained_models
-from benchmarks.serving import (
-    add_server_options,
-    check_server_options,
-    positive,
-    seconds,
-    seed,
-    server,
-    share,
-    temperature,
-)
+from benchmarks.serving import add_server_options, check_server_options, server
 from core.config import Recipe
 from core.data.tasks import read_tasks
 from core.report.build import write_report
@@ -203,17 +195,17 @@ def _parser() -> argparse.ArgumentParser:
     how.add_argument("--data", metavar="FILE", help="the tasks (default: data.eval of the recipe)")
     how.add_argument(
         "--tasks",
-        type=positive,
+        type=kinds.positive,
         metavar="N",
         help=f"the first N (default: {TASKS_OF_A_RUN} with --run, all with --model)",
     )
     how.add_argument("--by", nargs="*", metavar="LABEL", help="metadata that tells tasks apart (default: kind)")
-    how.add_argument("--seeds", nargs="+", type=seed, metavar="N", help="default: those of the run, or 0 1 2")
-    how.add_argument("--temperature", type=temperature, help="default: run.eval_temperature of the recipe")
-    how.add_argument("--top-p", type=share, help="default: run.eval_top_p of the recipe")
-    how.add_argument("--concurrency", type=positive, metavar="N", help="tasks at once (default: the recipe's)")
-    how.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for each task (default: the recipe's)")
-    how.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
+    how.add_argument("--seeds", nargs="+", type=kinds.seed, metavar="N", help="default: those of the run, or 0 1 2")
+    how.add_argument("--temperature", type=kinds.temperature, help="default: run.eval_temperature of the recipe")
+    how.add_argument("--top-p", type=kinds.share, help="default: run.eval_top_p of the recipe")
+    how.add_argument("--concurrency", type=kinds.positive, metavar="N", help="tasks at once (default: the recipe's)")
+    how.add_argument("--deadline", type=kinds.seconds, metavar="SECONDS", help="for each task (default: the recipe's)")
+    how.add_argument("--threads", type=kinds.positive, metavar="N", help="of PyTorch")
     return parser
 
 

@@ -23,6 +23,7 @@ import torch
 from agentic.memagent.config import MemAgentRecipe
 from agentic.memagent.rollout import SPEC
 from agentic.memagent.tiny import TAGS
+from benchmarks import kinds
 from benchmarks.cells import EXPECTED_ERRORS, EvaluationError
 from benchmarks.models import Models, start_model, trained_models
 from benchmarks.ruler.arms import ARMS
@@ -32,16 +33,7 @@ from benchmarks.ruler.fit import parse_length
 from benchmarks.ruler.published import DEPARTURES, published_rows
 from benchmarks.ruler.sample import Budget, Metric
 from benchmarks.ruler.tasks import OPTIONS, TASKS
-from benchmarks.serving import (
-    add_server_options,
-    check_server_options,
-    positive,
-    seconds,
-    seed,
-    server,
-    share,
-    temperature,
-)
+from benchmarks.serving import add_server_options, check_server_options, server
 from core.chat import load_tokenizer
 from core.data.files import DataError
 from core.report.build import write_report
@@ -198,7 +190,9 @@ def _parser() -> argparse.ArgumentParser:
     add_server_options(models)
     models.add_argument("--preset", help="how MemAgent reads (default: tiny for its own models, else paper)")
     models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    models.add_argument("--context", type=positive, metavar="TOKENS", help="the models' context, if not config.json's")
+    models.add_argument(
+        "--context", type=kinds.positive, metavar="TOKENS", help="the models' context, if not config.json's"
+    )
     models.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default: runs/ruler-MODEL)")
 
     data = parser.add_argument_group("data")
@@ -206,9 +200,13 @@ def _parser() -> argparse.ArgumentParser:
     data.add_argument(
         "--lengths", nargs="+", metavar="N", help=f"tokens: 448, 7K = 7168, 1M (default: {' '.join(LENGTHS)})"
     )
-    data.add_argument("--num-docs", nargs="+", type=positive, metavar="N", help="hqa, qa: documents instead of tokens")
-    data.add_argument("--tasks", type=positive, metavar="N", help="tasks per length (default: 32; of a file, all)")
-    data.add_argument("--tasks-long", type=positive, metavar="N", help="above 112K tokens (default: at most 16)")
+    data.add_argument(
+        "--num-docs", nargs="+", type=kinds.positive, metavar="N", help="hqa, qa: documents instead of tokens"
+    )
+    data.add_argument(
+        "--tasks", type=kinds.positive, metavar="N", help="tasks per length (default: 32; of a file, all)"
+    )
+    data.add_argument("--tasks-long", type=kinds.positive, metavar="N", help="above 112K tokens (default: at most 16)")
     data.add_argument("--budget", choices=get_args(Budget), default="document", help="what --lengths limits")
     data.add_argument("--metric", choices=get_args(Metric), help="of a file's tasks that name none (default: sub_em)")
     data.add_argument(
@@ -219,13 +217,13 @@ def _parser() -> argparse.ArgumentParser:
 
     run = parser.add_argument_group("how")
     run.add_argument("--arms", nargs="+", choices=ARMS, help="default: all that there is a model for")
-    run.add_argument("--seeds", nargs="+", type=seed, metavar="N", help="default: those of the run, or 0 1 2")
-    run.add_argument("--temperature", type=temperature, default=0.7)
-    run.add_argument("--top-p", type=share, default=0.95)
-    run.add_argument("--concurrency", type=positive, default=16, help="tasks at once, the same at every length")
-    run.add_argument("--deadline", type=seconds, default=DAY, metavar="SECONDS", help="for each task")
-    run.add_argument("--kv-tokens", type=positive, metavar="N", help="at most so many tokens in the KV cache")
-    run.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
+    run.add_argument("--seeds", nargs="+", type=kinds.seed, metavar="N", help="default: those of the run, or 0 1 2")
+    run.add_argument("--temperature", type=kinds.temperature, default=0.7)
+    run.add_argument("--top-p", type=kinds.share, default=0.95)
+    run.add_argument("--concurrency", type=kinds.positive, default=16, help="tasks at once, the same at every length")
+    run.add_argument("--deadline", type=kinds.seconds, default=DAY, metavar="SECONDS", help="for each task")
+    run.add_argument("--kv-tokens", type=kinds.positive, metavar="N", help="at most so many tokens in the KV cache")
+    run.add_argument("--threads", type=kinds.positive, metavar="N", help="of PyTorch")
     return parser
 
 

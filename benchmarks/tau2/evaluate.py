@@ -26,18 +26,11 @@ from agentic.toolorchestra.environment import EnvironmentFault
 from agentic.toolorchestra.rollout import SPEC, ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
+from benchmarks import kinds
 from benchmarks.cells import EXPECTED_ERRORS, EvaluationError, weights_of
 from benchmarks.models import Models, check_server
 from benchmarks.plan import Plan, drop_failed, held, missing
-from benchmarks.serving import (
-    add_server_options,
-    check_server_options,
-    positive,
-    seconds,
-    server,
-    share,
-    temperature,
-)
+from benchmarks.serving import add_server_options, check_server_options, server
 from benchmarks.tau2.pin import departures
 from benchmarks.tau2.play import play
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, under
@@ -287,7 +280,7 @@ def parser() -> argparse.ArgumentParser:
     models = commands.add_argument_group("models")
     models.add_argument("--model", metavar="ID_OR_PATH", help="the orchestrator")
     add_server_options(models)
-    models.add_argument("--context", type=positive, metavar="TOKENS", help="its context, if not config.json's")
+    models.add_argument("--context", type=kinds.positive, metavar="TOKENS", help="its context, if not config.json's")
     models.add_argument("--preset", default="paper", help="recipe of experts and their models (default: paper)")
     models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     models.add_argument("--user", metavar="NAME", help="who plays the user: a name under toolorchestra.models")
@@ -295,24 +288,24 @@ def parser() -> argparse.ArgumentParser:
     world = commands.add_argument_group("tau2-bench")
     world.add_argument("--tau2-python", metavar="PYTHON", help="the interpreter that has it (default: this one)")
     world.add_argument("--tau2-data", metavar="DIR", help="its `data` folder (default: beside its sources)")
-    world.add_argument("--processes", type=positive, default=2, help="of tau2, which play and grade (default: 2)")
-    world.add_argument("--max-steps", type=positive, default=200)
-    world.add_argument("--max-errors", type=positive, default=10)
+    world.add_argument("--processes", type=kinds.positive, default=2, help="of tau2, which play and grade (default: 2)")
+    world.add_argument("--max-steps", type=kinds.positive, default=200)
+    world.add_argument("--max-errors", type=kinds.positive, default=10)
     how = commands.add_argument_group("what and how")
     how.add_argument("--protocol", choices=PROTOCOLS, default="standard")
     how.add_argument("--arms", nargs="+", metavar="ARM", help=f"default: the protocol and {NOTHING}")
     how.add_argument("--domains", nargs="+", choices=DOMAINS, default=list(DOMAINS[:3]), metavar="DOMAIN")
     how.add_argument("--split", default="base", help="of tau2's tasks: base (all), train, test")
-    how.add_argument("--tasks", type=positive, metavar="N", help="only the first N of each domain")
-    how.add_argument("--trials", type=positive, default=4)
-    how.add_argument("--temperature", type=temperature, default=0.0)
-    how.add_argument("--top-p", type=share, default=1.0)
+    how.add_argument("--tasks", type=kinds.positive, metavar="N", help="only the first N of each domain")
+    how.add_argument("--trials", type=kinds.positive, default=4)
+    how.add_argument("--temperature", type=kinds.temperature, default=0.0)
+    how.add_argument("--top-p", type=kinds.share, default=1.0)
     how.add_argument("--out", type=Path, metavar="DIR", help="default: runs/tau2-PROTOCOL-MODEL-USER")
     how.add_argument("--retry-failed", action="store_true", help="play failed conversations anew")
-    how.add_argument("--concurrency", type=positive, default=16, help="conversations at once")
-    how.add_argument("--deadline", type=seconds, default=3600.0, metavar="SECONDS", help="for each conversation")
-    how.add_argument("--kv-tokens", type=positive, metavar="N", help="at most so many tokens in the KV cache")
-    how.add_argument("--threads", type=positive, metavar="N", help="of PyTorch")
+    how.add_argument("--concurrency", type=kinds.positive, default=16, help="conversations at once")
+    how.add_argument("--deadline", type=kinds.seconds, default=3600.0, metavar="SECONDS", help="for each conversation")
+    how.add_argument("--kv-tokens", type=kinds.positive, metavar="N", help="at most so many tokens in the KV cache")
+    how.add_argument("--threads", type=kinds.positive, metavar="N", help="of PyTorch")
     return commands
 
 

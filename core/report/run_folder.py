@@ -96,19 +96,19 @@ class RunFolder:
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path} is a file; choose another --out")
         if (path / "config.yaml").is_file():
-            changes = _changes(path / "config.yaml", wanted, may_differ)
+            changes = [] if fresh else _changes(path / "config.yaml", wanted, may_differ)
             if fresh and (path / MEGATRON).exists():
                 raise RunFolderError(
                     f"{path / MEGATRON} was trained on a cluster, and --fresh does not delete that; move it away, or "
                     "choose another --out"
                 )
-            if changes and not fresh and _begun(path):
+            if changes and _begun(path):
                 raise RunFolderError(
                     f"{path} belongs to another recipe; {len(changes)} key(s) differ:\n"
                     + "\n".join(changes)
                     + "\nChoose another --out, or delete that run (when training, with --fresh)."
                 )
-            if changes or fresh:
+            if fresh or changes:
                 with _locked(path):
                     _delete_run(path)
         elif path.is_dir() and any(not _is_leftover(entry) for entry in path.iterdir()):

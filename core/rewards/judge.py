@@ -55,11 +55,10 @@ class Judge:
     async def verdict(self, question: str, answer: str, labels: Sequence[str], *, rule: bool) -> Verdict:
         """Whether the judge takes `answer` for any of `labels`. `rule` is the verdict of the rules, for the counts."""
         verdicts = [await self._one(question, label, answer) for label in labels]
-        if "same" not in verdicts:
-            for none in ("no_reply", "no_verdict"):
-                if none in verdicts:
-                    return none
         same = "same" in verdicts
+        for none in ("no_reply", "no_verdict"):
+            if none in verdicts and not same:
+                return none
         self._counts["judge_agrees" if same == rule else "judge_accepts" if same else "judge_rejects"] += 1
         if same != rule:
             logger.info("judge: %s, rules: %s, for answer %r to label %r", same, rule, answer, list(labels))

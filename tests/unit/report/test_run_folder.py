@@ -110,6 +110,11 @@ def test_a_run_killed_before_its_config_was_written_starts_again(tmp_path: Path,
     assert RunFolder.create(tmp_path, config).config == config
 
 
+def test_fresh_starts_over_from_a_broken_config_too(tmp_path: Path, config: dict) -> None:
+    (tmp_path / "config.yaml").write_text("a: [1")
+    assert RunFolder.create(tmp_path, config, fresh=True).config == config
+
+
 @pytest.mark.parametrize("text", ["a: [1", "just text"])
 def test_a_broken_config_names_the_file(tmp_path: Path, config: dict, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
