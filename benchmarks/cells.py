@@ -1,4 +1,4 @@
-"""One cell of an evaluation: one arm on some tasks with one seed. What every evaluator does with it but scoring."""
+"""One cell of an evaluation: one variant on some tasks with one seed. What every evaluator does with it but scoring."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from core.data.files import DataError
 from core.hub import CheckpointError
 from core.policy.base import Roles
 from core.policy.serving import ServerError
-from core.report.evaluation import EvalResult, file_name
-from core.report.run_folder import RunFolder, RunFolderError, flatten
 from core.rollout.method import Method, derive_seed
 from core.rollout.runner import Failures, Runner
+from core.runs.evaluation import EvalResult, file_name
+from core.runs.run_folder import RunFolder, RunFolderError, flatten
 from core.types import Sampling, Task, Trajectory
 
 
@@ -37,7 +37,7 @@ class Cell:
     `model` is the name that is recorded; `notes` are facts that the result does not follow from.
     """
 
-    arm: str
+    variant: str
     data: str
     length: int
     seed: int
@@ -48,11 +48,11 @@ class Cell:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.arm} · {self.data}{f' {self.length}' if self.length else ''} · seed {self.seed}"
+        return f"{self.variant} · {self.data}{f' {self.length}' if self.length else ''} · seed {self.seed}"
 
     @property
     def file(self) -> str:
-        return file_name(self.arm, self.data, self.length, self.seed)
+        return file_name(self.variant, self.data, self.length, self.seed)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ async def run_cell(
     deadline_s: float,
     ended: Ended = lambda task, trajectory: None,
 ) -> Ran:
-    """Run the `tasks`, one rollout each. Seeds follow from seed and task alone: all arms are sampled alike.
+    """Run the `tasks`, one rollout each. Seeds follow from seed and task alone: all variants are sampled alike.
 
     Raises:
         EvaluationError: every single task failed, which says something about the set-up and nothing about the model.
@@ -117,7 +117,7 @@ def result_of(
     """
     trajectories = ran.trajectories
     return EvalResult(
-        arm=cell.arm,
+        variant=cell.variant,
         data=cell.data,
         length=cell.length,
         seed=cell.seed,

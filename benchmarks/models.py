@@ -9,7 +9,6 @@ from typing import Any
 import aiohttp
 
 from benchmarks.cells import EvaluationError
-from core.chat import load_tokenizer
 from core.config import Recipe
 from core.engine import checkpoint, weights
 from core.engine.engine import Engine
@@ -19,7 +18,8 @@ from core.hub import resolve
 from core.policy.base import Policy
 from core.policy.serving import ServerError
 from core.policy.sglang import SGLangPolicy
-from core.report.run_folder import RunFolder
+from core.runs.run_folder import RunFolder
+from core.text.tokenizer import load_tokenizer
 
 KEPT = 2
 """Models held in memory at once: the trained and the untrained one."""

@@ -1,8 +1,8 @@
-"""k samples of each task by each arm: what is there already, and what is missing, so that a killed run loses nothing.
+"""k samples of each task by each variant: what is there already, and what is missing, so that a killed run loses nothing.
 
-Samples live in the run folder's seed-N/trajectories.jsonl, a line each, beside those of other arms and data sets. What
+Samples live in the run folder's seed-N/trajectories.jsonl, a line each, beside those of other variants and data sets. What
 is there is not run again; a line torn by a crash is dropped and its sample is run anew. Seeds follow from task and
-repeat alone, so all arms are sampled alike and a larger k goes on where a smaller one ended.
+repeat alone, so all variants are sampled alike and a larger k goes on where a smaller one ended.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from benchmarks.cells import EvaluationError
-from core.report.files import Record
-from core.report.run_folder import StepLog
+from core.runs.files import Record
+from core.runs.run_folder import StepLog
 from core.types import Sampling, Task
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is sampled and how, the same for every arm. `data` names the tasks, `k` is the samples of each."""
+    """What is sampled and how, the same for every variant. `data` names the tasks, `k` is the samples of each."""
 
     data: str
     tasks: Sequence[Task]
@@ -29,7 +29,7 @@ class Plan:
     deadline_s: float
 
 
-def held(plan: Plan, arm: str, log: StepLog) -> list[Record]:
+def held(plan: Plan, variant: str, log: StepLog) -> list[Record]:
     """The records of the plan's samples that are there already.
 
     Raises:
@@ -39,7 +39,7 @@ def held(plan: Plan, arm: str, log: StepLog) -> list[Record]:
     records = [
         record
         for record in log.records()
-        if (record.get("arm"), record.get("data")) == (arm, plan.data)
+        if (record.get("variant"), record.get("data")) == (variant, plan.data)
         and record["step"] < plan.k
         and record["task_id"] in tasks
     ]
@@ -52,14 +52,14 @@ def held(plan: Plan, arm: str, log: StepLog) -> list[Record]:
     return records
 
 
-def missing(plan: Plan, arm: str, log: StepLog) -> list[tuple[int, Task]]:
+def missing(plan: Plan, variant: str, log: StepLog) -> list[tuple[int, Task]]:
     """(repeat, task) of each sample that is still to be had, repeat by repeat."""
-    there = {(record["step"], record["task_id"]) for record in held(plan, arm, log)}
+    there = {(record["step"], record["task_id"]) for record in held(plan, variant, log)}
     return [(repeat, task) for repeat in range(plan.k) for task in plan.tasks if (repeat, task.task_id) not in there]
 
 
-def drop_failed(log: StepLog, arms: Collection[str], data: Collection[str]) -> int:
-    """Forget failed samples of these arms on these data, so that they are run anew. Returns how many."""
+def drop_failed(log: StepLog, variants: Collection[str], data: Collection[str]) -> int:
+    """Forget failed samples of these variants on these data, so that they are run anew. Returns how many."""
     return log.keep(
-        lambda record: record["status"] != "failed" or record["arm"] not in arms or record["data"] not in data
+        lambda record: record["status"] != "failed" or record["variant"] not in variants or record["data"] not in data
     )

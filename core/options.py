@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 
 def _device(name: str) -> str:
@@ -44,3 +44,11 @@ def checked(kind: Any) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(told(error.errors()[0])) from error
 
     return read
+
+
+class RecipeError(ValueError):
+    """A preset or an override that cannot be used; the message names file, key and fix."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -19,12 +19,12 @@ from pathlib import Path
 import yaml
 from safetensors import SafetensorError, safe_open
 
-from core.chat import load_tokenizer
 from core.engine import checkpoint, weights
 from core.hub import SMALL_FILES, CheckpointError, is_hub_id
-from core.report.run_folder import RunFolder, RunFolderError
 from core.report.summary import build_summary
 from core.report.table import Published, render_table
+from core.runs.run_folder import RunFolder, RunFolderError
+from core.text.tokenizer import load_tokenizer
 
 
 def export(

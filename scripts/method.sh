@@ -8,7 +8,7 @@ if [[ " $* " =~ ' '(--help|-h)' ' ]]; then
   cd "$(dirname "${BASH_SOURCE[0]}")/.."
   sed -n '2,/^set /s/^# *//p' "agentic/$method/run.sh"
   for python in .venv/bin/python python3; do
-    "$python" -m core.train "$method" --help 2>/dev/null && break
+    "$python" -m core.engine.train "$method" --help 2>/dev/null && break
   done
   exit 0
 fi
@@ -36,7 +36,7 @@ done
 [[ $preset ]] || case $engine in slime) preset=seed ;; *) preset=tiny ;; esac
 out=${out:-runs/$method-$(basename "$preset" .yaml)}
 case $engine in
-  embedded) train() { "$python" -m core.train "$method" --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"}; } ;;
+  embedded) train() { "$python" -m core.engine.train "$method" --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"}; } ;;
   slime) exec "$python" -m core.slime.launch "$method" --preset "$preset" --out "$out" ${arguments[@]+"${arguments[@]}"} ;;
   *) echo "error: --engine is embedded or slime, not $engine" >&2 && exit 2 ;;
 esac

@@ -36,7 +36,7 @@ from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_v
 from core.config import RecipeError, Section
 from core.config.load import read_yaml, refused
 from core.policy.serving import ServerError, free_port, kept, server_process, wait_until_healthy
-from core.report.files import write_text
+from core.runs.files import write_text
 
 ADDRESSES = "addresses.yaml"
 PLACES = ("python", "host", "port")

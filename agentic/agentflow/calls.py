@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentic.agentflow.config import POLICY, RoleSection
-from core.chat import Ids, TokenTemplate, encode_text, special_ids
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError
 from core.rollout.turns import Turns
+from core.text.template import TokenTemplate
+from core.text.tokenizer import Ids, encode_text, special_ids
 from core.tools.base import Interrupt
 from core.types import Completion, Sampling
 

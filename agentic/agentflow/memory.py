@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from agentic.agentflow.formats import Style
-from core.chat import encode_text
+from core.text.tokenizer import encode_text
 from core.tools.base import ToolStatus
 
 Status = ToolStatus | Literal["malformed_step", "malformed_command", "tool_not_found"]

@@ -29,13 +29,13 @@ from agentic.agentflow.config import POLICY, PRESETS, AgentFlowRecipe, AgentFlow
 from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import MESSAGE, MESSAGES
-from core.chat import load_tokenizer
 from core.policy.base import Roles
-from core.report.evaluation import CALLS
 from core.rewards.grade import MathGrader
 from core.rewards.math import boxed_reward
 from core.rollout.method import Method, MethodSpec, RolloutError
+from core.runs.evaluation import CALLS
 from core.slime.hooks import slime_hooks
+from core.text.tokenizer import load_tokenizer
 from core.tools.base import ToolContext
 from core.tools.registry import Toolbox
 from core.types import Sampling, Task, Trajectory

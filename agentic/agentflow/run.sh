@@ -10,16 +10,16 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/method.sh"
 
 # The start model with its tokenizer, then questions: no fact of one split is in another.
 data=runs/data/agentflow-tiny
-[[ -f $data/model/model.safetensors ]] || "$python" -m agentic.agentflow.tiny --out "$data"
+[[ -f $data/model/model.safetensors ]] || "$python" -m agentic.agentflow.tiny.start_model --out "$data"
 for split in train:2048 dev:64 test:256; do
   file=$data/${split%:*}.jsonl
-  [[ -f $file ]] || "$python" -m agentic.agentflow.tasks --split "${split%:*}" --count "${split#*:}" --out "$file"
+  [[ -f $file ]] || "$python" -m agentic.agentflow.tiny.tasks --split "${split%:*}" --count "${split#*:}" --out "$file"
 done
 train
 
 # Two evaluations at a time: one core each.
 evaluate() {
-  "$python" -m benchmarks.heldout agentflow --run "$out" --data "$data/test.jsonl" --tasks 256 --arms "$@" >"$out/evaluate-$1.log"
+  "$python" -m benchmarks.heldout agentflow --run "$out" --data "$data/test.jsonl" --tasks 256 --variants "$@" >"$out/evaluate-$1.log"
 }
 echo "evaluation: the planner before and after training, and planners that cannot choose (see $out/evaluate-*.log)"
 at_once "evaluate untrained always-python-coder no-tool" "evaluate trained always-base-generator random-tool"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from core.chat import Ids, encode_text, encode_texts
+from core.text.tokenizer import Ids, encode_text, encode_texts
 
 Align = Literal["none", "sentence", "document"]
 

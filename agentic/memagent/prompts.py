@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from core.chat import TokenTemplate
+from core.text.template import TokenTemplate
 
 Order = Literal["official", "prefix_friendly"]
 Style = Literal["official", "compact"]

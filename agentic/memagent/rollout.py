@@ -24,12 +24,12 @@ from typing import Any
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, final_template, update_template
-from core.chat import Ids, encode_text, special_ids
 from core.policy.base import Roles
 from core.rewards.math import boxed_reward
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
 from core.slime.hooks import slime_hooks
+from core.text.tokenizer import Ids, encode_text, special_ids
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 

@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/method.sh"
 
 # The start model with its tokenizer, then tasks in its tokens: RULER needles with one-token words, three distractors.
 data=runs/data/memagent-tiny
-[[ -f $data/values.txt ]] || "$python" -m agentic.memagent.tiny --out "$data"
+[[ -f $data/values.txt ]] || "$python" -m agentic.memagent.tiny.start_model --out "$data"
 for split in train:4096 dev:64; do
   file=$data/${split%:*}.jsonl
   [[ -f $file ]] || "$python" -m benchmarks.ruler.generate --task niah --haystack noise --num-k 4 --bare-question \
@@ -20,10 +20,10 @@ for split in train:4096 dev:64; do
 done
 train
 
-# At the training length and at 16 times that, two arms at a time: one core each.
+# At the training length and at 16 times that, two variants at a time: one core each.
 evaluate() {
-  "$python" -m benchmarks.ruler.evaluate --run "$out" --arms "$@" --lengths 448 --tasks 256 >"$out/evaluate-$1.log" &&
-    "$python" -m benchmarks.ruler.evaluate --run "$out" --arms "$@" --lengths 7K --tasks 96 >>"$out/evaluate-$1.log"
+  "$python" -m benchmarks.ruler.evaluate --run "$out" --variants "$@" --lengths 448 --tasks 256 >"$out/evaluate-$1.log" &&
+    "$python" -m benchmarks.ruler.evaluate --run "$out" --variants "$@" --lengths 7K --tasks 96 >>"$out/evaluate-$1.log"
 }
 echo "evaluation: untrained and trained policies on 448 and 7K tokens, a minute or two (see $out/evaluate-*.log)"
 at_once "evaluate untrained empty-document" "evaluate trained"

@@ -1,7 +1,7 @@
 """What a simulated world is to a `func_call` rollout: a user who speaks, tools that act, and a grade at the end.
 
 One Environment is one conversation. The agent speaks (`user_turn`) or acts (`call_tool`); how it came to do so, by
-itself or by an expert, is not the environment's to see. Implementations: small_env.py here, and tau2-bench.
+itself or by an expert, is not the environment's to see. The implementation here is tau2-bench (tau2/).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agentic.toolorchestra.config import EnvironmentSection
 from core.config import RecipeError
 from core.policy.openai import ChatReply, Message
 from core.rollout.method import RolloutError
-from core.tool_calls import ToolSchema
+from core.text.tool_calls import ToolSchema
 from core.types import Task
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentic.toolorchestra.config import ModelSection, PriceSection, ToolOrchestraSection
-from core.chat import load_tokenizer
-from core.conversation import Markup, Renderer
 from core.policy.base import PolicyError, Roles
 from core.policy.openai import ChatReply, Message, OpenAIChat
 from core.rollout.method import RolloutError, derive_seed
-from core.tool_calls import CLOSE, OPEN
+from core.text.conversation import Markup, Renderer
+from core.text.tokenizer import load_tokenizer
+from core.text.tool_calls import CLOSE, OPEN
 from core.types import Sampling, Task
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from uuid import uuid4
 
 from agentic.toolorchestra.config import ToolOrchestraSection
-from core.chat import Ids
-from core.conversation import Message, Renderer
 from core.policy.base import Policy
 from core.rollout.turns import Turns
-from core.tool_calls import CallError
+from core.text.conversation import Message, Renderer
+from core.text.tokenizer import Ids
+from core.text.tool_calls import CallError
 from core.types import Sampling, Turn
 
 

@@ -13,8 +13,8 @@ from agentic.toolorchestra.config import Style, ToolName, ToolOrchestraSection
 from agentic.toolorchestra.experts import Experts
 from agentic.toolorchestra.formats import CALL_EXPERT
 from agentic.toolorchestra.workspace import Workspace
-from core.conversation import Markup, Message, Renderer
-from core.tool_calls import CallError, ToolSchema
+from core.text.conversation import Markup, Message, Renderer
+from core.text.tool_calls import CallError, ToolSchema
 from core.types import Task
 
 SYSTEM = "You are good at using tools."

@@ -11,9 +11,9 @@ from agentic.toolorchestra.formats import FORMATS
 from agentic.toolorchestra.orchestrator import Orchestrator, fitted, room
 from agentic.toolorchestra.prompts import REFUSED, expert_messages, question, tool_schemas
 from agentic.toolorchestra.workspace import Workspace
-from core.conversation import Renderer
 from core.rewards.math import last_boxed
-from core.tool_calls import CallError, ToolCall
+from core.text.conversation import Renderer
+from core.text.tool_calls import CallError, ToolCall
 from core.tools.base import Tool, ToolContext, ToolResult
 from core.tools.python_coder import PythonCoder, program
 from core.tools.registry import Toolbox, make_tool

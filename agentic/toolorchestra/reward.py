@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe, ToolOrchestraSection
-from core.report.evaluation import CALLS
 from core.rewards.preference import features, preference_rewards
 from core.rollout.method import RolloutError
+from core.runs.evaluation import CALLS
 from core.types import Group, Task, Trajectory
 
 

@@ -34,12 +34,12 @@ from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.questions import Question, QuestionTools
 from agentic.toolorchestra.reward import preference_of, regrade
 from core.config import RecipeError
-from core.conversation import Renderer
 from core.policy.base import Roles
-from core.report.evaluation import CALLS
 from core.rewards.answer import AnswerGrader
 from core.rollout.method import Method, MethodSpec, RolloutError
+from core.runs.evaluation import CALLS
 from core.slime.hooks import slime_hooks
+from core.text.conversation import Renderer
 from core.tools.base import ToolError
 from core.types import Sampling, Task, Trajectory
 

@@ -11,9 +11,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/method.sh"
 
 # The start model with its tokenizer, the corpus, then tasks: no thing and no expression of one split is in another.
 data=runs/data/toolorchestra-tiny
-[[ -f $data/model/model.safetensors ]] || "$python" -m agentic.toolorchestra.tiny --out "$data"
-[[ -f $data/corpus.jsonl ]] || "$python" -m agentic.toolorchestra.world --out "$data/corpus.jsonl"
-tasks() { [[ -f $data/$1.jsonl ]] || "$python" -m agentic.toolorchestra.tasks --out "$data/$1.jsonl" "${@:2}"; }
+[[ -f $data/model/model.safetensors ]] || "$python" -m agentic.toolorchestra.tiny.start_model --out "$data"
+[[ -f $data/corpus.jsonl ]] || "$python" -m agentic.toolorchestra.tiny.world --out "$data/corpus.jsonl"
+tasks() { [[ -f $data/$1.jsonl ]] || "$python" -m agentic.toolorchestra.tiny.tasks --out "$data/$1.jsonl" "${@:2}"; }
 tasks train --split train --count 4096
 tasks dev --split dev --count 64
 tasks test --split test --count 256
@@ -27,7 +27,7 @@ evaluate() {
 evaluate_all() {
   echo "evaluation: orchestrators before and after training, and fixed routes (see $out/evaluate-*.log)"
   at_once "evaluate test" "evaluate test-turned"
-  "$python" -m agentic.toolorchestra.compare "$out"
+  "$python" -m agentic.toolorchestra.tiny.compare "$out"
 }
 
 # All that asks the experts and the retrieval service, which end with this script.

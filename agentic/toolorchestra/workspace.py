@@ -11,7 +11,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from agentic.toolorchestra.config import BudgetSection
-from core.chat import encode_text
+from core.text.tokenizer import encode_text
 
 
 @dataclass

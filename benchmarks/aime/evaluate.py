@@ -1,10 +1,10 @@
 """Evaluate a model on the AIME: a single call and an agent, on the same questions, with the same sampling and budget.
 
     python -m benchmarks.aime.evaluate --data aime24 --model CHECKPOINT --baseline ID --preset seed --k 64
-    python -m benchmarks.aime.evaluate --data problems.jsonl --model ID --policy-url http://host:30000 --arms single
+    python -m benchmarks.aime.evaluate --data problems.jsonl --model ID --policy-url http://host:30000 --variants single
     python -m benchmarks.aime.evaluate --data aime25 --model ID --serve sglang --serve-args="--tp 2"
 
-| arm | model | how |
+| variant | model | how |
 |---|---|---|
 | single | --baseline, or --model without one | one call |
 | agent-untrained | --baseline | the method (AgentFlow) |
@@ -41,19 +41,19 @@ from core.config import Recipe
 from core.engine.roles import open_roles
 from core.hub import is_hub_id, resolve
 from core.policy.base import Roles
-from core.report.build import write_report
-from core.report.run_folder import RunFolder
+from core.report import write_report
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
+from core.runs.run_folder import RunFolder
 from core.types import Sampling
 
-ARMS = ("single", "agent-untrained", "agent")
+VARIANTS = ("single", "agent-untrained", "agent")
 RECIPE_ELSEWHERE = {"model", "data", "rollout", "algorithm", "optimizer", "engine", "run"}
 """Sections of a recipe that say nothing about how a trajectory comes about, or are stated otherwise."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything that a call asks for. `models` is arm -> model."""
+    """Everything that a call asks for. `models` is variant -> model."""
 
     spec: MethodSpec
     recipe: Recipe
@@ -85,15 +85,15 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
     """Options into what is to be done, checked as far as can be without running anything."""
     start = options.baseline or options.model
     models = {"single": start, "agent-untrained": options.baseline, "agent": options.model}
-    arms = options.arms or [arm for arm in ARMS if models[arm] is not None]
-    if "agent-untrained" in arms and options.baseline is None:
+    variants = options.variants or [variant for variant in VARIANTS if models[variant] is not None]
+    if "agent-untrained" in variants and options.baseline is None:
         raise EvaluationError(
-            "arm agent-untrained: no model for it. Name the one that training started from: --baseline."
+            "variant agent-untrained: no model for it. Name the one that training started from: --baseline."
         )
     check_server_options(options)
-    for arm in arms:
-        if not is_hub_id(models[arm]):
-            resolve(models[arm])  # before anything is downloaded
+    for variant in variants:
+        if not is_hub_id(models[variant]):
+            resolve(models[variant])  # before anything is downloaded
     spec = method_spec(options.method)
     recipe = spec.load(options.preset, [*options.overrides, f"model.path={options.model}"])
     recipe = type(recipe).model_validate(with_budget(recipe.dump(), options.budget))
@@ -135,7 +135,13 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         context=options.context,
     )
     return folder, Evaluation(
-        spec, recipe, {arm: models[arm] for arm in arms}, plan, options.budget, served, options.retry_failed
+        spec,
+        recipe,
+        {variant: models[variant] for variant in variants},
+        plan,
+        options.budget,
+        served,
+        options.retry_failed,
     )
 
 
@@ -148,17 +154,17 @@ def with_budget(section: Any, budget: int) -> Any:
 
 
 async def evaluate(evaluation: Evaluation, folder: RunFolder) -> None:
-    """Sample what is missing, arm by arm, and save each arm's result when it is complete."""
+    """Sample what is missing, variant by variant, and save each variant's result when it is complete."""
     plan, log = evaluation.plan, folder.trajectories(evaluation.plan.seed)
     if evaluation.retry_failed and (dropped := drop_failed(log, evaluation.models, [plan.data])):
         print(f"{dropped} failed samples are run anew")
-    for arm, model in evaluation.models.items():
-        if missing(plan, arm, log):
+    for variant, model in evaluation.models.items():
+        if missing(plan, variant, log):
             if url := evaluation.served.urls.get(model):
                 await check_server(url)
-            async with _opened(evaluation, arm, model) as (method, roles, tokenizer):
-                await sample(plan, arm, method, roles, log, tokenizer)
-        records = held(plan, arm, log)
+            async with _opened(evaluation, variant, model) as (method, roles, tokenizer):
+                await sample(plan, variant, method, roles, log, tokenizer)
+        records = held(plan, variant, log)
         task_ids = [task.task_id for task in plan.tasks]
         stats = statistics([read_sample(record) for record in records], task_ids)
         result = eval_result(records, stats, task_ids, budget=evaluation.budget, seed=plan.seed, model=model)
@@ -167,7 +173,7 @@ async def evaluate(evaluation: Evaluation, folder: RunFolder) -> None:
 
 
 def all_statistics(folder: RunFolder, seed: int) -> dict[str, dict[str, Statistics]]:
-    """Data set -> arm -> statistics of everything in the folder that is complete, this call's and earlier ones'."""
+    """Data set -> variant -> statistics of everything in the folder that is complete, this call's and earlier ones'."""
     records = folder.read_trajectories(seed)
     found: dict[str, dict[str, Statistics]] = {}
     for result in folder.evaluations():
@@ -176,20 +182,20 @@ def all_statistics(folder: RunFolder, seed: int) -> dict[str, dict[str, Statisti
             samples = [
                 read_sample(record)
                 for record in records
-                if (record["arm"], record["data"]) == (result.arm, result.data)
+                if (record["variant"], record["data"]) == (result.variant, result.data)
                 and record["task_id"] in task_ids
                 and record["step"] < k
             ]
-            found.setdefault(result.data, {})[result.arm] = statistics(samples, task_ids)
+            found.setdefault(result.data, {})[result.variant] = statistics(samples, task_ids)
     return found
 
 
 @asynccontextmanager
-async def _opened(evaluation: Evaluation, arm: str, model: str) -> AsyncIterator[tuple[Method, Roles, Any]]:
-    """The arm's method and its roles; closed at the end."""
+async def _opened(evaluation: Evaluation, variant: str, model: str) -> AsyncIterator[tuple[Method, Roles, Any]]:
+    """The variant's method and its roles; closed at the end."""
     tokenizer = evaluation.served.tokenizer(model)
     async with evaluation.served.policy(model, evaluation.served.limit(model)) as policy:
-        if arm == "single":
+        if variant == "single":
             yield SingleCall(tokenizer, evaluation.budget), Roles({"policy": policy}), tokenizer
             return
         async with open_roles(evaluation.recipe, tokenizer) as others:
@@ -213,7 +219,7 @@ def parser() -> argparse.ArgumentParser:
     models.add_argument(
         "--context", type=kinds.positive, metavar="TOKENS", help="the models' context, if not config.json's"
     )
-    models.add_argument("--arms", nargs="+", choices=ARMS, help="default: all with a model")
+    models.add_argument("--variants", nargs="+", choices=VARIANTS, help="default: all with a model")
     models.add_argument("--method", default="agentflow", metavar="NAME", help="the agent: a folder of agentic/")
     models.add_argument("--preset", default="paper", help="of the agent")
     models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")

@@ -1,4 +1,4 @@
-"""Statistics of all arms as files: aime.json, aime.md, and EvalResults for the report.
+"""Statistics of all variants as files: aime.json, aime.md, and EvalResults for the report.
 
 An EvalResult is about problems: each score is a problem's mean over its k samples, and its turns and tokens are those
 of all k together. Its `length` is the token budget of one call.
@@ -12,14 +12,14 @@ from itertools import combinations
 from typing import Any
 
 from benchmarks.aime.statistics import Statistics, difference
-from core.report.evaluation import EvalResult
-from core.report.files import Record, write_json, write_text
-from core.report.run_folder import RunFolder
 from core.report.stats import Estimate
 from core.report.table import markdown
+from core.runs.evaluation import EvalResult
+from core.runs.files import Record, write_json, write_text
+from core.runs.run_folder import RunFolder
 
 PUBLISHED = (
-    # name, our arm, per cent, source
+    # name, our variant, per cent, source
     ("Qwen2.5-7B-Instruct, single call", "single", 10.0, "slime-agentic, 1 sample, T = 0, no box asked for"),
     ("AgentFlow 7B, trained", "agent", 26.7, "slime-agentic, eval_results.json after 100 steps, 1 sample, T = 0.7"),
     ("AgentFlow 7B, trained", "agent", 30.0, "slime-agentic, newest README, 1 sample, T = 0.7"),
@@ -29,7 +29,7 @@ PUBLISHED = (
 )
 
 DEPARTURES = (
-    "all arms have one temperature, top-p and budget for a call, and all are asked for a box; the baseline was not",
+    "all variants have one temperature, top-p and budget for a call, and all are asked for a box; the baseline was not",
     "an answer is graded by the integer rule on its last box; the published ones by GPT-4o or by rule and LLM",
     "k samples for each problem with intervals; published numbers rest on one to three",
 )
@@ -38,21 +38,21 @@ DEPARTURES = (
 def published_rows(budget: int) -> list[dict[str, Any]]:
     """Rows for `RunFolder.save_published`."""
     return [
-        {"name": name, "data": "aime24", "length": budget, "score": percent / 100, "source": source, "arm": arm}
-        for name, arm, percent, source in PUBLISHED
+        {"name": name, "data": "aime24", "length": budget, "score": percent / 100, "source": source, "variant": variant}
+        for name, variant, percent, source in PUBLISHED
     ]
 
 
 def eval_result(
     records: Sequence[Record], stats: Statistics, task_ids: Sequence[str], *, budget: int, seed: int, model: str
 ) -> EvalResult:
-    """Of one arm on one data set; `records` are all its samples."""
+    """Of one variant on one data set; `records` are all its samples."""
     of = {task_id: [record for record in records if record["task_id"] == task_id] for task_id in task_ids}
     spent = [sum(turn["tokens"] for record in of[i] for turn in record["turns"]) for i in task_ids]
     lost = [of[i][0]["failure"] for i in task_ids if all(record["status"] == "failed" for record in of[i])]
     scores = stats.scores()
     return EvalResult(
-        arm=records[0]["arm"],
+        variant=records[0]["variant"],
         data=records[0]["data"],
         length=budget,
         seed=seed,
@@ -76,7 +76,7 @@ SHOWN_APART = ("tasks", "avg", "pass_at", "maj", "repeats")
 
 
 def summary(stats: Statistics) -> dict[str, Any]:
-    """All numbers of one arm, as JSON."""
+    """All numbers of one variant, as JSON."""
     numbers = {name: value for name, value in asdict(stats).items() if name not in SHOWN_APART}
     scores = {
         name: {"mean": estimate.mean, "ci95_problems": [estimate.low, estimate.high]}
@@ -85,39 +85,39 @@ def summary(stats: Statistics) -> dict[str, Any]:
     return {**numbers, "scores": scores, "ci95_repeats": None if stats.repeats is None else list(stats.repeats)}
 
 
-def differences(arms: Mapping[str, Statistics]) -> dict[tuple[str, str], Estimate]:
-    """Of every two arms that have problems in common."""
-    found = {(a, b): difference(arms[a], arms[b]) for a, b in combinations(arms, 2)}
+def differences(variants: Mapping[str, Statistics]) -> dict[tuple[str, str], Estimate]:
+    """Of every two variants that have problems in common."""
+    found = {(a, b): difference(variants[a], variants[b]) for a, b in combinations(variants, 2)}
     return {pair: estimate for pair, estimate in found.items() if estimate is not None}
 
 
-def write_results(folder: RunFolder, arms: Mapping[str, Mapping[str, Statistics]]) -> str:
-    """Write aime.json and aime.md. `arms` is data set -> arm -> statistics. Returns the text of aime.md."""
+def write_results(folder: RunFolder, variants: Mapping[str, Mapping[str, Statistics]]) -> str:
+    """Write aime.json and aime.md. `variants` is data set -> variant -> statistics. Returns the text of aime.md."""
     write_json(
         folder.path / "aime.json",
         {
             data: {
-                "arms": {arm: summary(stats) for arm, stats in of_data.items()},
+                "variants": {variant: summary(stats) for variant, stats in of_data.items()},
                 "differences": {f"{a} - {b}": asdict(estimate) for (a, b), estimate in differences(of_data).items()},
             }
-            for data, of_data in arms.items()
+            for data, of_data in variants.items()
         },
     )
-    text = "\n\n".join(part for data, of_data in arms.items() for part in _tables(data, of_data)) + "\n"
+    text = "\n\n".join(part for data, of_data in variants.items() for part in _tables(data, of_data)) + "\n"
     write_text(folder.path / "aime.md", text)
     return text
 
 
-def _tables(data: str, arms: Mapping[str, Statistics]) -> list[str]:
-    scores = sorted({name: None for stats in arms.values() for name in stats.scores()}, key=_score_order)
-    estimates = {arm: stats.estimates() for arm, stats in arms.items()}
+def _tables(data: str, variants: Mapping[str, Statistics]) -> list[str]:
+    scores = sorted({name: None for stats in variants.values() for name in stats.scores()}, key=_score_order)
+    estimates = {variant: stats.estimates() for variant, stats in variants.items()}
     score_rows = [
-        [arm, *(_interval(estimates[arm].get(name)) for name in scores), _span(stats.repeats)]
-        for arm, stats in arms.items()
+        [variant, *(_interval(estimates[variant].get(name)) for name in scores), _span(stats.repeats)]
+        for variant, stats in variants.items()
     ]
     rate_rows = [
         [
-            arm,
+            variant,
             str(stats.k),
             *(
                 f"{100 * rate:.1f}"
@@ -127,17 +127,20 @@ def _tables(data: str, arms: Mapping[str, Statistics]) -> list[str]:
             f"{stats.mean_tokens:,.0f}",
             ", ".join(f"{count} {kind}" for kind, count in stats.failures.items()) or "0",
         ]
-        for arm, stats in arms.items()
+        for variant, stats in variants.items()
     ]
-    pairs = [[f"{a} − {b}", str(found.n), _interval(found)] for (a, b), found in differences(arms).items()]
-    rates = ["arm", "k", "truncated", "no answer", "parse errors", "tool errors", "turns", "tokens", "failures"]
+    pairs = [[f"{a} − {b}", str(found.n), _interval(found)] for (a, b), found in differences(variants).items()]
+    rates = ["variant", "k", "truncated", "no answer", "parse errors", "tool errors", "turns", "tokens", "failures"]
     return [
         f"## {data}: scores in %, with 95% intervals over problems; the last column is that of avg over repeats",
-        markdown(["arm", *scores, "repeats"], *score_rows),
+        markdown(["variant", *scores, "repeats"], *score_rows),
         "Shares of samples in %, means per sample:",
         markdown(rates, *rate_rows),
         *(
-            ["Differences of avg, paired by problem, in points:", markdown(["arms", "problems", "difference"], *pairs)]
+            [
+                "Differences of avg, paired by problem, in points:",
+                markdown(["variants", "problems", "difference"], *pairs),
+            ]
             * bool(pairs)
         ),
     ]

@@ -1,4 +1,4 @@
-"""k samples of each problem by one arm: run, graded, and written one by one (benchmarks/plan.py)."""
+"""k samples of each problem by one variant: run, graded, and written one by one (benchmarks/plan.py)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from benchmarks.aime.statistics import Sample
 from benchmarks.cells import EvaluationError, failures_of
 from benchmarks.plan import Plan, missing
 from core.policy.base import Roles
-from core.report.console import Progress
-from core.report.files import Record
-from core.report.run_folder import StepLog
-from core.report.trajectory import trajectory_record
 from core.rewards.grade import MathGrader, integer
 from core.rewards.math import strip_latex
 from core.rollout.method import Method, derive_seed
 from core.rollout.runner import Runner
+from core.runs.files import Record
+from core.runs.progress import Progress
+from core.runs.run_folder import StepLog
+from core.runs.trajectory import trajectory_record
 from core.types import Task, Trajectory
 
 
-async def sample(plan: Plan, arm: str, method: Method, roles: Roles, log: StepLog, tokenizer: Any) -> None:
+async def sample(plan: Plan, variant: str, method: Method, roles: Roles, log: StepLog, tokenizer: Any) -> None:
     """Run what is missing and write it to `log`.
 
     Raises:
         EvaluationError: every single sample failed, which says something about the set-up and nothing about the model.
     """
-    todo = missing(plan, arm, log)
+    todo = missing(plan, variant, log)
     runner = Runner(method, roles, concurrency=plan.concurrency, deadline_s=plan.deadline_s)
     grader = MathGrader()
     done: list[Trajectory] = []
@@ -38,19 +38,19 @@ async def sample(plan: Plan, arm: str, method: Method, roles: Roles, log: StepLo
         began = time.perf_counter()
         trajectory = await runner.run_one(task, replace(plan.sampling, seed=seed))
         record = await _record(task, repeat, trajectory, grader, tokenizer)
-        log.append({"arm": arm, "data": plan.data, **record, "seconds": time.perf_counter() - began})
+        log.append({"variant": variant, "data": plan.data, **record, "seconds": time.perf_counter() - began})
         done.append(trajectory)
         progress.update(len(done))
 
     try:
-        with Progress(len(todo), label=f"{arm} · {plan.data}", interval=15.0) as progress:
+        with Progress(len(todo), label=f"{variant} · {plan.data}", interval=15.0) as progress:
             await asyncio.gather(*(one(repeat, task) for repeat, task in todo))
     finally:
         await grader.close()
     failures = failures_of(done)
     if done and failures.counts.total() == len(done):
         raise EvaluationError(
-            f"{arm} on {plan.data}: every sample failed: {failures.describe()}. "
+            f"{variant} on {plan.data}: every sample failed: {failures.describe()}. "
             "Mend that, then run again with --retry-failed."
         )
 
@@ -73,7 +73,7 @@ def read_sample(record: Record) -> Sample:
 
 
 async def _record(task: Task, repeat: int, trajectory: Trajectory, grader: MathGrader, tokenizer: Any) -> Record:
-    """The trajectory with our grade, whatever reward its method gave: all arms are graded alike."""
+    """The trajectory with our grade, whatever reward its method gave: all variants are graded alike."""
     failed = trajectory.status == "failed"
     text = "" if failed else str(trajectory.log["answer"])
     grade = await grader.grade(task.question, text, task.answers)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from core.chat import TokenTemplate, encode_text
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
+from core.text.template import TokenTemplate
+from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory, Turn
 
 MESSAGE = "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."

@@ -8,7 +8,7 @@
 Two intervals, for two questions. Over problems (bootstrap of the problems' means): would other problems of the kind
 give another score? Over repeats (Student's t of the k repeats' means; Wilson's where they are all equal, which would
 leave it no width): would another k samples of these problems?
-Differences between arms are paired by problem. A failed sample is a wrong one; rates are shares of samples.
+Differences between variants are paired by problem. A failed sample is a wrong one; rates are shares of samples.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of one arm. Scores by problem are in the order of `tasks`; `repeats` is the interval of avg@k over repeats,
+    """Of one variant. Scores by problem are in the order of `tasks`; `repeats` is the interval of avg@k over repeats,
     None for k = 1. `parse_errors` and `tool_errors` are shares of samples with at least one."""
 
     tasks: Sequence[str]

@@ -4,16 +4,16 @@
     python -m benchmarks.heldout toolorchestra --run RUN_DIR --data flipped.jsonl --by kind preference
     python -m benchmarks.heldout memagent --model ID_OR_PATH --baseline ID_OR_PATH --preset paper --data FILE
 
-| arm | weights | method |
+| variant | weights | method |
 |---|---|---|
 | trained | each seed's newest checkpoint, or --model | agentic.METHOD.rollout.SPEC |
 | untrained | what training started from, or --baseline | the same |
-| others | as untrained | ARMS of agentic/METHOD/arms.py: name -> (recipe, tokenizer) -> Method |
+| others | as untrained | BASELINES of agentic/METHOD/tiny/baselines.py: name -> (recipe, tokenizer) -> Method |
 
---run takes all arms and the first 256 tasks. --model takes `trained`, with --baseline `untrained` too, and all tasks: a
-method's own arms are made for the tasks of its preset tiny, and run there only if --arms names them.
+--run takes all variants and the first 256 tasks. --model takes `trained`, with --baseline `untrained` too, and all tasks: a
+method's own variants are made for the tasks of its preset tiny, and run there only if --variants names them.
 
-One rollout for each task and seed, sampled alike for all arms. A failed rollout scores 0 and is counted by kind. Cells
+One rollout for each task and seed, sampled alike for all variants. A failed rollout scores 0 and is counted by kind. Cells
 that are saved are not run again, so the same command goes on where a killed one stopped.
 """
 
@@ -34,10 +34,10 @@ from benchmarks.models import Models, start_model, trained_models
 from benchmarks.serving import add_server_options, check_server_options, server
 from core.config import Recipe
 from core.data.tasks import read_tasks
-from core.report.build import write_report
+from core.report import write_report
 from core.report.console import print_summary
-from core.report.run_folder import RunFolder
-from core.rollout.method import MethodSpec, method_module, method_spec
+from core.rollout.method import MethodSpec, method_spec, tiny_module
+from core.runs.run_folder import RunFolder
 from core.types import Sampling, Task
 
 ModelsOfSeed = dict[int, dict[str, str]]
@@ -66,12 +66,12 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
     spec = method_spec(options.method)
     if (options.run is None) == (options.model is None):
         raise EvaluationError("give either --run RUN_DIR or --model ID_OR_PATH")
-    builds = {"trained": spec.build, "untrained": spec.build, **own_arms(options.method)}
-    if unknown := [arm for arm in options.arms or () if arm not in builds]:
-        raise EvaluationError(f"unknown arm {unknown[0]!r}; {spec.name} has: {', '.join(builds)}")
+    builds = {"trained": spec.build, "untrained": spec.build, **own_baselines(options.method)}
+    if unknown := [variant for variant in options.variants or () if variant not in builds]:
+        raise EvaluationError(f"unknown variant {unknown[0]!r}; {spec.name} has: {', '.join(builds)}")
     with_model = ["trained", "untrained"] if options.baseline else ["trained"]
-    arms = options.arms or (with_model if options.run is None else list(builds))
-    folder, recipe, named = (_from_model if options.run is None else _from_run)(options, spec, arms)
+    variants = options.variants or (with_model if options.run is None else list(builds))
+    folder, recipe, named = (_from_model if options.run is None else _from_run)(options, spec, variants)
     if threads := options.threads or recipe.engine.threads:
         torch.set_num_threads(threads)
     path = options.data or recipe.data.eval
@@ -82,7 +82,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
     run, rollout = recipe.run, recipe.rollout
     plan = Plan(
         recipe=recipe,
-        arms=builds,
+        variants=builds,
         models=named,
         data=Path(path).stem,
         tasks=tasks,
@@ -126,10 +126,10 @@ def _labels(names: Sequence[str], tasks: Sequence[Task], path: str) -> Sequence[
     return names
 
 
-def own_arms(method: str) -> Mapping[str, Build]:
-    """ARMS of agentic/`method`/arms.py; none without that file."""
-    module = method_module(method, "arms")
-    return module.ARMS if module else {}
+def own_baselines(method: str) -> Mapping[str, Build]:
+    """BASELINES of agentic/`method`/tiny/baselines.py; none without that file."""
+    module = tiny_module(method, "baselines")
+    return module.BASELINES if module else {}
 
 
 def _own_sections(recipe: Recipe) -> dict[str, object]:
@@ -138,7 +138,9 @@ def _own_sections(recipe: Recipe) -> dict[str, object]:
     return recipe.model_dump(mode="json", exclude=set(shared))
 
 
-def _from_run(options: argparse.Namespace, spec: MethodSpec, arms: list[str]) -> tuple[RunFolder, Recipe, ModelsOfSeed]:
+def _from_run(
+    options: argparse.Namespace, spec: MethodSpec, variants: list[str]
+) -> tuple[RunFolder, Recipe, ModelsOfSeed]:
     for name in ("baseline", "preset", "policy_url", "serve", "out"):
         if getattr(options, name) is not None:
             raise EvaluationError(
@@ -148,20 +150,25 @@ def _from_run(options: argparse.Namespace, spec: MethodSpec, arms: list[str]) ->
     recipe = spec.load(str(folder.path / "config.yaml"), options.overrides)
     seeds = options.seeds or folder.seeds or recipe.run.seeds
     untrained = start_model(folder, recipe)
-    trained = trained_models(folder, recipe, seeds) if "trained" in arms else {}
+    trained = trained_models(folder, recipe, seeds) if "trained" in variants else {}
     return (
         folder,
         recipe,
-        {seed: {arm: trained[seed] if arm == "trained" else untrained for arm in arms} for seed in seeds},
+        {
+            seed: {variant: trained[seed] if variant == "trained" else untrained for variant in variants}
+            for seed in seeds
+        },
     )
 
 
 def _from_model(
-    options: argparse.Namespace, spec: MethodSpec, arms: list[str]
+    options: argparse.Namespace, spec: MethodSpec, variants: list[str]
 ) -> tuple[RunFolder, Recipe, ModelsOfSeed]:
     check_server_options(options)
-    if "untrained" in arms and options.baseline is None:
-        raise EvaluationError("arm untrained: no model for it. Name the one that training started from: --baseline.")
+    if "untrained" in variants and options.baseline is None:
+        raise EvaluationError(
+            "variant untrained: no model for it. Name the one that training started from: --baseline."
+        )
     recipe = spec.load(options.preset or "paper", [*options.overrides, f"model.path={options.model}"])
     folder = RunFolder.create(
         options.out or Path("runs") / f"heldout-{spec.name}-{Path(options.model).name}",
@@ -169,7 +176,7 @@ def _from_model(
         may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
     )
     start = options.baseline or options.model
-    models = {arm: options.model if arm == "trained" else start for arm in arms}
+    models = {variant: options.model if variant == "trained" else start for variant in variants}
     return folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models)
 
 
@@ -180,14 +187,14 @@ def _parser() -> argparse.ArgumentParser:
     models = parser.add_argument_group("models")
     models.add_argument("--run", type=Path, metavar="RUN_DIR", help="a training run: its seeds, its recipe, its folder")
     models.add_argument("--model", metavar="ID_OR_PATH", help="a model by folder or hub id")
-    models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from: the arm `untrained`")
+    models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from: the variant `untrained`")
     add_server_options(models)
     models.add_argument("--preset", help="recipe of --model (default: paper)")
     models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     models.add_argument("--out", type=Path, metavar="DIR", help="folder of the results of --model")
     how = parser.add_argument_group("what and how")
     how.add_argument(
-        "--arms",
+        "--variants",
         nargs="+",
         metavar="ARM",
         help="default: with --run all; with --model `trained`, and `untrained` if --baseline names it",

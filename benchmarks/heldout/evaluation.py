@@ -1,4 +1,4 @@
-"""All cells of an evaluation on held-out tasks, arm by seed: each is run unless it is saved already, then saved.
+"""All cells of an evaluation on held-out tasks, variant by seed: each is run unless it is saved already, then saved.
 
 A cell leaves two files in the run folder's `evaluation/`: its EvalResult, and beside it `.jsonl` with every trajectory,
 written as each ends. A cell that was interrupted has no result and starts anew.
@@ -27,16 +27,16 @@ from benchmarks.models import Models, check_server
 from core.config import Recipe
 from core.engine.roles import open_roles
 from core.policy.base import Policy, Roles
-from core.report.console import Progress
-from core.report.evaluation import EvalResult
-from core.report.files import JsonlLog
-from core.report.run_folder import RunFolder
-from core.report.trajectory import trajectory_record
 from core.rollout.method import Method, check_roles
+from core.runs.evaluation import EvalResult
+from core.runs.files import JsonlLog
+from core.runs.progress import Progress
+from core.runs.run_folder import RunFolder
+from core.runs.trajectory import trajectory_record
 from core.types import Sampling, Task, Trajectory
 
 Build = Callable[[Any, Any], Method]
-"""(recipe, tokenizer) -> the method of an arm."""
+"""(recipe, tokenizer) -> the method of a variant."""
 
 SCORES = ("official", "strict")
 """Metrics of these names are scores in [0, 1]; a trajectory without `official` scores its reward."""
@@ -44,13 +44,13 @@ SCORES = ("official", "strict")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is evaluated, on what, how. `models` gives each seed's model of each arm, by folder or hub id.
+    """What is evaluated, on what, how. `models` gives each seed's model of each variant, by folder or hub id.
 
     `labels` names what tells tasks apart, in their metadata.
     """
 
     recipe: Recipe
-    arms: Mapping[str, Build]
+    variants: Mapping[str, Build]
     models: Mapping[int, Mapping[str, str]]
     data: str
     tasks: Sequence[Task]
@@ -66,9 +66,9 @@ async def evaluate(plan: Plan, models: Models, folder: RunFolder) -> None:
 
     Raises:
         EvaluationError: a cell is there with other settings (checked before anything runs), or cannot be run.
-        RecipeError: a role that an arm asks is missing or cannot be opened.
+        RecipeError: a role that a variant asks is missing or cannot be opened.
     """
-    cells = [_cell(plan, models, folder, arm, seed) for seed in plan.models for arm in plan.models[seed]]
+    cells = [_cell(plan, models, folder, variant, seed) for seed in plan.models for variant in plan.models[seed]]
     todo = []
     for cell in cells:
         if is_saved(cell, folder):
@@ -79,7 +79,7 @@ async def evaluate(plan: Plan, models: Models, folder: RunFolder) -> None:
         return
     for url in models.urls.values():
         await check_server(url)
-    start = plan.models[todo[0].seed][todo[0].arm]
+    start = plan.models[todo[0].seed][todo[0].variant]
     async with open_roles(plan.recipe, models.tokenizer(start)) as roles:
         for cell in todo:
             folder.save_evaluation(await _run(cell, plan, models, roles, folder))
@@ -101,9 +101,9 @@ def _label(cell: Cell, plan: Plan, folder: RunFolder) -> None:
 
 
 async def _run(cell: Cell, plan: Plan, models: Models, others: Mapping[str, Policy], folder: RunFolder) -> EvalResult:
-    model = plan.models[cell.seed][cell.arm]
+    model = plan.models[cell.seed][cell.variant]
     tokenizer = models.tokenizer(model)
-    method = plan.arms[cell.arm](plan.recipe, tokenizer)
+    method = plan.variants[cell.variant](plan.recipe, tokenizer)
     path = (folder.evaluation_path / cell.file).with_suffix(".jsonl")
     path.unlink(missing_ok=True)
     log = JsonlLog(path)
@@ -112,7 +112,7 @@ async def _run(cell: Cell, plan: Plan, models: Models, others: Mapping[str, Poli
     def keep(task: Task, trajectory: Trajectory) -> None:
         nonlocal ended
         record = trajectory_record("eval", _step(model), task, trajectory, tokenizer)
-        log.append({"arm": cell.arm, "data": cell.data, "seed": cell.seed, **record})
+        log.append({"variant": cell.variant, "data": cell.data, "seed": cell.seed, **record})
         ended += 1
         progress.update(ended)
 
@@ -190,11 +190,11 @@ def _step(model: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _cell(plan: Plan, models: Models, folder: RunFolder, arm: str, seed: int) -> Cell:
-    model = plan.models[seed][arm]
+def _cell(plan: Plan, models: Models, folder: RunFolder, variant: str, seed: int) -> Cell:
+    model = plan.models[seed][variant]
     weights = weights_of(model, folder)
     return Cell(
-        arm=arm,
+        variant=variant,
         data=plan.data,
         length=0,
         seed=seed,

@@ -1,15 +1,15 @@
-"""A cell of RULER: the arm's reader on documents of one length, run and scored."""
+"""A cell of RULER: the variant's reader on documents of one length, run and scored."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from benchmarks.cells import Cell, Ran, result_of, run_cell
-from benchmarks.ruler.arms import Reader
 from benchmarks.ruler.score import score
+from benchmarks.ruler.variants import Reader
 from core.policy.base import Policy, Roles
-from core.report.console import Progress
-from core.report.evaluation import EvalResult
+from core.runs.evaluation import EvalResult
+from core.runs.progress import Progress
 from core.types import Completion, Sampling, Task, Trajectory
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentic.memagent.words import KEYS, VALUES
+from agentic.memagent.tiny.words import KEYS, VALUES
 from benchmarks.cells import described
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import Budget, Family
 from benchmarks.ruler.tasks import make_family
-from core.chat import encode_text
 from core.data import DataError, read_tasks
+from core.text.tokenizer import encode_text
 from core.types import Task
 
 TINY_NEEDLES: Mapping[str, Any] = {
@@ -32,7 +32,7 @@ _SOURCES = {"essays", "squad", "hotpotqa", "pool"}
 
 @dataclass(frozen=True)
 class EvalData:
-    """`tasks(length, seed, count)` gives the same tasks to every arm; `settings` is what they follow from."""
+    """`tasks(length, seed, count)` gives the same tasks to every variant; `settings` is what they follow from."""
 
     name: str
     lengths: tuple[int, ...]

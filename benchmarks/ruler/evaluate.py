@@ -4,9 +4,9 @@
     python -m benchmarks.ruler.evaluate --model ID_OR_PATH --data hotpotqa --hotpotqa FILE --pool FILE
     python -m benchmarks.ruler.evaluate --model ID_OR_PATH --serve sglang --serve-args="--tp 2"
 
-Arms are explained in arms.py. One result is saved per arm, length and seed; those that are there already are not run
+Variants are explained in variants.py. One result is saved per variant, length and seed; those that are there already are not run
 again, so a call that was killed goes on with the cell it was in. Departures from MemAgent's official evaluation (arXiv
-2507.02259, taskutils/memory_eval): answers are boxed (arms.py), failed tasks stay in the denominator, the strict score
+2507.02259, taskutils/memory_eval): answers are boxed (variants.py), failed tasks stay in the denominator, the strict score
 stands beside the official one, and there is an interval over seeds instead of a single or a best run.
 """
 
@@ -22,23 +22,23 @@ import torch
 
 from agentic.memagent.config import MemAgentRecipe
 from agentic.memagent.rollout import SPEC
-from agentic.memagent.tiny import TAGS
+from agentic.memagent.tiny.start_model import TAGS
 from benchmarks import kinds
 from benchmarks.cells import EXPECTED_ERRORS, EvaluationError
 from benchmarks.models import Models, start_model, trained_models
-from benchmarks.ruler.arms import ARMS
 from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
 from benchmarks.ruler.evaluation import Plan, evaluate
 from benchmarks.ruler.fit import parse_length
 from benchmarks.ruler.published import DEPARTURES, published_rows
 from benchmarks.ruler.sample import Budget, Metric
 from benchmarks.ruler.tasks import OPTIONS, TASKS
+from benchmarks.ruler.variants import VARIANTS
 from benchmarks.serving import add_server_options, check_server_options, server
-from core.chat import load_tokenizer
 from core.data.files import DataError
-from core.report.build import write_report
+from core.report import write_report
 from core.report.console import print_summary
-from core.report.run_folder import RunFolder
+from core.runs.run_folder import RunFolder
+from core.text.tokenizer import load_tokenizer
 from core.types import Sampling
 
 LENGTHS = ("7K", "14K", "28K", "56K", "112K", "224K", "448K")
@@ -75,10 +75,12 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
         main_model = options.model
         tokenizer = load_tokenizer(main_model)
         folder, recipe, named = _from_model(options, is_tiny(tokenizer))
-    arms = options.arms or [arm for arm in ARMS if all(arm in of_seed for of_seed in named.values())]
-    if absent := [arm for arm in arms if any(arm not in of_seed for of_seed in named.values())]:
+    variants = options.variants or [
+        variant for variant in VARIANTS if all(variant in of_seed for of_seed in named.values())
+    ]
+    if absent := [variant for variant in variants if any(variant not in of_seed for of_seed in named.values())]:
         raise EvaluationError(
-            f"arm {absent[0]}: no model for it. Name the model that training started from: --baseline."
+            f"variant {absent[0]}: no model for it. Name the model that training started from: --baseline."
         )
     if not any(override.startswith("memagent.max_chunks=") for override in options.overrides):
         recipe = uncapped(recipe)
@@ -92,7 +94,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
     plan = Plan(
         method=recipe.memagent,
         data=data,
-        models={seed: {arm: of_seed[arm] for arm in arms} for seed, of_seed in named.items()},
+        models={seed: {variant: of_seed[variant] for variant in variants} for seed, of_seed in named.items()},
         tasks=tasks,
         tasks_long=options.tasks_long or min(tasks, default_long),
         sampling=Sampling(temperature=options.temperature, top_p=options.top_p),
@@ -135,7 +137,7 @@ def _from_run(options: argparse.Namespace) -> tuple[RunFolder, MemAgentRecipe, M
     recipe = SPEC.load(str(folder.path / "config.yaml"), options.overrides)
     untrained = start_model(folder, recipe)
     trained = trained_models(folder, recipe, options.seeds)
-    return folder, recipe, {seed: _by_arm(model, untrained) for seed, model in trained.items()}
+    return folder, recipe, {seed: _by_variant(model, untrained) for seed, model in trained.items()}
 
 
 def _from_model(options: argparse.Namespace, tiny: bool) -> tuple[RunFolder, MemAgentRecipe, ModelsOfSeed]:
@@ -146,11 +148,11 @@ def _from_model(options: argparse.Namespace, tiny: bool) -> tuple[RunFolder, Mem
         recipe.dump(),
         may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
     )
-    return folder, recipe, {seed: _by_arm(options.model, options.baseline) for seed in options.seeds or (0, 1, 2)}
+    return folder, recipe, {seed: _by_variant(options.model, options.baseline) for seed in options.seeds or (0, 1, 2)}
 
 
-def _by_arm(model: str, baseline: str | None) -> dict[str, str]:
-    named = {arm: model for arm in ARMS if arm != "untrained"}
+def _by_variant(model: str, baseline: str | None) -> dict[str, str]:
+    named = {variant: model for variant in VARIANTS if variant != "untrained"}
     return named if baseline is None else {**named, "untrained": baseline}
 
 
@@ -186,7 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     models = parser.add_argument_group("models")
     models.add_argument("--run", type=Path, metavar="RUN_DIR", help="a training run: its seeds, its recipe, its folder")
     models.add_argument("--model", metavar="ID_OR_PATH", help="a model by folder or hub id")
-    models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from: the arm `untrained`")
+    models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from: the variant `untrained`")
     add_server_options(models)
     models.add_argument("--preset", help="how MemAgent reads (default: tiny for its own models, else paper)")
     models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
@@ -216,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
         data.add_argument(f"--{name.replace('_', '-')}", **option)
 
     run = parser.add_argument_group("how")
-    run.add_argument("--arms", nargs="+", choices=ARMS, help="default: all that there is a model for")
+    run.add_argument("--variants", nargs="+", choices=VARIANTS, help="default: all that there is a model for")
     run.add_argument("--seeds", nargs="+", type=kinds.seed, metavar="N", help="default: those of the run, or 0 1 2")
     run.add_argument("--temperature", type=kinds.temperature, default=0.7)
     run.add_argument("--top-p", type=kinds.share, default=0.95)

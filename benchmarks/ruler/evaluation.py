@@ -1,4 +1,4 @@
-"""All cells of an evaluation, arm by length by seed: each is run unless it is saved already, then saved."""
+"""All cells of an evaluation, variant by length by seed: each is run unless it is saved already, then saved."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from agentic.memagent.config import MemAgentSection
 from benchmarks.cells import Cell, EvaluationError, failures_of, is_saved, model_name, weights_of
 from benchmarks.models import Models, check_server
-from benchmarks.ruler.arms import make_reader
 from benchmarks.ruler.cells import cell_result, run_reader
 from benchmarks.ruler.eval_data import EvalData
-from core.chat import encode_text
+from benchmarks.ruler.variants import make_reader
 from core.data.files import DataError
-from core.report.evaluation import EvalResult
-from core.report.files import jsonable
-from core.report.run_folder import RunFolder
+from core.runs.evaluation import EvalResult
+from core.runs.files import jsonable
+from core.runs.run_folder import RunFolder
+from core.text.tokenizer import encode_text
 from core.types import Sampling, Task
 
 LONG = 112 * 1024
@@ -25,7 +25,7 @@ LONG = 112 * 1024
 
 @dataclass(frozen=True)
 class Plan:
-    """What is evaluated, on what, how. `models` gives each seed's model of each arm, by the name that is recorded."""
+    """What is evaluated, on what, how. `models` gives each seed's model of each variant, by the name that is recorded."""
 
     method: MemAgentSection
     data: EvalData
@@ -51,7 +51,7 @@ async def evaluate(plan: Plan, models: Models, folder: RunFolder) -> None:
         lengths = ", ".join(map(str, uneven))
         print(f"note: at length {lengths} tasks do not fill {plan.concurrency} slots evenly; their time compares badly")
     cells = {
-        (seed, length): [_cell(plan, models, folder, arm, length, seed) for arm in plan.models[seed]]
+        (seed, length): [_cell(plan, models, folder, variant, length, seed) for variant in plan.models[seed]]
         for seed in plan.models
         for length in plan.data.lengths
     }
@@ -62,7 +62,7 @@ async def evaluate(plan: Plan, models: Models, folder: RunFolder) -> None:
         if not missing:
             continue
         tasks = _tasks(plan, length, seed)
-        counter = models.tokenizer(plan.models[seed][missing[0].arm])
+        counter = models.tokenizer(plan.models[seed][missing[0].variant])
         document_tokens = [_document_tokens(task, counter) for task in tasks]
         for cell in missing:
             result = await _run(cell, plan, models, tasks, document_tokens)
@@ -72,9 +72,9 @@ async def evaluate(plan: Plan, models: Models, folder: RunFolder) -> None:
 async def _run(
     cell: Cell, plan: Plan, models: Models, tasks: Sequence[Task], document_tokens: Sequence[int]
 ) -> EvalResult:
-    model = plan.models[cell.seed][cell.arm]
+    model = plan.models[cell.seed][cell.variant]
     limit = models.limit(model)
-    reader = make_reader(cell.arm, plan.method, models.tokenizer(model), limit)
+    reader = make_reader(cell.variant, plan.method, models.tokenizer(model), limit)
     reader.prepare(tasks)
     context = reader.context(tasks)
     if context > limit:
@@ -84,7 +84,7 @@ async def _run(
         )
     async with models.policy(model, context) as policy:
         ran = await run_reader(cell, reader, policy, tasks, concurrency=plan.concurrency, deadline_s=plan.deadline_s)
-    read = [0] * len(tasks) if cell.arm == "empty-document" else document_tokens
+    read = [0] * len(tasks) if cell.variant == "empty-document" else document_tokens
     result = cell_result(cell, reader, tasks, read, ran)
     means = ", ".join(f"{name} {100 * sum(result.scores[name]) / result.n:.1f}" for name in ("official", "strict"))
     failed = f", failed: {failures_of(ran.trajectories).describe()}" if result.failures else ""
@@ -92,15 +92,15 @@ async def _run(
     return result
 
 
-def _cell(plan: Plan, models: Models, folder: RunFolder, arm: str, length: int, seed: int) -> Cell:
-    model = plan.models[seed][arm]
+def _cell(plan: Plan, models: Models, folder: RunFolder, variant: str, length: int, seed: int) -> Cell:
+    model = plan.models[seed][variant]
     settings: dict[str, Any] = {"data": plan.data.settings, "memagent": plan.method.model_dump(mode="json")}
     if (weights := weights_of(model, folder)) is not None:
         settings["weights"] = weights
-    if arm == "full-context":
+    if variant == "full-context":
         settings["context"] = models.limit(model)
     return Cell(
-        arm=arm,
+        variant=variant,
         data=plan.data.name,
         length=length,
         seed=seed,

@@ -13,9 +13,9 @@ from pydantic import PositiveInt
 from benchmarks.ruler.fit import Length, fit_units, token_counter
 from benchmarks.ruler.sample import Budget, Family, SampleKey, to_task
 from benchmarks.ruler.tasks import OPTIONS, TASKS, make_family
-from core.chat import load_tokenizer
 from core.data import write_jsonl
 from core.options import checked
+from core.text.tokenizer import load_tokenizer
 from core.types import Task
 
 

@@ -12,7 +12,7 @@ _FIGURE = "arXiv 2507.02259v1, Figure 5, read off"
 _SEED = "slime-agentic's model card, best of 5 runs"
 
 _ROWS: tuple[tuple[str, str, str, tuple[float, ...]], ...] = (
-    # model, our arm, source, scores at 7K, 14K, ...
+    # model, our variant, source, scores at 7K, 14K, ...
     ("RL-MemAgent-14B", "trained", _PAPER, (83.59, 82.03, 84.38, 80.47, 76.56, 81.25, 75.00, 77.34)),
     ("RL-MemAgent-7B", "trained", _PAPER, (82.03, 79.69, 78.91, 77.34, 79.69, 72.66, 74.22, 76.56)),
     ("MemAgent_Slime_Agentic_Qwen2.5_7B", "trained", _SEED, (78.12, 76.56, 75.78, 74.22, 77.34, 72.66, 69.53)),
@@ -32,7 +32,7 @@ DEPARTURES = (
 def published_rows() -> list[dict[str, Any]]:
     """Rows for `RunFolder.save_published`."""
     return [
-        {"name": name, "data": "hqa", "length": 7168 << i, "score": percent / 100, "source": source, "arm": arm}
-        for name, arm, source, scores in _ROWS
+        {"name": name, "data": "hqa", "length": 7168 << i, "score": percent / 100, "source": source, "variant": variant}
+        for name, variant, source, scores in _ROWS
         for i, percent in enumerate(scores)
     ]

@@ -19,7 +19,7 @@ from benchmarks.ruler.vt import VariableTracking
 from benchmarks.ruler.words import read_lines, read_words
 from core.options import checked
 
-NIAH_VARIANTS: Mapping[str, Mapping[str, Any]] = {
+NIAH_TASKS: Mapping[str, Mapping[str, Any]] = {
     "niah_single_1": {"haystack": "noise"},
     "niah_single_2": {"haystack": "essay"},
     "niah_single_3": {"haystack": "essay", "value_type": "uuids"},
@@ -29,7 +29,7 @@ NIAH_VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "niah_multivalue": {"haystack": "essay", "num_v": 4},
     "niah_multiquery": {"haystack": "essay", "num_q": 4},
 }
-TASKS = (*NIAH_VARIANTS, "niah", "vt", "cwe", "fwe", "qa_1", "qa_2", "hqa")
+TASKS = (*NIAH_TASKS, "niah", "vt", "cwe", "fwe", "qa_1", "qa_2", "hqa")
 
 FILE = checked(FilePath)
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
@@ -103,4 +103,4 @@ def make_family(task: str, options: Mapping[str, Any] | None = None) -> Family:
         return CommonWords(**given)
     if task == "fwe":
         return FrequentWords(**given)
-    return Niah(**{"name": task, **NIAH_VARIANTS.get(task, {}), **given})
+    return Niah(**{"name": task, **NIAH_TASKS.get(task, {}), **given})

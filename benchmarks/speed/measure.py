@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.report.versions import collect_versions, package_version
+from core.runs.versions import collect_versions, package_version
 
 
 @dataclass(frozen=True)

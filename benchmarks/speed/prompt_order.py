@@ -16,17 +16,17 @@ import random
 import tempfile
 from pathlib import Path
 
-from agentic.memagent import tiny
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.prompts import Order
 from agentic.memagent.rollout import MemAgent
-from agentic.memagent.words import NOISE
-from core.chat import load_tokenizer
+from agentic.memagent.tiny import start_model
+from agentic.memagent.tiny.words import NOISE
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.policy.base import Roles
-from core.report.files import write_json
 from core.rollout.runner import Runner
+from core.runs.files import write_json
+from core.text.tokenizer import load_tokenizer
 from core.types import Sampling, Task
 
 CHUNK, MEMORIES, CHUNKS, GROUP, TASKS = 625, (128, 38), 24, 16, 1
@@ -43,7 +43,7 @@ async def prefilled(folder: Path, order: Order, memory: int) -> float:
     runner = Runner(MemAgent(config, tokenizer), Roles({"policy": policy}), concurrency=GROUP * TASKS, deadline_s=3600)
     rng = random.Random(0)
     tasks = [
-        Task(str(i), tiny.QUESTION.format(key="apple"), ("owl",), " ".join(rng.choices(NOISE, k=CHUNK * CHUNKS)))
+        Task(str(i), start_model.QUESTION.format(key="apple"), ("owl",), " ".join(rng.choices(NOISE, k=CHUNK * CHUNKS)))
         for i in range(TASKS)
     ]
     groups = await runner.run_groups(tasks, GROUP, Sampling(temperature=3.0), seed="prompt order")
@@ -58,7 +58,7 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
-        folder = tiny.build(Path(temporary) / "model", seed=0)
+        folder = start_model.build(Path(temporary) / "model", seed=0)
         for memory in MEMORIES:
             official = asyncio.run(prefilled(folder, "official", memory))
             friendly = asyncio.run(prefilled(folder, "prefix_friendly", memory))

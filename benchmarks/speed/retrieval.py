@@ -23,8 +23,8 @@ from pydantic import PositiveInt
 from benchmarks.speed.measure import environment, table
 from core.options import checked
 from core.policy.serving import free_port, run_server
+from core.tools.retrieval.base import Kind, Vectors, normalise
 from core.tools.retrieval.corpus import Corpus
-from core.tools.retrieval.encoders import Kind, Vectors, normalise
 from core.tools.retrieval.index import KINDS, build
 
 DIMENSION, TOPK = 384, 10

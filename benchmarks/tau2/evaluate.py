@@ -46,10 +46,10 @@ from benchmarks.tau2.results import (
 from benchmarks.tau2.statistics import statistics
 from core.engine.roles import open_roles
 from core.policy.base import Roles
-from core.report.build import write_report
-from core.report.files import read_json, write_json
-from core.report.run_folder import RunFolder, flatten
+from core.report import write_report
 from core.rollout.method import Method, check_roles
+from core.runs.files import read_json, write_json
+from core.runs.run_folder import RunFolder, flatten
 from core.types import Sampling
 
 DOMAINS = ("retail", "airline", "telecom", "telecom-solo")
@@ -65,7 +65,7 @@ class Evaluation:
     """Everything that a call asks for."""
 
     recipe: ToolOrchestraRecipe
-    arms: Sequence[str]
+    variants: Sequence[str]
     domains: Sequence[str]
     split: str
     limit: int | None
@@ -96,13 +96,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
     """Options into what is to be done, checked as far as can be without running anything."""
-    arms = options.arms or [options.protocol, NOTHING]
-    if unknown := set(arms) - {options.protocol, NOTHING}:
-        raise EvaluationError(f"arm {unknown.pop()!r}: the arms are the protocol, {options.protocol}, and {NOTHING}")
-    if options.protocol in arms and options.model is None:
+    variants = options.variants or [options.protocol, NOTHING]
+    if unknown := set(variants) - {options.protocol, NOTHING}:
+        raise EvaluationError(
+            f"variant {unknown.pop()!r}: the variants are the protocol, {options.protocol}, and {NOTHING}"
+        )
+    if options.protocol in variants and options.model is None:
         raise EvaluationError("no model: name it with --model (and --policy-url of a server that holds it)")
     check_server_options(options)
-    if options.protocol in arms and options.user is None and set(options.domains) != {"telecom-solo"}:
+    if options.protocol in variants and options.user is None and set(options.domains) != {"telecom-solo"}:
         raise EvaluationError("nobody plays the user: --user NAME under toolorchestra.models, or `scripted` for tests")
     overrides = [*options.overrides, *([f"model.path={options.model}"] if options.model else [])]
     recipe = SPEC.load(options.preset, overrides)
@@ -125,7 +127,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         kv_tokens=options.kv_tokens,
         context=options.context,
     )
-    if options.protocol in arms:
+    if options.protocol in variants:
         context = served.limit(options.model) - recipe.toolorchestra.max_tokens - MARGIN
         if context < 1:
             raise EvaluationError(
@@ -154,7 +156,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
     folder.save_published(published_rows(), DEPARTURES)
     return folder, Evaluation(
         recipe=recipe,
-        arms=arms,
+        variants=variants,
         domains=options.domains,
         split=options.split,
         limit=options.tasks,
@@ -186,26 +188,28 @@ def _check_version(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 async def evaluate(evaluation: Evaluation, folder: RunFolder) -> str:
-    """Play what is missing, arm by arm and domain by domain; the text of tau2.md."""
+    """Play what is missing, variant by variant and domain by domain; the text of tau2.md."""
     options, log = evaluation.options, folder.trajectories(0)
     workers = Workers(options["python"], options["data"], options["processes"])
     try:
         about = await workers.pick().call("about")
         _check_version(folder.path, about)
-        if evaluation.retry_failed and (dropped := drop_failed(log, evaluation.arms, evaluation.domains)):
+        if evaluation.retry_failed and (dropped := drop_failed(log, evaluation.variants, evaluation.domains)):
             print(f"{dropped} failed conversations are played anew")
         plans = {domain: await _plan(evaluation, workers, domain) for domain in evaluation.domains}
-        for arm in evaluation.arms:
-            of_arm = {d: replace(plan, k=1) if arm == NOTHING else plan for d, plan in plans.items()}
-            if any(missing(plan, arm, log) for plan in of_arm.values()):
-                async with _opened(evaluation, arm, workers) as (method, roles, tokenizer):
-                    for plan in of_arm.values():
-                        await play(plan, arm, method, roles, log, tokenizer)
-            records = [record for plan in of_arm.values() for record in held(plan, arm, log)]
+        for variant in evaluation.variants:
+            of_variant = {d: replace(plan, k=1) if variant == NOTHING else plan for d, plan in plans.items()}
+            if any(missing(plan, variant, log) for plan in of_variant.values()):
+                async with _opened(evaluation, variant, workers) as (method, roles, tokenizer):
+                    for plan in of_variant.values():
+                        await play(plan, variant, method, roles, log, tokenizer)
+            records = [record for plan in of_variant.values() for record in held(plan, variant, log)]
             for domain in evaluation.domains:
                 own = [record for record in records if record["data"] == domain]
-                folder.save_evaluation(eval_result(own, statistics([read_trial(r) for r in own]), _model(folder, arm)))
-                who = _who(evaluation, folder, arm, domain)
+                folder.save_evaluation(
+                    eval_result(own, statistics([read_trial(r) for r in own]), _model(folder, variant))
+                )
+                who = _who(evaluation, folder, variant, domain)
                 limits = {name: options[name] for name in ("max_steps", "max_errors")}
                 await write_official(folder.path, workers, own, limits, who)
         found = all_statistics(folder, list(log.records()))
@@ -231,9 +235,9 @@ async def _plan(evaluation: Evaluation, workers: Workers, domain: str) -> Plan:
 
 
 @asynccontextmanager
-async def _opened(evaluation: Evaluation, arm: str, workers: Workers) -> AsyncIterator[tuple[Method, Roles, Any]]:
-    """The arm's method and its roles; closed at the end."""
-    if arm == NOTHING:
+async def _opened(evaluation: Evaluation, variant: str, workers: Workers) -> AsyncIterator[tuple[Method, Roles, Any]]:
+    """The variant's method and its roles; closed at the end."""
+    if variant == NOTHING:
         yield DoNothing(workers), Roles({}), None
         return
     model, served = evaluation.recipe.model.path, evaluation.served
@@ -249,12 +253,12 @@ async def _opened(evaluation: Evaluation, arm: str, workers: Workers) -> AsyncIt
             await method.close()
 
 
-def _who(evaluation: Evaluation, folder: RunFolder, arm: str, domain: str) -> dict[str, Any]:
+def _who(evaluation: Evaluation, folder: RunFolder, variant: str, domain: str) -> dict[str, Any]:
     """The two sides as tau2's own files name them; it knows solo runs by these names."""
     solo = domain.endswith("-solo")
-    user = "hangs_up" if arm == NOTHING else _user(evaluation.recipe, evaluation.options["user"])
+    user = "hangs_up" if variant == NOTHING else _user(evaluation.recipe, evaluation.options["user"])
     return {
-        "agent": {"implementation": "llm_agent_solo" if solo else arm, "llm": _model(folder, arm)},
+        "agent": {"implementation": "llm_agent_solo" if solo else variant, "llm": _model(folder, variant)},
         "user": {"implementation": "dummy_user" if solo else "user_simulator", "llm": user},
     }
 
@@ -265,8 +269,8 @@ def _user(recipe: ToolOrchestraRecipe, name: str | None) -> str | None:
     return model.name or name if model else name
 
 
-def _model(folder: RunFolder, arm: str) -> str:
-    return NOTHING if arm == NOTHING else str(folder.config["model"])
+def _model(folder: RunFolder, variant: str) -> str:
+    return NOTHING if variant == NOTHING else str(folder.config["model"])
 
 
 def _real(domains: Sequence[str]) -> list[str]:
@@ -293,7 +297,7 @@ def parser() -> argparse.ArgumentParser:
     world.add_argument("--max-errors", type=kinds.positive, default=10)
     how = commands.add_argument_group("what and how")
     how.add_argument("--protocol", choices=PROTOCOLS, default="standard")
-    how.add_argument("--arms", nargs="+", metavar="ARM", help=f"default: the protocol and {NOTHING}")
+    how.add_argument("--variants", nargs="+", metavar="ARM", help=f"default: the protocol and {NOTHING}")
     how.add_argument("--domains", nargs="+", choices=DOMAINS, default=list(DOMAINS[:3]), metavar="DOMAIN")
     how.add_argument("--split", default="base", help="of tau2's tasks: base (all), train, test")
     how.add_argument("--tasks", type=kinds.positive, metavar="N", help="only the first N of each domain")

@@ -1,4 +1,4 @@
-"""Conversations of one arm on one domain: run, and written one by one, so that a killed run loses nothing."""
+"""Conversations of one variant on one domain: run, and written one by one, so that a killed run loses nothing."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from benchmarks.cells import EvaluationError, failures_of, tokens_of
 from benchmarks.plan import Plan, missing
 from core.policy.base import Roles
-from core.report.console import Progress
-from core.report.files import Record
-from core.report.run_folder import StepLog
-from core.report.trajectory import trajectory_record
 from core.rollout.method import Method, derive_seed
 from core.rollout.runner import Runner
+from core.runs.files import Record
+from core.runs.progress import Progress
+from core.runs.run_folder import StepLog
+from core.runs.trajectory import trajectory_record
 from core.types import Task, Trajectory
 
 
-async def play(plan: Plan, arm: str, method: Method, roles: Roles, log: StepLog, tokenizer: Any) -> None:
+async def play(plan: Plan, variant: str, method: Method, roles: Roles, log: StepLog, tokenizer: Any) -> None:
     """Play what is missing of one domain and write it to `log`.
 
     Raises:
         EvaluationError: every single conversation failed, which says something about the set-up alone.
     """
-    todo = missing(plan, arm, log)
+    todo = missing(plan, variant, log)
     done: list[Trajectory] = []
     runner = Runner(method, roles, concurrency=plan.concurrency, deadline_s=plan.deadline_s)
 
@@ -39,7 +39,7 @@ async def play(plan: Plan, arm: str, method: Method, roles: Roles, log: StepLog,
         shown = replace(trajectory, log=rest, turns=turns)
         record: Record = {
             **trajectory_record("eval", trial, task, shown, tokenizer),
-            "arm": arm,
+            "variant": variant,
             "data": plan.data,
             "tau2_id": task.metadata["tau2_id"],
             "score": (simulation or {}).get("reward_info", {}).get("reward"),
@@ -51,11 +51,11 @@ async def play(plan: Plan, arm: str, method: Method, roles: Roles, log: StepLog,
         done.append(trajectory)
         progress.update(len(done))
 
-    with Progress(len(todo), label=f"{arm} · {plan.data}", interval=15.0) as progress:
+    with Progress(len(todo), label=f"{variant} · {plan.data}", interval=15.0) as progress:
         await asyncio.gather(*(one(trial, task) for trial, task in todo))
     failures = failures_of(done)
     if done and failures.counts.total() == len(done):
         raise EvaluationError(
-            f"{arm} on {plan.data}: every conversation failed: {failures.describe()}. "
+            f"{variant} on {plan.data}: every conversation failed: {failures.describe()}. "
             "Mend that, then run again with --retry-failed."
         )

@@ -15,14 +15,14 @@ from typing import Any
 
 from agentic.toolorchestra.tau2.client import Workers
 from benchmarks.tau2.statistics import Statistics, Trial, statistics
-from core.report.evaluation import CALLS, EvalResult
-from core.report.files import Record, write_json, write_text
-from core.report.run_folder import RunFolder
 from core.report.stats import Estimate
 from core.report.table import markdown
+from core.runs.evaluation import CALLS, EvalResult
+from core.runs.files import Record, write_json, write_text
+from core.runs.run_folder import RunFolder
 
 PUBLISHED = (
-    # name, our arm, data, per cent, source
+    # name, our variant, data, per cent, source
     ("Orchestrator-8B", "toolorchestra-compat", "retail", 84.2, "tau2 leaderboard, 2025-12-02, 1 trial, tau2 0.1.3"),
     ("Orchestrator-8B", "toolorchestra-compat", "airline", 56.0, "tau2 leaderboard, 2025-12-02, 1 trial, tau2 0.1.3"),
     ("Orchestrator-8B", "toolorchestra-compat", "telecom", 88.6, "tau2 leaderboard, 2025-12-02, 1 trial, tau2 0.1.3"),
@@ -41,8 +41,15 @@ DEPARTURES = (
 def published_rows() -> list[dict[str, Any]]:
     """Rows for `RunFolder.save_published`."""
     return [
-        {"name": name, "data": f"tau2-{domain}", "length": 0, "score": percent / 100, "source": source, "arm": arm}
-        for name, arm, domain, percent, source in PUBLISHED
+        {
+            "name": name,
+            "data": f"tau2-{domain}",
+            "length": 0,
+            "score": percent / 100,
+            "source": source,
+            "variant": variant,
+        }
+        for name, variant, domain, percent, source in PUBLISHED
     ]
 
 
@@ -64,14 +71,14 @@ def read_trial(record: Record) -> Trial:
 
 
 def eval_result(records: Sequence[Record], stats: Statistics, model: str) -> EvalResult:
-    """Of one arm on one domain, about tasks: scores and measures are a task's means over its trials."""
+    """Of one variant on one domain, about tasks: scores and measures are a task's means over its trials."""
     of: dict[str, list[Record]] = {}
     for record in records:
         of.setdefault(record["task_id"], []).append(record)
     held = list(of.values())
     lost = [trials[0]["failure"] for trials in held if all(record["status"] == "failed" for record in trials)]
     return EvalResult(
-        arm=records[0]["arm"],
+        variant=records[0]["variant"],
         data=f"tau2-{records[0]['data']}",
         length=0,
         seed=0,
@@ -98,20 +105,20 @@ def eval_result(records: Sequence[Record], stats: Statistics, model: str) -> Eva
 
 
 def all_statistics(folder: RunFolder, records: Sequence[Record]) -> dict[str, Statistics]:
-    """Arm -> statistics of every domain in the folder that is complete, this call's and earlier ones'; where one had
+    """Variant -> statistics of every domain in the folder that is complete, this call's and earlier ones'; where one had
     fewer trials than another, of so many trials."""
     domains: dict[str, dict[str, EvalResult]] = {}
     for result in folder.evaluations():
-        domains.setdefault(result.arm, {})[result.data.removeprefix("tau2-")] = result
+        domains.setdefault(result.variant, {})[result.data.removeprefix("tau2-")] = result
     found = {}
-    for arm, of_domain in domains.items():
+    for variant, of_domain in domains.items():
         trials = min(result.notes["trials"] for result in of_domain.values())
         task_ids = {domain: set(result.notes["task_ids"]) for domain, result in of_domain.items()}
-        found[arm] = statistics(
+        found[variant] = statistics(
             [
                 read_trial(record)
                 for record in records
-                if record["arm"] == arm
+                if record["variant"] == variant
                 and record["task_id"] in task_ids.get(record["data"], ())
                 and record["step"] < trials
             ]
@@ -120,19 +127,25 @@ def all_statistics(folder: RunFolder, records: Sequence[Record]) -> dict[str, St
 
 
 def summary(stats: Statistics) -> dict[str, Any]:
-    """All numbers of one arm, as JSON."""
+    """All numbers of one variant, as JSON."""
     passes = {f"pass^{k}": {name: _json(e) for name, e in of.items()} for k, of in stats.pass_hat.items()}
     return {**{name: value for name, value in asdict(stats).items() if name != "pass_hat"}, **passes}
 
 
-def write_results(folder: Path, arms: Mapping[str, Statistics], about: Mapping[str, Any], notes: Sequence[str]) -> str:
+def write_results(
+    folder: Path, variants: Mapping[str, Statistics], about: Mapping[str, Any], notes: Sequence[str]
+) -> str:
     """Write tau2.json and tau2.md; the text of the latter. `about` is tau2's version, `notes` what differs from it."""
     write_json(
         folder / "tau2.json",
-        {"tau2": dict(about), "departures": list(notes), "arms": {arm: summary(stats) for arm, stats in arms.items()}},
+        {
+            "tau2": dict(about),
+            "departures": list(notes),
+            "variants": {variant: summary(stats) for variant, stats in variants.items()},
+        },
     )
     parts = ["# tau2-bench " + str(about["version"])]
-    for arm, stats in arms.items():
+    for variant, stats in variants.items():
         header = ["", *(f"pass^{k}" for k in stats.pass_hat), "tasks"]
         sizes = {**stats.tasks, "micro": sum(stats.tasks.values()), "macro": sum(stats.tasks.values())}
         rows = [
@@ -141,7 +154,7 @@ def write_results(folder: Path, arms: Mapping[str, Statistics], about: Mapping[s
         ]
         calls = ", ".join(f"{name} {n:.2f}" for name, n in stats.calls.items()) or "none"
         parts += [
-            f"## {arm}: % with 95% intervals over tasks, {stats.trials} trial(s)",
+            f"## {variant}: % with 95% intervals over tasks, {stats.trials} trial(s)",
             markdown(header, *rows),
             f"Infrastructure errors: {_counts(stats.errors)}. Ended by: {_counts(stats.terminations)}. "
             f"Graded without a judge of assertions: {stats.not_judged}. Per conversation ${stats.cost:.4f}; experts "
@@ -157,9 +170,9 @@ def write_results(folder: Path, arms: Mapping[str, Statistics], about: Mapping[s
 async def write_official(
     folder: Path, workers: Workers, records: Sequence[Record], limits: Mapping[str, int], who: Mapping[str, Any]
 ) -> Path:
-    """tau2's own results file of one arm on one domain. `who` has `agent` and `user`, as tau2's info has them."""
+    """tau2's own results file of one variant on one domain. `who` has `agent` and `user`, as tau2's info has them."""
     domain = records[0]["data"]
-    path = folder / "official" / f"{records[0]['arm']}_{domain}.json"
+    path = folder / "official" / f"{records[0]['variant']}_{domain}.json"
     path.parent.mkdir(exist_ok=True)
     info = {
         **limits,

@@ -35,7 +35,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of one arm. `pass_hat[k]` has the domains, `micro` and `macro`; costs in dollars and calls are per conversation
+    """Of one variant. `pass_hat[k]` has the domains, `micro` and `macro`; costs in dollars and calls are per conversation
     that has a grade. `histogram` counts conversations by how often they called experts."""
 
     trials: int

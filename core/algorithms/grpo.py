@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from core.algorithms.kl import KL_KINDS, KLKind, kl_penalty
-from core.algorithms.losses import TIS_MODES, TISMode, clipped_policy_loss, tis_weights
+from core.algorithms.losses import KL_KINDS, TIS_MODES, KLKind, TISMode, clipped_policy_loss, kl_penalty, tis_weights
 
 
 @dataclass(frozen=True)

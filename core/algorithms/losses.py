@@ -1,8 +1,12 @@
-"""Losses and weights of single tokens: the clipped policy loss and truncated importance sampling.
+"""Losses and weights of single tokens: the clipped policy loss, truncated importance sampling and the KL penalty.
 
 Clipping: PPO (arXiv 1707.06347) with separate bounds (DAPO, arXiv 2503.14476) and dual clip (arXiv 1912.09729), as in
 slime's `ppo_utils.compute_policy_loss`. Importance sampling corrects for an inference engine whose log-probs differ
 from the trainer's: `clamp` is TIS, `mask` is IcePop (slime's `vanilla_tis_function` and `icepop_function`).
+
+KL(policy || reference) is estimated from sampled tokens (joschu.net/blog/kl-approx.html). With x = log-prob - reference
+log-prob: k1 = x, k2 = x^2 / 2, k3 = exp(-x) - 1 + x, low_var_kl = k3 clamped to +-10: the numbers of slime's
+`ppo_utils.compute_approx_kl`. As a loss, use k2, k3 or low_var_kl: the gradient of k1 does not depend on the reference.
 """
 
 from __future__ import annotations
@@ -14,6 +18,11 @@ from torch import Tensor
 
 TISMode = Literal["clamp", "mask"]
 TIS_MODES: tuple[str, ...] = get_args(TISMode)
+
+KLKind = Literal["k1", "k2", "k3", "low_var_kl"]
+KL_KINDS: tuple[str, ...] = get_args(KLKind)
+
+LOW_VAR_LIMIT = 10.0
 
 
 def clipped_policy_loss(
@@ -56,3 +65,25 @@ def tis_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, low: float, h
             return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
         case _:
             raise ValueError(f"unknown TIS mode {mode!r}; known: {', '.join(TIS_MODES)}")
+
+
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
+    """KL estimate of each token in nats, shape of `logprobs`; the gradient flows through `logprobs` alone.
+
+    Raises:
+        ValueError: `kind` is unknown.
+    """
+    x = logprobs - ref_logprobs.detach()
+    match kind:
+        case "k1":
+            return x
+        case "k2":
+            return x.square() / 2
+        case "k3":
+            return torch.expm1(-x) + x
+        case "low_var_kl":
+            # Below -20 the result is clamped anyway; without this, exp overflows and 0 * inf makes the gradient NaN.
+            x = x.clamp(min=-20)
+            return (torch.expm1(-x) + x).clamp(-LOW_VAR_LIMIT, LOW_VAR_LIMIT)
+        case _:
+            raise ValueError(f"unknown KL kind {kind!r}; known: {', '.join(KL_KINDS)}")

@@ -2,6 +2,6 @@
 
 from core.config.load import load
 from core.config.recipe import AlgorithmSection, OptimizerSection, Recipe, WarmStartSection
-from core.config.section import RecipeError, Section
+from core.options import RecipeError, Section
 
 __all__ = ["AlgorithmSection", "OptimizerSection", "Recipe", "RecipeError", "Section", "WarmStartSection", "load"]

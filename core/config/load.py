@@ -15,8 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from core.config.recipe import Recipe
-from core.config.section import RecipeError
-from core.options import told
+from core.options import RecipeError, told
 
 R = TypeVar("R", bound=Recipe)
 
@@ -107,7 +106,7 @@ def _explain(kind: type[BaseModel], location: Sequence[str], problem: Mapping[st
         if part not in section.model_fields:  # a key of a mapping or a place in a list: its section is found already
             continue
         annotation = section.model_fields[part].annotation
-        section = next((arm for arm in get_args(annotation) if hasattr(arm, "model_fields")), annotation)
+        section = next((variant for variant in get_args(annotation) if hasattr(variant, "model_fields")), annotation)
     known = list(section.model_fields)
     close = difflib.get_close_matches(location[-1], known, n=1)
     hint = f"did you mean {'.'.join([*location[:-1], close[0]])}?" if close else f"known keys: {', '.join(known)}"

@@ -9,9 +9,8 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from core.algorithms.aggregate import LossUnit
 from core.algorithms.grpo import GRPOConfig
-from core.config.section import Section
 from core.config.slime import SlimeSection
-from core.options import Device, Share
+from core.options import Device, Section, Share
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 

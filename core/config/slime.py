@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from core.config.section import Section
+from core.options import Section
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Scalar = bool | int | float | str

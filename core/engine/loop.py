@@ -20,14 +20,14 @@ from core.engine.model import CausalLM
 from core.engine.policy import EmbeddedPolicy
 from core.engine.trainer import Trainer
 from core.policy.base import Policy, Roles
-from core.report.console import Progress
-from core.report.run_folder import RunFolder
-from core.report.trackers import Trackers
-from core.report.trajectory import trajectory_record
 from core.rollout.method import Method, derive_seed
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Failures, Runner, has_signal
 from core.rollout.stream import TaskStream
+from core.runs.progress import Progress
+from core.runs.run_folder import RunFolder
+from core.runs.trackers import Trackers
+from core.runs.trajectory import trajectory_record
 from core.types import Group, Sampling, Task, Trajectory
 
 

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from typing import Any, cast
 
-from core.chat import find_tokenizer
 from core.config import Recipe, RecipeError
 from core.engine import weights
 from core.engine.engine import Engine
@@ -19,6 +18,7 @@ from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.policy.base import Policy
 from core.policy.sglang import SGLangPolicy
+from core.text.tokenizer import find_tokenizer
 
 
 @asynccontextmanager

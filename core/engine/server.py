@@ -20,13 +20,13 @@ from typing import Any
 from aiohttp import web
 from pydantic import PositiveInt
 
-from core.chat import find_tokenizer
 from core.engine import weights, wire
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.options import Device, Port, checked
 from core.policy.sglang import ROUTING_HEADER
+from core.text.tokenizer import find_tokenizer
 from core.types import Sampling
 
 _MAX_BODY_BYTES = 1 << 28

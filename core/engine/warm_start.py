@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 
-from core.chat import load_tokenizer
 from core.config import OptimizerSection, Recipe, RecipeError, WarmStartSection
 from core.engine import weights
 from core.engine.trainer import Trainer
 from core.hub import resolve
-from core.report.console import Progress
-from core.report.run_folder import StepLog
-from core.rollout.method import method_module
+from core.rollout.method import tiny_module
+from core.runs.progress import Progress
+from core.runs.run_folder import StepLog
+from core.text.tokenizer import load_tokenizer
 
 Example = tuple[Sequence[int], Sequence[int]]
 """Prompt ids and completion ids; the loss is on the completion."""
@@ -29,10 +29,10 @@ def warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
     """
     if recipe.warm_start is None:
         return resolve(recipe.model.path)
-    module = method_module(recipe.method, "warm_start")
+    module = tiny_module(recipe.method, "warm_start")
     if module is None:
         raise RecipeError(
-            f"warm_start: agentic/{recipe.method}/warm_start.py is missing; write one with a function "
+            f"warm_start: agentic/{recipe.method}/tiny/warm_start.py is missing; write one with a function "
             "batches(config, recipe, tokenizer), or set `warm_start: null`"
         )
     if not folder.is_dir():

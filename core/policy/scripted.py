@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from core.policy.base import PolicyError
-from core.policy.stops import Decode, completes_a_stop
+from core.policy.base import Decode, PolicyError, completes_a_stop
 from core.types import Completion, FinishReason, Sampling
 
 

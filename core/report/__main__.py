@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from core.report.build import write_report
+from core.report import write_report
 from core.report.console import print_summary
-from core.report.run_folder import RunFolder
+from core.runs.run_folder import RunFolder
 
 
 def main(arguments: list[str] | None = None) -> int:

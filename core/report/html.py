@@ -10,8 +10,6 @@ from typing import Any
 import yaml
 
 from core.report.charts import Series, legend, line_chart, seed_series, tick_text
-from core.report.files import Record, read_jsonl
-from core.report.run_folder import RunFolder
 from core.report.table import (
     Published,
     cost_table,
@@ -28,6 +26,8 @@ from core.report.table import (
     split_table,
 )
 from core.report.viewer import extremes, pick, render_trajectory
+from core.runs.files import Record, read_jsonl
+from core.runs.run_folder import RunFolder
 
 HIDDEN_METRICS = {"stage", "step", "seed", "seconds", "time", "n", "length"}
 """Bookkeeping fields of a metrics record that get no chart."""
@@ -72,16 +72,16 @@ def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequen
 
 
 def _tiles(summary: Mapping[str, Any]) -> str:
-    """Headline numbers: the trained arm at the shortest and the longest length, reward, retention, time."""
+    """Headline numbers: the trained variant at the shortest and the longest length, reward, retention, time."""
     tiles: list[tuple[str, str, str]] = []
-    arms = summary["arms"]
-    main = "trained" if "trained" in arms else next(iter(arms), None)
+    variants = summary["variants"]
+    main = "trained" if "trained" in variants else next(iter(variants), None)
     if main:
-        lengths = list(arms[main])
+        lengths = list(variants[main])
         for length in dict.fromkeys((lengths[0], lengths[-1])):
-            score = arms[main][length]["score"]
+            score = variants[main][length]["score"]
             low, high = score["ci95"]
-            other = arms.get("untrained", {}).get(length)
+            other = variants.get("untrained", {}).get(length)
             beside = f" · untrained {100 * other['score']['mean']:.1f}" if other and main != "untrained" else ""
             interval = f"{100 * low:.1f} to {100 * high:.1f}{beside}"
             name = f"{main} at {short_length(int(length))} tokens" if int(length) else f"{main} on {summary['data']}"
@@ -109,16 +109,16 @@ def _tiles(summary: Mapping[str, Any]) -> str:
 def _evaluation(summary: Mapping[str, Any]) -> str:
     parts = []
     for data, section in sections_of(summary).items():
-        arms = section["arms"]
+        variants = section["variants"]
         parts.append(f"<h3>{escape(data)}</h3>")
-        if not has_lengths(arms):
-            parts.append(_table(*flat_table(arms)))
-            for label in labels_of(arms):
-                parts.append(f"<h3>{escape(data)}, by {escape(label)}</h3>{_table(*split_table(arms, label))}")
+        if not has_lengths(variants):
+            parts.append(_table(*flat_table(variants)))
+            for label in labels_of(variants):
+                parts.append(f"<h3>{escape(data)}, by {escape(label)}</h3>{_table(*split_table(variants, label))}")
             continue
         fits = section["retention_fit"]
-        parts += [_length_chart(arms), *(_scores_table(arms, metric, fits) for metric in metrics_of(arms))]
-        parts.append(f"<details><summary>Cost by arm and length</summary>{_table(*cost_table(arms))}</details>")
+        parts += [_length_chart(variants), *(_scores_table(variants, metric, fits) for metric in metrics_of(variants))]
+        parts.append(f"<details><summary>Cost by variant and length</summary>{_table(*cost_table(variants))}</details>")
     note = (
         "Scores are means in per cent with their 95% interval over seeds and tasks; failed tasks count as 0. Kept per "
         "turn is r in score = a · r<sup>turns</sup>, fitted over the lengths that scored above 0. Under the name of a "
@@ -127,14 +127,14 @@ def _evaluation(summary: Mapping[str, Any]) -> str:
     return f"{''.join(parts)}<p class='note'>{note}</p>" if parts else ""
 
 
-def _length_chart(arms: Mapping[str, Any]) -> str:
+def _length_chart(variants: Mapping[str, Any]) -> str:
     series = []
-    for index, (arm, cells) in enumerate(arms.items()):
+    for index, (variant, cells) in enumerate(variants.items()):
         scores = [(float(length), cell["score"]) for length, cell in cells.items() if int(length) > 0]
         points = [(length, score["mean"]) for length, score in scores]
         band = [(length, *score["ci95"]) for length, score in scores]
-        series.append(Series(arm, points, index % 8, band=band, markers=True))
-    ticks = [(float(length), short_length(length)) for length in lengths_of(arms) if length > 0]
+        series.append(Series(variant, points, index % 8, band=band, markers=True))
+    ticks = [(float(length), short_length(length)) for length in lengths_of(variants) if length > 0]
     chart = line_chart(
         series,
         "document tokens (log scale)",
@@ -148,14 +148,14 @@ def _length_chart(arms: Mapping[str, Any]) -> str:
     return f'<figure class="card">{legend(series)}{chart}</figure>' if chart else ""
 
 
-def _scores_table(arms: Mapping[str, Any], metric: str, fits: Mapping[str, Any]) -> str:
-    lengths = lengths_of(arms)
+def _scores_table(variants: Mapping[str, Any], metric: str, fits: Mapping[str, Any]) -> str:
+    lengths = lengths_of(variants)
     official = metric == "official"
     header = [f"{metric} score", *map(short_length, lengths), *(["kept per turn"] if official else [])]
     rows: list[list[str | Markup]] = []
-    for arm, cells in arms.items():
-        row = [arm, *(_score_cell(cells.get(str(length), {}).get(metric)) for length in lengths)]
-        rows.append([*row, fit_text(fits[arm])] if official else row)
+    for variant, cells in variants.items():
+        row = [variant, *(_score_cell(cells.get(str(length), {}).get(metric)) for length in lengths)]
+        rows.append([*row, fit_text(fits[variant])] if official else row)
     return _table(header, *rows)
 
 
@@ -229,7 +229,7 @@ def _is_number(value: Any) -> bool:
 def _counts(summary: Mapping[str, Any]) -> str:
     evaluated: dict[str, int] = {}
     for section in sections_of(summary).values():
-        for cells in section["arms"].values():
+        for cells in section["variants"].values():
             for cell in cells.values():
                 for kind, count in cell["failures"].items():
                     evaluated[kind] = evaluated.get(kind, 0) + count
@@ -253,7 +253,7 @@ def _trajectories(trajectories: Sequence[Record]) -> str:
         return ""
     shown = pick(trajectories)
     note = (
-        f'<p class="note">{len(shown)} of those that were kept: the best and the worst of each arm and stage, '
+        f'<p class="note">{len(shown)} of those that were kept: the best and the worst of each variant and stage, '
         'at its last step and at its first. A <span class="badge accent">trained</span> turn is tinted: its '
         "completion gets a gradient. Texts are decoded for showing only.</p>"
     )

@@ -1,16 +1,16 @@
 """summary.json: what a run folder holds, in one object that other programs can rely on.
 
     {"method", "preset", "seeds": [0, 1, 2], "score": "official", "data": "niah_multikey_2",
-     "arms": {arm: {"7168": {"score": {"mean", "ci95": [low, high], "n"}, "official": {...}, "strict": {...}, "seeds",
+     "variants": {variant: {"7168": {"score": {"mean", "ci95": [low, high], "n"}, "official": {...}, "strict": {...}, "seeds",
                              "turns_per_task", "tokens_per_task", "policy_tokens_per_1k_tokens",
                              "seconds_per_1k_tokens", "documents_cut", "failures": {kind: count},
                              "policy_tokens_per_task", "measures": {name: mean},
                              "by": {label: {value: {"score", "official", "strict", "measures"}}}}}},
-     "retention": {arm: r per turn}, "retention_fit": {arm: {...}}, "other_data": {data: {"arms", "retention", ...}},
+     "retention": {variant: r per turn}, "retention_fit": {variant: {...}}, "other_data": {data: {"variants", "retention", ...}},
      "reward": {seed: {"first", "last"}}, "seconds": {stage: s}, "counts": {"failures": {kind: n}, "drift": {kind: n}},
      "checkpoints": {seed: [paths inside the folder]}, "departures": [...]}
 
-`arms` is about the data set `data`; others of the same run are under `other_data`. `score` repeats `official`. Data
+`variants` is about the data set `data`; others of the same run are under `other_data`. `score` repeats `official`. Data
 without lengths has the one length 0. Measures are means over the tasks that have them: failed ones have none, and what
 they cost is not known; `cost_per_solved` is all known cost over the sum of the official scores.
 "Per 1K tokens" counts tokens of documents: policy tokens are the prompts and completions spent on them.
@@ -27,12 +27,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from core.report.evaluation import EvalResult
-from core.report.files import Record
-from core.report.run_folder import RunFolder
 from core.report.stats import mean_ci, retention
+from core.runs.evaluation import EvalResult
+from core.runs.files import Record
+from core.runs.run_folder import RunFolder
 
-FIRST_ARMS = ("trained", "untrained")
+FIRST_VARIANTS = ("trained", "untrained")
 """They come first; others follow by name."""
 
 REWARD_WINDOW = 10
@@ -40,7 +40,7 @@ REWARD_WINDOW = 10
 
 
 def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, Any]:
-    """Everything in the module docstring. `headline` names the data set of `arms`; by default the most evaluated one.
+    """Everything in the module docstring. `headline` names the data set of `variants`; by default the most evaluated one.
 
     Raises ValueError when `headline` was not evaluated, or a file of the folder is broken.
     """
@@ -51,7 +51,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         raise ValueError(f"{folder.path} has no evaluation of {headline!r}; it has: {', '.join(by_data) or 'none'}")
     data = headline or max(by_data, key=lambda name: len(by_data[name]), default=None)
     sections = {name: summarize(results) for name, results in by_data.items()}
-    empty: dict[str, Any] = {"arms": {}, "retention": {}, "retention_fit": {}}
+    empty: dict[str, Any] = {"variants": {}, "retention": {}, "retention_fit": {}}
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
     seconds = stage_seconds(record for records in metrics.values() for record in records)
     if by_data:
@@ -73,18 +73,18 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
 
 
 def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:
-    """`arms`, `retention` and `retention_fit` of the results of one data set."""
+    """`variants`, `retention` and `retention_fit` of the results of one data set."""
     cells: dict[str, dict[int, list[EvalResult]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
-        cells[result.arm][result.length].append(result)
-    arms = {
-        arm: {str(length): _cell(cells[arm][length]) for length in sorted(cells[arm])}
-        for arm in sorted(cells, key=lambda arm: (*(arm != first for first in FIRST_ARMS), arm))
+        cells[result.variant][result.length].append(result)
+    variants = {
+        variant: {str(length): _cell(cells[variant][length]) for length in sorted(cells[variant])}
+        for variant in sorted(cells, key=lambda variant: (*(variant != first for first in FIRST_VARIANTS), variant))
     }
-    fits = {arm: _fit(lengths) for arm, lengths in arms.items()}
+    fits = {variant: _fit(lengths) for variant, lengths in variants.items()}
     return {
-        "arms": arms,
-        "retention": {arm: fit["per_turn"] for arm, fit in fits.items()},
+        "variants": variants,
+        "retention": {variant: fit["per_turn"] for variant, fit in fits.items()},
         "retention_fit": fits,
     }
 
@@ -123,7 +123,7 @@ def checkpoint_paths(folder: RunFolder, seed: int) -> list[str]:
 
 
 def _cell(results: Sequence[EvalResult]) -> dict[str, Any]:
-    """One arm at one length, over its seeds."""
+    """One variant at one length, over its seeds."""
     tasks = sum(result.n for result in results)
     tokens = sum(sum(result.document_tokens) for result in results)
     counted = [result.policy_tokens for result in results]

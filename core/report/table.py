@@ -1,4 +1,4 @@
-"""Tables: arms by lengths or, for data without lengths, numbers by arms; `published / ours` with every departure."""
+"""Tables: variants by lengths or, for data without lengths, numbers by variants; `published / ours` with every departure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from core.report.evaluation import CALLS
+from core.runs.evaluation import CALLS
 
 CHANGE = ("untrained", "trained")
 """Before and after."""
@@ -14,14 +14,14 @@ CHANGE = ("untrained", "trained")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A number of the paper, set against our `arm`. `score` lies in [0, 1]; `length` is 0 for data without lengths."""
+    """A number of the paper, set against our `variant`. `score` lies in [0, 1]; `length` is 0 for data without lengths."""
 
     name: str
     data: str
     length: int
     score: float
     source: str
-    arm: str = "trained"
+    variant: str = "trained"
     metric: str = "official"
 
     @classmethod
@@ -37,19 +37,19 @@ def render_table(summary: Mapping[str, Any], published: Sequence[Published] = ()
     parts = [f"# {summary['method']} · preset {summary['preset']} · seeds {', '.join(map(str, summary['seeds']))}"]
     sections = sections_of(summary)
     for data, section in sections.items():
-        if not has_lengths(section["arms"]):
-            parts += [f"## {data} · means, scores in % with 95% CI", markdown(*flat_table(section["arms"]))]
-            for label in labels_of(section["arms"]):
+        if not has_lengths(section["variants"]):
+            parts += [f"## {data} · means, scores in % with 95% CI", markdown(*flat_table(section["variants"]))]
+            for label in labels_of(section["variants"]):
                 parts += [
                     f"## {data} · by {label}, scores and shares in %",
-                    markdown(*split_table(section["arms"], label)),
+                    markdown(*split_table(section["variants"], label)),
                 ]
             continue
-        for metric in metrics_of(section["arms"]):
+        for metric in metrics_of(section["variants"]):
             parts.append(f"## {data} · {metric} score, mean and 95% CI in %")
-            parts.append(markdown(*arms_table(section["arms"], metric, section["retention_fit"])))
+            parts.append(markdown(*variants_table(section["variants"], metric, section["retention_fit"])))
         parts.append(f"## {data} · cost")
-        parts.append(markdown(*cost_table(section["arms"])))
+        parts.append(markdown(*cost_table(section["variants"])))
     if not sections:
         parts.append("No evaluation yet.")
     if published:
@@ -59,23 +59,23 @@ def render_table(summary: Mapping[str, Any], published: Sequence[Published] = ()
     return "\n\n".join(parts) + "\n"
 
 
-def arms_table(arms: Mapping[str, Any], metric: str, fits: Mapping[str, Any]) -> list[list[str]]:
-    """A header, then arms by lengths; for the official score, which is the one fitted, retention per turn as well."""
-    lengths = lengths_of(arms)
+def variants_table(variants: Mapping[str, Any], metric: str, fits: Mapping[str, Any]) -> list[list[str]]:
+    """A header, then variants by lengths; for the official score, which is the one fitted, retention per turn as well."""
+    lengths = lengths_of(variants)
     official = metric == "official"
-    header = ["arm", *(short_length(length) for length in lengths), *(["r per turn"] if official else [])]
+    header = ["variant", *(short_length(length) for length in lengths), *(["r per turn"] if official else [])]
     rows = []
-    for arm, cells in arms.items():
-        row = [arm, *(score_text(cells.get(str(length), {}).get(metric)) for length in lengths)]
-        rows.append([*row, fit_text(fits[arm])] if official else row)
+    for variant, cells in variants.items():
+        row = [variant, *(score_text(cells.get(str(length), {}).get(metric)) for length in lengths)]
+        rows.append([*row, fit_text(fits[variant])] if official else row)
     return [header, *rows]
 
 
-def cost_table(arms: Mapping[str, Any]) -> list[list[str]]:
+def cost_table(variants: Mapping[str, Any]) -> list[list[str]]:
     """What each cell cost; a header, then one row per cell. `cut` counts documents cut to fit a context."""
     rows = [
         [
-            arm,
+            variant,
             short_length(int(length)),
             f"{cell['score']['n']:,}",
             f"{cell['tokens_per_task']:,.0f}",
@@ -85,25 +85,34 @@ def cost_table(arms: Mapping[str, Any]) -> list[list[str]]:
             str(cell["documents_cut"]),
             failures_text(cell["failures"]),
         ]
-        for arm, cells in arms.items()
+        for variant, cells in variants.items()
         for length, cell in cells.items()
     ]
-    header = ["arm", "length", "tasks", "tokens / task", "turns / task", "policy tokens / 1K", "s / 1K tokens", "cut"]
+    header = [
+        "variant",
+        "length",
+        "tasks",
+        "tokens / task",
+        "turns / task",
+        "policy tokens / 1K",
+        "s / 1K tokens",
+        "cut",
+    ]
     return [[*header, "failures"], *rows]
 
 
-def flat_table(arms: Mapping[str, Any]) -> list[list[str]]:
-    """Of data without lengths: a header, then scores, measures and failures by arm, with what training changed."""
-    cells = {arm: arms[arm]["0"] for arm in before_and_after(arms)}
-    numbers = {arm: _numbers(cell) for arm, cell in cells.items()}
+def flat_table(variants: Mapping[str, Any]) -> list[list[str]]:
+    """Of data without lengths: a header, then scores, measures and failures by variant, with what training changed."""
+    cells = {variant: variants[variant]["0"] for variant in before_and_after(variants)}
+    numbers = {variant: _numbers(cell) for variant, cell in cells.items()}
     rows = []
-    for metric in metrics_of(arms):
-        scores = {arm: cell[metric] for arm, cell in cells.items() if metric in cell}
-        change = _change({arm: 100 * score["mean"] for arm, score in scores.items()}, "+.1f")
-        rows.append([f"{metric} score", change, *(score_text(scores.get(arm)) for arm in cells)])
-    for name in dict.fromkeys(name for of_arm in numbers.values() for name in of_arm):
-        values = {arm: of_arm[name] for arm, of_arm in numbers.items() if name in of_arm}
-        texts = (number_text(values[arm]) if arm in values else "–" for arm in cells)
+    for metric in metrics_of(variants):
+        scores = {variant: cell[metric] for variant, cell in cells.items() if metric in cell}
+        change = _change({variant: 100 * score["mean"] for variant, score in scores.items()}, "+.1f")
+        rows.append([f"{metric} score", change, *(score_text(scores.get(variant)) for variant in cells)])
+    for name in dict.fromkeys(name for of_variant in numbers.values() for name in of_variant):
+        values = {variant: of_variant[name] for variant, of_variant in numbers.items() if name in of_variant}
+        texts = (number_text(values[variant]) if variant in values else "–" for variant in cells)
         rows.append([name.replace("_", " "), _change(values, "+.3g"), *texts])
     rows.append(["tasks", "", *(f"{cell['score']['n']:,}" for cell in cells.values())])
     rows.append(["failures", "", *(failures_text(cell["failures"]) for cell in cells.values())])
@@ -114,27 +123,29 @@ def flat_table(arms: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def split_table(arms: Mapping[str, Any], label: str) -> list[list[str]]:
-    """Of data without lengths: scores by value of the label and arm, and which share of the calls went where."""
-    metrics, order = metrics_of(arms), before_and_after(arms)
-    calls = dict.fromkeys(name for arm in order for name in arms[arm]["0"]["measures"] if name.startswith(CALLS))
-    values = sorted({value for arm in order for value in arms[arm]["0"]["by"].get(label, ())})
+def split_table(variants: Mapping[str, Any], label: str) -> list[list[str]]:
+    """Of data without lengths: scores by value of the label and variant, and which share of the calls went where."""
+    metrics, order = metrics_of(variants), before_and_after(variants)
+    calls = dict.fromkeys(
+        name for variant in order for name in variants[variant]["0"]["measures"] if name.startswith(CALLS)
+    )
+    values = sorted({value for variant in order for value in variants[variant]["0"]["by"].get(label, ())})
     rows = []
     for value in ("all", *values):
-        for arm in order:
-            whole = arms[arm]["0"]
+        for variant in order:
+            whole = variants[variant]["0"]
             cell = whole if value == "all" else whole["by"].get(label, {}).get(value)
             if cell is not None:
                 made = sum(cell["measures"].get(name, 0.0) for name in calls)
                 shares = [f"{100 * cell['measures'].get(name, 0.0) / made:.0f}" if made else "–" for name in calls]
                 scores = [score_text(cell.get(metric)) for metric in metrics]
-                rows.append([value, arm, f"{cell['score']['n']:,}", *scores, *shares])
-    return [[label, "arm", "tasks", *metrics, *(name.removeprefix(CALLS) for name in calls)], *rows]
+                rows.append([value, variant, f"{cell['score']['n']:,}", *scores, *shares])
+    return [[label, "variant", "tasks", *metrics, *(name.removeprefix(CALLS) for name in calls)], *rows]
 
 
-def before_and_after(arms: Mapping[str, Any]) -> list[str]:
-    """The untrained arm, the trained one, then the others as they come."""
-    return sorted(arms, key=lambda arm: CHANGE.index(arm) if arm in CHANGE else len(CHANGE))
+def before_and_after(variants: Mapping[str, Any]) -> list[str]:
+    """The untrained variant, the trained one, then the others as they come."""
+    return sorted(variants, key=lambda variant: CHANGE.index(variant) if variant in CHANGE else len(CHANGE))
 
 
 def _numbers(cell: Mapping[str, Any]) -> dict[str, float]:
@@ -144,7 +155,7 @@ def _numbers(cell: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _change(values: Mapping[str, float], form: str) -> str:
-    before, after = (values.get(arm) for arm in CHANGE)
+    before, after = (values.get(variant) for variant in CHANGE)
     return "–" if before is None or after is None else format(after - before, form)
 
 
@@ -152,7 +163,9 @@ def published_table(published: Sequence[Published], sections: Mapping[str, Any])
     """A header, then each published row beside the same cell of ours; a dash where we have none."""
     rows = []
     for row in published:
-        ours = sections.get(row.data, {}).get("arms", {}).get(row.arm, {}).get(str(row.length), {}).get(row.metric)
+        ours = (
+            sections.get(row.data, {}).get("variants", {}).get(row.variant, {}).get(str(row.length), {}).get(row.metric)
+        )
         difference = f"{100 * (ours['mean'] - row.score):+.1f}" if ours else "–"
         names = [row.name, row.data, short_length(row.length) if row.length else "–", row.metric]
         rows.append([*names, f"{100 * row.score:.1f}", score_text(ours), difference, row.source])
@@ -160,15 +173,15 @@ def published_table(published: Sequence[Published], sections: Mapping[str, Any])
 
 
 def sections_of(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Data set -> its `arms` and `retention`, the headline's first."""
+    """Data set -> its `variants` and `retention`, the headline's first."""
     return {summary["data"]: summary, **summary["other_data"]} if summary["data"] else {}
 
 
-def metrics_of(arms: Mapping[str, Any]) -> list[str]:
+def metrics_of(variants: Mapping[str, Any]) -> list[str]:
     """Metrics that any cell has, `official` first."""
     names = {
         name: None
-        for cells in arms.values()
+        for cells in variants.values()
         for cell in cells.values()
         for name, value in cell.items()
         if name != "score" and isinstance(value, Mapping) and "ci95" in value
@@ -176,17 +189,17 @@ def metrics_of(arms: Mapping[str, Any]) -> list[str]:
     return sorted(names, key=lambda name: name != "official")
 
 
-def lengths_of(arms: Mapping[str, Any]) -> list[int]:
-    return sorted({int(length) for cells in arms.values() for length in cells})
+def lengths_of(variants: Mapping[str, Any]) -> list[int]:
+    return sorted({int(length) for cells in variants.values() for length in cells})
 
 
-def has_lengths(arms: Mapping[str, Any]) -> bool:
-    return any(length > 0 for length in lengths_of(arms))
+def has_lengths(variants: Mapping[str, Any]) -> bool:
+    return any(length > 0 for length in lengths_of(variants))
 
 
-def labels_of(arms: Mapping[str, Any]) -> list[str]:
+def labels_of(variants: Mapping[str, Any]) -> list[str]:
     """Labels by which any cell is split."""
-    return list(dict.fromkeys(label for cells in arms.values() for cell in cells.values() for label in cell["by"]))
+    return list(dict.fromkeys(label for cells in variants.values() for cell in cells.values() for label in cell["by"]))
 
 
 def short_length(length: int) -> str:

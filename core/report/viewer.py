@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 
-from core.report.files import Record
+from core.runs.files import Record
 
 MAX_TRAJECTORIES = 8
 MAX_CHARACTERS = 8000
 """Of one prompt or completion; the page says what it leaves out."""
 
 SOURCES = ("trained", "untrained", "eval", "train", "warm_start")
-"""What is shown first: evaluated arms, then stages; further arms follow."""
+"""What is shown first: evaluated variants, then stages; further variants follow."""
 
 
 class _Readable(yaml.SafeDumper):
@@ -54,7 +54,7 @@ def extremes(records: Iterable[Record]) -> list[Record]:
 
 
 def render_trajectory(record: Record, opened: bool = False) -> str:
-    """One collapsible trajectory. Fields as in core/report/run_folder.py; what is absent is left out."""
+    """One collapsible trajectory. Fields as in core/runs/run_folder.py; what is absent is left out."""
     reward, status = record.get("reward"), str(record.get("status", ""))
     turns = record.get("turns", [])
     badges = [
@@ -115,7 +115,7 @@ def _tone(reward: Any) -> str:
 
 
 def _source(record: Record) -> str:
-    return str(record.get("arm") or record["stage"])
+    return str(record.get("variant") or record["stage"])
 
 
 def _source_order(source: str) -> tuple[int, str]:

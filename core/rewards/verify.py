@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -103,7 +104,8 @@ class _Worker:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(BrokenPipeError):  # what was written to a worker that had died already
+                    pipe.close()
 
     def _line(self, timeout_s: float) -> bytes | None:
         """The next line, b"" at the end of the stream, None when `timeout_s` seconds have passed without one."""

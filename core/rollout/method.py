@@ -63,10 +63,11 @@ class RolloutError(RuntimeError):
         self.kind = kind
 
 
-def method_module(method: str, name: str) -> ModuleType | None:
-    """agentic.`method`.`name`, which a method need not have."""
-    path = f"agentic.{method}.{name}"
-    return import_module(path) if find_spec(path) else None
+def tiny_module(method: str, name: str) -> ModuleType | None:
+    """Import agentic.`method`.tiny.`name`; None where the method has no such file."""
+    package = f"agentic.{method}.tiny"
+    path = f"{package}.{name}"
+    return import_module(path) if find_spec(package) and find_spec(path) else None
 
 
 def method_spec(method: str) -> MethodSpec:

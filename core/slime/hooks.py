@@ -30,7 +30,6 @@ from functools import partial
 from statistics import stdev
 from typing import Any, NamedTuple
 
-from core.chat import load_tokenizer
 from core.config import Recipe
 from core.data.files import DataError
 from core.policy.base import Policy
@@ -41,6 +40,7 @@ from core.slime.log import Log, summary
 from core.slime.roles import RolloutRoles, abort_flag, open_policies
 from core.slime.samples import ABORTED, fan_out, fill, reward_of, task_of, trajectory_of
 from core.slime.settings import has_path, read_recipe, reward_key
+from core.text.tokenizer import load_tokenizer
 from core.types import Group, Sampling, Trajectory
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 from core.config import Recipe, RecipeError
-from core.report.run_folder import RunFolder, RunFolderError
 from core.rollout.method import method_spec
+from core.runs.run_folder import RunFolder, RunFolderError
 from core.slime import checks, flags, job
 
 

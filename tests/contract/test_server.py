@@ -22,11 +22,11 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from core.chat import find_tokenizer
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server, main
+from core.text.tokenizer import find_tokenizer
 
 CONTEXT = 2048
 LONG = {"input_ids": [1], "sampling_params": {"max_new_tokens": CONTEXT - 1}, "return_logprob": True}

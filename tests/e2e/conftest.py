@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 import yaml
 
-from agentic.memagent import tiny
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import MemAgent
-from agentic.memagent.words import KEYS, VALUES
+from agentic.memagent.tiny import start_model
+from agentic.memagent.tiny.words import KEYS, VALUES
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.niah import Niah
-from core.chat import encode_text, load_tokenizer
 from core.config import OptimizerSection
 from core.data import write_jsonl
 from core.engine import weights
 from core.engine.trainer import Trainer
+from core.text.tokenizer import encode_text, load_tokenizer
 from core.types import Task
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -44,18 +44,18 @@ MEMAGENT = {
 def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recipe: six steps of two tasks, ten tasks, a checkpoint every other step."""
     folder = tmp_path_factory.mktemp("recipe")
-    start_model = tiny.build(folder / "model", seed=0)
-    tokenizer = load_tokenizer(start_model)
+    model = start_model.build(folder / "model", seed=0)
+    tokenizer = load_tokenizer(model)
     family = Niah(value_type="words", num_k=2, key_words=KEYS, value_words=ANSWERS)
     tasks: list[Task] = []
     for split, count in (("dev", 4), ("train", 10)):
         tasks = list(generate(family, length=90, count=count, tokenizer=tokenizer, split=split, budget="document"))
         write_jsonl(folder / f"{split}.jsonl", tasks)
-    teach_guessing(start_model, tokenizer, tasks)
+    teach_guessing(model, tokenizer, tasks)
     recipe = {
         "method": "memagent",
         "follows": "nobody",
-        "model": {"path": str(start_model), "max_model_len": 160, "device": "cpu"},
+        "model": {"path": str(model), "max_model_len": 160, "device": "cpu"},
         "data": {"train": str(folder / "train.jsonl"), "eval": str(folder / "dev.jsonl")},
         "rollout": {"tasks_per_step": 2, "group_size": 4, "concurrency": 6},
         "algorithm": {"std_norm": False, "loss_unit": "token"},
@@ -81,7 +81,7 @@ def teach_guessing(folder: Path, tokenizer: Any, tasks: list[Task]) -> None:
         for task in rng.sample(tasks, 5):
             problem = encode_text(tokenizer, task.question)
             memory, note = (encode_text(tokenizer, f" {rng.choice(ANSWERS)}") for _ in range(2))
-            answer = encode_text(tokenizer, tiny.ANSWER.format(value=rng.choice(ANSWERS)))
+            answer = encode_text(tokenizer, start_model.ANSWER.format(value=rng.choice(ANSWERS)))
             section = rng.choice(method.sections(task))
             update = method.update.render(problem=problem, section=section, memory=memory)
             examples.append((update, (*note, end)))
@@ -98,7 +98,7 @@ class Launcher:
     log: Path
 
     def start(self, arguments: list[str]) -> int:
-        """The process id of a new run of `core.train memagent`."""
+        """The process id of a new run of `core.engine.train memagent`."""
         self._say("\t".join(arguments))
         return int(self._hear())
 
@@ -126,7 +126,7 @@ class Launcher:
 LAUNCH = """
 import os, sys
 from transformers import AutoConfig, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
-from core.train import main
+from core.engine.train import main
 
 answers = os.dup(1)
 os.dup2(2, 1)

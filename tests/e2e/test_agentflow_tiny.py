@@ -1,4 +1,4 @@
-"""AgentFlow's `tiny` preset from the command line at its smallest scale: data, warm start, GRPO, arms, report."""
+"""AgentFlow's `tiny` preset from the command line at its smallest scale: data, warm start, GRPO, variants, report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agentic.agentflow import tiny
-from agentic.agentflow.tasks import generate
-from agentic.agentflow.world import SPLITS
+from agentic.agentflow.tiny import start_model
+from agentic.agentflow.tiny.tasks import generate
+from agentic.agentflow.tiny.world import SPLITS
 from core.data import write_jsonl
-from core.report.files import read_jsonl
+from core.runs.files import read_jsonl
 from core.tools.sandbox import Sandbox, SandboxUnavailable
 from tests.e2e.conftest import REPOSITORY, environment
 
@@ -24,7 +24,7 @@ SMALLEST = {
     "rollout.group_size": 2, "run.steps": 2, "run.eval_every": 1, "run.eval_tasks": 2, "run.seeds": [0],
     "model.device": "cpu",
 }  # fmt: skip
-ARMS = ("trained", "untrained", "always-python-coder", "always-base-generator", "random-tool", "no-tool")
+VARIANTS = ("trained", "untrained", "always-python-coder", "always-base-generator", "random-tool", "no-tool")
 
 
 def call(module: str, *arguments: object) -> None:
@@ -40,13 +40,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"no isolation here: {problem}")
     data = tmp_path_factory.mktemp("data")
     out = tmp_path_factory.mktemp("runs") / "agentflow-tiny"
-    tiny.build(data / "model", seed=0)
+    start_model.build(data / "model", seed=0)
     for split in SPLITS:
         write_jsonl(data / f"{split}.jsonl", generate(split, 6))
     files = {"data.train": data / "train.jsonl", "data.eval": data / "dev.jsonl", "model.path": data / "model"}
     settings = [part for key, value in (SMALLEST | files).items() for part in ("--set", f"{key}={value}")]
-    call("core.train", "agentflow", "--preset", "tiny", "--out", out, *settings)
-    call("benchmarks.heldout", "agentflow", "--run", out, "--data", data / "test.jsonl", "--tasks", 6, "--arms", *ARMS)
+    call("core.engine.train", "agentflow", "--preset", "tiny", "--out", out, *settings)
+    call(
+        "benchmarks.heldout",
+        "agentflow",
+        "--run",
+        out,
+        "--data",
+        data / "test.jsonl",
+        "--tasks",
+        6,
+        "--variants",
+        *VARIANTS,
+    )
     return out
 
 
@@ -64,7 +75,7 @@ def test_the_planner_alone_is_trained(run: Path):
             assert turn["trained"] == turn["role"].startswith("planner.")
 
 
-def test_every_arm_is_in_the_summary(run: Path):
-    arms = json.loads((run / "summary.json").read_text())["arms"]
-    assert arms.keys() == set(ARMS)
+def test_every_variant_is_in_the_summary(run: Path):
+    variants = json.loads((run / "summary.json").read_text())["variants"]
+    assert variants.keys() == set(VARIANTS)
     assert (run / "report.html").is_file()

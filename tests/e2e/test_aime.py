@@ -1,4 +1,4 @@
-"""The AIME evaluation as a command: killed in the middle and started again, both arms, over the wire and embedded."""
+"""The AIME evaluation as a command: killed in the middle and started again, both variants, over the wire and embedded."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 import yaml
 from aiohttp import web
 
-from agentic.memagent import tiny
+from agentic.memagent.tiny import start_model
 from benchmarks.aime import evaluate as cli
-from core.chat import load_tokenizer
-from core.report.files import read_json, read_jsonl
 from core.rollout.method import derive_seed
+from core.runs.files import read_json, read_jsonl
+from core.text.tokenizer import load_tokenizer
 from tests.e2e.conftest import REPOSITORY, environment
 from tests.served import health, served, sglang_reply
 
@@ -49,7 +49,7 @@ RECIPE = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model from nothing, with room for long problems."""
-    folder = tiny.build(tmp_path_factory.mktemp("aime") / "model", seed=0)
+    folder = start_model.build(tmp_path_factory.mktemp("aime") / "model", seed=0)
     config = read_json(folder / "config.json")
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
     return folder
@@ -120,7 +120,7 @@ def test_a_killed_evaluation_goes_on_without_repeating_or_losing_a_sample(
     server: Server, model: Path, preset: Path, problems: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    over_the_wire = ["--policy-url", server.url, "--k", str(K), "--concurrency", "2", "--arms", "single"]
+    over_the_wire = ["--policy-url", server.url, "--k", str(K), "--concurrency", "2", "--variants", "single"]
     command = arguments(model, preset, problems, out, *over_the_wire)
     server.limit = PROBLEMS * K // 2
     log = (tmp_path / "log").open("w")
@@ -145,7 +145,7 @@ def test_a_killed_evaluation_goes_on_without_repeating_or_losing_a_sample(
     assert set(server.seeds) == set(server.of)
     assert sum(server.seeds.values()) <= PROBLEMS * K + 2
 
-    numbers = read_json(out / "aime.json")["sums"]["arms"]["single"]
+    numbers = read_json(out / "aime.json")["sums"]["variants"]["single"]
     hits = [min(i, K) for i in range(PROBLEMS)]
     assert numbers["scores"][f"avg@{K}"]["mean"] == pytest.approx(sum(hits) / (PROBLEMS * K))
     # Three right of six tie with three times 999.
@@ -153,23 +153,23 @@ def test_a_killed_evaluation_goes_on_without_repeating_or_losing_a_sample(
     assert numbers["scores"]["pass@2"]["mean"] == pytest.approx(
         sum(1 - (K - c) * (K - c - 1) / (K * (K - 1)) for c in hits) / PROBLEMS
     )
-    report = read_json(out / "summary.json")["arms"]["single"]["4096"]
+    report = read_json(out / "summary.json")["variants"]["single"]["4096"]
     assert report["score"]["mean"] == pytest.approx(sum(hits) / (PROBLEMS * K))
     assert "avg@6" in (out / "aime.md").read_text()
     assert (out / "report.html").stat().st_size > 1000
 
 
-def test_the_agent_is_an_arm_beside_the_single_call(
+def test_the_agent_is_an_variant_beside_the_single_call(
     server: Server, model: Path, preset: Path, problems: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A planner that only ever boxes makes two malformed steps and then answers the first problem, 0, or 999."""
     shared = ["--policy-url", server.url, "--k", "2", "--tasks", "2"]
-    assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--arms", "single")) == 0
-    assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--arms", "agent")) == 0
-    arms = read_json(tmp_path / "aime.json")["sums"]["arms"]
-    assert arms["agent"]["parse_errors"] == 1.0
-    assert arms["agent"]["mean_turns"] == 3.0
-    assert arms["single"]["parse_errors"] == 0.0
+    assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--variants", "single")) == 0
+    assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--variants", "agent")) == 0
+    variants = read_json(tmp_path / "aime.json")["sums"]["variants"]
+    assert variants["agent"]["parse_errors"] == 1.0
+    assert variants["agent"]["mean_turns"] == 3.0
+    assert variants["single"]["parse_errors"] == 0.0
     assert "agent − single" in capsys.readouterr().out
     # Another sampling does not go into the same folder.
     assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--temperature", "0.1")) == 1
@@ -179,17 +179,17 @@ def test_the_agent_is_an_arm_beside_the_single_call(
 def test_the_real_problems_with_a_checkpoint_in_the_embedded_engine(
     shared_data: Path, model: Path, preset: Path, tmp_path: Path
 ) -> None:
-    few = "--k 1 --budget 8 --kv-tokens 20000 --arms single agent --set agentflow.max_steps=1".split()
+    few = "--k 1 --budget 8 --kv-tokens 20000 --variants single agent --set agentflow.max_steps=1".split()
     assert cli.main(arguments(model, preset, shared_data / "aime24.jsonl", tmp_path, *few)) == 0
-    arms = read_json(tmp_path / "aime.json")["aime24"]["arms"]
-    for arm in ("single", "agent"):
-        assert arms[arm]["failures"] == {}
-        assert arms[arm]["scores"]["avg@1"]["mean"] == 0.0
-        assert arms[arm]["truncated"] > 0.9
+    variants = read_json(tmp_path / "aime.json")["aime24"]["variants"]
+    for variant in ("single", "agent"):
+        assert variants[variant]["failures"] == {}
+        assert variants[variant]["scores"]["avg@1"]["mean"] == 0.0
+        assert variants[variant]["truncated"] > 0.9
     assert "26.7" in (tmp_path / "table.md").read_text()
 
 
-def test_each_arm_has_its_model(model: Path, preset: Path, problems: Path, tmp_path: Path) -> None:
+def test_each_variant_has_its_model(model: Path, preset: Path, problems: Path, tmp_path: Path) -> None:
     command = arguments(model, preset, problems, tmp_path, "--baseline", "owner/start", "--budget", "77")
     _, evaluation = cli.prepare(cli.parser().parse_args(command))
     assert evaluation.models == {"single": "owner/start", "agent-untrained": "owner/start", "agent": str(model)}
@@ -197,11 +197,11 @@ def test_each_arm_has_its_model(model: Path, preset: Path, problems: Path, tmp_p
 
 
 def test_what_cannot_be_is_said(model: Path, preset: Path, problems: Path, tmp_path: Path, capsys: Any) -> None:
-    assert cli.main(arguments(model, preset, problems, tmp_path, "--arms", "agent-untrained")) == 1
+    assert cli.main(arguments(model, preset, problems, tmp_path, "--variants", "agent-untrained")) == 1
     assert "--baseline" in capsys.readouterr().err
     absent = ["--policy-url", "http://127.0.0.1:9", "--k", "1"]
     assert cli.main(arguments(model, preset, problems, tmp_path / "out", *absent)) == 1
     assert "policy url http://127.0.0.1:9: no answer" in capsys.readouterr().err
-    lacking = ["--arms", "agent", "--k", "1", "--set", "agentflow.roles.verifier.engine=referee"]
+    lacking = ["--variants", "agent", "--k", "1", "--set", "agentflow.roles.verifier.engine=referee"]
     assert cli.main(arguments(model, preset, problems, tmp_path / "lacking", *lacking)) == 1
     assert "roles.referee is missing" in capsys.readouterr().err

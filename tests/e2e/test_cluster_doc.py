@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agentic.memagent import tiny
+from agentic.memagent.tiny import start_model
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = REPOSITORY / "docs" / "cluster.md"
@@ -91,12 +91,12 @@ class Image:
     """A machine as the document wants it, in a folder."""
 
     def __init__(self, folder: Path):
-        self.folder, self.data, self.root = folder, folder / "data", folder / "twocore"
+        self.folder, self.data, self.root = folder, folder / "data", folder / "tokentrue"
         self.calls = folder / "ray_calls"
         skip = shutil.ignore_patterns(".*", "__pycache__", "runs")
         for room in ("agentic", "benchmarks", "core", "scripts", "docker"):
             shutil.copytree(REPOSITORY / room, self.root / room, ignore=skip)
-        model = tiny.build(folder / "hub", seed=0)
+        model = start_model.build(folder / "hub", seed=0)
         self.tool("bin/ray", PYTHON + RAY.format(calls=str(self.calls)))
         self.tool("bin/hf", PYTHON + HF.format(model=str(model)))
         self.tool("bin/docker", '#!/bin/sh\n[ "$1" != build ] || [ -f "$3" ]\n')
@@ -128,7 +128,7 @@ class Image:
             words += ["--from", str(self.folder / "published")]
         elif "benchmarks.ruler.evaluate" in words:
             # The same server and evaluation with our engine on the stand-in for 7B weights, and little to do.
-            words += "--serve embedded --seeds 0 --tasks 2 --arms trained".split()
+            words += "--serve embedded --seeds 0 --tasks 2 --variants trained".split()
             words += ["--set", "memagent.max_memory_tokens=4", "--set", "memagent.max_final_tokens=4"]
         elif "agentic/memagent/run.sh" in words:
             here = {"root": tools[0], "megatron": tools[1], "ray.dashboard_port": dashboard}

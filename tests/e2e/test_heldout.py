@@ -1,4 +1,4 @@
-"""`python -m benchmarks.heldout memagent` on a short training run: every arm, cell by cell, and the report."""
+"""`python -m benchmarks.heldout memagent` on a short training run: every variant, cell by cell, and the report."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.heldout.__main__ import main
-from core.report.files import read_jsonl
-from core.report.run_folder import RunFolder
-from core.train import main as train
+from core.engine.train import main as train
+from core.runs.files import read_jsonl
+from core.runs.run_folder import RunFolder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -25,9 +25,9 @@ def run(preset: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder(out)
 
 
-def test_both_arms_are_scored_on_the_held_out_tasks(run: RunFolder):
+def test_both_variant_are_scored_on_the_held_out_tasks(run: RunFolder):
     trained, untrained = run.evaluations()
-    assert (trained.arm, untrained.arm) == ("trained", "untrained")
+    assert (trained.variant, untrained.variant) == ("trained", "untrained")
     assert (trained.data, trained.length, trained.n) == ("dev", 0, 3)
     assert trained.model == "seed-0/checkpoints/step-000002"
     for result in (trained, untrained):
@@ -37,15 +37,15 @@ def test_both_arms_are_scored_on_the_held_out_tasks(run: RunFolder):
 
 def test_every_trajectory_is_there_and_its_reward_is_the_score(run: RunFolder):
     for result in run.evaluations():
-        records = list(read_jsonl(next(run.evaluation_path.glob(f"{result.arm}__*.jsonl"))))
+        records = list(read_jsonl(next(run.evaluation_path.glob(f"{result.variant}__*.jsonl"))))
         assert sorted(r["reward"] for r in records) == sorted(result.scores["official"])
         assert all(r["turns"][-1]["role"] == "final" for r in records)
-        assert {r["step"] for r in records} == {2 if result.arm == "trained" else 0}
+        assert {r["step"] for r in records} == {2 if result.variant == "trained" else 0}
 
 
 def test_the_report_has_both_arms(run: RunFolder):
     summary = json.loads((run.path / "summary.json").read_text())
-    assert list(summary["arms"]) == ["trained", "untrained"]
+    assert list(summary["variants"]) == ["trained", "untrained"]
     assert "untrained" in (run.path / "report.html").read_text()
 
 

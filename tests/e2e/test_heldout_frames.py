@@ -14,7 +14,7 @@ from aiohttp import web
 
 from agentic.toolorchestra.config import PRESETS, load_recipe
 from benchmarks.heldout.__main__ import main
-from core.report.run_folder import RunFolder
+from core.runs.run_folder import RunFolder
 from scripts import download_data
 from tests.served import health, served, sglang_reply
 from tests.unit.agentic.toolorchestra.conftest import Services, call, tokenizer
@@ -101,7 +101,7 @@ def test_the_documented_frames_command_ends_with_a_report(
     assert main(["toolorchestra", *words, *(part for text in here for part in ("--set", text))]) == 0
 
     (result,) = RunFolder(out).evaluations()
-    assert (result.arm, result.data, result.seed, result.n, result.failures) == ("trained", "frames", 0, 3, {})
+    assert (result.variant, result.data, result.seed, result.n, result.failures) == ("trained", "frames", 0, 3, {})
     assert result.scores["official"] == [1.0, 1.0, 0.0], "as written, by the judge's word, and wrong"
     assert result.labels["kind"] == ["Tabular", "Temporal", "Temporal"]
     price = load_recipe("paper").toolorchestra.models["Qwen/Qwen3-32B"].price

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from core.report.files import Record, read_jsonl
+from core.runs.files import Record, read_jsonl
 from tests.e2e.conftest import Launcher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

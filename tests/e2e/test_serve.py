@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from agentic.memagent import tiny
+from agentic.memagent.tiny import start_model
 from benchmarks.ruler.evaluate import main
-from core.report.evaluation import EvalResult, load_evaluations
+from core.runs.evaluation import EvalResult, load_evaluations
 
 from .conftest import REPOSITORY
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 
 def evaluate(model: Path, out: Path, *options: str) -> EvalResult:
-    common = "--arms trained --lengths 448 --tasks 3 --seeds 0 --concurrency 3 --threads 1".split()
+    common = "--variants trained --lengths 448 --tasks 3 --seeds 0 --concurrency 3 --threads 1".split()
     assert main(["--model", str(model), "--out", str(out), "--set", "model.device=cpu", *common, *options]) == 0
     (result,) = load_evaluations(out / "evaluation")
     return result
@@ -28,7 +28,7 @@ def evaluate(model: Path, out: Path, *options: str) -> EvalResult:
 
 def test_a_served_model_scores_as_one_in_this_process(tmp_path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    model = tiny.build(tmp_path / "model", seed=0)
+    model = start_model.build(tmp_path / "model", seed=0)
     served = evaluate(model, tmp_path / "served", "--serve", "embedded", "--serve-args=--device cpu --kv-tokens 2048")
     here = evaluate(model, tmp_path / "here")
     assert (served.notes.pop("served"), here.notes.pop("served")) == (True, False)

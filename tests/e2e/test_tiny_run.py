@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from core.chat import load_tokenizer
 from core.engine import weights
-from core.report.files import read_jsonl
-from core.report.run_folder import LOCK
+from core.runs.files import read_jsonl
+from core.runs.run_folder import LOCK
+from core.text.tokenizer import load_tokenizer
 from tests.e2e.conftest import REPOSITORY, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -33,7 +33,7 @@ def run(preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "memagent-tiny"
     data = {f"data.{key}": preset.parent / f"{name}.jsonl" for key, name in (("train", "train"), ("eval", "dev"))}
     data["model.path"] = preset.parent / "model"
-    command = [sys.executable, "-m", "core.train", "memagent", "--preset", "tiny", "--out", str(out)]
+    command = [sys.executable, "-m", "core.engine.train", "memagent", "--preset", "tiny", "--out", str(out)]
     command += [part for key, value in (SMALLEST | data).items() for part in ("--set", f"{key}={value}")]
     first = subprocess.Popen(command, cwd=REPOSITORY, env=environment())
     metrics = out / "seed-0" / "metrics.jsonl"
@@ -100,7 +100,16 @@ def test_checkpoints_are_models_that_load(run: Path):
 def test_the_summary_has_its_fields(run: Path):
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["method"], summary["preset"], summary["seeds"]) == ("memagent", "tiny", [0])
-    assert summary.keys() >= {"arms", "retention", "reward", "seconds", "counts", "checkpoints", "departures", "score"}
+    assert summary.keys() >= {
+        "variants",
+        "retention",
+        "reward",
+        "seconds",
+        "counts",
+        "checkpoints",
+        "departures",
+        "score",
+    }
     assert summary["reward"]["0"].keys() == {"first", "last"}
     assert summary["seconds"].keys() == {"warm_start", "train", "eval"}
     assert summary["counts"]["failures"] == {}

@@ -1,4 +1,4 @@
-"""ToolOrchestra's `tiny` preset at its smallest scale: services, training that is killed and goes on, arms, report.
+"""ToolOrchestra's `tiny` preset at its smallest scale: services, training that is killed and goes on, variants, report.
 
 The retrieval service is killed in the middle of training and of evaluation, and the run itself once.
 """
@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agentic.toolorchestra import compare, tasks, tiny, world
+from agentic.toolorchestra.tiny import compare, start_model, tasks, world
 from core.data import write_jsonl
-from core.report.evaluation import EvalResult
-from core.report.files import read_jsonl
-from core.report.run_folder import RunFolder
+from core.runs.evaluation import EvalResult
+from core.runs.files import read_jsonl
+from core.runs.run_folder import RunFolder
 from tests.e2e.conftest import REPOSITORY, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -71,11 +71,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("toolorchestra")
     log = folder / DATA / "services" / "retrieval.log"
     data = folder / DATA
-    tiny.build(data / "model", seed=0)
+    start_model.build(data / "model", seed=0)
     world.write_corpus(data / "corpus.jsonl")
     for name, split, count in (("train", "train", 12), ("dev", "dev", 4), ("test", "test", 30)):
         write_jsonl(data / f"{name}.jsonl", tasks.generate(split, count))  # type: ignore[arg-type]
-    train = [PYTHON, "-m", "core.train", "toolorchestra", "--out", "runs/small"]
+    train = [PYTHON, "-m", "core.engine.train", "toolorchestra", "--out", "runs/small"]
     train += [part for key, value in SMALLEST.items() for part in ("--set", f"{key}={value}")]
     metrics = folder / "runs" / "small" / "seed-0" / "metrics.jsonl"
 
@@ -105,8 +105,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.fixture(scope="module")
-def arms(run: RunFolder) -> dict[str, EvalResult]:
-    return {result.arm: result for result in run.evaluations()}
+def variants(run: RunFolder) -> dict[str, EvalResult]:
+    return {result.variant: result for result in run.evaluations()}
 
 
 def test_steps_are_told_once_and_no_rollout_failed(run: RunFolder):
@@ -115,23 +115,23 @@ def test_steps_are_told_once_and_no_rollout_failed(run: RunFolder):
     assert all(record["failures"] == {} and record["expert_failures"] == 0 for record in records)
 
 
-def test_every_arm_got_its_answers_over_http(arms: dict[str, EvalResult]):
-    assert {result.arm: result.failures for result in arms.values()} == {key: {} for key in arms}
-    assert set(arms["dearest"].scores["official"]) == {1.0}
-    assert set(arms["cheapest"].measures["calls_search-1"]) == {1.0}
-    assert all(cost and cost > 0 for name in ("dearest", "cheapest") for cost in arms[name].measures["cost"])
+def test_every_variant_got_its_answers_over_http(variants: dict[str, EvalResult]):
+    assert {result.variant: result.failures for result in variants.values()} == {key: {} for key in variants}
+    assert set(variants["dearest"].scores["official"]) == {1.0}
+    assert set(variants["cheapest"].measures["calls_search-1"]) == {1.0}
+    assert all(cost and cost > 0 for name in ("dearest", "cheapest") for cost in variants[name].measures["cost"])
 
 
-def test_search_finds_the_fact_that_is_asked_for(arms: dict[str, EvalResult]):
+def test_search_finds_the_fact_that_is_asked_for(variants: dict[str, EvalResult]):
     """Who looks everything up and computes is right but where he must multiply."""
-    found = arms["search-own"]
+    found = variants["search-own"]
     assert found.scores["official"] == [float(kind != "hard") for kind in found.labels["kind"]]
 
 
-def test_the_best_routes_are_right_and_serve_the_user_best(arms: dict[str, EvalResult]):
-    assert set(arms["best"].scores["official"]) == {1.0}
-    assert set(arms["best"].measures["best_route"]) == {1.0}
-    rewards = {arm: result.measures["preference_reward"] for arm, result in arms.items()}
+def test_the_best_routes_are_right_and_serve_the_user_best(variants: dict[str, EvalResult]):
+    assert set(variants["best"].scores["official"]) == {1.0}
+    assert set(variants["best"].measures["best_route"]) == {1.0}
+    rewards = {variant: result.measures["preference_reward"] for variant, result in variants.items()}
     assert all(0.0 <= value <= 1.0 for values in rewards.values() for value in values if value is not None)
     assert list(map(max, zip(*rewards.values(), strict=True))) == rewards["best"]
 

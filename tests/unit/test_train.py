@@ -1,4 +1,4 @@
-"""`python -m core.train`: what is wrong is said before a folder is taken or a step is paid for."""
+"""`python -m core.engine.train`: what is wrong is said before a folder is taken or a step is paid for."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from agentic.memagent import tiny
-from core import train
-from core.train import main
+from agentic.memagent.tiny import start_model
+from core.engine import train
+from core.engine.train import main
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build(tmp_path_factory.mktemp("start") / "model", seed=0)
+    return start_model.build(tmp_path_factory.mktemp("start") / "model", seed=0)
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from agentic.toolorchestra.tau2.client import Event, Mailbox, Worker, Workers, c
 from agentic.toolorchestra.tau2.compat import rewrite
 from agentic.toolorchestra.tau2.users import HangsUp, ScriptedUser
 from core.policy.openai import Message
-from core.tool_calls import CallError, ToolSchema
+from core.text.tool_calls import CallError, ToolSchema
 from core.types import Task
 
 Speaker = Callable[[Sequence[Message], Sequence[Message]], Awaitable[Mapping[str, Any]]]

@@ -27,9 +27,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from core.options import Device, Port, checked
+from core.tools.retrieval.base import EncoderError
 from core.tools.retrieval.batching import Batcher
 from core.tools.retrieval.corpus import Corpus, CorpusError
-from core.tools.retrieval.encoders import EncoderError, make_encoder
+from core.tools.retrieval.encoders import make_encoder
 from core.tools.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, to_gpu
 from core.tools.retrieval.retriever import Retriever
 from core.tools.retrieval.server import MAX_QUERIES, Server, TopK, Wire

@@ -1,4 +1,4 @@
-"""Texts to vectors: what an encoder is, the hashing encoder that needs no download, and encoders by name."""
+"""The hashing encoder, which needs no download, and encoders by name."""
 
 from __future__ import annotations
 
@@ -8,29 +8,11 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-Kind = Literal["query", "passage"]
-Vectors = npt.NDArray[np.float32]
-"""[texts, dimension], rows of length 1; a text without anything to encode is a row of zeros."""
-
-
-class EncoderError(ValueError):
-    """An encoder that cannot be had; the message names it and the fix."""
-
-
-class Encoder(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def dimension(self) -> int: ...
-
-    def encode(self, texts: Sequence[str], kind: Kind) -> Vectors: ...
-
+from core.tools.retrieval.base import Encoder, EncoderError, Kind, Vectors, normalise
 
 STOP_WORDS = frozenset(
     """a about after all also an and any are as at be because been before being between both but by can could did do
@@ -75,12 +57,6 @@ class HashingEncoder:
         signs = np.where(codes >> np.uint64(32) & np.uint64(1), 1.0, -1.0)
         signed = signs * np.fromiter(weights.values(), float)[:, None]
         return np.bincount(places.ravel().astype(np.intp), signed.ravel(), self.dimension).astype(np.float64)
-
-
-def normalise(vectors: Vectors) -> Vectors:
-    """In place; rows of zeros stay."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, lengths, out=vectors, where=lengths > 0)
 
 
 def make_encoder(name: str, device: str = "auto") -> Encoder:

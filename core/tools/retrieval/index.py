@@ -11,8 +11,8 @@ import faiss
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from core.tools.retrieval.base import Encoder, Vectors
 from core.tools.retrieval.corpus import Corpus
-from core.tools.retrieval.encoders import Encoder, Vectors
 
 _ROWS_AT_ONCE = 1024
 _TRAIN_ROWS_PER_LIST = 40  # FAISS warns below 39

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from core.tools.retrieval.base import Encoder
 from core.tools.retrieval.corpus import Corpus, Passage
-from core.tools.retrieval.encoders import Encoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ import faiss
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from core.tools.retrieval.base import Encoder, Vectors
 from core.tools.retrieval.corpus import Corpus
-from core.tools.retrieval.encoders import Encoder, Vectors
 from core.tools.retrieval.index import IndexFileError, IndexOptions, Progress, build, load
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"

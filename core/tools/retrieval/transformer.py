@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from core.tools.retrieval.encoders import EncoderError, Kind, Vectors
+from core.tools.retrieval.base import EncoderError, Kind, Vectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent import tiny
-from core.chat import load_tokenizer
+from agentic.memagent.tiny import start_model
 from core.data.files import write_jsonl
 from core.policy.serving import serve
 from core.policy.sglang import SGLangPolicy
 from core.slime.records import to_record
+from core.text.tokenizer import load_tokenizer
 from core.types import Completion, Sampling, Task
 from tests.contract.slime import scored_memagent, scripted_agentflow, scripted_toolorchestra
 from tests.contract.slime.case import Case
@@ -33,7 +33,7 @@ CASES: dict[str, Case] = {
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
+    return start_model.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,12 @@ from random import Random
 from typing import Any
 
 from agentic.agentflow.config import load_recipe
-from agentic.agentflow.demonstrations import ANSWER
-from agentic.agentflow.questions import CODER, Question
 from agentic.agentflow.rollout import SPEC
-from agentic.agentflow.scripted import Script, is_result
-from agentic.agentflow.tasks import solve
-from agentic.agentflow.world import know
+from agentic.agentflow.tiny.demonstrations import ANSWER
+from agentic.agentflow.tiny.questions import CODER, Question
+from agentic.agentflow.tiny.scripted_roles import Script, is_result
+from agentic.agentflow.tiny.tasks import solve
+from agentic.agentflow.tiny.world import know
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.slime.hooks import slime_hooks

@@ -13,16 +13,16 @@ from typing import Any
 
 from agentic.toolorchestra.config import load_recipe
 from agentic.toolorchestra.rollout import SPEC
-from agentic.toolorchestra.small_env import KINDS, make_task, solution
-from core.chat import encode_text
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.slime.hooks import slime_hooks
-from core.tool_calls import ToolCall
+from core.text.tokenizer import encode_text
+from core.text.tool_calls import ToolCall
 from core.types import Sampling, Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW
+from tests.small_env import KINDS, make_task, solution
 
 REFUSED = "forbidden"
 EXPERTS = {"expert-1": "strong", "expert-2": "weak", "expert-3": "dead"}
@@ -48,7 +48,7 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
         "budget": {},
         "tools": {"call_expert": list(EXPERTS), "answer": []},
         "experts": list(EXPERTS),
-        "environment": {"path": "agentic.toolorchestra.small_env.SmallWorlds"},
+        "environment": {"path": "tests.small_env.SmallWorlds"},
         "models": models,
         "model_mapping": EXPERTS,
         "latency": "told",

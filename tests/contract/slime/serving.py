@@ -9,10 +9,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from core.chat import encode_text
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
 from core.policy.scripted import ScriptedPolicy
+from core.text.tokenizer import encode_text
 from core.types import Completion, Sampling
 from tests.served import served
 

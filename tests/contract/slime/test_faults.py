@@ -19,7 +19,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from agentic.memagent import rollout as memagent
-from core.chat import encode_text
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.policy.sglang import ROUTING_HEADER, SGLangPolicy
@@ -27,6 +26,7 @@ from core.rewards.math import boxed_reward
 from core.rollout.rows import rows_from_groups
 from core.slime.hooks import SlimeHooks
 from core.slime.samples import NOTES
+from core.text.tokenizer import encode_text
 from core.types import Row, Sampling, Task, Trajectory
 from tests.contract.slime.scored_memagent import SENTENCE, make_recipe
 from tests.contract.slime.settings import rollout_arguments

@@ -19,8 +19,7 @@ from torch import Tensor
 from core.algorithms.advantages import group_advantages
 from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
-from core.algorithms.kl import kl_penalty
-from core.algorithms.losses import clipped_policy_loss, tis_weights
+from core.algorithms.losses import clipped_policy_loss, kl_penalty, tis_weights
 from core.types import Row
 
 HERE = Path(__file__).parent

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.ruler.fwe import FrequentWords
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import Family, SampleKey, ruler_prompt
-from benchmarks.ruler.tasks import NIAH_VARIANTS, make_family
+from benchmarks.ruler.tasks import NIAH_TASKS, make_family
 from core.types import Task
 from tests.golden.ruler import describe
 from tests.golden.ruler.make_golden import as_squad
@@ -38,9 +38,9 @@ def squad(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(request: pytest.FixtureRequest) -> tuple[str, list[Task]]:
     name = request.param
     options: dict[str, Any] = {}
-    if name in NIAH_VARIANTS:
+    if name in NIAH_TASKS:
         options["placement"] = "official"
-        if NIAH_VARIANTS[name]["haystack"] == "essay":
+        if NIAH_TASKS[name]["haystack"] == "essay":
             options["essays"] = request.getfixturevalue("shared_data") / "essays"
     elif name == "qa_1":
         options["squad"] = request.getfixturevalue("squad")
@@ -75,7 +75,7 @@ def test_length_is_exact_within_the_limit_and_no_shorter_than_official(built: tu
         assert length >= min(GOLDEN[name]["shortest"], 0.98 * limit)
 
 
-@pytest.mark.parametrize("built", NIAH_VARIANTS, indirect=True)
+@pytest.mark.parametrize("built", NIAH_TASKS, indirect=True)
 def test_depths_spread_as_official_ones(built: tuple[str, list[Task]]) -> None:
     name, tasks = built
     official = GOLDEN[name]["depths"]

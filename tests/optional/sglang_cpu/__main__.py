@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from agentic.memagent import tiny
+from agentic.memagent.tiny import start_model
 from core.engine import weights
 from core.policy.serving import serve
 from tests.contract.conftest import save_tiny_model
@@ -49,7 +49,9 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # idle threads of a server would take the cores of the other
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        shown = run(args.sglang_python, args.model or tiny.build(folder / "model", seed=0), folder, args.log or folder)
+        shown = run(
+            args.sglang_python, args.model or start_model.build(folder / "model", seed=0), folder, args.log or folder
+        )
     sys.exit(0 if all(shown) else 1)
 
 

@@ -17,7 +17,6 @@ import torch
 from agentic.memagent.config import load_recipe
 from agentic.memagent.rollout import MemAgent
 from benchmarks.ruler.eval_data import ruler_data
-from core.chat import load_tokenizer
 from core.engine import weights
 from core.engine.model import CausalLM
 from core.engine.packing import pack_rows
@@ -25,6 +24,7 @@ from core.policy.base import Roles
 from core.policy.sglang import SGLangPolicy
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
+from core.text.tokenizer import load_tokenizer
 from core.types import Completion, Row, Sampling
 
 TOLERANCE = 1e-4

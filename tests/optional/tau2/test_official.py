@@ -73,7 +73,7 @@ def official(tau2_place: tuple[str, str], tmp_path: Path) -> Official:
 def test_doing_nothing_is_graded_alike(official: Official, tmp_path: Path) -> None:
     out, domains = tmp_path / "run", ["airline", "telecom", "telecom-solo"]
     where = ["--tau2-python", official.python, "--tau2-data", official.data, "--processes", "1", "--out", str(out)]
-    assert evaluate.main(["--arms", "do-nothing", "--domains", *domains, "--tasks", "8", *where]) == 0
+    assert evaluate.main(["--variants", "do-nothing", "--domains", *domains, "--tasks", "8", *where]) == 0
     for domain in domains:
         ours, theirs = official.rewards(out / "official" / f"do-nothing_{domain}.json")
         assert ours == theirs
@@ -105,7 +105,7 @@ def test_an_agents_calls_over_several_trials_are_graded_alike(
         return tasks
 
     @asynccontextmanager
-    async def opened(_: object, arm: str, workers: Workers) -> AsyncIterator[tuple[Method, Roles, Any]]:
+    async def opened(_: object, variant: str, workers: Workers) -> AsyncIterator[tuple[Method, Roles, Any]]:
         yield Scripted(workers, order), Roles({}), make_tokenizer()
 
     monkeypatch.setattr(evaluate, "tau2_tasks", ungraded_by_words)
@@ -114,13 +114,13 @@ def test_an_agents_calls_over_several_trials_are_graded_alike(
     model.mkdir()  # of which only the length of its context is asked
     (model / "config.json").write_text(json.dumps({"model_type": "qwen3", "max_position_embeddings": 40960}))
     options = [
-        *("--protocol", "experts", "--arms", "experts", "--domains", "retail", "telecom", "--tasks", "8"),
+        *("--protocol", "experts", "--variants", "experts", "--domains", "retail", "telecom", "--tasks", "8"),
         *("--trials", "3", "--model", str(model), "--user", "scripted", "--out", str(out)),
         *("--tau2-python", official.python, "--tau2-data", official.data, "--processes", "2"),
     ]
     assert evaluate.main(options) == 0
-    arm = json.loads((out / "tau2.json").read_text())["arms"]["experts"]
-    assert (arm["trials"], arm["errors"]) == (3, {})
+    variant = json.loads((out / "tau2.json").read_text())["variants"]["experts"]
+    assert (variant["trials"], variant["errors"]) == (3, {})
     for domain in ("retail", "telecom"):
         path = out / "official" / f"experts_{domain}.json"
         ours, theirs = official.rewards(path)
@@ -133,7 +133,7 @@ def test_an_agents_calls_over_several_trials_are_graded_alike(
         assert metrics["correct_write_actions"] > 8
         expected = {"1": 1 / 2, "2": 1 / 3, "3": 1 / 4}
         assert metrics["pass_hat_ks"] == pytest.approx(expected)
-        assert {k: arm[f"pass^{k}"][domain]["mean"] for k in "123"} == pytest.approx(expected)
+        assert {k: variant[f"pass^{k}"][domain]["mean"] for k in "123"} == pytest.approx(expected)
 
 
 def solved_trials(path: Path) -> dict[str, int]:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.kl import kl_penalty
+from core.algorithms.losses import kl_penalty
 
 
 @settings(deadline=None)

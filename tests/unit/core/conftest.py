@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent import tiny
-from core.chat import load_tokenizer
+from agentic.memagent.tiny import start_model
+from core.text.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
+    return start_model.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.chat import TokenTemplate, encode_text, encode_texts, load_tokenizer, special_ids
 from core.hub import CheckpointError
+from core.text.template import TokenTemplate
+from core.text.tokenizer import encode_text, encode_texts, load_tokenizer, special_ids
 
 MESSAGE = "Read.\n<problem>{problem}</problem>\n<memory>{memory}</memory>\nGo on:"
 WORDS = st.lists(st.sampled_from(["acorn", "hat", "The", "sky", "is", "blue."]), min_size=1, max_size=8).map(" ".join)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import Qwen2Tokenizer
 
-from core.conversation import Markup, Renderer
+from core.text.conversation import Markup, Renderer
 
 TEMPLATE = (
     "{% for t in tools or [] %}<|im_start|>tool {{ t.function.name }}<|im_end|>\n{% endfor %}"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.tool_calls import FAULTS, CallError, ToolCall, ToolSchema, check_call, parse_calls, spoken
+from core.text.tool_calls import FAULTS, CallError, ToolCall, ToolSchema, check_call, parse_calls, spoken
 
 SCHEMAS = (
     ToolSchema(

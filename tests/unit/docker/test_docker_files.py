@@ -30,7 +30,7 @@ def devices(service: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_is_a_server_of_our_image_whose_health_is_asked_at_its_port(name):
     service = SERVICES[name]
-    assert service["image"] == "twocore"
+    assert service["image"] == "tokentrue"
     assert service["healthcheck"]["test"][-1] == f"http://127.0.0.1:{option(service, '--port')}/health"
     if name != "retrieval":
         assert service["command"].startswith("python -m sglang.launch_server ")

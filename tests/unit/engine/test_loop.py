@@ -12,10 +12,10 @@ import pytest
 from core.config import Recipe
 from core.engine.loop import GRPOLoop
 from core.policy.base import Roles
-from core.report.files import Record
-from core.report.run_folder import RunFolder
 from core.report.summary import build_summary
 from core.rollout.method import Method
+from core.runs.files import Record
+from core.runs.run_folder import RunFolder
 from core.types import Group, Sampling, Task, Trajectory, Turn
 
 

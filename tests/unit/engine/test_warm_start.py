@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentic.memagent import tiny
 from agentic.memagent.config import load_recipe
+from agentic.memagent.tiny import start_model
 from core.config import RecipeError, WarmStartSection
 from core.engine import warm_start as module
 from core.engine.warm_start import like_length, warm_start
-from core.report.run_folder import StepLog
+from core.runs.run_folder import StepLog
 
 
 def test_like_lengths_come_together_in_random_order_and_none_is_lost():
@@ -35,8 +35,8 @@ def test_a_recipe_without_one_starts_from_its_model(tmp_path):
 
 
 def test_a_method_without_one_is_told_how(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "method_module", lambda method, name: None)
-    with pytest.raises(RecipeError, match=r"agentic/memagent/warm_start\.py is missing.*warm_start: null"):
+    monkeypatch.setattr(module, "tiny_module", lambda method, name: None)
+    with pytest.raises(RecipeError, match=r"agentic/memagent/tiny/warm_start\.py is missing.*warm_start: null"):
         warm_start(load_recipe("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
 
 
@@ -48,8 +48,8 @@ def test_only_the_steps_that_are_asked_for_are_drawn(tmp_path, monkeypatch):
             drawn.append(number)
             yield [((1, 2), (3, 4))]
 
-    monkeypatch.setattr(module, "method_module", lambda method, name: SimpleNamespace(batches=batches))
-    start = tiny.build(tmp_path / "model", seed=0)
+    monkeypatch.setattr(module, "tiny_module", lambda method, name: SimpleNamespace(batches=batches))
+    start = start_model.build(tmp_path / "model", seed=0)
     recipe = load_recipe("tiny", [f"model.path={start}", "model.device=cpu"])
     recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=3)})
     folder = warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))

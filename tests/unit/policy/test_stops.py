@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.policy.stops import completes_a_stop
+from core.policy.base import completes_a_stop
 
 ALPHABET = "ab>/é"
 

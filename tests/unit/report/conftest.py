@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from core.report.evaluation import EvalResult
-from core.report.run_folder import RunFolder
+from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
 
 CONFIG = {"method": "memagent", "preset": "tiny", "seeds": [0, 1, 2], "train": {"lr": 5e-4, "steps": 120, "kl": 0.0}}
 HOSTILE = "<script>alert('x')</script> & \"quoted\" | pipe"
@@ -35,14 +35,14 @@ def fill(folder: RunFolder, *, steps: int = 120, tasks: int = 64, seeds: tuple[i
                 for correct in (True, False):
                     trajectories.append(trajectory(step, correct))
         (folder.checkpoints_path(seed) / "step-120").mkdir(parents=True)
-        for arm, floor in (("trained", 0.995), ("untrained", 0.9), ("full-context", 0.97), ("empty-document", 0.0)):
+        for variant, floor in (("trained", 0.995), ("untrained", 0.9), ("full-context", 0.97), ("empty-document", 0.0)):
             for length in (480, 1920, 7680, 30720, 122880):
                 turns = max(1, length // 480)
                 chances = 0.97 * floor**turns if floor else 0.06
                 official = [float(chance.random() < chances) for _ in range(tasks)]
                 strict = [score * float(chance.random() < 0.95) for score in official]
                 folder.save_evaluation(
-                    EvalResult(arm, "niah_multikey_2", length, seed, tasks, {"official": official, "strict": strict},
+                    EvalResult(variant, "niah_multikey_2", length, seed, tasks, {"official": official, "strict": strict},
                                [turns] * tasks, [length - 7] * tasks, length * tasks / 40_000,
                                {"timeout": 1} if length > 100_000 else {}, "step-120", {"temperature": 0.0})
                 )  # fmt: skip

@@ -7,10 +7,11 @@ import pytest
 from rich.console import Console
 
 from core.report.__main__ import main
-from core.report.console import Progress, print_summary
-from core.report.evaluation import EvalResult
-from core.report.run_folder import RunFolder
+from core.report.console import print_summary
 from core.report.summary import build_summary
+from core.runs.evaluation import EvalResult
+from core.runs.progress import Progress
+from core.runs.run_folder import RunFolder
 
 
 def plain() -> Console:
@@ -57,9 +58,9 @@ def test_the_summary_fits_a_terminal(run: RunFolder) -> None:
 
 
 def test_data_without_lengths_is_a_line_for_each_arm(run: RunFolder) -> None:
-    for arm, failures in (("trained", {}), ("always-the-dearest-expert", {"timeout": 1})):
+    for variant, failures in (("trained", {}), ("always-the-dearest-expert", {"timeout": 1})):
         scores = {"official": [1.0, 0.0], "strict": [0.0, 0.0]}
-        run.save_evaluation(EvalResult(arm, "dev", 0, 0, 2, scores, [3, 4], [0, 0], 1.0, failures))
+        run.save_evaluation(EvalResult(variant, "dev", 0, 0, 2, scores, [3, 4], [0, 0], 1.0, failures))
     console = Console(file=io.StringIO(), width=80, force_terminal=False)
     print_summary(build_summary(run, "dev"), console)
     lines = [" ".join(line.split()) for line in printed(console).splitlines()]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.report.evaluation import EvalResult, file_name, load_evaluations
+from core.runs.evaluation import EvalResult, file_name, load_evaluations
 
 GOOD = {
-    "arm": "trained", "data": "niah", "length": 7168, "seed": 0, "n": 2, "scores": {"official": [1.0, 0.5]},
+    "variant": "trained", "data": "niah", "length": 7168, "seed": 0, "n": 2, "scores": {"official": [1.0, 0.5]},
     "turns": [8, 8], "document_tokens": [7000, 7100], "seconds": 1.5, "failures": {"timeout": 1}, "model": "m",
     "sampling": {"temperature": 0.0}, "predictions": ["\\boxed{7}", None], "policy_tokens": [9000, 9200],
     "settings": {"data": {"task": "niah"}}, "notes": {"documents_cut": 1},
@@ -34,7 +34,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
         ({"n": True}, "n"),
         ({"length": -1}, "length"),
         ({"seed": "0"}, "seed"),
-        ({"arm": ""}, "arm"),
+        ({"variant": ""}, "variant"),
         ({"scores": {"strict": [1, 1]}}, "scores"),
         ({"scores": {"official": [1, 1.01]}}, r"scores\.official"),
         ({"scores": {"official": [1, None]}}, r"scores\.official"),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.report.files import JsonlLog, read_json, read_jsonl, write_json, write_text
+from core.runs.files import JsonlLog, read_json, read_jsonl, write_json, write_text
 
 records = st.lists(st.dictionaries(st.text(max_size=5), st.one_of(st.integers(), st.text(max_size=20)), max_size=3))
 
@@ -46,7 +46,7 @@ def test_a_torn_line_longer_than_one_read_block_is_dropped(tmp_path: Path) -> No
 def test_kill_9_leaves_a_log_without_gaps(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     program = (
-        "import sys; from pathlib import Path; from core.report.files import JsonlLog\n"
+        "import sys; from pathlib import Path; from core.runs.files import JsonlLog\n"
         "log = JsonlLog(Path(sys.argv[1])); step = len(log.records())\n"
         "while True:\n    log.append({'step': step, 'text': 'x' * 500}); step += 1\n"
     )

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from core.report.build import write_report
-from core.report.evaluation import EvalResult
-from core.report.files import JsonlLog
-from core.report.run_folder import RunFolder
+from core.report import write_report
 from core.report.viewer import MAX_CHARACTERS, pick, render_trajectory
+from core.runs.evaluation import EvalResult
+from core.runs.files import JsonlLog
+from core.runs.run_folder import RunFolder
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
@@ -83,13 +83,13 @@ def test_data_without_lengths_has_one_table_a_split_and_its_trajectories(
     tmp_path: Path, config: dict, hostile: str
 ) -> None:
     folder = RunFolder.create(tmp_path / "run", config)
-    for arm, right in (("untrained", 0.0), ("trained", 1.0)):
-        result = EvalResult(arm, "dev", 0, 0, 2, {"official": [right, 0.0]}, [1, 1], [0, 0], 1.0,
+    for variant, right in (("untrained", 0.0), ("trained", 1.0)):
+        result = EvalResult(variant, "dev", 0, 0, 2, {"official": [right, 0.0]}, [1, 1], [0, 0], 1.0,
                             measures={f"calls_{hostile}": [1, 0]}, labels={"kind": [hostile, "b"]})  # fmt: skip
         path = folder.save_evaluation(result).with_suffix(".jsonl")
         log = JsonlLog(path)
         for reward in (right, 0.0):
-            log.append({"arm": arm, **record("eval", 0, reward), "log": {"steps": [{"tool": hostile}]}})
+            log.append({"variant": variant, **record("eval", 0, reward), "log": {"steps": [{"tool": hostile}]}})
     write_report(folder)
     page = (folder.path / "report.html").read_text(encoding="utf-8")
     text = Page(page).text

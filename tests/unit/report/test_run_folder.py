@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.report.run_folder import RunFolder, RunFolderError, flatten
+from core.runs.run_folder import RunFolder, RunFolderError, flatten
 
 
 def test_the_same_recipe_resumes(tmp_path: Path, config: dict) -> None:
@@ -125,9 +125,9 @@ def test_a_broken_config_names_the_file(tmp_path: Path, config: dict, text: str)
 def test_resuming_on_other_software_is_recorded_once(
     tmp_path: Path, config: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.report.run_folder.collect_versions", lambda: {"torch": "1"})
+    monkeypatch.setattr("core.runs.run_folder.collect_versions", lambda: {"torch": "1"})
     RunFolder.create(tmp_path, config)
-    monkeypatch.setattr("core.report.run_folder.collect_versions", lambda: {"torch": "2"})
+    monkeypatch.setattr("core.runs.run_folder.collect_versions", lambda: {"torch": "2"})
     RunFolder.create(tmp_path, config)
     assert RunFolder.create(tmp_path, config).versions == {"torch": "1", "resumed_with": [{"torch": "2"}]}
 

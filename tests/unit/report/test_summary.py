@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from core.report.build import write_report
-from core.report.evaluation import EvalResult
-from core.report.run_folder import RunFolder
+from core.report import write_report
 from core.report.summary import build_summary, count_events, stage_seconds
+from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
 
 
 def result(
-    arm: str, length: int, official: list[float], seed: int = 0, data: str = "niah", **more: object
+    variant: str, length: int, official: list[float], seed: int = 0, data: str = "niah", **more: object
 ) -> EvalResult:
     n = len(official)
     fields = {"turns": [length // 100] * n, "document_tokens": [length] * n, "seconds": 2.0, **more}
-    return EvalResult(arm, data, length, seed, n, {"official": official}, **fields)  # type: ignore[arg-type]
+    return EvalResult(variant, data, length, seed, n, {"official": official}, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -30,15 +30,15 @@ def test_cells_hold_mean_cost_and_failures_over_seeds(empty: RunFolder) -> None:
     empty.save_evaluation(result("trained", 1000, [1, 0]))
     empty.save_evaluation(result("empty-document", 500, [0, 0], document_tokens=[0, 0]))
     summary = build_summary(empty)
-    cell = summary["arms"]["trained"]["500"]
+    cell = summary["variants"]["trained"]["500"]
     assert cell["score"] == cell["official"]
     assert (cell["score"]["mean"], cell["score"]["n"], cell["seeds"]) == (0.5, 8, [0, 1])
     assert cell["score"]["ci95"] == [0.0, 1.0]
     assert cell["failures"] == {"timeout": 2, "http_400": 1}
     assert cell["tokens_per_task"] == 500
     assert cell["seconds_per_1k_tokens"] == pytest.approx(1000 * 4.0 / (8 * 500))
-    assert summary["arms"]["empty-document"]["500"]["seconds_per_1k_tokens"] is None
-    assert list(summary["arms"]) == ["trained", "empty-document"]
+    assert summary["variants"]["empty-document"]["500"]["seconds_per_1k_tokens"] is None
+    assert list(summary["variants"]) == ["trained", "empty-document"]
     assert summary["retention"] == {"trained": pytest.approx(1.0), "empty-document": None}
     assert summary["seconds"] == {"evaluation": 8.0}
 
@@ -48,8 +48,8 @@ def test_what_the_policy_read_and_what_was_cut_is_counted(empty: RunFolder) -> N
         notes = {"documents_cut": 1 + seed}
         empty.save_evaluation(result("full-context", 500, [1, 0], seed, policy_tokens=[600, 700], notes=notes))
     empty.save_evaluation(result("trained", 500, [1, 0]))
-    arms = write_report(empty)["arms"]
-    whole, chunks = arms["full-context"]["500"], arms["trained"]["500"]
+    variants = write_report(empty)["variants"]
+    whole, chunks = variants["full-context"]["500"], variants["trained"]["500"]
     assert (whole["policy_tokens_per_1k_tokens"], whole["documents_cut"]) == (1300.0, 3)
     assert (chunks["policy_tokens_per_1k_tokens"], chunks["documents_cut"]) == (None, 0)
     table = (empty.path / "table.md").read_text()
@@ -60,7 +60,7 @@ def test_what_the_policy_read_and_what_was_cut_is_counted(empty: RunFolder) -> N
 def test_failed_tasks_count_once_in_the_cost_of_a_solved_one(empty: RunFolder) -> None:
     """Five solved at a dollar each and five failed, of which nobody knows what they cost: a dollar each."""
     empty.save_evaluation(result("trained", 0, [1.0] * 5 + [0.0] * 5, measures={"cost": [1.0] * 5 + [None] * 5}))
-    assert build_summary(empty)["arms"]["trained"]["0"]["measures"] == {"cost": 1.0, "cost_per_solved": 1.0}
+    assert build_summary(empty)["variants"]["trained"]["0"]["measures"] == {"cost": 1.0, "cost_per_solved": 1.0}
 
 
 def test_measures_are_means_over_the_tasks_that_have_them_and_are_split_by_label(empty: RunFolder) -> None:
@@ -68,7 +68,7 @@ def test_measures_are_means_over_the_tasks_that_have_them_and_are_split_by_label
     for seed, cost in ((0, [1.0, None, 3.0, 5.0]), (1, [1.0, 7.0, None, None])):
         official = [1.0, 0.0, 1.0, float(seed)]
         empty.save_evaluation(result("trained", 0, official, seed, measures={"cost": cost}, labels=labels))
-    cell = build_summary(empty)["arms"]["trained"]["0"]
+    cell = build_summary(empty)["variants"]["trained"]["0"]
     assert cell["measures"] == {"cost": 17 / 5, "cost_per_solved": 17 / 5}
     split = cell["by"]["kind"]
     assert list(split) == ["sum", "word"]
@@ -79,12 +79,12 @@ def test_measures_are_means_over_the_tasks_that_have_them_and_are_split_by_label
 
 
 def test_tasks_that_all_seeds_share_are_not_counted_as_many_tasks(empty: RunFolder) -> None:
-    for arm, ids in (("shared", "abcd"), ("own", None)):
+    for variant, ids in (("shared", "abcd"), ("own", None)):
         for seed in (0, 1, 2):
             notes = {"task_ids": list(ids)} if ids else {}
-            empty.save_evaluation(result(arm, 0, [1, 1, 0, 0], seed, notes=notes))
-    arms = build_summary(empty)["arms"]
-    shared, own = (arms[arm]["0"]["score"] for arm in ("shared", "own"))
+            empty.save_evaluation(result(variant, 0, [1, 1, 0, 0], seed, notes=notes))
+    variants = build_summary(empty)["variants"]
+    shared, own = (variants[variant]["0"]["score"] for variant in ("shared", "own"))
     assert shared["mean"] == own["mean"] == 0.5
     assert shared["n"] == own["n"] == 12
     assert shared["ci95"][0] < own["ci95"][0]
@@ -97,7 +97,7 @@ def test_the_headline_is_the_most_evaluated_data_set_or_the_one_named(empty: Run
         empty.save_evaluation(result("trained", 500, [0.0], seed, data="niah"))
     summary = build_summary(empty)
     assert summary["data"] == "niah"
-    assert summary["other_data"]["other"]["arms"]["trained"]["500"]["score"]["mean"] == 1.0
+    assert summary["other_data"]["other"]["variants"]["trained"]["500"]["score"]["mean"] == 1.0
     named = build_summary(empty, "other")
     assert (named["data"], list(named["other_data"])) == ("other", ["niah"])
     with pytest.raises(ValueError, match="no evaluation of 'qa'; it has: niah, other"):
@@ -106,7 +106,7 @@ def test_the_headline_is_the_most_evaluated_data_set_or_the_one_named(empty: Run
 
 def test_a_run_without_anything_still_has_a_summary_and_a_report(empty: RunFolder) -> None:
     summary = write_report(empty)
-    assert (summary["method"], summary["arms"], summary["seeds"], summary["data"]) == ("memagent", {}, [], None)
+    assert (summary["method"], summary["variants"], summary["seeds"], summary["data"]) == ("memagent", {}, [], None)
     assert "No evaluation yet" in (empty.path / "table.md").read_text()
 
 
@@ -114,7 +114,7 @@ def test_the_whole_folder(run: RunFolder) -> None:
     summary = write_report(run)
     assert json.loads((run.path / "summary.json").read_text()) == summary
     assert summary["seeds"] == [0, 1, 2]
-    assert list(summary["arms"]) == ["trained", "untrained", "empty-document", "full-context"]
+    assert list(summary["variants"]) == ["trained", "untrained", "empty-document", "full-context"]
     assert summary["checkpoints"]["1"] == ["seed-1/checkpoints/step-120"]
     assert summary["seconds"]["train"] == pytest.approx(3 * 20 * 2.7)
     assert summary["reward"]["0"]["last"] > summary["reward"]["0"]["first"]
@@ -140,6 +140,6 @@ def test_seconds_and_events_are_summed() -> None:
 
 def test_a_broken_evaluation_stops_the_report_by_name(empty: RunFolder) -> None:
     empty.evaluation_path.mkdir()
-    (empty.evaluation_path / "bad.json").write_text('{"arm": "trained"}')
+    (empty.evaluation_path / "bad.json").write_text('{"variant": "trained"}')
     with pytest.raises(ValueError, match=r"bad\.json"):
         build_summary(empty)

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from core.report.evaluation import EvalResult
-from core.report.run_folder import RunFolder
 from core.report.summary import build_summary
 from core.report.table import (
     Published,
@@ -18,6 +16,8 @@ from core.report.table import (
     short_length,
     split_table,
 )
+from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
 
 
 def cell(mean: float) -> dict:
@@ -41,7 +41,7 @@ def test_texts() -> None:
 
 
 def test_published_is_set_against_the_same_cell_of_ours() -> None:
-    sections = {"niah": {"arms": {"trained": {"7000": {"official": cell(0.9), "strict": cell(0.5)}}}}}
+    sections = {"niah": {"variants": {"trained": {"7000": {"official": cell(0.9), "strict": cell(0.5)}}}}}
     rows = [
         Published("M-14B", "niah", 7000, 0.95, "Table 3"),
         Published("M-14B", "niah", 7000, 0.45, "Table 3", metric="strict"),
@@ -71,16 +71,16 @@ def test_the_whole_table(run: RunFolder) -> None:
     text = render_table(build_summary(run), published)
     for part in ("official score", "strict score", "| trained |", "RL-MemAgent-14B", "- chunks of 96 tokens", "cost"):
         assert part in text
-    assert "| arm | 480 | 1.9K | 7.5K | 30K | 120K | r per turn |" in text
+    assert "| variant | 480 | 1.9K | 7.5K | 30K | 120K | r per turn |" in text
 
 
-def held_out(arm: str, seed: int, right: list[int], calls: list[tuple[int, int]], **more: object) -> EvalResult:
+def held_out(variant: str, seed: int, right: list[int], calls: list[tuple[int, int]], **more: object) -> EvalResult:
     """Four tasks, two of each kind; `calls` are those of search and of expert-1 for each task."""
     measures = {"cost": [10.0 * a + b for a, b in calls], "calls_search": [a for a, _ in calls]}
     measures["calls_expert-1"] = [b for _, b in calls]
     labels = {"kind": ["fact", "fact", "sum", "sum"]}
     fields = {"measures": measures, "labels": labels, **more}
-    return EvalResult(arm, "dev", 0, seed, 4, {"official": right}, [3] * 4, [0] * 4, 1.0, **fields)  # type: ignore[arg-type]
+    return EvalResult(variant, "dev", 0, seed, 4, {"official": right}, [3] * 4, [0] * 4, 1.0, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def flat(tmp_path: Path, config: dict) -> RunFolder:
 
 
 def test_data_without_lengths_has_before_after_and_change_side_by_side(flat: RunFolder) -> None:
-    header, *rows = flat_table(build_summary(flat)["arms"])
+    header, *rows = flat_table(build_summary(flat)["variants"])
     assert header == ["", "untrained", "trained", "change", "always"]
     by_name = {row[0]: row[1:] for row in rows}
     assert by_name["official score"][0].startswith("25.0 (")
@@ -106,20 +106,20 @@ def test_data_without_lengths_has_before_after_and_change_side_by_side(flat: Run
 
 
 def test_without_both_sides_there_is_no_change(flat: RunFolder) -> None:
-    arms = build_summary(flat)["arms"]
-    header, *rows = flat_table({"trained": arms["trained"], "always": arms["always"]})
+    variants = build_summary(flat)["variants"]
+    header, *rows = flat_table({"trained": variants["trained"], "always": variants["always"]})
     assert header == ["", "trained", "always"]
     assert all(len(row) == 3 for row in rows)
 
 
 def test_calls_are_shared_out_by_label_and_arm(flat: RunFolder) -> None:
-    header, *rows = split_table(build_summary(flat)["arms"], "kind")
-    assert header == ["kind", "arm", "tasks", "official", "search", "expert-1"]
+    header, *rows = split_table(build_summary(flat)["variants"], "kind")
+    assert header == ["kind", "variant", "tasks", "official", "search", "expert-1"]
     shares = {(row[0], row[1]): row[4:] for row in rows}
     assert shares["all", "trained"] == ["44", "56"]
     assert (shares["fact", "trained"], shares["sum", "trained"]) == (["100", "0"], ["0", "100"])
     assert (shares["sum", "untrained"], shares["sum", "always"]) == (["50", "50"], ["–", "–"])
-    assert [row[:3] for row in rows[3:6]] == [["fact", arm, "2"] for arm in ("untrained", "trained", "always")]
+    assert [row[:3] for row in rows[3:6]] == [["fact", variant, "2"] for variant in ("untrained", "trained", "always")]
 
 
 def test_the_table_of_data_without_lengths(flat: RunFolder) -> None:

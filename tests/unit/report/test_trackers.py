@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.report.trackers import TrackerError, Trackers, flatten_numbers, open_trackers
+from core.runs.trackers import TrackerError, Trackers, flatten_numbers, open_trackers
 
 
 class Recorder:
@@ -51,7 +51,7 @@ def test_only_numbers_go_out() -> None:
 
 def test_nothing_is_imported_unless_asked_for() -> None:
     program = (
-        "import sys, pathlib; from core.report.trackers import open_trackers\n"
+        "import sys, pathlib; from core.runs.trackers import open_trackers\n"
         "open_trackers([], pathlib.Path('.'), run_name='r', project='p', config={}).log(1, {'loss': 1.0})\n"
         "print([name for name in ('wandb', 'tensorboard', 'torch') if name in sys.modules])"
     )

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.ruler.generate import main
-from benchmarks.ruler.tasks import NIAH_VARIANTS, OPTIONS, TASKS, make_family
+from benchmarks.ruler.tasks import NIAH_TASKS, OPTIONS, TASKS, make_family
 from core.data import read_tasks
 
 
@@ -87,7 +87,7 @@ def test_length_or_documents_must_be_given(tokenizer: str) -> None:
 
 def test_thirteen_official_tasks_and_their_options() -> None:
     assert len(set(TASKS) - {"niah", "hqa"}) == 13
-    assert len(NIAH_VARIANTS) == 8
+    assert len(NIAH_TASKS) == 8
     assert {"num_k", "pool", "essays"} <= OPTIONS.keys()
     with pytest.raises(ValueError, match="unknown task 'niah_single_9'"):
         make_family("niah_single_9")

@@ -9,12 +9,12 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from agentic.memagent import tiny
 from agentic.memagent.config import load_recipe
+from agentic.memagent.tiny import start_model
 from core.engine import checkpoint, weights
 from core.engine.engine import Engine
-from core.report.evaluation import EvalResult
-from core.report.run_folder import RunFolder
+from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
 from core.types import Sampling
 from scripts.export_checkpoint import main
 
@@ -23,7 +23,7 @@ from scripts.export_checkpoint import main
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Two seeds with checkpoints at steps 5 and 10, and an evaluation."""
     base = tmp_path_factory.mktemp("run")
-    start = tiny.build(base / "model", seed=0)
+    start = start_model.build(base / "model", seed=0)
     folder = RunFolder.create(base / "run", load_recipe("tiny", [f"model.path={start}"]).dump())
     model = weights.load(start, device="cpu")
     for seed in (0, 1):

@@ -11,9 +11,9 @@ from transformers import Qwen2Tokenizer
 
 from agentic.agentflow.config import AgentFlowSection
 from agentic.agentflow.rollout import AgentFlow
-from core.chat import encode_text
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
+from core.text.tokenizer import encode_text
 from core.tools.base import Query, Tool, ToolContext, ToolResult
 from core.tools.registry import Toolbox
 from core.types import Sampling, Task, Trajectory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentic.agentflow.memory import Memory, Step, shorten
-from core.chat import encode_text
+from core.text.tokenizer import encode_text
 
 
 def test_a_step_makes_a_new_memory():

@@ -9,10 +9,10 @@ import pytest
 
 from agentic.agentflow.calls import CallError
 from agentic.agentflow.rollout import AgentFlow
-from core.chat import encode_text, special_ids
 from core.policy.base import PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError, derive_seed
+from core.text.tokenizer import encode_text, special_ids
 from core.tools.base import Query, Tool, ToolContext, ToolResult
 from core.tools.registry import Toolbox
 from core.types import Completion, Sampling, Task, Turn

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from agentic.agentflow.demonstrations import Annotator, demonstrate
-from agentic.agentflow.questions import CODER, GENERATOR, Question
-from agentic.agentflow.tasks import KINDS, draw, generate, main, solve
-from agentic.agentflow.world import ENTITIES, UNKNOWN, know
+from agentic.agentflow.tiny.demonstrations import Annotator, demonstrate
+from agentic.agentflow.tiny.questions import CODER, GENERATOR, Question
+from agentic.agentflow.tiny.tasks import KINDS, draw, generate, main, solve
+from agentic.agentflow.tiny.world import ENTITIES, UNKNOWN, know
 from core.data import read_tasks
 
 
@@ -101,6 +101,6 @@ def test_the_command_line_writes_what_it_is_asked_for(tmp_path, monkeypatch):
 
 
 def test_more_questions_than_there_are_is_an_error(monkeypatch):
-    monkeypatch.setattr("agentic.agentflow.tasks.KINDS", {"look_up": KINDS["look_up"]})
+    monkeypatch.setattr("agentic.agentflow.tiny.tasks.KINDS", {"look_up": KINDS["look_up"]})
     with pytest.raises(ValueError, match="fewer than 300"):
         generate("dev", 300)

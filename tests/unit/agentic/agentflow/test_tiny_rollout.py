@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from agentic.agentflow import scripted, tiny
-from agentic.agentflow.arms import ARMS, GivenTools
 from agentic.agentflow.config import AgentFlowRecipe, load_recipe
-from agentic.agentflow.demonstrations import ANSWER, Annotator, demonstrate
 from agentic.agentflow.memory import Memory, Step
-from agentic.agentflow.questions import CODER, GENERATOR, Question
 from agentic.agentflow.rollout import AgentFlow, build
-from agentic.agentflow.scripted import Script, is_result, verdict
-from agentic.agentflow.tasks import generate
+from agentic.agentflow.tiny import scripted_roles as scripted
+from agentic.agentflow.tiny import start_model
+from agentic.agentflow.tiny.baselines import BASELINES, GivenTools
+from agentic.agentflow.tiny.demonstrations import ANSWER, Annotator, demonstrate
+from agentic.agentflow.tiny.questions import CODER, GENERATOR, Question
+from agentic.agentflow.tiny.scripted_roles import Script, is_result, verdict
+from agentic.agentflow.tiny.tasks import generate
 from core.policy.base import PolicyError, Roles
 from core.rollout.runner import Runner
 from core.tools.sandbox import Sandbox, SandboxUnavailable
@@ -27,7 +28,7 @@ KIND_OF_ONE_TOOL = {"always-python-coder": "compute", "always-base-generator": "
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return tiny.train_tokenizer()
+    return start_model.train_tokenizer()
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +93,18 @@ async def test_answers_of_other_tasks_earn_none(recipe, tokenizer):
     assert score(await run(build(recipe, tokenizer), recipe, tokenizer, planner(right), others)) <= 1 / 24
 
 
-@pytest.mark.parametrize("arm", KIND_OF_ONE_TOOL)
-async def test_one_tool_answers_one_kind(recipe, tokenizer, arm):
+@pytest.mark.parametrize("variant", KIND_OF_ONE_TOOL)
+async def test_one_tool_answers_one_kind(recipe, tokenizer, variant):
     tasks = generate("test", 24)
-    trajectories = await run(ARMS[arm](recipe, tokenizer), recipe, tokenizer, planner(right), tasks)
+    trajectories = await run(BASELINES[variant](recipe, tokenizer), recipe, tokenizer, planner(right), tasks)
     answered = {task.metadata["kind"] for task, t in zip(tasks, trajectories, strict=True) if t.reward}
-    assert answered == {KIND_OF_ONE_TOOL[arm]}
+    assert answered == {KIND_OF_ONE_TOOL[variant]}
     assert not [turn for t in trajectories for turn in t.turns if turn.role == "planner.next_step"]
 
 
 async def test_without_tools_there_is_one_turn(recipe, tokenizer):
     (trajectory,) = await run(
-        ARMS["no-tool"](recipe, tokenizer), recipe, tokenizer, planner(right), generate("test", 1)
+        BASELINES["no-tool"](recipe, tokenizer), recipe, tokenizer, planner(right), generate("test", 1)
     )
     assert [turn.role for turn in trajectory.turns] == ["planner.final"]
     assert trajectory.reward == 0
@@ -177,6 +178,6 @@ def test_no_fault_no_difference():
 
 
 def test_given_tools_draws_both(recipe, tokenizer):
-    method = ARMS["random-tool"](recipe, tokenizer)
+    method = BASELINES["random-tool"](recipe, tokenizer)
     assert isinstance(method, GivenTools)
     assert method.tools == (CODER, GENERATOR)

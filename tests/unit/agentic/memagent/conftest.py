@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent import tiny
-from core.chat import load_tokenizer
+from agentic.memagent.tiny import start_model
+from core.text.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder: Path = tiny.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
+    folder: Path = start_model.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
     return load_tokenizer(folder)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic.memagent.chunks import split_chunks
-from core.chat import encode_text, special_ids
+from core.text.tokenizer import encode_text, special_ids
 
 PIECES = st.sampled_from(
     [

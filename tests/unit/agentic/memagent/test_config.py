@@ -7,7 +7,7 @@ import yaml
 
 from agentic.memagent.config import PRESETS, load_recipe
 from core.config import RecipeError
-from core.train import main
+from core.engine.train import main
 
 NAMES = sorted(path.stem for path in PRESETS.glob("*.yaml"))
 

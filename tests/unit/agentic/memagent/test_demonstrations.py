@@ -11,7 +11,8 @@ from random import Random
 import pytest
 
 from agentic.memagent.config import load_recipe
-from agentic.memagent.demonstrations import (
+from agentic.memagent.rollout import MemAgent
+from agentic.memagent.tiny.demonstrations import (
     FACT,
     UNKNOWN,
     Annotator,
@@ -20,13 +21,12 @@ from agentic.memagent.demonstrations import (
     demonstration,
     lookup_drill,
 )
-from agentic.memagent.rollout import MemAgent
-from agentic.memagent.tiny import ANSWER, EMPTY_MEMORY
-from agentic.memagent.warm_start import _encode
-from agentic.memagent.words import KEYS, VALUES
-from core.chat import encode_text
+from agentic.memagent.tiny.start_model import ANSWER, EMPTY_MEMORY
+from agentic.memagent.tiny.warm_start import _encode
+from agentic.memagent.tiny.words import KEYS, VALUES
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
+from core.text.tokenizer import encode_text
 from core.types import Sampling, Task
 
 DRAWS = 6000

@@ -10,10 +10,10 @@ import pytest
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, KEEP
 from agentic.memagent.rollout import MemAgent
-from core.chat import encode_text, special_ids
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError, derive_seed
+from core.text.tokenizer import encode_text, special_ids
 from core.types import Completion, Sampling, Task, Trajectory
 
 SENTENCE = " The grass is green."

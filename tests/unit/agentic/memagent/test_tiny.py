@@ -13,24 +13,25 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from agentic.memagent import prompts, tiny
-from agentic.memagent.words import KEYS, NOISE, VALUES
-from core.chat import encode_text, load_tokenizer, special_ids
+from agentic.memagent import prompts
+from agentic.memagent.tiny import start_model
+from agentic.memagent.tiny.words import KEYS, NOISE, VALUES
+from core.text.tokenizer import encode_text, load_tokenizer, special_ids
 
-WORDS = st.sampled_from([*KEYS[:9], *VALUES[:9], *NOISE[:9], *tiny.RULER_NOISE, "123", "7 4", "é漢", "zyzzyva"])
-TAGS = st.sampled_from([*tiny.TAGS, "<|im_start|>", "<|im_end|>", "<|endoftext|>"])
+WORDS = st.sampled_from([*KEYS[:9], *VALUES[:9], *NOISE[:9], *start_model.RULER_NOISE, "123", "7 4", "é漢", "zyzzyva"])
+TAGS = st.sampled_from([*start_model.TAGS, "<|im_start|>", "<|im_end|>", "<|endoftext|>"])
 SPACES = st.sampled_from(["", " ", "\n", "\n\n", ".\n"])
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
+    return start_model.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
 
 
 @pytest.fixture(scope="module")
 def trained() -> Any:
     """The tokenizer as it was before it was saved."""
-    return tiny.train_tokenizer()
+    return start_model.train_tokenizer()
 
 
 @pytest.fixture(scope="module")
@@ -63,16 +64,16 @@ def test_every_key_and_value_is_one_token_of_its_own(tokenizer):
 def test_words_stay_whole_wherever_a_turn_puts_them(tokenizer):
     for key, value in zip(KEYS, reversed(VALUES), strict=False):
         (key_id,), (value_id,) = (encode_text(tokenizer, f" {word}") for word in (key, value))
-        texts = (tiny.NEEDLE.format(key=key, value=value), f" {key} is: {value}", f" {key} is: {value}.")
+        texts = (start_model.NEEDLE.format(key=key, value=value), f" {key} is: {value}", f" {key} is: {value}.")
         for ids in (encode_text(tokenizer, text) for text in texts):
             assert (ids.count(key_id), ids.count(value_id)) == (1, 1)
-        assert encode_text(tokenizer, tiny.QUESTION.format(key=key)).count(key_id) == 1
-        assert encode_text(tokenizer, tiny.ANSWER.format(value=value)).count(value_id) == 1
+        assert encode_text(tokenizer, start_model.QUESTION.format(key=key)).count(key_id) == 1
+        assert encode_text(tokenizer, start_model.ANSWER.format(value=value)).count(value_id) == 1
 
 
 def test_too_small_a_vocabulary_names_a_word_in_pieces():
     with pytest.raises(ValueError, match=r"vocab_size=300 leaves \d+ words in pieces, such as '\w+': raise it"):
-        tiny.train_tokenizer(vocab_size=300)
+        start_model.train_tokenizer(vocab_size=300)
 
 
 @given(st.lists(st.one_of(TAGS, WORDS, SPACES, st.text("</>|promlecti_", max_size=9)), max_size=12).map("".join))
@@ -86,7 +87,7 @@ def test_no_document_writes_a_tag(tokenizer, text):
 def test_the_compact_prompt_has_each_tag_once(tokenizer, order):
     slots = {name: encode_text(tokenizer, f" {name}") for name in ("problem", "section", "memory")}
     prompt = prompts.update_template(tokenizer, "compact", order, gate=False).render(**slots)
-    for tag in tiny.TAGS:
+    for tag in start_model.TAGS:
         (tag_id,) = tokenizer.encode(tag)
         assert prompt.count(tag_id) == 1
 
@@ -94,7 +95,7 @@ def test_the_compact_prompt_has_each_tag_once(tokenizer, order):
 def test_weights_follow_the_seed_alone(folder, tmp_path):
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    again, other = tiny.build(tmp_path / "again", seed=0), tiny.build(tmp_path / "other", seed=1)
+    again, other = start_model.build(tmp_path / "again", seed=0), start_model.build(tmp_path / "other", seed=1)
     assert torch.get_rng_state().equal(state)
     first, second, third = (load_file(path / "model.safetensors") for path in (folder, again, other))
     assert all(first[name].equal(second[name]) for name in first)
@@ -132,7 +133,7 @@ def test_later_layers_give_back_what_their_values_take(model):
 
 def test_the_command_writes_model_and_word_lists(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tiny", "--out", str(tmp_path)])
-    tiny.main()
+    start_model.main()
     assert (tmp_path / "keys.txt").read_text().split() == list(KEYS)
     assert (tmp_path / "values.txt").read_text().split() == list(VALUES)
     assert load_tokenizer(tmp_path / "model").get_vocab() == load_tokenizer(folder).get_vocab()
@@ -143,5 +144,5 @@ def test_a_folder_that_cannot_be_is_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setattr(sys, "argv", ["tiny", "--out", str(tmp_path / "file" / "x")])
     with pytest.raises(SystemExit):
-        tiny.main()
+        start_model.main()
     assert f"error: --out {tmp_path / 'file' / 'x'}: cannot be written (Not a directory)" in capsys.readouterr().err

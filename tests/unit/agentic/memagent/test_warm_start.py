@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent import tiny
-from agentic.memagent import warm_start as drawn
 from agentic.memagent.config import DrillsAndDemonstrations, MemAgentRecipe, load_recipe
-from agentic.memagent.words import KEYS, VALUES
-from core.chat import encode_text
+from agentic.memagent.tiny import start_model
+from agentic.memagent.tiny import warm_start as drawn
+from agentic.memagent.tiny.words import KEYS, VALUES
 from core.config import RecipeError
 from core.engine.warm_start import warm_start
-from core.report.files import read_jsonl
-from core.report.run_folder import StepLog
+from core.runs.files import read_jsonl
+from core.runs.run_folder import StepLog
+from core.text.tokenizer import encode_text
 
 SHORT = DrillsAndDemonstrations(copy_steps=1, lookup_steps=1, steps=3, batch_size=2)
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> MemAgentRecipe:
-    start = tiny.build(tmp_path_factory.mktemp("start") / "model", SHORT.seed)
+    start = start_model.build(tmp_path_factory.mktemp("start") / "model", SHORT.seed)
     return load_recipe("tiny", [f"model.path={start}"])
 
 

@@ -100,7 +100,7 @@ def recipe(services: Services | None = None, **changes: Any) -> ToolOrchestraRec
             "cheap": {**model, "price": {"input": 1, "output": 2}, "latency_s": 2},
         },
         "search": {"url": f"{url}/retrieve", "max_retries": 0},
-        "environment": {"path": "agentic.toolorchestra.small_env.SmallWorlds"},
+        "environment": {"path": "tests.small_env.SmallWorlds"},
         "latency": "told",
     }  # fmt: skip
     return ToolOrchestraRecipe.model_validate(

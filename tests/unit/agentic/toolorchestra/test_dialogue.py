@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from agentic.toolorchestra.environment import Result, Said
-from agentic.toolorchestra.small_env import SmallWorld, SmallWorlds, make_task, solution, tasks
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
-from core.tool_calls import ToolCall
+from core.text.tool_calls import ToolCall
 from core.types import Task, Trajectory
+from tests.small_env import SmallWorld, SmallWorlds, make_task, solution, tasks
 from tests.unit.agentic.toolorchestra.conftest import Services, Tell, call
 
 EMPTY = make_task("empty", "empty", 0)

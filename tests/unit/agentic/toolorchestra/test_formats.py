@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic.toolorchestra.formats import FORMATS, Speech
-from core.tool_calls import CallError, ToolCall, ToolSchema
+from core.text.tool_calls import CallError, ToolCall, ToolSchema
 from tests.unit.agentic.toolorchestra.conftest import call
 
 

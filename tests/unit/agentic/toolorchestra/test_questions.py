@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from agentic.toolorchestra.reward import regrade
-from agentic.toolorchestra.small_env import make_task
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
 from core.types import Task, Trajectory
+from tests.small_env import make_task
 from tests.unit.agentic.toolorchestra.conftest import QUESTION, Services, Tell, call, recipe
 
 

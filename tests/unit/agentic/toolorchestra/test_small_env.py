@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agentic.toolorchestra.environment import EnvironmentFault
-from agentic.toolorchestra.small_env import KINDS, SmallWorld, make_task, solution, tasks
-from core.tool_calls import ToolCall
+from core.text.tool_calls import ToolCall
 from core.types import Task
+from tests.small_env import KINDS, SmallWorld, make_task, solution, tasks
 
 TASKS = tasks(30)
 

@@ -1,4 +1,4 @@
-"""The comparison of arms by what users care for: one group per task, made of one rollout of each arm."""
+"""The comparison of variants by what users care for: one group per task, made of one rollout of each variant."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.compare import compared, main
-from agentic.toolorchestra.tasks import CHEAP, OWN, PREFERENCES, SEARCH, STRONG
-from core.report.evaluation import EvalResult
-from core.report.run_folder import RunFolder
+from agentic.toolorchestra.tiny.compare import compared, main
+from agentic.toolorchestra.tiny.tasks import CHEAP, OWN, PREFERENCES, SEARCH, STRONG
+from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
 
 ALIASES = (SEARCH, STRONG, OWN, CHEAP)
 
 
-def arm(
+def variant(
     name: str, *rollouts: tuple[float, float, float, tuple[str, ...]] | None, preference: str = "cheap"
 ) -> EvalResult:
     """Rollouts as (correct, cost, latency, calls); None failed."""
@@ -27,22 +27,22 @@ def arm(
         measures[f"calls_{alias}"] = [None if r is None else float(r[3].count(alias)) for r in rollouts]
     n = len(rollouts)
     return EvalResult(
-        arm=name, data="test", length=0, seed=0, n=n,
+        variant=name, data="test", length=0, seed=0, n=n,
         scores={"official": [0.0 if r is None else r[0] for r in rollouts]},
         turns=[1] * n, document_tokens=[0] * n, seconds=1.0, measures=measures,
         labels={"kind": ["fact"] * n, "preference": [preference] * n}, notes={"task_ids": [f"t{i}" for i in range(n)]},
     )  # fmt: skip
 
 
-def rewards(*arms: EvalResult) -> list[Any]:
-    return [result.measures["preference_reward"] for result in compared(arms)]
+def rewards(*variants: EvalResult) -> list[Any]:
+    return [result.measures["preference_reward"] for result in compared(variants)]
 
 
 def test_cheap_and_right_gets_all_dear_and_right_the_weight_of_being_right_wrong_nothing():
     cheap, dear, wrong = (
-        arm("trained", (1.0, 2.0, 7.0, (SEARCH, CHEAP))),
-        arm("dearest", (1.0, 10.0, 12.0, (STRONG,))),
-        arm("no-search", (0.0, 1.0, 4.0, (CHEAP,))),
+        variant("trained", (1.0, 2.0, 7.0, (SEARCH, CHEAP))),
+        variant("dearest", (1.0, 10.0, 12.0, (STRONG,))),
+        variant("no-search", (0.0, 1.0, 4.0, (CHEAP,))),
     )
     right = PREFERENCES["cheap"].weights["accuracy"]
     assert rewards(cheap, dear, wrong) == [
@@ -54,14 +54,14 @@ def test_cheap_and_right_gets_all_dear_and_right_the_weight_of_being_right_wrong
 
 def test_the_users_preference_turns_the_order():
     slow, fast = (1.0, 2.0, 7.0, (SEARCH, CHEAP)), (1.0, 9.0, 2.0, (STRONG,))
-    by_cost = rewards(arm("a", slow), arm("b", fast))
-    by_time = rewards(arm("a", slow, preference="fast"), arm("b", fast, preference="fast"))
+    by_cost = rewards(variant("a", slow), variant("b", fast))
+    by_time = rewards(variant("a", slow, preference="fast"), variant("b", fast, preference="fast"))
     assert by_cost[0] > by_cost[1]
     assert by_time[0] < by_time[1]
 
 
 def test_a_failed_rollout_has_no_reward_and_is_in_no_group():
-    alone, failed = rewards(arm("a", (1.0, 2.0, 7.0, (SEARCH, CHEAP))), arm("b", None))
+    alone, failed = rewards(variant("a", (1.0, 2.0, 7.0, (SEARCH, CHEAP))), variant("b", None))
     assert alone == [0.0]  # nothing to compare with
     assert failed == [None]
 
@@ -69,9 +69,9 @@ def test_a_failed_rollout_has_no_reward_and_is_in_no_group():
 def test_the_best_route_is_its_calls_no_more_and_no_less():
     right, more, other = compared(
         [
-            arm("a", (1.0, 2.0, 7.0, (SEARCH, CHEAP))),
-            arm("b", (1.0, 2.0, 7.0, (SEARCH, SEARCH, CHEAP))),
-            arm("c", (1.0, 2.0, 7.0, (SEARCH, OWN))),
+            variant("a", (1.0, 2.0, 7.0, (SEARCH, CHEAP))),
+            variant("b", (1.0, 2.0, 7.0, (SEARCH, SEARCH, CHEAP))),
+            variant("c", (1.0, 2.0, 7.0, (SEARCH, OWN))),
         ]
     )
     assert [r.measures["best_route"] for r in (right, more, other)] == [[1.0], [0.0], [0.0]]
@@ -80,12 +80,12 @@ def test_the_best_route_is_its_calls_no_more_and_no_less():
 def test_what_cannot_be_compared_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main([str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith(f"error: {tmp_path} is not a run folder")
-    RunFolder.create(tmp_path / "run", {}).save_evaluation(replace(arm("a", (1.0, 2.0, 7.0, (SEARCH,))), labels={}))
+    RunFolder.create(tmp_path / "run", {}).save_evaluation(replace(variant("a", (1.0, 2.0, 7.0, (SEARCH,))), labels={}))
     assert main([str(tmp_path / "run")]) == 1
     assert "no 'preference'; evaluate with --by kind preference case first" in capsys.readouterr().err
-    one, two = arm("a", (1.0, 2.0, 7.0, (SEARCH,))), arm("b", *[(1.0, 2.0, 7.0, (SEARCH,))] * 2)
+    one, two = variant("a", (1.0, 2.0, 7.0, (SEARCH,))), variant("b", *[(1.0, 2.0, 7.0, (SEARCH,))] * 2)
     folder = RunFolder.create(tmp_path / "uneven", {})
     for result in (one, two):
         folder.save_evaluation(result)
     assert main([str(folder.path)]) == 1
-    assert "test, seed 0: not all arms had the same tasks (a on 1, b on 2)" in capsys.readouterr().err
+    assert "test, seed 0: not all variants had the same tasks (a on 1, b on 2)" in capsys.readouterr().err

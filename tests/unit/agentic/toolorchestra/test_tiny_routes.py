@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agentic.toolorchestra import tasks, world
 from agentic.toolorchestra.config import load_recipe
-from agentic.toolorchestra.scripted_experts import SCOUT, reply, search_query, tokens
-from agentic.toolorchestra.tasks import (
+from agentic.toolorchestra.tiny import tasks, world
+from agentic.toolorchestra.tiny.scripted_experts import SCOUT, reply, search_query, tokens
+from agentic.toolorchestra.tiny.tasks import (
     BEST,
     CHEAP,
     MODEL_MAPPING,
@@ -24,7 +24,7 @@ from agentic.toolorchestra.tasks import (
     generate,
     turned,
 )
-from agentic.toolorchestra.world import SPLITS, THINGS, passages, split_of, value_of
+from agentic.toolorchestra.tiny.world import SPLITS, THINGS, passages, split_of, value_of
 from core.rewards.math import last_boxed
 from core.rewards.preference import Features, features, preference_rewards
 from core.types import Task

@@ -8,17 +8,17 @@ from random import Random
 import pytest
 
 from agentic.toolorchestra.config import load_recipe
-from agentic.toolorchestra.demonstrations import Annotator, demonstrate, found
 from agentic.toolorchestra.experts import Experts, Models
 from agentic.toolorchestra.formats import FORMATS
 from agentic.toolorchestra.prompts import tool_schemas
-from agentic.toolorchestra.scripted_experts import reply
-from agentic.toolorchestra.tasks import BEST, KINDS, PREFERENCES, generate
-from agentic.toolorchestra.tiny import TAGS, train_tokenizer
-from agentic.toolorchestra.world import ATTRIBUTES, THINGS, split_of
+from agentic.toolorchestra.tiny.demonstrations import Annotator, demonstrate, found
+from agentic.toolorchestra.tiny.scripted_experts import reply
+from agentic.toolorchestra.tiny.start_model import TAGS, train_tokenizer
+from agentic.toolorchestra.tiny.tasks import BEST, KINDS, PREFERENCES, generate
+from agentic.toolorchestra.tiny.world import ATTRIBUTES, THINGS, split_of
 from core.policy.base import Roles
 from core.rewards.math import last_boxed
-from core.tool_calls import CallError, ToolCall
+from core.text.tool_calls import CallError, ToolCall
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 
 from agentic.toolorchestra.config import BudgetSection
 from agentic.toolorchestra.workspace import Workspace
-from core.chat import encode_text
+from core.text.tokenizer import encode_text
 
 
 def test_documents_alternate_new_ones_first_and_are_kept_once() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agentic.memagent import tiny
+from agentic.memagent.tiny import start_model
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build(tmp_path_factory.mktemp("aime") / "model", seed=0)
+    return start_model.build(tmp_path_factory.mktemp("aime") / "model", seed=0)
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from benchmarks.aime.single import SingleCall
 from benchmarks.aime.statistics import Statistics, statistics
 from benchmarks.cells import EvaluationError
 from benchmarks.plan import Plan, drop_failed, held, missing
-from core.chat import load_tokenizer
 from core.data.files import DataError
 from core.policy.base import PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
-from core.report.run_folder import RunFolder
 from core.rollout.method import derive_seed
+from core.runs.run_folder import RunFolder
+from core.text.tokenizer import load_tokenizer
 from core.types import Sampling, Task
 
 Script = Callable[[int, int, Task], str | Exception]
@@ -33,7 +33,7 @@ def plan_of(tasks: Sequence[Task], k: int) -> Plan:
 
 
 async def run(
-    model: Path, folder: RunFolder, plan: Plan, script: Script, arm: str = "single"
+    model: Path, folder: RunFolder, plan: Plan, script: Script, variant: str = "single"
 ) -> tuple[Statistics, ScriptedPolicy]:
     """Sample with a policy that writes what `script` says, told apart by the seed of the call."""
     tokenizer = load_tokenizer(model)
@@ -52,8 +52,8 @@ async def run(
 
     policy = ScriptedPolicy(respond)
     log = folder.trajectories(plan.seed)
-    await sample(plan, arm, SingleCall(tokenizer, 256), Roles({"policy": policy}), log, tokenizer)
-    records = held(plan, arm, log)
+    await sample(plan, variant, SingleCall(tokenizer, 256), Roles({"policy": policy}), log, tokenizer)
+    records = held(plan, variant, log)
     log.close()
     return statistics([read_sample(record) for record in records], [task.task_id for task in plan.tasks]), policy
 
@@ -108,11 +108,11 @@ async def test_what_is_there_is_not_run_again_and_a_larger_k_adds(
     assert (len(policy.calls), again) == (0, first)
     more, policy = await run(model, folder, plan_of(tasks, 5), right)
     assert (len(policy.calls), more.k, set(more.avg)) == (18, 5, {1.0})
-    other, policy = await run(model, folder, plan_of(tasks, 1), right, arm="agent")
+    other, policy = await run(model, folder, plan_of(tasks, 1), right, variant="agent")
     assert (len(policy.calls), other.k) == (6, 1)
     log = folder.trajectories(0)
     assert missing(plan_of(tasks, 6), "single", log) == [(5, task) for task in tasks]
-    keys = [(record["arm"], record["task_id"], record["step"]) for record in log.records()]
+    keys = [(record["variant"], record["task_id"], record["step"]) for record in log.records()]
     assert len(keys) == len(set(keys)) == 36
 
 
@@ -195,7 +195,7 @@ def test_a_model_that_is_not_there_is_named_before_its_problems(
 
 
 def test_arms_are_words_as_in_the_other_evaluations() -> None:
-    assert cli.parser().parse_args(["--model", "m", "--arms", "single", "agent"]).arms == ["single", "agent"]
+    assert cli.parser().parse_args(["--model", "m", "--variants", "single", "agent"]).variants == ["single", "agent"]
 
 
 def test_problems_out_of_reach_are_told_with_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

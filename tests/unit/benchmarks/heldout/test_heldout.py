@@ -15,22 +15,22 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent import tiny
 from agentic.memagent.config import load_recipe
 from agentic.memagent.rollout import MemAgent
+from agentic.memagent.tiny import start_model
 from benchmarks.cells import EvaluationError
 from benchmarks.heldout import __main__ as command
 from benchmarks.heldout.evaluation import Plan, evaluate
 from benchmarks.models import Models
-from core.chat import encode_text, load_tokenizer
 from core.config import RecipeError
 from core.data import write_jsonl
 from core.policy.base import Policy, Roles
 from core.policy.scripted import ScriptedPolicy
-from core.report.build import write_report
-from core.report.files import read_jsonl
-from core.report.run_folder import RunFolder
+from core.report import write_report
 from core.rollout.method import Method, RolloutError
+from core.runs.files import read_jsonl
+from core.runs.run_folder import RunFolder
+from core.text.tokenizer import encode_text, load_tokenizer
 from core.types import Sampling, Task, Trajectory, Turn
 
 TASKS = [Task(f"t{i}", f"green {i}", (str(i),), "", {"kind": "odd" if i % 2 else "even"}) for i in range(6)]
@@ -64,7 +64,7 @@ class Echo(Method):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build(tmp_path_factory.mktemp("tiny"), seed=0)
+    return start_model.build(tmp_path_factory.mktemp("tiny"), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def folder(tmp_path: Path) -> RunFolder:
 def make_plan(named: dict[str, str], seeds: tuple[int, ...] = (0,), **changes: Any) -> Plan:
     plan = Plan(
         recipe=load_recipe("tiny"),
-        arms=dict.fromkeys(named, lambda recipe, tokenizer: Echo(tokenizer, "green")),
+        variants=dict.fromkeys(named, lambda recipe, tokenizer: Echo(tokenizer, "green")),
         models=dict.fromkeys(seeds, named),
         data="dev",
         tasks=TASKS,
@@ -131,7 +131,7 @@ async def test_every_trajectory_is_saved_beside_its_result(tokenizer, folder):
     records = list(read_jsonl(folder.evaluation_path / "trained__dev__0__seed-0.jsonl"))
     assert {record["task_id"] for record in records} == {task.task_id for task in TASKS}
     done = next(record for record in records if record["task_id"] == "t1")
-    assert (done["arm"], done["reward"], done["metrics"]["cost"], done["log"]) == (
+    assert (done["variant"], done["reward"], done["metrics"]["cost"], done["log"]) == (
         "trained", 1.0, 2.5, {"answer": "green"},
     )  # fmt: skip
     assert done["turns"][0]["prompt"] == "green 1"
@@ -180,7 +180,7 @@ async def test_a_method_whose_reward_is_no_score_gives_one_of_its_own(tokenizer,
     def build(recipe: Any, tokenizer: Any) -> Echo:
         return Echo(tokenizer, "green", official=True)
 
-    await evaluate(make_plan({"trained": "green"}, arms={"trained": build}), Scripted(tokenizer), folder)
+    await evaluate(make_plan({"trained": "green"}, variants={"trained": build}), Scripted(tokenizer), folder)
     (result,) = folder.evaluations()
     assert result.scores["official"] == [1, 1, 1, 1, 1, 0]
     assert result.measures["reward"] == [-1.0] * 5 + [None]
@@ -191,13 +191,15 @@ async def test_a_reward_that_is_no_score_is_refused_with_its_fix(tokenizer, fold
         async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
             return replace(await super().rollout(task, roles, sampling), reward=3.0)
 
-    plan = make_plan({"trained": "green"}, arms={"trained": lambda recipe, tokenizer: Paid(tokenizer, "green")})
+    plan = make_plan({"trained": "green"}, variants={"trained": lambda recipe, tokenizer: Paid(tokenizer, "green")})
     with pytest.raises(EvaluationError, match=r"must lie between 0 and 1.*metrics\['official'\]"):
         await evaluate(plan, Scripted(tokenizer), folder)
 
 
 async def test_a_role_that_is_missing_is_named(tokenizer, folder):
-    plan = make_plan({"trained": "green"}, arms={"trained": lambda recipe, tokenizer: Echo(tokenizer, "", ("judge",))})
+    plan = make_plan(
+        {"trained": "green"}, variants={"trained": lambda recipe, tokenizer: Echo(tokenizer, "", ("judge",))}
+    )
     with pytest.raises(RecipeError, match=r"roles\.judge is missing"):
         await evaluate(plan, Scripted(tokenizer), folder)
 
@@ -220,17 +222,17 @@ def run(model: Path, tmp_path: Path) -> RunFolder:
 
 
 @pytest.fixture
-def own_arm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """agentic/memagent/arms.py as it might be."""
-    module: Any = module_from_spec(ModuleSpec("agentic.memagent.arms", None))
-    module.ARMS = {"reader": lambda recipe, tokenizer: MemAgent(recipe.memagent, tokenizer)}
-    monkeypatch.setitem(sys.modules, "agentic.memagent.arms", module)
+def own_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """agentic/memagent/tiny/baselines.py as it might be."""
+    module: Any = module_from_spec(ModuleSpec("agentic.memagent.tiny.baselines", None))
+    module.BASELINES = {"reader": lambda recipe, tokenizer: MemAgent(recipe.memagent, tokenizer)}
+    monkeypatch.setitem(sys.modules, "agentic.memagent.tiny.baselines", module)
 
 
-def test_a_methods_own_arms_run_with_the_model_that_training_starts_from(run, model, own_arm, capsys):
-    assert command.main(["memagent", "--run", str(run.path), "--arms", "reader", "untrained", "--tasks", "2"]) == 0
+def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run, model, own_variant, capsys):
+    assert command.main(["memagent", "--run", str(run.path), "--variants", "reader", "untrained", "--tasks", "2"]) == 0
     reader, untrained = run.evaluations()
-    assert (reader.arm, reader.seed, reader.n, reader.model) == ("reader", 3, 2, str(model))
+    assert (reader.variant, reader.seed, reader.n, reader.model) == ("reader", 3, 2, str(model))
     assert reader.scores == untrained.scores, "the same method, model and seeds"
     assert reader.sampling["temperature"] == load_recipe("tiny").run.eval_temperature
     departures = json.loads((run.path / "published.json").read_text())["departures"]
@@ -244,22 +246,22 @@ def planned(*words: str) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("words", "arms"),
+    ("words", "variants"),
     [
         ((), ["trained"]),
         (("--baseline", "BASE"), ["trained", "untrained"]),
-        (("--arms", "reader"), ["reader"]),
+        (("--variants", "reader"), ["reader"]),
     ],
 )
-def test_a_model_without_a_run_takes_all_tasks_and_no_arms_of_the_tiny_presets(
-    words, arms, run, model, own_arm, tmp_path, monkeypatch, capsys
+def test_a_model_without_a_run_takes_all_tasks_and_no_variant_of_the_tiny_presets(
+    words, variants, run, model, own_variant, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(command, "TASKS_OF_A_RUN", 4)
     out = str(tmp_path / "evaluated")
     plan = planned(
         "--model", str(model), "--preset", "tiny", "--data", str(tmp_path / "dev.jsonl"), "--out", out, *words
     )
-    assert [list(models) for models in plan.models.values()] == [arms] * 3
+    assert [list(models) for models in plan.models.values()] == [variants] * 3
     assert len(plan.tasks) == len(TASKS)
     assert "note" not in capsys.readouterr().out
 
@@ -272,9 +274,9 @@ def test_a_model_without_a_run_takes_all_tasks_and_no_arms_of_the_tiny_presets(
         (("--tasks", "9"), 6, "has 6 tasks, which are all taken"),
     ],
 )
-def test_a_file_that_is_cut_is_told(words, count, note, run, own_arm, monkeypatch, capsys):
+def test_a_file_that_is_cut_is_told(words, count, note, run, own_variant, monkeypatch, capsys):
     monkeypatch.setattr(command, "TASKS_OF_A_RUN", 4)
-    plan = planned("--run", str(run.path), "--arms", "untrained", *words)
+    plan = planned("--run", str(run.path), "--variants", "untrained", *words)
     assert [task.task_id for task in plan.tasks] == [task.task_id for task in TASKS[:count]]
     out = capsys.readouterr().out
     assert re.search(note, out) if note else not out
@@ -284,19 +286,22 @@ def test_a_file_that_is_cut_is_told(words, count, note, run, own_arm, monkeypatc
     ("call", "message"),
     [
         (["memagent", "--run", "RUN"], "no checkpoint. Train seed 3 first"),
-        (["memagent", "--run", "RUN", "--arms", "dearest"], "unknown arm 'dearest'; memagent has: trained, untrained"),
+        (
+            ["memagent", "--run", "RUN", "--variants", "dearest"],
+            "unknown variant 'dearest'; memagent has: trained, untrained",
+        ),
         (["memagent"], "give either --run RUN_DIR or --model"),
         (["memagent", "--run", "RUN", "--policy-url", "http://x"], "--policy-url goes with --model"),
-        (["memagent", "--model", "M", "--arms", "untrained"], "that training started from: --baseline"),
+        (["memagent", "--model", "M", "--variants", "untrained"], "that training started from: --baseline"),
         (["memgent", "--run", "RUN"], "no method 'memgent'.*agentflow, memagent"),
         (["memagent", "--run", "/nowhere"], "/nowhere is not a run folder"),
-        (["memagent", "--run", "RUN", "--arms", "untrained", "--data", "/no.jsonl"], "/no.jsonl: no such file"),
+        (["memagent", "--run", "RUN", "--variants", "untrained", "--data", "/no.jsonl"], "/no.jsonl: no such file"),
         (["memagent", "--run", "RUN", "--set", "memagent.chunk=1"], "unknown key"),
         (
-            ["memagent", "--run", "RUN", "--arms", "untrained", "--by", "kind", "nolabel"],
+            ["memagent", "--run", "RUN", "--variants", "untrained", "--by", "kind", "nolabel"],
             "--by nolabel.*there are: kind",
         ),
-        (["agentflow", "--run", "RUN", "--arms", "untrained"], "method is 'memagent', and this is 'agentflow'"),
+        (["agentflow", "--run", "RUN", "--variants", "untrained"], "method is 'memagent', and this is 'agentflow'"),
     ],
 )
 def test_bad_input_is_named_with_its_fix(call, message, run, capsys):

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent import tiny
 from agentic.memagent.config import load_recipe
+from agentic.memagent.tiny import start_model
 from benchmarks.models import Models
-from core.chat import encode_text, load_tokenizer
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
+from core.text.tokenizer import encode_text, load_tokenizer
 from core.types import Sampling
 
 ASKED = re.compile(r"magic word for (\w+) mentioned")
@@ -24,7 +24,7 @@ Respond = Callable[[tuple[int, ...], Sampling], Sequence[int] | Exception]
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.build(tmp_path_factory.mktemp("tiny"), seed=0)
+    return start_model.build(tmp_path_factory.mktemp("tiny"), seed=0)
 
 
 @pytest.fixture(scope="session")

@@ -16,40 +16,40 @@ from agentic.memagent.config import load_recipe
 from benchmarks.cells import EvaluationError
 from benchmarks.models import Models, check_server
 from benchmarks.ruler import evaluate as command
-from benchmarks.ruler.arms import cut_middle, make_reader
 from benchmarks.ruler.cells import question_id
 from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
 from benchmarks.ruler.evaluation import Plan, evaluate
 from benchmarks.ruler.fit import parse_length
 from benchmarks.ruler.published import DEPARTURES, published_rows
-from core.chat import encode_text
+from benchmarks.ruler.variants import cut_middle, make_reader
 from core.data import DataError, write_jsonl
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
 from core.policy.base import PolicyError
 from core.policy.serving import ServerError
-from core.report.build import write_report
-from core.report.evaluation import EvalResult
-from core.report.run_folder import RunFolder
+from core.report import write_report
 from core.report.stats import mean_ci
 from core.report.summary import build_summary
+from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
+from core.text.tokenizer import encode_text
 from core.types import Sampling, Task
 
 from .conftest import ASKED, ScriptedModels, needle_reader
 
-MEMORY_ARMS = ("trained", "untrained", "empty-document")
-ARMS = ("trained", "untrained", "full-context", "empty-document")
+MEMORY_VARIANTS = ("trained", "untrained", "empty-document")
+VARIANTS = ("trained", "untrained", "full-context", "empty-document")
 
 
 def make_plan(
-    tokenizer: Any, model: Path, arms: tuple[str, ...] = ARMS, seeds: tuple[int, ...] = (0,), **changes: Any
+    tokenizer: Any, model: Path, variants: tuple[str, ...] = VARIANTS, seeds: tuple[int, ...] = (0,), **changes: Any
 ) -> Plan:
     data = ruler_data("niah", {}, tiny=True, lengths=(448, 1536), tokenizer=tokenizer)
     plan = Plan(
         method=load_recipe("tiny", ["memagent.max_chunks=100000"]).memagent,
         data=data,
-        models={seed: dict.fromkeys(arms, str(model)) for seed in seeds},
+        models={seed: dict.fromkeys(variants, str(model)) for seed in seeds},
         tasks=6,
         tasks_long=3,
         sampling=Sampling(temperature=0.7, top_p=0.95),
@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def by_cell(folder: RunFolder) -> dict[tuple[str, int, int], EvalResult]:
-    return {(r.arm, r.length, r.seed): r for r in folder.evaluations()}
+    return {(r.variant, r.length, r.seed): r for r in folder.evaluations()}
 
 
 def untimed(result: EvalResult) -> EvalResult:
@@ -76,15 +76,15 @@ def asked_keys(tasks: list[Task]) -> list[str]:
     return [ASKED.search(task.question)[1] for task in tasks]  # type: ignore[index]
 
 
-async def test_each_arm_reads_the_document_in_its_own_way(tokenizer, tiny_model, folder):
+async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, tiny_model, folder):
     plan = make_plan(tokenizer, tiny_model)
     models = ScriptedModels(needle_reader(tokenizer))
     await evaluate(plan, models, folder)
     cells = by_cell(folder)
-    assert set(cells) == {(arm, length, 0) for arm in ARMS for length in (448, 1536)}
-    for arm in ("trained", "untrained"):
+    assert set(cells) == {(variant, length, 0) for variant in VARIANTS for length in (448, 1536)}
+    for variant in ("trained", "untrained"):
         for length in (448, 1536):
-            result = cells[arm, length, 0]
+            result = cells[variant, length, 0]
             assert result.scores["official"] == result.scores["strict"] == [1.0] * 6
             assert all(length - 40 < n <= length for n in result.document_tokens)
             reader = make_reader("trained", plan.method, tokenizer, limit=1024)
@@ -104,7 +104,7 @@ async def test_each_arm_reads_the_document_in_its_own_way(tokenizer, tiny_model,
 
 
 async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folder):
-    plan = make_plan(tokenizer, tiny_model, arms=("trained",), seeds=(0, 1, 2), tasks=16)
+    plan = make_plan(tokenizer, tiny_model, variants=("trained",), seeds=(0, 1, 2), tasks=16)
     plan = replace(plan, data=replace(plan.data, lengths=(448,)))
     tasks = {seed: plan.data.tasks(448, seed, 16) for seed in plan.models}
     wrong = set(asked_keys(tasks[0])[:4]) | set(asked_keys(tasks[1])[:7])
@@ -130,7 +130,7 @@ async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folde
     for seed in plan.models:
         result = by_cell(folder)["trained", 448, seed]
         assert (result.scores["official"], result.scores["strict"]) == (hand[seed], strict[seed])
-    cell = build_summary(folder)["arms"]["trained"]["448"]
+    cell = build_summary(folder)["variants"]["trained"]["448"]
     expected = mean_ci(list(hand.values()))
     assert cell["score"] == {"mean": expected.mean, "ci95": [expected.low, expected.high], "n": 48}
     assert cell["score"]["mean"] == pytest.approx(sum(map(sum, hand.values())) / 48)
@@ -143,7 +143,7 @@ async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folde
 
 
 async def test_failed_tasks_count_zero_and_stay_in_the_denominator(tokenizer, tiny_model, folder):
-    plan = make_plan(tokenizer, tiny_model, arms=("trained",), tasks=8)
+    plan = make_plan(tokenizer, tiny_model, variants=("trained",), tasks=8)
     plan = replace(plan, data=replace(plan.data, lengths=(448,)))
     keys = asked_keys(plan.data.tasks(448, 0, 8))
     broken = {keys[0]: PolicyError("bad_request", "no"), keys[3]: PolicyError("timeout", "late")}
@@ -164,7 +164,7 @@ async def test_a_cell_in_which_everything_fails_is_an_error_and_not_a_score(toke
 
 
 async def test_an_interrupted_evaluation_goes_on_with_the_cell_it_was_in(tokenizer, tiny_model, folder, tmp_path):
-    plan = make_plan(tokenizer, tiny_model, arms=MEMORY_ARMS)
+    plan = make_plan(tokenizer, tiny_model, variants=MEMORY_VARIANTS)
     models = ScriptedModels(needle_reader(tokenizer))
     models.fail_at = 4
     with pytest.raises(RuntimeError, match="killed"):
@@ -197,7 +197,7 @@ async def test_a_saved_cell_of_another_evaluation_is_neither_taken_nor_overwritt
     tokenizer, tiny_model, folder, change, difference
 ):
     models = ScriptedModels(needle_reader(tokenizer))
-    plan = make_plan(tokenizer, tiny_model, arms=("trained",))
+    plan = make_plan(tokenizer, tiny_model, variants=("trained",))
     await evaluate(plan, models, folder)
     with pytest.raises(EvaluationError, match=rf"448__seed-0.json: .* otherwise: {difference}\. Delete the file"):
         await evaluate(replace(plan, **change), models, folder)
@@ -217,7 +217,7 @@ async def test_seeds_on_one_files_tasks_are_no_further_tasks(tokenizer, tiny_mod
 
     for name, data, same in (("file", file_data(path, tokenizer=tokenizer), True), ("made", generated, False)):
         own = RunFolder.create(tmp_path / name, {"method": "memagent", "preset": "tiny"})
-        plan = make_plan(tokenizer, tiny_model, arms=("full-context",), seeds=(0, 1, 2), data=data)
+        plan = make_plan(tokenizer, tiny_model, variants=("full-context",), seeds=(0, 1, 2), data=data)
         await evaluate(plan, ScriptedModels(now_and_then), own)
         ids = [result.notes["task_ids"] for result in own.evaluations()]
         assert (ids[0] == ids[1] == ids[2]) == same
@@ -235,9 +235,9 @@ def test_a_question_of_a_file_is_the_same_whatever_its_distractors() -> None:
 
 async def test_a_broken_result_is_named_before_anything_runs(tokenizer, tiny_model, folder):
     models = ScriptedModels(needle_reader(tokenizer))
-    plan = make_plan(tokenizer, tiny_model, arms=("trained",))
+    plan = make_plan(tokenizer, tiny_model, variants=("trained",))
     folder.evaluation_path.mkdir()
-    (folder.evaluation_path / "trained__niah__1536__seed-0.json").write_text('{"arm"')
+    (folder.evaluation_path / "trained__niah__1536__seed-0.json").write_text('{"variant"')
     with pytest.raises(EvaluationError, match=r"trained__niah__1536__seed-0\.json is not valid JSON.*Delete the file"):
         await evaluate(plan, models, folder)
     assert models.opened == []
@@ -273,13 +273,13 @@ def test_how_many_tasks_are_taken(tiny_model, tmp_path, extra, short, long):
 
 async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, tiny_model, folder):
     method = load_recipe("tiny", ["memagent.chunk_tokens=1000"]).memagent
-    plan = make_plan(tokenizer, tiny_model, arms=("trained",), method=method)
+    plan = make_plan(tokenizer, tiny_model, variants=("trained",), method=method)
     with pytest.raises(EvaluationError, match=r"has a context of 1024\. Lower memagent.chunk_tokens"):
         await evaluate(plan, ScriptedModels(needle_reader(tokenizer)), folder)
 
 
 async def test_a_server_gives_the_scores_of_the_engine_in_process(tokenizer, tiny_model, folder, tmp_path):
-    plan = make_plan(tokenizer, tiny_model, arms=("trained",), tasks=3)
+    plan = make_plan(tokenizer, tiny_model, variants=("trained",), tasks=3)
     plan = replace(plan, data=replace(plan.data, lengths=(448,)))
     recipe = load_recipe("tiny")
     await evaluate(plan, Models(recipe, concurrency=4), folder)
@@ -303,8 +303,8 @@ def test_the_command_writes_a_run_folder_and_does_nothing_the_second_time(tiny_m
     names = {path.name for path in out.iterdir()}
     assert {"config.yaml", "versions.json", "evaluation", "summary.json", "table.md", "report.html"} <= names
     summary = json.loads((out / "summary.json").read_text())
-    assert (summary["preset"], summary["data"], set(summary["arms"])) == ("tiny", "niah", set(ARMS))
-    assert summary["arms"]["trained"]["400"]["score"]["n"] == 2
+    assert (summary["preset"], summary["data"], set(summary["variants"])) == ("tiny", "niah", set(VARIANTS))
+    assert summary["variants"]["trained"]["400"]["score"]["n"] == 2
     assert "policy tokens / 1K" in (out / "table.md").read_text()
     files = {path: path.stat().st_mtime_ns for path in (out / "evaluation").iterdir()}
     assert len(files) == 4 * 2 * 2
@@ -319,9 +319,9 @@ def test_a_training_run_brings_its_models_and_its_recipe(tiny_model, tmp_path, c
     shutil.copytree(tiny_model, run.path / "warm_start")
     for seed, step in ((0, 1), (0, 2), (3, 1)):
         shutil.copytree(tiny_model, run.checkpoints_path(seed) / f"step-{step:06d}")
-    call = ["--run", str(run.path), "--lengths", "448", "--tasks", "2", "--arms", "trained", "untrained"]
+    call = ["--run", str(run.path), "--lengths", "448", "--tasks", "2", "--variants", "trained", "untrained"]
     assert command.main(call) == 0
-    models = {(r.arm, r.seed): r.model for r in run.evaluations()}
+    models = {(r.variant, r.seed): r.model for r in run.evaluations()}
     trained = {0: "seed-0/checkpoints/step-000002", 3: "seed-3/checkpoints/step-000001"}
     assert models == {("trained", s): m for s, m in trained.items()} | {("untrained", s): "warm_start" for s in trained}
     assert all(r.settings["memagent"]["chunk_tokens"] == 64 for r in run.evaluations())
@@ -336,7 +336,7 @@ def test_a_training_run_brings_its_models_and_its_recipe(tiny_model, tmp_path, c
         ([], "give either --model ID_OR_PATH or --run RUN_DIR"),
         (["--model", "MODEL", "--lengths", "7Q"], "length '7Q': not a number of tokens. Write 7168, 7K"),
         (["--model", "MODEL", "--lengths", "20"], "length 20: niah, sample 0: the smallest sample"),
-        (["--model", "MODEL", "--arms", "untrained"], "arm untrained: no model for it.*--baseline"),
+        (["--model", "MODEL", "--variants", "untrained"], "variant untrained: no model for it.*--baseline"),
         (["--model", "MODEL", "--preset", "tyni"], "preset 'tyni'.*tiny"),
         (["--model", "MODEL", "--set", "memagent.chunk_token=3"], "did you mean memagent.chunk_tokens"),
         (["--model", "MODEL", "--num-chains", "2"], "task niah has no option num_chains"),
@@ -468,7 +468,7 @@ async def test_hotpotqa_runs_through_the_whole_pipeline(tokenizer, tiny_model, f
         def tokenizer(self, model: str) -> Any:
             return english
 
-    plan = make_plan(tokenizer, tiny_model, arms=("trained",), data=data, method=method, tasks=4)
+    plan = make_plan(tokenizer, tiny_model, variants=("trained",), data=data, method=method, tasks=4)
     await evaluate(plan, EnglishModels(respond, context=8192), folder)
     for length in lengths:
         result = by_cell(folder)["trained", length, 0]

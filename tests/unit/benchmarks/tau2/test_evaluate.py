@@ -13,7 +13,7 @@ from benchmarks.tau2 import evaluate
 from benchmarks.tau2.pin import BLOBS, COMMIT, departures
 from benchmarks.tau2.tasks import main as write_tasks
 from core.data.tasks import read_tasks
-from core.tiny import build, train_tokenizer
+from core.engine.start_model import build, train_tokenizer
 
 FAKE = Path(__file__).parents[2] / "agentic" / "toolorchestra" / "tau2" / "fake_worker.py"
 
@@ -24,16 +24,20 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(out: Path, *more: str) -> int:
-    return evaluate.main(["--arms", "do-nothing", "--domains", "retail", "telecom", "--out", str(out), *more])
+    return evaluate.main(["--variants", "do-nothing", "--domains", "retail", "telecom", "--out", str(out), *more])
 
 
-def test_the_do_nothing_arm_needs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_do_nothing_variant_needs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert run(out) == 0
     assert "| micro | 50.0" in capsys.readouterr().out
     found = json.loads((out / "tau2.json").read_text())
-    arm = found["arms"]["do-nothing"]
-    assert (arm["pass^1"]["retail"]["mean"], arm["tasks"], arm["trials"]) == (0.5, {"retail": 2, "telecom": 2}, 1)
+    variant = found["variants"]["do-nothing"]
+    assert (variant["pass^1"]["retail"]["mean"], variant["tasks"], variant["trials"]) == (
+        0.5,
+        {"retail": 2, "telecom": 2},
+        1,
+    )
     assert any("domains/retail/db.json is missing" in line for line in found["departures"])
     official = json.loads((out / "official" / "do-nothing_retail.json").read_text())
     assert [s["trial"] for s in official["simulations"]] == [0, 0]
@@ -71,8 +75,8 @@ def test_a_wrong_place_of_tau2_is_an_error_in_one_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--arms", "standard"], "no model"),
-        (["--arms", "experts"], "the arms are the protocol, standard, and do-nothing"),
+        (["--variants", "standard"], "no model"),
+        (["--variants", "experts"], "the variants are the protocol, standard, and do-nothing"),
         (["--model", "m"], "nobody plays the user"),
         (["--model", "m", "--user", "nobody"], "'nobody' is not under toolorchestra.models"),
         (["--model", "m", "--user", "scripted", "--serve", "embedded", "--policy-url", "http://h"], "either --serve"),
@@ -109,11 +113,11 @@ def with_model(out: Path, model: str, protocol: str, *more: str) -> int:
 def test_a_model_under_each_protocol(tmp_path: Path, model: str, protocol: str) -> None:
     out = tmp_path / "run"
     assert with_model(out, model, protocol, "--user", "scripted", "--trials", "2") == 0
-    arm = json.loads((out / "tau2.json").read_text())["arms"][protocol]
-    assert (arm["trials"], arm["errors"], list(arm)[-1]) == (2, {}, "pass^2")
-    assert list(arm["calls"]) == ([] if protocol == "standard" else ["expert-1", "expert-2", "expert-3"])
+    variant = json.loads((out / "tau2.json").read_text())["variants"][protocol]
+    assert (variant["trials"], variant["errors"], list(variant)[-1]) == (2, {}, "pass^2")
+    assert list(variant["calls"]) == ([] if protocol == "standard" else ["expert-1", "expert-2", "expert-3"])
     records = [json.loads(line) for line in (out / "seed-0" / "trajectories.jsonl").read_text().splitlines()]
-    played = [record for record in records if record["arm"] == protocol]
+    played = [record for record in records if record["variant"] == protocol]
     assert sorted((record["step"], record["tau2_id"]) for record in played) == [
         (trial, name) for trial in (0, 1) for name in ("easy", "hard")
     ]
@@ -150,26 +154,26 @@ def test_where_tau2_is_may_change_in_a_folder(tmp_path: Path, model: str) -> Non
     assert with_model(out, model, *arguments, "1") == 0
     place = ["--processes", "1", "--tau2-python", sys.executable, "--tau2-data", str(tmp_path)]
     assert with_model(out, model, *arguments, "2", *place) == 0
-    assert json.loads((out / "tau2.json").read_text())["arms"]["standard"]["trials"] == 2
+    assert json.loads((out / "tau2.json").read_text())["variants"]["standard"]["trials"] == 2
 
 
 def test_tables_hold_what_earlier_calls_played(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert evaluate.main(["--arms", "do-nothing", "--domains", "retail", "--out", str(out)]) == 0
-    assert evaluate.main(["--arms", "do-nothing", "--domains", "airline", "--out", str(out)]) == 0
-    arm = json.loads((out / "tau2.json").read_text())["arms"]["do-nothing"]
-    assert arm["tasks"] == {"airline": 2, "retail": 2}
+    assert evaluate.main(["--variants", "do-nothing", "--domains", "retail", "--out", str(out)]) == 0
+    assert evaluate.main(["--variants", "do-nothing", "--domains", "airline", "--out", str(out)]) == 0
+    variant = json.loads((out / "tau2.json").read_text())["variants"]["do-nothing"]
+    assert variant["tasks"] == {"airline": 2, "retail": 2}
     assert "retail" in (out / "tau2.md").read_text()
 
 
 def test_numbers_are_of_one_conversation_whatever_the_trials(tmp_path: Path, model: str) -> None:
     """do-nothing plays one trial beside the protocol's three."""
     out = tmp_path / "run"
-    arms = ["--user", "scripted", "--trials", "3", "--arms", "standard", "do-nothing"]
-    assert with_model(out, model, "standard", *arms) == 0
-    summary = json.loads((out / "summary.json").read_text())["arms"]["standard"]["0"]
+    variants = ["--user", "scripted", "--trials", "3", "--variants", "standard", "do-nothing"]
+    assert with_model(out, model, "standard", *variants) == 0
+    summary = json.loads((out / "summary.json").read_text())["variants"]["standard"]["0"]
     records = [json.loads(line) for line in (out / "seed-0" / "trajectories.jsonl").read_text().splitlines()]
-    played = [record for record in records if record["arm"] == "standard"]
+    played = [record for record in records if record["variant"] == "standard"]
     assert len(played) == 6
     turns, tokens = ([record[name] for record in played] for name in ("turns", "policy_tokens"))
     assert summary["measures"]["turns"] == pytest.approx(sum(map(len, turns)) / 6)

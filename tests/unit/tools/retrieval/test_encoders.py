@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.tools.retrieval.encoders import EncoderError, HashingEncoder, make_encoder
+from core.tools.retrieval.base import EncoderError
+from core.tools.retrieval.encoders import HashingEncoder, make_encoder
 from core.tools.retrieval.transformer import FAMILIES, Family, TransformerEncoder
 
 

@@ -1,0 +1,47 @@
+"""The `tiny` preset's start model.
+
+    python -m agentic.agentflow.tiny.start_model --out FOLDER     # writes FOLDER/model
+
+The tags of the compact prompts are special tokens of its tokenizer, which no question and no result can forge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from transformers import PreTrainedTokenizerBase
+
+from agentic.agentflow.tiny.demonstrations import Annotator, demonstrate
+from agentic.agentflow.tiny.world import ATTRIBUTES, ENTITIES
+from core.engine import start_model
+
+TAGS = ("<step>", "<analysis>", "<memory>", "<final>", "<command>", "<verify>")
+
+
+def build(folder: Path, seed: int) -> Path:
+    """Write the start model, which depends on `seed` alone, to `folder`."""
+    return start_model.build(folder, train_tokenizer(), seed)
+
+
+def train_tokenizer(vocab_size: int = 704) -> PreTrainedTokenizerBase:
+    return start_model.train_tokenizer(_corpus(), words=(*ATTRIBUTES, *ENTITIES), tags=TAGS, vocab_size=vocab_size)
+
+
+def _corpus() -> Iterator[str]:
+    rng = Random(0)
+    for _ in range(200):
+        yield " " + " ".join((*ATTRIBUTES, *ENTITIES))
+        for turn in demonstrate(rng, Annotator()):
+            yield f"{turn.question}{turn.memory}{turn.completion}"
+    yield "CONTINUE STOP\nuser\nassistant\nsystem\n"
+
+
+def main() -> None:
+    options = start_model.options("Write the tiny preset's start model.")
+    build(options.out / "model", options.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""How well each variant serves what users care for: the preference reward on held-out tasks, and whose route was best.
+
+    python -m agentic.toolorchestra.tiny.compare RUN_DIR
+
+The reward of eq. 1-3 compares rollouts of one task. Here these are one rollout of each variant on it, each seed by itself;
+`preference_reward` is that reward as a share of the greatest that the user's weights allow. With `best_route` (1 where
+the calls are those of BEST in tasks.py) it goes into the run's evaluations, and from there into the report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from agentic.toolorchestra.tiny.tasks import BEST, PREFERENCES
+from core.report import write_report
+from core.rewards.preference import Features, features, preference_rewards
+from core.runs.evaluation import CALLS, EvalResult
+from core.runs.run_folder import RunFolder, RunFolderError
+
+Column = Sequence[float | None]
+
+
+def compared(results: Sequence[EvalResult]) -> list[EvalResult]:
+    """The variants' results on the same tasks, each with `preference_reward` and `best_route` of every task.
+
+    Raises:
+        ValueError: the variants were not evaluated on the same tasks.
+    """
+    if any(result.notes["task_ids"] != results[0].notes["task_ids"] for result in results):
+        sizes = ", ".join(f"{result.variant} on {result.n}" for result in results)
+        raise ValueError(f"{results[0].data}, seed {results[0].seed}: not all variants had the same tasks ({sizes})")
+    rewards: list[list[float | None]] = [[] for _ in results]
+    for place in range(results[0].n):
+        group = {i: found for i, result in enumerate(results) if (found := features_of(result, place))}
+        weights = PREFERENCES[results[0].labels["preference"][place]].weights
+        graded = dict(zip(group, preference_rewards(list(group.values()), weights), strict=True))
+        for i, column in enumerate(rewards):
+            column.append(graded[i] / sum(weights.values()) if i in graded else None)
+    return [
+        replace(result, measures={**result.measures, "preference_reward": column, "best_route": best_routes(result)})
+        for result, column in zip(results, rewards, strict=True)
+    ]
+
+
+def features_of(result: EvalResult, place: int) -> Features | None:
+    """Of one task; None if its rollout failed."""
+    values = {name: column[place] for name, column in result.measures.items()}
+    correct, cost, latency = (values.get(name) for name in ("correct", "cost", "latency"))
+    if correct is None or cost is None or latency is None:
+        return None
+    return features(correct=correct > 0, cost=cost, latency=latency, calls=_calls(values))
+
+
+def best_routes(result: EvalResult) -> Column:
+    """Whether the calls were those of the best route, no more and no less."""
+    column: list[float | None] = []
+    for place, (kind, preference) in enumerate(zip(result.labels["kind"], result.labels["preference"], strict=True)):
+        values = {name: of_name[place] for name, of_name in result.measures.items()}
+        made = sorted(name for name, count in _calls(values).items() for _ in range(count))
+        column.append(None if values.get("correct") is None else float(made == sorted(BEST[kind][preference])))
+    return column
+
+
+def _calls(values: Mapping[str, float | None]) -> dict[str, int]:
+    return {name.removeprefix(CALLS): int(n) for name, n in values.items() if name.startswith(CALLS) and n is not None}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compare a run's variants by what their users care for.")
+    parser.add_argument("run", type=Path, metavar="RUN_DIR")
+    options = parser.parse_args(arguments)
+    try:
+        folder = RunFolder(options.run)
+        together: dict[tuple[str, int], list[EvalResult]] = defaultdict(list)
+        for result in folder.evaluations():
+            together[result.data, result.seed].append(result)
+        for results in together.values():
+            for result in compared(results):
+                folder.save_evaluation(result)
+        write_report(folder)
+    except RunFolderError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyError as error:
+        print(f"error: {options.run}: no {error}; evaluate with --by kind preference case first", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"error: {options.run}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

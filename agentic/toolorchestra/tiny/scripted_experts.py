@@ -1,0 +1,135 @@
+r"""The `tiny` preset's experts: small programs behind a real HTTP service that speaks OpenAI's protocol.
+
+    python -m agentic.toolorchestra.tiny.scripted_experts --port 30001
+
+Each reads the text that it is sent, as a language model would, and answers by its own skill; it is told nothing else.
+
+| model | knows the world | computes | when it cannot |
+|---|---|---|---|
+| sage | by heart | plus, minus, times | |
+| abacus | as far as the text says it | plus, minus | "unknown"; is one factor off |
+| reader | as far as the text says it | nothing | "unknown"; repeats the first number |
+| scout | writes search queries | | repeats the question |
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from agentic.toolorchestra.tiny.world import value_of
+
+OPERATIONS = ("plus", "minus", "times")
+UNKNOWN = "unknown"
+
+_OPERAND = r"(\d+|the \w+ of \w+)"
+_LETTER = re.compile(r"What is the (first|last) letter of (\w+)\?")
+_VALUE = re.compile(rf"What is {_OPERAND}(?: ({'|'.join(OPERATIONS)}) {_OPERAND})?\?")
+_STATED = re.compile(r"The (\w+ of \w+) is (\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Expert:
+    knows: bool
+    computes: tuple[str, ...]
+
+
+EXPERTS: Mapping[str, Expert] = {
+    "sage": Expert(knows=True, computes=OPERATIONS),
+    "abacus": Expert(knows=False, computes=("plus", "minus")),
+    "reader": Expert(knows=False, computes=()),
+}
+SCOUT = "scout"
+
+
+def reply(model: str, text: str) -> str:
+    """What `model` writes to `text`. Raises ValueError on a text without a question of the tiny preset."""
+    if model == SCOUT:
+        return search_query(text)
+    stated = {fact: int(value) for fact, value in _STATED.findall(text)}
+    return f"The answer is \\boxed{{{answer(EXPERTS[model], text, stated)}}}."
+
+
+def answer(expert: Expert, text: str, stated: Mapping[str, int]) -> str:
+    """To the question in `text`; `stated` are the facts that came with it."""
+    if letter := _LETTER.search(text):
+        return letter[2][0 if letter[1] == "first" else -1]
+    asked = _VALUE.search(text)
+    if not asked:
+        raise ValueError(f"no question of the tiny preset (agentic/toolorchestra/tiny/tasks.py) in {text[:200]!r}")
+    left = _number(expert, asked[1], stated)
+    if asked[2] is None or not expert.computes:
+        return str(left)
+    right = _number(expert, asked[3], stated)
+    if not isinstance(left, int) or not isinstance(right, int):
+        return UNKNOWN
+    slip = 0 if asked[2] in expert.computes else 1
+    return str({"plus": left + right, "minus": left - right, "times": left * (right + slip)}[asked[2]])
+
+
+def search_query(text: str) -> str:
+    """What is to be looked up for the question; the question itself if nothing is."""
+    asked = _VALUE.search(text)
+    facts = [part.removeprefix("the ") for part in (asked[1], asked[3]) if part and not part.isdigit()] if asked else []
+    return " ".join(facts) or text
+
+
+def _number(expert: Expert, operand: str, stated: Mapping[str, int]) -> int | str:
+    if operand.isdigit():
+        return int(operand)
+    fact = operand.removeprefix("the ")
+    if expert.knows:
+        try:
+            return value_of(fact)
+        except KeyError:
+            return UNKNOWN
+    return stated.get(fact, UNKNOWN)
+
+
+def app() -> web.Application:
+    service = web.Application()
+    service.add_routes([web.post("/v1/chat/completions", _complete), web.get("/health", _health)])
+    return service
+
+
+async def _complete(request: web.Request) -> web.Response:
+    body = await request.json()
+    model, text = body["model"], "\n".join(message["content"] for message in body["messages"])
+    if model not in EXPERTS and model != SCOUT:
+        return _error(404, f"there is no model {model!r}; there are {', '.join((*EXPERTS, SCOUT))}")
+    try:
+        said = reply(model, text)
+    except ValueError as error:
+        return _error(400, str(error))
+    usage = {"prompt_tokens": tokens(text), "completion_tokens": tokens(said)}
+    choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+    return web.json_response({"object": "chat.completion", "model": model, "choices": [choice], "usage": usage})
+
+
+async def _health(_: web.Request) -> web.Response:
+    return web.json_response({"status": "ok", "models": [*EXPERTS, SCOUT]})
+
+
+def _error(status: int, message: str) -> web.Response:
+    return web.json_response({"error": {"message": message}}, status=status)
+
+
+def tokens(text: str) -> int:
+    """Words and punctuation marks."""
+    return len(re.findall(r"\w+|[^\w\s]", text))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Serve the tiny preset's experts.")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=30001)
+    options = parser.parse_args()
+    web.run_app(app(), host=options.host, port=options.port, access_log=None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Tasks of the `tiny` preset: questions of five kinds about a made-up world, each with a user's wish.
+
+    python -m agentic.toolorchestra.tiny.tasks --split train --count 2048 --out runs/data/toolorchestra-tiny/train.jsonl
+
+The best route by kind and wish, a wrong answer being worth nothing; tests/unit/agentic/toolorchestra finds the same by
+running every route of up to three calls through the real experts and the real reward:
+
+| kind | question | cheap | fast | own (answer-2) |
+|---|---|---|---|---|
+| easy | What is the first letter of lamp? | answer-3 | answer-1 | answer-2 |
+| fact | What is the price of lamp? | search-1, answer-3 | answer-1 | search-1, answer-2 |
+| sum | What is 37 plus 48? | answer-2 | answer-1 | answer-2 |
+| mixed | What is the price of lamp plus 12? | search-1, answer-2 | answer-1 | search-1, answer-2 |
+| hard | What is 37 times 48? | answer-1 | answer-1 | answer-1 |
+
+No question, and no thing or expression in one, is in two splits. `--turn-wishes` writes the same questions with other
+wishes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from agentic.toolorchestra.tiny.scripted_experts import EXPERTS, OPERATIONS, answer
+from agentic.toolorchestra.tiny.world import ATTRIBUTES, SPLITS, THINGS, Split, split_of
+from core.data import write_jsonl
+from core.types import Task
+
+Route = tuple[str, ...]
+SEARCH, STRONG, OWN, CHEAP = "search-1", "answer-1", "answer-2", "answer-3"
+MODEL_MAPPING = {SEARCH: "scout", STRONG: "sage", OWN: "abacus", CHEAP: "reader"}
+
+PRICES = {"sage": (10.0, 30.0), "abacus": (0.6, 1.8), "reader": (0.2, 0.6), "scout": (0.4, 1.2)}
+"""Dollars for a million tokens in and out, before a record's own factor."""
+FACTORS = (0.8, 1.0, 1.25)
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """What a user cares for: the weights of the reward, ways to say so, and the share of such users."""
+
+    weights: Mapping[str, float]
+    wishes: tuple[str, ...]
+    share: float
+
+
+PREFERENCES: Mapping[str, Preference] = {
+    "cheap": Preference(
+        {"accuracy": 0.4, "cost": 1.0}, ("Keep it cheap.", "Spend as little as you can.", "Mind the cost."), 0.5
+    ),
+    "fast": Preference({"accuracy": 0.4, "latency": 1.0}, ("Be quick.", "I am in a hurry.", "Answer fast."), 0.15),
+    "own": Preference(
+        {"accuracy": 0.4, OWN: 1.0, "cost": 0.25},
+        (f"Use our own model {OWN}.", f"I trust {OWN} most.", f"Leave it to {OWN}."),
+        0.35,
+    ),
+}
+
+BEST: Mapping[str, Mapping[str, Route]] = {
+    "easy": {"cheap": (CHEAP,), "fast": (STRONG,), "own": (OWN,)},
+    "fact": {"cheap": (SEARCH, CHEAP), "fast": (STRONG,), "own": (SEARCH, OWN)},
+    "sum": {"cheap": (OWN,), "fast": (STRONG,), "own": (OWN,)},
+    "mixed": {"cheap": (SEARCH, OWN), "fast": (STRONG,), "own": (SEARCH, OWN)},
+    "hard": {"cheap": (STRONG,), "fast": (STRONG,), "own": (STRONG,)},
+}
+
+_THINGS = {split: [name for name in THINGS if split_of(name) == split] for split in SPLITS}
+
+
+def thing(rng: Random, split: Split) -> str:
+    return rng.choice(_THINGS[split])
+
+
+def fact(rng: Random, split: Split) -> str:
+    return f"the {rng.choice(ATTRIBUTES)} of {thing(rng, split)}"
+
+
+def operation(rng: Random) -> str:
+    return rng.choice(OPERATIONS)
+
+
+def _expression(rng: Random, split: Split, symbol: str) -> str:
+    while True:
+        expression = f"{rng.randint(10, 99)} {symbol} {rng.randint(10, 99)}"
+        if split_of(expression) == split:
+            return expression
+
+
+def _mixed(rng: Random, split: Split, symbol: str) -> str:
+    return f" {symbol} ".join(rng.sample([fact(rng, split), str(rng.randint(10, 99))], 2))
+
+
+def _hard(rng: Random, split: Split) -> str:
+    return rng.choice((_expression, _mixed))(rng, split, "times")
+
+
+KINDS: Mapping[str, tuple[float, Callable[[Random, Split], str]]] = {
+    "easy": (0.14, lambda rng, split: f"the {rng.choice(('first', 'last'))} letter of {thing(rng, split)}"),
+    "fact": (0.26, fact),
+    "sum": (0.22, lambda rng, split: _expression(rng, split, rng.choice(("plus", "minus")))),
+    "mixed": (0.24, lambda rng, split: _mixed(rng, split, rng.choice(("plus", "minus")))),
+    "hard": (0.14, _hard),
+}
+"""Share of each kind, and how one is drawn."""
+
+
+def draw(rng: Random, split: Split, name: str) -> Task:
+    """One task of `split`."""
+    kind = rng.choices(list(KINDS), [share for share, _ in KINDS.values()])[0]
+    question = f"What is {KINDS[kind][1](rng, split)}?"
+    factor = {model: rng.choice(FACTORS) for model in PRICES}
+    metadata = {
+        "category": "qa",
+        "kind": kind,
+        "model_mapping": MODEL_MAPPING,
+        "tool_pricing": {
+            model: {
+                "input_tokens_per_million": round(price[0] * factor[model], 4),
+                "output_tokens_per_million": round(price[1] * factor[model], 4),
+            }
+            for model, price in PRICES.items()
+        },
+    }
+    right = answer(EXPERTS["sage"], question, {})
+    preference = rng.choices(list(PREFERENCES), [preference.share for preference in PREFERENCES.values()])[0]
+    return with_preference(rng, Task(name, question, (right,), metadata=metadata), preference)
+
+
+def with_preference(rng: Random, task: Task, name: str) -> Task:
+    """The task for a user who cares for `name`."""
+    preference, kind = PREFERENCES[name], task.metadata["kind"]
+    wish = {
+        "preference": name,
+        "case": f"{kind}, {name}",
+        "instruction": rng.choice(preference.wishes),
+        "pref_vec": dict(preference.weights),
+    }
+    return Task(task.task_id, task.question, task.answers, metadata={**task.metadata, **wish})
+
+
+def turned(task: Task) -> Task:
+    """The same question for a user who cares for something else: the preference after theirs, or the first."""
+    names = list(PREFERENCES)
+    following = names[(names.index(task.metadata["preference"]) + 1) % len(names)]
+    return with_preference(Random(task.task_id), task, following)
+
+
+def generate(split: Split, count: int, seed: int = 0) -> list[Task]:
+    """`count` tasks, no two of the same question and wish. Raises ValueError if the split has not so many."""
+    rng = Random(f"{split}-{seed}")
+    tasks: dict[tuple[str, str], Task] = {}
+    in_vain = 0
+    while len(tasks) < count and in_vain < 1000:
+        task, before = draw(rng, split, f"{split}-{len(tasks):05d}"), len(tasks)
+        tasks.setdefault((task.question, task.metadata["instruction"]), task)
+        in_vain = in_vain + 1 if len(tasks) == before else 0
+    if len(tasks) < count:
+        raise ValueError(f"split {split} has fewer than {count} different tasks; ask for fewer")
+    return list(tasks.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write tasks of the tiny preset.")
+    parser.add_argument("--split", choices=SPLITS, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--turn-wishes", action="store_true", help="the same questions, with another wish each")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    try:
+        tasks = generate(options.split, options.count, options.seed)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    write_jsonl(options.out, map(turned, tasks) if options.turn_wishes else tasks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The `tiny` preset's made-up world: facts about things, as passages of a corpus for the retrieval service.
+
+    python -m agentic.toolorchestra.tiny.world --out runs/data/toolorchestra-tiny/corpus.jsonl
+
+Every fact is drawn by its name, so nothing but the corpus, or an expert who knows the world, can tell it. Every thing
+belongs to one split: who has seen the things of training has never met those of a held-out question.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Literal, get_args
+
+from core.runs.files import write_text
+
+Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+ATTRIBUTES = ("price", "weight", "length", "width", "age", "speed", "rank", "score")
+THINGS = tuple(
+    """
+    anchor apple basket bell bench blanket boat bottle brick broom brush bucket button camera candle canoe carpet
+    cart chain chair chest clock coat compass cradle crane crown curtain cushion desk drum engine fan feather fence
+    flag flute fork frame globe glove guitar hammer harp hat helmet jacket jar kettle kite knife ladder lamp lantern
+    mirror nail needle oven paddle pencil piano pillow pipe plate pump purse ribbon ring rope ruler saddle sail
+    scarf shell shield shoe shovel spoon table tent
+    """.split()
+)
+
+
+def value_of(fact: str) -> int:
+    """Of `price of lamp`: two digits. Raises KeyError if it is no fact of the world."""
+    asked = re.fullmatch(r"(\w+) of (\w+)", fact)
+    if not asked or asked[1] not in ATTRIBUTES or asked[2] not in THINGS:
+        raise KeyError(fact)
+    return Random(f"value of the {fact}").randint(10, 99)
+
+
+def split_of(text: str) -> Split:
+    """The split that a thing or an expression belongs to: four in eight to training, one to dev, three to test."""
+    return Random(f"split of {text}").choice(("train", "train", "train", "train", "dev", "test", "test", "test"))
+
+
+def passages() -> Iterator[dict[str, str]]:
+    """One for each fact, in the form that core/tools/retrieval reads: a title, then a sentence."""
+    for thing in THINGS:
+        for attribute in ATTRIBUTES:
+            fact = f"{attribute} of {thing}"
+            yield {"id": fact, "contents": f"{thing}\nThe {fact} is {value_of(fact)}."}
+
+
+def write_corpus(path: Path) -> None:
+    write_text(path, "".join(json.dumps(passage) + "\n" for passage in passages()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the corpus of the tiny preset.")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    try:
+        write_corpus(options.out)
+    except OSError as error:
+        parser.error(f"--out {options.out}: cannot be written ({error.strerror})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The variants of an evaluation: how a model gets to see a document before it answers.
+
+| variant | model | reads |
+|---|---|---|
+| trained | the one evaluated | chunk by chunk, MemAgent's loop |
+| untrained | the one it started from | the same |
+| full-context | the one evaluated | the whole document in one prompt; beyond its context, the head and the tail of it |
+| empty-document | the one evaluated | MemAgent's loop over one empty section: chance and prior knowledge |
+
+All ask for a `\\boxed{}` answer. MemAgent's official evaluation asks for "the answer is ..." instead, although its
+models were trained to box; ours keeps training and evaluation alike. A full-context answer without a box is scored as
+it stands, so that this baseline is not failed for its format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from agentic.memagent.config import MemAgentSection
+from agentic.memagent.prompts import EMPTY_MEMORY, Style
+from agentic.memagent.rollout import MemAgent
+from benchmarks.ruler.score import AnswerFormat
+from core.policy.base import Roles
+from core.rewards.math import boxed_reward, last_boxed
+from core.rollout.method import Method, RolloutError
+from core.text.template import TokenTemplate
+from core.text.tokenizer import Ids, encode_text
+from core.types import Sampling, Task, Trajectory, Turn
+
+VARIANTS = ("trained", "untrained", "full-context", "empty-document")
+
+_WHOLE: dict[Style, str] = {
+    "official": (
+        "You are presented with a problem and an article that may contain the answer to the problem. Please read the "
+        "article carefully, answer the problem and put the answer in \\boxed{}.\n\n<problem> \n{problem}\n</problem>"
+        "\n\n<article>\n{section}\n</article>\n\nYour answer:\n"
+    ),
+    # The one prompt with a document that a model of the compact style knows.
+    "compact": f"<problem>{{problem}}</problem><section>{{section}}</section><memory>{EMPTY_MEMORY}</memory>",
+}
+
+
+class Reader(Method, Protocol):
+    """A method whose preparation can be done before the clock starts."""
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Tokenize the documents of the cell."""
+        ...
+
+    def context(self, tasks: Sequence[Task]) -> int:
+        """Tokens of the longest call, prompt and completion, of these prepared tasks."""
+        ...
+
+    def calls(self, task: Task) -> int:
+        """How many calls of the policy this prepared task will take."""
+        ...
+
+    def answer_format(self, answer: str) -> AnswerFormat: ...
+
+
+def make_reader(variant: str, config: MemAgentSection, tokenizer: Any, limit: int) -> Reader:
+    """The reader of one of VARIANTS. `limit` is the model's context in tokens."""
+    if variant not in VARIANTS:
+        raise ValueError(f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}")
+    if variant == "full-context":
+        return WholeDocument(config, tokenizer, limit)
+    return EmptyDocument(config, tokenizer) if variant == "empty-document" else ChunkByChunk(config, tokenizer)
+
+
+class ChunkByChunk(MemAgent):
+    """MemAgent, with documents split ahead of time."""
+
+    def __init__(self, config: MemAgentSection, tokenizer: Any):
+        super().__init__(config, tokenizer)
+        self._split: dict[str, list[Ids]] = {}
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        self._split = {}
+        for task in tasks:
+            try:
+                self._split[task.task_id] = super().sections(task)
+            except RolloutError:
+                continue  # it fails again in its rollout, where failures are counted
+
+    def sections(self, task: Task) -> list[Ids]:
+        return self._split[task.task_id] if task.task_id in self._split else super().sections(task)
+
+    def context(self, tasks: Sequence[Task]) -> int:
+        problem = max(len(encode_text(self.tokenizer, task.question)) for task in tasks)
+        section = max((len(ids) for chunks in self._split.values() for ids in chunks), default=0)
+        memory = max(self.config.max_memory_tokens, len(self.empty_memory))
+        update = self.update.length + problem + section + memory + self.config.max_memory_tokens
+        return max(update, self.final.length + problem + memory + self.config.max_final_tokens)
+
+    def calls(self, task: Task) -> int:
+        return len(self._split[task.task_id]) + 1 if task.task_id in self._split else 0
+
+    def answer_format(self, answer: str) -> AnswerFormat:
+        return "boxed"
+
+
+class EmptyDocument(ChunkByChunk):
+    """MemAgent on a document that says nothing: one empty section, then the question."""
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        self._split = {task.task_id: [()] for task in tasks}
+
+
+class WholeDocument(Reader):
+    """The document in one prompt, no memory. Beyond the context its middle is cut, as in the official evaluation."""
+
+    def __init__(self, config: MemAgentSection, tokenizer: Any, limit: int):
+        self.tokenizer, self.limit, self.new_tokens = tokenizer, limit, config.max_final_tokens
+        self.template = TokenTemplate(tokenizer, _WHOLE[config.prompt_style], slots=("problem", "section"))
+        self._documents: dict[str, Ids] = {}
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        self._documents = {task.task_id: encode_text(self.tokenizer, task.context) for task in tasks}
+
+    def context(self, tasks: Sequence[Task]) -> int:
+        return max(min(self.limit, self._overhead(t) + len(self._documents[t.task_id])) for t in tasks)
+
+    def calls(self, task: Task) -> int:
+        return 1
+
+    def answer_format(self, answer: str) -> AnswerFormat:
+        return "raw" if last_boxed(answer) is None else "boxed"
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        document = self._documents[task.task_id]
+        room = self.limit - self._overhead(task)
+        if room < 1:
+            raise RolloutError(
+                "no_room", f"task {task.task_id}: question and answer alone exceed the context of {self.limit} tokens"
+            )
+        problem = encode_text(self.tokenizer, task.question)
+        prompt = self.template.render(problem=problem, section=cut_middle(document, room))
+        request = replace(sampling, max_new_tokens=self.new_tokens, stop_token_ids=(self.tokenizer.eos_token_id,))
+        completion = await roles["policy"].generate(prompt, request)
+        if completion.finish_reason == "abort":
+            raise RolloutError("aborted", f"the engine aborted task {task.task_id}")
+        answer = str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+        return Trajectory(
+            task_id=task.task_id,
+            turns=(Turn("final", prompt, completion, trained=False),),
+            status="truncated" if completion.finish_reason == "length" else "completed",
+            reward=boxed_reward(answer, task.answers),
+            metrics={"document_cut": float(len(document) > room)},
+            log={"answer": answer},
+        )
+
+    def _overhead(self, task: Task) -> int:
+        return self.template.length + len(encode_text(self.tokenizer, task.question)) + self.new_tokens
+
+
+def cut_middle(ids: Ids, room: int) -> Ids:
+    """`ids`, or their first and last halves of together `room`, without a mark between."""
+    return ids if len(ids) <= room else ids[: room - room // 2] + ids[len(ids) - room // 2 :]

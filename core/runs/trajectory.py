@@ -1,0 +1,36 @@
+"""A Trajectory as the record that run folders keep and the viewer shows; texts are decoded for showing only."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from core.runs.files import Record
+from core.types import Task, Trajectory
+
+
+def trajectory_record(stage: str, step: int, task: Task, trajectory: Trajectory, tokenizer: Any) -> Record:
+    """The schema is that of core/runs/run_folder.py."""
+    return {
+        "stage": stage,
+        "step": step,
+        "task_id": task.task_id,
+        "question": task.question,
+        "answers": list(task.answers),
+        "reward": trajectory.reward,
+        "status": trajectory.status,
+        "turns": [
+            {
+                "role": turn.role,
+                "trained": turn.trained,
+                "prompt": tokenizer.decode(turn.prompt_ids),
+                "completion": tokenizer.decode(turn.completion.token_ids),
+                "finish_reason": turn.completion.finish_reason,
+                "tokens": len(turn.completion.token_ids),
+            }
+            for turn in trajectory.turns
+        ],
+        "metrics": dict(trajectory.metrics),
+        "failure": trajectory.failure,
+        "log": json.loads(json.dumps(dict(trajectory.log), default=str)),
+    }

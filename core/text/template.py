@@ -1,0 +1,47 @@
+"""A chat template is tokenized once, and the changing parts are spliced in as ids.
+
+What a model wrote enters a later prompt as the ids it sampled, without its special tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from core.text.tokenizer import Ids
+
+
+class TokenTemplate:
+    """One user message with `{slots}`, rendered by the model's chat template and tokenized once.
+
+    >>> template = TokenTemplate(tokenizer, "<problem>{problem}</problem>")
+    >>> template.render(problem=ids)
+    """
+
+    def __init__(self, tokenizer: Any, message: str, slots: Sequence[str]):
+        marks = {slot: f"@@{slot}@@" for slot in slots}
+        for slot, mark in marks.items():
+            if f"{{{slot}}}" not in message:
+                raise ValueError(f"the message has no slot {{{slot}}}")
+            message = message.replace(f"{{{slot}}}", mark)
+        rendered = tokenizer.apply_chat_template(
+            [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
+        )
+        pieces = re.split(f"@@({'|'.join(slots)})@@", rendered)
+        self._parts: list[Ids | str] = [
+            piece if i % 2 else tuple(tokenizer.encode(piece, add_special_tokens=False))
+            for i, piece in enumerate(pieces)
+        ]
+
+    @property
+    def length(self) -> int:
+        """Tokens of the template itself, slots empty."""
+        return sum(len(part) for part in self._parts if isinstance(part, tuple))
+
+    def render(self, **slots: Sequence[int]) -> Ids:
+        """The prompt's ids with every slot filled."""
+        ids: list[int] = []
+        for part in self._parts:
+            ids += slots[part] if isinstance(part, str) else part
+        return tuple(ids)
