@@ -13,6 +13,12 @@ from typing import Any, Literal
 FinishReason = Literal["stop", "length", "abort"]
 Status = Literal["completed", "truncated", "failed"]
 
+CALLS = "calls_"
+"""This prefix marks a metric that counts the calls of one tool or expert, such as `calls_search`."""
+
+COUNTED_METRICS = ("drift",)
+"""These metrics count events: they are summed over rollouts, not averaged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

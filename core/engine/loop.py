@@ -58,7 +58,7 @@ class GRPOLoop:
         self.regrade = regrade
         self.stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
         self.checkpoints = folder.checkpoints_path(seed)
-        self.metrics, self.trajectories = folder.metrics(seed), folder.trajectories(seed)
+        self.metrics, self.trajectories = folder.open_metrics(seed), folder.open_trajectories(seed)
         self.trackers, self.console = trackers or Trackers({}), console
         self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
         algorithm, section = recipe.algorithm, recipe.engine

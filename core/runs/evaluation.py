@@ -32,8 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from core.runs.files import read_json, write_json
-
-CALLS = "calls_"
+from core.types import CALLS as CALLS
 
 
 @dataclass(frozen=True, slots=True)
