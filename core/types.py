@@ -14,10 +14,11 @@ FinishReason = Literal["stop", "length", "abort"]
 Status = Literal["completed", "truncated", "failed"]
 
 CALLS = "calls_"
-"""This prefix marks a metric that counts the calls of one tool or expert, such as `calls_search`."""
+CALLS = "calls_"
+"""Begins the name of every metric that counts the calls of one tool or expert, such as `calls_search`."""
 
 COUNTED_METRICS = ("drift",)
-"""These metrics count events: they are summed over rollouts, not averaged."""
+"""Lists the metrics that count events: they are summed over rollouts, not averaged."""
 
 
 @dataclass(frozen=True, slots=True)

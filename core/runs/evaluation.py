@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 from core.runs.files import read_json, write_json
-from core.types import CALLS as CALLS
 
 
 @dataclass(frozen=True, slots=True)
