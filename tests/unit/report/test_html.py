@@ -1,35 +1,32 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from pathlib import Path
-
-import pytest
 
 from core.report import write_report
-from core.report.viewer import MAX_CHARACTERS, pick, render_trajectory
+from core.report.viewer import MAX_CHARACTERS, choose_trajectories, render_trajectory
 from core.runs.evaluation import EvalResult
 from core.runs.files import JsonlLog
 from core.runs.run_folder import RunFolder
 
-VOID = {"meta", "br", "img", "link", "input", "hr"}
-
 
 class Page(HTMLParser):
-    """Checks that tags nest, and collects tags, attributes and text."""
+    """Parses a page: checks that its tags nest, and collects tags, links and text."""
 
-    def __init__(self, text: str):
+    def __init__(self, folder: RunFolder):
         super().__init__()
+        self.source = (folder.path / "report.html").read_text(encoding="utf-8")
         self.tags: list[str] = []
         self.links: list[str] = []
         self.text = ""
         self._open: list[str] = []
-        self.feed(text)
+        self.feed(self.source)
         assert self._open == []
+        assert "<script>" not in self.source
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.links += [value or "" for name, value in attrs if name in ("href", "src")]
-        if tag not in VOID:
+        if tag != "meta":
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -42,91 +39,63 @@ class Page(HTMLParser):
         self.text += data
 
 
-@pytest.fixture
-def page(run: RunFolder) -> str:
+def test_the_page_has_every_section_and_loads_nothing(run: RunFolder, hostile: str) -> None:
     write_report(run)
-    return (run.path / "report.html").read_text(encoding="utf-8")
+    page = Page(run)
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert all(link.startswith("#") for link in page.links)
+    assert "default-src 'none'" in page.source
+    assert "url(" not in page.source
+    assert "@import" not in page.source
+    for part in ("Evaluation", "Training reward", "Warm start", "drift in training", "Published / ours",
+                 "Trajectories", "config.yaml", "trained at 120K tokens", "chunks of 96 tokens"):  # fmt: skip
+        assert part in page.text
+    assert page.tags.count("svg") == 5
+    assert hostile in page.text, "a model's text is shown as it was written"
 
 
-def test_the_page_is_one_well_formed_file_that_loads_nothing(page: str) -> None:
-    parsed = Page(page)
-    assert not {"script", "link", "img", "iframe"} & set(parsed.tags)
-    assert all(link.startswith("#") for link in parsed.links)
-    assert "default-src 'none'" in page
-    assert "url(" not in page
-    assert "@import" not in page
-
-
-def test_every_section_is_there(page: str, hostile: str) -> None:
-    parsed = Page(page)
-    for title in ("Evaluation", "Training reward", "Warm start", "Failures and drift", "Published / ours",
-                  "Trajectories", "config.yaml", "trained at 120K tokens", "chunks of 96 tokens"):  # fmt: skip
-        assert title in parsed.text
-    assert parsed.tags.count("svg") >= 6
-    assert hostile in parsed.text, "a model's text is shown as it was written"
-    assert "<script>" not in page
-
-
-def test_a_hostile_recipe_is_escaped(tmp_path: Path, config: dict, hostile: str) -> None:
-    folder = RunFolder.create(tmp_path / "run", {**config, "method": hostile, "preset": hostile})
-    log = folder.open_metrics(0)
+def test_a_hostile_recipe_is_escaped(empty: RunFolder, hostile: str) -> None:
+    empty.update_config({"method": hostile, "preset": hostile})
+    log = empty.open_metrics(0)
     for step in (1, 2):
         log.append({"stage": "train", "step": step, hostile: 1.0, "failures": {hostile: 1}})
-    folder.save_published([{"name": hostile, "data": hostile, "length": 1, "score": 1.0, "source": hostile}], [hostile])
-    write_report(folder)
-    text = (folder.path / "report.html").read_text(encoding="utf-8")
-    Page(text)
-    assert "<script>" not in text
+    empty.save_published([{"name": hostile, "data": hostile, "length": 1, "score": 1.0, "source": hostile}], [hostile])
+    write_report(empty)
+    Page(empty)
 
 
-def test_data_without_lengths_has_one_table_a_split_and_its_trajectories(
-    tmp_path: Path, config: dict, hostile: str
-) -> None:
-    folder = RunFolder.create(tmp_path / "run", config)
-    for variant, right in (("untrained", 0.0), ("trained", 1.0)):
-        result = EvalResult(variant, "dev", 0, 0, 2, {"official": [right, 0.0]}, [1, 1], [0, 0], 1.0,
+def test_data_without_lengths_has_a_table_for_each_label_and_its_trajectories(empty: RunFolder, hostile: str) -> None:
+    for variant, score in (("untrained", 0.0), ("trained", 1.0)):
+        result = EvalResult(variant, "dev", 0, 0, 2, {"official": [score, 0.0]}, [1, 1], [0, 0], 1.0,
                             measures={f"calls_{hostile}": [1, 0]}, labels={"kind": [hostile, "b"]})  # fmt: skip
-        path = folder.save_evaluation(result).with_suffix(".jsonl")
-        log = JsonlLog(path)
-        for reward in (right, 0.0):
+        log = JsonlLog(empty.save_evaluation(result).with_suffix(".jsonl"))
+        for reward in (score, 0.0):
             log.append({"variant": variant, **record("eval", 0, reward), "log": {"steps": [{"tool": hostile}]}})
-    write_report(folder)
-    page = (folder.path / "report.html").read_text(encoding="utf-8")
-    text = Page(page).text
-    assert "<script>" not in page
-    for part in ("change", "+50.0", "dev, by kind", "trained on dev", "trained · step 0", hostile):
+    write_report(empty)
+    text = Page(empty).text
+    for part in ("change", "+50.0", "dev · by kind", "trained on dev", "trained · step 0", hostile):
         assert part in text
-    assert "kept per turn" not in text
-
-
-def test_a_log_is_shown_line_by_line() -> None:
-    text = render_trajectory({**record("train", 1, 1.0), "log": {"steps": [{"code": "a = 1\nprint(a)"}]}})
-    assert "code: |-\n    a = 1\n    print(a)\n" in text
 
 
 def record(stage: str, step: int, reward: float | None) -> dict:
     return {"stage": stage, "step": step, "reward": reward, "turns": []}
 
 
-def test_pick_takes_best_and_worst_of_the_last_step_first() -> None:
+def test_the_best_and_worst_of_the_last_step_come_first() -> None:
     records = [record("train", step, reward) for step in (1, 5) for reward in (0.5, None, 0.0, 1.0)]
-    chosen = pick(records)
+    chosen = choose_trajectories(records)
     assert [(r["step"], r["reward"]) for r in chosen] == [(5, 1.0), (5, None), (1, 1.0), (1, None)]
-    assert pick(records, limit=1) == [record("train", 5, 1.0)]
-    assert pick([record("train", 1, 1.0)]) == [record("train", 1, 1.0)]
+    assert choose_trajectories(records, limit=1) == [record("train", 5, 1.0)]
+    assert choose_trajectories([record("train", 1, 1.0)]) == [record("train", 1, 1.0)]
 
 
-def test_trained_turns_are_told_from_frozen_ones() -> None:
-    turn = {"role": "update", "prompt": "p", "completion": "c", "tokens": 3, "finish_reason": "stop"}
-    turns = [{**turn, "trained": True}, {**turn, "role": "final", "trained": False}]
-    text = render_trajectory({**record("train", 1, 1.0), "turns": turns})
-    assert text.count('class="turn trained"') == 1
-    assert text.count('class="turn"') == 1
+def test_a_trajectory_shows_trained_turns_long_texts_and_its_log() -> None:
+    turn = {"prompt": "A" * MAX_CHARACTERS + "B" * 10, "completion": "c", "tokens": 3, "finish_reason": "stop"}
+    turns = [{**turn, "role": "update", "trained": True}, {**turn, "role": "final", "trained": False}]
+    log = {"steps": [{"code": "a = 1\nprint(a)"}]}
+    text = render_trajectory({**record("train", 1, 1.0), "turns": turns, "log": log})
+    assert text.count('class="turn trained"') == text.count('class="turn"') == 1
     assert "3 tokens · stop" in text
-
-
-def test_long_texts_are_cut_and_it_is_said() -> None:
-    turn = {"role": "update", "trained": True, "prompt": "A" * MAX_CHARACTERS + "B" * 10, "completion": "c"}
-    text = render_trajectory({**record("train", 1, 1.0), "turns": [turn]})
-    assert "[… 10 characters left out …]" in text
-    assert text.count("A") + text.count("B") < MAX_CHARACTERS + 100
+    assert text.count("[… 10 characters left out …]") == 2
+    assert text.count("A") < 2 * MAX_CHARACTERS
+    assert "code: |-\n    a = 1\n    print(a)\n" in text

@@ -7,18 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.report.stats import bootstrap, mean_ci, retention, t_margin, wilson
+from core.report.stats import bootstrap, fit_retention, mean_ci, t_margin, wilson
 
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
 
-def test_wilson_against_the_textbook() -> None:
+def test_intervals_match_the_textbook() -> None:
     assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=1e-4)
     assert wilson(20, 20) == pytest.approx((0.8389, 1.0), abs=1e-4)
 
-
-def test_t_margin_against_the_textbook() -> None:
     assert t_margin([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3**0.5)
 
 
@@ -30,13 +28,13 @@ def test_a_task_that_all_seeds_have_counts_once() -> None:
     assert shared.low < own.low
 
 
-def test_one_seed_of_hits_and_misses_takes_wilson() -> None:
+def test_one_seed_of_zeros_and_ones_uses_wilson() -> None:
     estimate = mean_ci([[1.0] * 8 + [0.0] * 2])
     assert (estimate.mean, estimate.n) == (0.8, 10)
     assert (estimate.low, estimate.high) == pytest.approx(wilson(8, 10))
 
 
-def test_one_seed_of_fractions_takes_the_seeded_bootstrap() -> None:
+def test_one_seed_of_fractions_uses_the_seeded_bootstrap() -> None:
     values = [0.1, 0.9, 0.4, 0.5, 0.7, 0.2]
     estimate = mean_ci([values])
     assert (estimate.low, estimate.high) == pytest.approx(bootstrap(values))
@@ -46,7 +44,7 @@ def test_one_seed_of_fractions_takes_the_seeded_bootstrap() -> None:
     assert estimate.high - estimate.low == pytest.approx(2 * 1.96 * spread, rel=0.1)
 
 
-def test_several_seeds_take_t_over_the_seed_means() -> None:
+def test_several_seeds_use_t_over_the_seed_means() -> None:
     seeds = [[1.0] * hits + [0.0] * (100 - hits) for hits in (40, 50, 60)]
     estimate = mean_ci(seeds)
     margin = 4.303 * 0.1 / 3**0.5
@@ -55,14 +53,14 @@ def test_several_seeds_take_t_over_the_seed_means() -> None:
     assert estimate.n == 300
 
 
-def test_seeds_that_agree_still_have_the_width_of_their_tasks() -> None:
+def test_seeds_that_agree_keep_the_width_of_their_tasks() -> None:
     perfect = mean_ci([[1.0] * 50] * 3)
     assert (perfect.low, perfect.high) == pytest.approx(wilson(150, 150))
     agreeing = mean_ci([[1.0, 0.0] * 50] * 3)
     assert (agreeing.low, agreeing.high) == pytest.approx(wilson(150, 300))
 
 
-def test_each_seed_counts_the_same() -> None:
+def test_each_seed_has_the_same_weight() -> None:
     assert mean_ci([[1.0] * 90, [0.0] * 10]).mean == pytest.approx(0.5)
 
 
@@ -88,7 +86,7 @@ def test_the_mean_lies_in_its_interval(seeds: list[list[float]]) -> None:
 
 
 @pytest.mark.parametrize("empty", [[], [[]], [[1.0], []]])
-def test_no_scores_no_mean(empty: list) -> None:
+def test_a_seed_without_scores_is_an_error(empty: list) -> None:
     with pytest.raises(ValueError, match="at least one score"):
         mean_ci(empty)
 
@@ -96,7 +94,7 @@ def test_no_scores_no_mean(empty: list) -> None:
 @given(rate=st.floats(0.9, 1.0), start=st.floats(0.5, 1.0))
 def test_retention_finds_the_rate_it_was_made_from(rate: float, start: float) -> None:
     turns = [2, 8, 32, 64]
-    fit = retention(turns, [start * rate**k for k in turns], [64, 64, 32, 16])
+    fit = fit_retention(turns, [start * rate**k for k in turns], [64, 64, 32, 16])
     assert fit.per_turn == pytest.approx(rate)
     assert fit.start == pytest.approx(start)
     assert (fit.points, fit.zeros) == (4, 0)
@@ -104,16 +102,16 @@ def test_retention_finds_the_rate_it_was_made_from(rate: float, start: float) ->
 
 def test_retention_trusts_points_with_more_evidence() -> None:
     true, off = 0.9**10, 0.02
-    light, heavy = (retention([0, 10, 10], [1.0, true, off], [100, 1000, n]).per_turn for n in (5, 5000))
+    light, heavy = (fit_retention([0, 10, 10], [1.0, true, off], [100, 1000, n]).per_turn for n in (5, 5000))
     assert light is not None
     assert heavy is not None
     assert abs(light - 0.9) < abs(heavy - 0.9)
 
 
-def test_retention_leaves_out_zeros_and_says_so() -> None:
-    fit = retention([1, 2, 100], [0.9, 0.81, 0.0], [64, 64, 64])
+def test_retention_leaves_out_zeros_and_counts_them() -> None:
+    fit = fit_retention([1, 2, 100], [0.9, 0.81, 0.0], [64, 64, 64])
     assert fit.per_turn == pytest.approx(0.9)
     assert fit.zeros == 1
-    lone = retention([1, 2], [0.9, 0.0], [64, 64])
+    lone = fit_retention([1, 2], [0.9, 0.0], [64, 64])
     assert (lone.per_turn, lone.points, lone.zeros) == (None, 1, 1)
-    assert retention([3, 3], [0.9, 0.8], [64, 64]).per_turn is None
+    assert fit_retention([3, 3], [0.9, 0.8], [64, 64]).per_turn is None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from core.report import write_report
-from core.report.summary import build_summary, count_events, stage_seconds
+from core.report.summary import build_summary, count_events, sum_seconds
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 
@@ -17,11 +17,6 @@ def result(
     n = len(official)
     fields = {"turns": [length // 100] * n, "document_tokens": [length] * n, "seconds": 2.0, **more}
     return EvalResult(variant, data, length, seed, n, {"official": official}, **fields)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def empty(tmp_path: Path, config: dict) -> RunFolder:
-    return RunFolder.create(tmp_path / "run", config)
 
 
 def test_cells_hold_mean_cost_and_failures_over_seeds(empty: RunFolder) -> None:
@@ -43,7 +38,7 @@ def test_cells_hold_mean_cost_and_failures_over_seeds(empty: RunFolder) -> None:
     assert summary["seconds"] == {"evaluation": 8.0}
 
 
-def test_what_the_policy_read_and_what_was_cut_is_counted(empty: RunFolder) -> None:
+def test_policy_tokens_and_cut_documents_are_counted(empty: RunFolder) -> None:
     for seed in (0, 1):
         notes = {"documents_cut": 1 + seed}
         empty.save_evaluation(result("full-context", 500, [1, 0], seed, policy_tokens=[600, 700], notes=notes))
@@ -58,7 +53,7 @@ def test_what_the_policy_read_and_what_was_cut_is_counted(empty: RunFolder) -> N
 
 
 def test_failed_tasks_count_once_in_the_cost_of_a_solved_one(empty: RunFolder) -> None:
-    """Five solved at a dollar each and five failed, of which nobody knows what they cost: a dollar each."""
+    """Five tasks are solved at a dollar each; five fail at an unknown cost: a solved one costs a dollar."""
     empty.save_evaluation(result("trained", 0, [1.0] * 5 + [0.0] * 5, measures={"cost": [1.0] * 5 + [None] * 5}))
     assert build_summary(empty)["variants"]["trained"]["0"]["measures"] == {"cost": 1.0, "cost_per_solved": 1.0}
 
@@ -91,7 +86,7 @@ def test_tasks_that_all_seeds_share_are_not_counted_as_many_tasks(empty: RunFold
     assert shared["ci95"][1] > own["ci95"][1]
 
 
-def test_the_headline_is_the_most_evaluated_data_set_or_the_one_named(empty: RunFolder) -> None:
+def test_the_headline_is_the_data_set_with_most_results_or_the_chosen_one(empty: RunFolder) -> None:
     empty.save_evaluation(result("trained", 500, [1.0], data="other"))
     for seed in (0, 1):
         empty.save_evaluation(result("trained", 500, [0.0], seed, data="niah"))
@@ -110,18 +105,18 @@ def test_a_run_without_anything_still_has_a_summary_and_a_report(empty: RunFolde
     assert "No evaluation yet" in (empty.path / "table.md").read_text()
 
 
-def test_the_whole_folder(run: RunFolder) -> None:
+def test_a_whole_run_is_summarized(run: RunFolder) -> None:
     summary = write_report(run)
     assert json.loads((run.path / "summary.json").read_text()) == summary
     assert summary["seeds"] == [0, 1, 2]
     assert list(summary["variants"]) == ["trained", "untrained", "empty-document", "full-context"]
-    assert summary["checkpoints"]["1"] == ["seed-1/checkpoints/step-120"]
+    assert summary["checkpoints"]["1"] == ["seed-1/checkpoints/step-20"]
     assert summary["seconds"]["train"] == pytest.approx(3 * 20 * 2.7)
     assert summary["reward"]["0"]["last"] > summary["reward"]["0"]["first"]
     assert len(summary["departures"]) == 2
 
 
-def test_checkpoints_are_in_the_order_of_their_steps(empty: RunFolder) -> None:
+def test_checkpoints_follow_their_steps(empty: RunFolder) -> None:
     for name in ("step-10", "step-9", ".step-11.partial"):
         (empty.checkpoints_path(0) / name).mkdir(parents=True)
     assert [Path(path).name for path in build_summary(empty)["checkpoints"]["0"]] == ["step-9", "step-10"]
@@ -133,12 +128,12 @@ def test_seconds_and_events_are_summed() -> None:
         {"stage": "train", "step": 2, "seconds": None, "failures": 3, "drift": 0},
         {"stage": "eval", "step": 2, "failures": 7, "drift": 5},
     ]
-    assert stage_seconds(records) == {"train": 2.0}
+    assert sum_seconds(records) == {"train": 2.0}
     assert count_events([records], "failures") == {"timeout": 2, "total": 3}
     assert count_events([records, records], "drift") == {"total": 2}
 
 
-def test_a_broken_evaluation_stops_the_report_by_name(empty: RunFolder) -> None:
+def test_a_broken_evaluation_is_named(empty: RunFolder) -> None:
     empty.evaluation_path.mkdir()
     (empty.evaluation_path / "bad.json").write_text('{"variant": "trained"}')
     with pytest.raises(ValueError, match=r"bad\.json"):

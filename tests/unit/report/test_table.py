@@ -1,19 +1,17 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from core.report.summary import build_summary
 from core.report.table import (
-    Published,
-    fit_text,
-    flat_table,
+    PublishedScore,
+    format_fit,
+    format_length,
+    format_score,
     markdown,
+    means_table,
     published_table,
     render_table,
-    score_text,
-    short_length,
     split_table,
 )
 from core.runs.evaluation import EvalResult
@@ -29,24 +27,24 @@ def cell(mean: float) -> dict:
     [(0, "0"), (480, "480"), (1000, "1K"), (7000, "7K"), (7168, "7K"), (7680, "7.5K"), (458752, "448K"),
      (128000, "128K"), (896000, "896K"), (1048576, "1M"), (3_500_000, "3500K")],
 )  # fmt: skip
-def test_short_length(length: int, text: str) -> None:
-    assert short_length(length) == text
+def test_lengths_are_short(length: int, text: str) -> None:
+    assert format_length(length) == text
 
 
-def test_texts() -> None:
-    assert score_text(cell(0.9)) == "90.0 (80.0 to 95.0)"
-    assert score_text(None) == "–"
-    assert fit_text({"per_turn": 0.99412, "zeros": 2}) == "0.9941 (2 at 0)"
-    assert fit_text({"per_turn": None, "zeros": 2}) == "–"
+def test_scores_and_fits_are_formatted() -> None:
+    assert format_score(cell(0.9)) == "90.0 (80.0 to 95.0)"
+    assert format_score(None) == "–"
+    assert format_fit({"per_turn": 0.99412, "zeros": 2}) == "0.9941 (2 at 0)"
+    assert format_fit({"per_turn": None, "zeros": 2}) == "–"
 
 
-def test_published_is_set_against_the_same_cell_of_ours() -> None:
+def test_a_published_score_stands_beside_ours_of_the_same_cell() -> None:
     sections = {"niah": {"variants": {"trained": {"7000": {"official": cell(0.9), "strict": cell(0.5)}}}}}
     rows = [
-        Published("M-14B", "niah", 7000, 0.95, "Table 3"),
-        Published("M-14B", "niah", 7000, 0.45, "Table 3", metric="strict"),
-        Published("M-14B", "niah", 14000, 0.95, "Table 3"),
-        Published("M-14B", "hotpotqa", 7000, 0.95, "Table 2"),
+        PublishedScore("M-14B", "niah", 7000, 0.95, "Table 3"),
+        PublishedScore("M-14B", "niah", 7000, 0.45, "Table 3", metric="strict"),
+        PublishedScore("M-14B", "niah", 14000, 0.95, "Table 3"),
+        PublishedScore("M-14B", "hotpotqa", 7000, 0.95, "Table 2"),
     ]
     header, *table = published_table(rows, sections)
     column = header.index("difference")
@@ -57,7 +55,7 @@ def test_published_is_set_against_the_same_cell_of_ours() -> None:
 
 def test_an_unknown_field_of_a_published_row_is_named() -> None:
     with pytest.raises(ValueError, match=r"unknown field.*scroe"):
-        Published.from_json({"name": "x", "scroe": 1})
+        PublishedScore.from_json({"name": "x", "scroe": 1})
 
 
 def test_markdown_stays_a_table_whatever_the_text(hostile: str) -> None:
@@ -66,34 +64,33 @@ def test_markdown_stays_a_table_whatever_the_text(hostile: str) -> None:
     assert lines[2].replace("\\|", "").count("|") == 3
 
 
-def test_the_whole_table(run: RunFolder) -> None:
-    published = [Published.from_json(row) for row in run.published["rows"]]
+def test_data_with_lengths_has_a_column_for_each(run: RunFolder) -> None:
+    published = [PublishedScore.from_json(row) for row in run.published["rows"]]
     text = render_table(build_summary(run), published)
     for part in ("official score", "strict score", "| trained |", "RL-MemAgent-14B", "- chunks of 96 tokens", "cost"):
         assert part in text
     assert "| variant | 480 | 1.9K | 7.5K | 30K | 120K | r per turn |" in text
 
 
-def held_out(variant: str, seed: int, right: list[int], calls: list[tuple[int, int]], **more: object) -> EvalResult:
-    """Four tasks, two of each kind; `calls` are those of search and of expert-1 for each task."""
-    measures = {"cost": [10.0 * a + b for a, b in calls], "calls_search": [a for a, _ in calls]}
-    measures["calls_expert-1"] = [b for _, b in calls]
-    labels = {"kind": ["fact", "fact", "sum", "sum"]}
-    fields = {"measures": measures, "labels": labels, **more}
-    return EvalResult(variant, "dev", 0, seed, 4, {"official": right}, [3] * 4, [0] * 4, 1.0, **fields)  # type: ignore[arg-type]
+def heldout_result(variant: str, scores: list[int], calls: list[tuple[int, int]], **fields: object) -> EvalResult:
+    """Return a result of four tasks, two of each kind; `calls` counts search and expert-1 for each task."""
+    search, expert = [a for a, _ in calls], [b for _, b in calls]
+    measures = {"cost": [10.0 * a + b for a, b in calls], "calls_search": search, "calls_expert-1": expert}
+    fields |= {"measures": measures, "labels": {"kind": ["fact", "fact", "sum", "sum"]}}
+    return EvalResult(variant, "dev", 0, 0, 4, {"official": scores}, [3] * 4, [0] * 4, 1.0, **fields)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def flat(tmp_path: Path, config: dict) -> RunFolder:
-    folder = RunFolder.create(tmp_path / "run", config)
-    folder.save_evaluation(held_out("untrained", 0, [1, 0, 0, 0], [(1, 1)] * 4))
-    folder.save_evaluation(held_out("trained", 0, [1, 1, 1, 0], [(2, 0), (2, 0), (0, 1), (0, 4)]))
-    folder.save_evaluation(held_out("always", 0, [0, 0, 1, 1], [(0, 0)] * 4, failures={"timeout": 1}))
-    return folder
+def flat(empty: RunFolder) -> RunFolder:
+    """Return a run with data without lengths."""
+    empty.save_evaluation(heldout_result("untrained", [1, 0, 0, 0], [(1, 1)] * 4))
+    empty.save_evaluation(heldout_result("trained", [1, 1, 1, 0], [(2, 0), (2, 0), (0, 1), (0, 4)]))
+    empty.save_evaluation(heldout_result("always", [0, 0, 1, 1], [(0, 0)] * 4, failures={"timeout": 1}))
+    return empty
 
 
 def test_data_without_lengths_has_before_after_and_change_side_by_side(flat: RunFolder) -> None:
-    header, *rows = flat_table(build_summary(flat)["variants"])
+    header, *rows = means_table(build_summary(flat)["variants"])
     assert header == ["", "untrained", "trained", "change", "always"]
     by_name = {row[0]: row[1:] for row in rows}
     assert by_name["official score"][0].startswith("25.0 (")
@@ -107,12 +104,12 @@ def test_data_without_lengths_has_before_after_and_change_side_by_side(flat: Run
 
 def test_without_both_sides_there_is_no_change(flat: RunFolder) -> None:
     variants = build_summary(flat)["variants"]
-    header, *rows = flat_table({"trained": variants["trained"], "always": variants["always"]})
+    header, *rows = means_table({"trained": variants["trained"], "always": variants["always"]})
     assert header == ["", "trained", "always"]
     assert all(len(row) == 3 for row in rows)
 
 
-def test_calls_are_shared_out_by_label_and_arm(flat: RunFolder) -> None:
+def test_shares_of_the_calls_are_split_by_label(flat: RunFolder) -> None:
     header, *rows = split_table(build_summary(flat)["variants"], "kind")
     assert header == ["kind", "variant", "tasks", "official", "search", "expert-1"]
     shares = {(row[0], row[1]): row[4:] for row in rows}
@@ -122,8 +119,8 @@ def test_calls_are_shared_out_by_label_and_arm(flat: RunFolder) -> None:
     assert [row[:3] for row in rows[3:6]] == [["fact", variant, "2"] for variant in ("untrained", "trained", "always")]
 
 
-def test_the_table_of_data_without_lengths(flat: RunFolder) -> None:
-    published = [Published("M-7B", "dev", 0, 0.9, "Table 1")]
+def test_data_without_lengths_has_no_retention(flat: RunFolder) -> None:
+    published = [PublishedScore("M-7B", "dev", 0, 0.9, "Table 1")]
     text = render_table(build_summary(flat), published)
     assert "| sum | trained | 2 |" in text
     assert "| M-7B | dev | – | official | 90.0 | 75.0" in text

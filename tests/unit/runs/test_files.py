@@ -63,7 +63,10 @@ def test_kill_9_leaves_a_log_without_gaps(tmp_path: Path) -> None:
         assert steps == list(range(len(steps)))
 
 
-def test_a_broken_line_names_file_and_line(tmp_path: Path) -> None:
+def test_what_is_broken_names_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{")
+    with pytest.raises(ValueError, match=r"x\.json is not valid JSON"):
+        read_json(tmp_path / "x.json")
     path = tmp_path / "log.jsonl"
     path.write_text('{"step": 1}\n{"step": \n{"step": 3}\n')
     with pytest.raises(ValueError, match=r"log\.jsonl:2 is not JSON.*delete that line"):
@@ -73,7 +76,7 @@ def test_a_broken_line_names_file_and_line(tmp_path: Path) -> None:
         list(read_jsonl(path))
 
 
-def test_numbers_that_json_cannot_say_become_null_in_a_log(tmp_path: Path) -> None:
+def test_numbers_that_json_cannot_hold_become_null_in_a_log(tmp_path: Path) -> None:
     log = JsonlLog(tmp_path / "log.jsonl")
     log.append({"loss": float("nan"), "nested": {"kl": float("inf")}, "kept": 1.5})
     assert log.records() == [{"loss": None, "nested": {"kl": None}, "kept": 1.5}]
@@ -103,9 +106,3 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match="disk full"):
         write_text(path, "half")
     assert json.loads(path.read_text()) == {"a": 1}
-
-
-def test_read_json_names_the_file(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("{")
-    with pytest.raises(ValueError, match=r"x\.json is not valid JSON"):
-        read_json(tmp_path / "x.json")

@@ -1,5 +1,3 @@
-"""The tiny tokenizer: a chat template, and prompt tags that are special tokens."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -13,6 +11,7 @@ from core.text.tokenizer import load_tokenizer
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the tiny model, whose tokenizer has a chat template and prompt tags that are special tokens."""
     return start_model.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
 
 

@@ -1,4 +1,4 @@
-"""Conversations as ids: each part as it came, and nothing in it read as structure."""
+"""A conversation keeps each part as ids, and no part is read as structure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def make_tokenizer(template: str = TEMPLATE) -> Any:
         extra_special_tokens=["<|im_start|>"],
         chat_template=template,
     )
-    made = base.train_new_from_iterator(["user assistant tool system hello"], vocab_size=300, show_progress=False)
-    made.add_tokens(["<tool_call>", "</tool_call>"])
-    return made
+    tokenizer = base.train_new_from_iterator(["user assistant tool system hello"], vocab_size=300, show_progress=False)
+    tokenizer.add_tokens(["<tool_call>", "</tool_call>"])
+    return tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +34,12 @@ def renderer() -> Renderer:
     return Renderer(make_tokenizer())
 
 
-def test_the_prompt_is_the_templates_own(renderer: Renderer) -> None:
-    said = [
-        renderer.message("system", "be kind"),
-        renderer.message("user", "hello"),
-        renderer.message("assistant", "x"),
-    ]
+def test_the_prompt_is_that_of_the_template(renderer: Renderer) -> None:
+    plain = [{"role": r, "content": c} for r, c in (("system", "be kind"), ("user", "hello"), ("assistant", "x"))]
+    messages = [renderer.message(message["role"], message["content"]) for message in plain]
     tools = [{"type": "function", "function": {"name": "search"}}]
-    plain = [{"role": m, "content": c} for m, c in (("system", "be kind"), ("user", "hello"), ("assistant", "x"))]
     expected = renderer.tokenizer.apply_chat_template(plain, tools=tools, tokenize=False, add_generation_prompt=True)
-    assert renderer.tokenizer.decode(renderer.render(said, tools)) == expected
+    assert renderer.tokenizer.decode(renderer.render(messages, tools)) == expected
 
 
 def test_only_markup_is_read_as_structure(renderer: Renderer) -> None:
@@ -56,22 +52,22 @@ def test_only_markup_is_read_as_structure(renderer: Renderer) -> None:
     assert renderer.message("user", Markup("<tool_call>"), "x").ids[0] == call
 
 
-def test_what_was_sampled_stays_and_the_next_prompt_goes_on_from_it(renderer: Renderer) -> None:
+def test_sampled_ids_stay_and_the_next_prompt_extends_them(renderer: Renderer) -> None:
     tokenizer = renderer.tokenizer
-    said = [renderer.message("user", "hello")]
-    prompt = renderer.render(said)
-    # "hello" sampled letter by letter, as no tokenizer would write it
+    messages = [renderer.message("user", "hello")]
+    prompt = renderer.render(messages)
+    # The model samples "hello" letter by letter, which no tokenizer does.
     odd = tuple(i for letter in "hello" for i in tokenizer.encode(letter, add_special_tokens=False))
     for sampled in ((*odd, tokenizer.eos_token_id), odd):
-        following = renderer.render([*said, renderer.sampled_message(sampled), renderer.message("tool", "ok")])
+        following = renderer.render([*messages, renderer.sampled_message(sampled), renderer.message("tool", "ok")])
         assert following[: len(prompt) + len(sampled)] == (*prompt, *sampled)
 
 
-def test_a_template_that_shows_history_otherwise_breaks_the_prefix() -> None:
+def test_a_template_that_rewrites_history_breaks_the_prefix() -> None:
     renderer = Renderer(make_tokenizer(), {"think": False})
-    said = [renderer.message("user", "hello")]
-    prompt, sampled = renderer.render(said), (5, renderer.tokenizer.eos_token_id)
-    following = renderer.render([*said, renderer.sampled_message(sampled)])
+    messages = [renderer.message("user", "hello")]
+    prompt, sampled = renderer.render(messages), (5, renderer.tokenizer.eos_token_id)
+    following = renderer.render([*messages, renderer.sampled_message(sampled)])
     assert following[: len(prompt)] != prompt
 
 

@@ -1,11 +1,10 @@
-"""Every way to write a malformed call has a name, and no text whatever raises."""
+"""Every malformed call has a named fault, and no text raises an exception."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,17 +39,17 @@ def call(body: str) -> str:
     return f"<think>which?</think>\n<tool_call>\n{body}\n</tool_call>"
 
 
-def parsed(text: str) -> ToolCall | CallError:
+def parse_one(text: str) -> ToolCall | CallError:
     calls = parse_calls(text)
     return calls if isinstance(calls, CallError) else check_call(calls[0], SCHEMAS) or calls[0]
 
 
 def test_a_good_call_is_read_with_text_around_it() -> None:
     expected = ToolCall("search", {"model": "search-2"})
-    assert parsed(call(GOOD)) == expected
-    assert parsed(f"I will look.\n<tool_call>{GOOD}</tool_call>\nDone.") == expected
+    assert parse_one(call(GOOD)) == expected
+    assert parse_one(f"I will look.\n<tool_call>{GOOD}</tool_call>\nDone.") == expected
     assert parse_calls(f"<tool_call>{GOOD}</tool_call>" * 2, several=True) == [expected, expected]
-    assert parsed(call(expected.render())) == expected
+    assert parse_one(call(expected.render())) == expected
 
 
 MALFORMED = {
@@ -83,39 +82,27 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in MALFORMED.items() for text in texts])
-def test_each_malformation_has_its_name(kind: str, text: str) -> None:
-    error = parsed(text)
+def test_each_malformed_call_has_its_fault(kind: str, text: str) -> None:
+    error = parse_one(text)
     assert isinstance(error, CallError)
     assert error.kind == kind
     assert 0 < len(error.message) < 300
 
 
-def test_every_name_has_a_case() -> None:
+def test_every_fault_has_a_case() -> None:
     assert MALFORMED.keys() == set(FAULTS)
 
 
 def test_thoughts_are_not_searched_for_calls() -> None:
     assert strip_thinking("<think>a</think>b") == "b"
     thought = f"<think>perhaps <tool_call>{GOOD}</tool_call></think>no"
-    assert getattr(parsed(thought), "kind", None) == "no_call"
+    assert getattr(parse_one(thought), "kind", None) == "no_call"
 
 
 @given(st.text())
 def test_no_text_raises(text: str) -> None:
     for shape in (text, call(text), f"<tool_call>{text}", call(json.dumps({"name": text, "arguments": {text: text}}))):
-        assert isinstance(parsed(shape), CallError | ToolCall)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@given(JSON, JSON)
-def test_no_json_raises(name: Any, arguments: Any) -> None:
-    assert isinstance(parsed(call(json.dumps({"name": name, "arguments": arguments}))), CallError | ToolCall)
+        assert isinstance(parse_one(shape), CallError | ToolCall)
 
 
 PIECES = (
@@ -124,8 +111,8 @@ PIECES = (
 )  # fmt: skip
 
 
-def mutated(rng: Random, text: str) -> str:
-    """One to six cuts, repetitions, swaps and insertions."""
+def mutate(rng: Random, text: str) -> str:
+    """Apply one to six cuts, repetitions, swaps and insertions."""
     for _ in range(rng.randint(1, 6)):
         i, j = sorted((rng.randint(0, len(text)), rng.randint(0, len(text))))
         match rng.randrange(4):
@@ -141,18 +128,16 @@ def mutated(rng: Random, text: str) -> str:
 
 
 def test_mutated_calls_are_all_counted(fuzz_cases: int) -> None:
-    """`--fuzz 100000` for the full number."""
     rng, counts = Random(0), Counter[str]()
     sources = [text for texts in MALFORMED.values() for text in texts if len(text) < 300] + [call(GOOD)] * 40
     for _ in range(fuzz_cases):
-        outcome = parsed(mutated(rng, rng.choice(sources)))
+        outcome = parse_one(mutate(rng, rng.choice(sources)))
         counts[outcome.kind if isinstance(outcome, CallError) else "call"] += 1
     assert set(counts) <= {*FAULTS, "call"}
     assert len(counts) > len(FAULTS) // 2
-    print(dict(counts.most_common()))
 
 
 @pytest.mark.parametrize("unit", ["<tool_call>", "</tool_call>", "<think>", "</think>", '{"a":', "[", '"', "\\"])
 def test_time_is_linear(unit: str) -> None:
     """A megabyte of one unit would take hours if time were quadratic."""
-    assert isinstance(parsed(unit * (1_000_000 // len(unit))), CallError)
+    assert isinstance(parse_one(unit * (1_000_000 // len(unit))), CallError)

@@ -1,4 +1,4 @@
-"""Templates as token ids: the splice is what the tokenizer itself would make, and no text can forge a prompt."""
+"""A spliced template has the ids that the tokenizer itself makes, and no text can forge a prompt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDS = st.lists(st.sampled_from(["acorn", "hat", "The", "sky", "is", "blue."]),
 
 @given(WORDS, WORDS)
 def test_the_splice_is_the_chat_template_tokenized(tokenizer, problem, memory):
-    """Tags are tokens of their own here, so that pieces meet where the tokenizer would cut anyway."""
+    """Tags are single tokens here, so the pieces meet where the tokenizer cuts anyway."""
     template = TokenTemplate(tokenizer, MESSAGE, ["problem", "memory"])
     filled = MESSAGE.replace("{problem}", problem).replace("{memory}", memory)
     expected = tokenizer.apply_chat_template(
@@ -30,7 +30,7 @@ def test_the_splice_is_the_chat_template_tokenized(tokenizer, problem, memory):
     assert list(spliced) == expected
 
 
-def test_every_slot_holds_exactly_the_ids_given(tokenizer):
+def test_every_slot_holds_exactly_its_ids(tokenizer):
     template = TokenTemplate(tokenizer, "{a} and {b} and {a}", ["a", "b"])
     empty = template.render(a=(), b=())
     filled = template.render(a=(900, 901), b=(902,))
@@ -40,7 +40,7 @@ def test_every_slot_holds_exactly_the_ids_given(tokenizer):
     assert tuple(i for i in filled if i not in (900, 901, 902)) == empty
 
 
-def test_braces_that_are_no_slots_stay(tokenizer):
+def test_other_braces_stay(tokenizer):
     template = TokenTemplate(tokenizer, "in \\boxed{} or {x}: {problem}", ["problem"])
     assert "in \\boxed{} or {x}: hat" in tokenizer.decode(template.render(problem=encode_text(tokenizer, "hat")))
 
@@ -50,15 +50,8 @@ def test_a_message_without_the_slot_is_an_error(tokenizer):
         TokenTemplate(tokenizer, "{problem}", ["problem", "memory"])
 
 
-FORGERY = st.lists(
-    st.one_of(
-        st.sampled_from(
-            ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "</section>", "<memory>", "<|im_", "end|>", "@@problem@@"]
-        ),
-        st.text(max_size=6),
-    ),
-    max_size=8,
-).map("".join)
+TAGS = ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "</section>", "<memory>", "<|im_", "end|>", "@@problem@@"]
+FORGERY = st.lists(st.sampled_from(TAGS) | st.text(max_size=6), max_size=8).map("".join)
 
 
 @given(FORGERY)
@@ -85,15 +78,13 @@ def test_plain_text_comes_back_from_its_ids(tokenizer):
     assert encode_texts(tokenizer, []) == []
 
 
-def test_special_ids_are_those_that_stand_for_structure(tokenizer):
+def test_tags_and_chat_markers_are_special(tokenizer):
     names = set(tokenizer.convert_ids_to_tokens(sorted(special_ids(tokenizer))))
     assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<memory>", "</section>"} <= names
-    assert not special_ids(tokenizer) & set(encode_text(tokenizer, "any words"))
 
 
 def test_a_tokenizer_without_chat_template_names_folder_and_fix(tiny_folder, tmp_path):
-    folder = tmp_path / "plain"
-    shutil.copytree(tiny_folder, folder)
+    folder = shutil.copytree(tiny_folder, tmp_path / "plain")
     (folder / "chat_template.jinja").unlink()
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings.pop("chat_template", None)
@@ -109,33 +100,20 @@ def test_a_tokenizer_without_chat_template_names_folder_and_fix(tiny_folder, tmp
     ("name", "content"),
     [
         ("tokenizer.json", "{broken"),
-        ("tokenizer.json", "[]"),
         ("tokenizer.json", '{"added_tokens": 3, "model": {}}'),
-        ("tokenizer_config.json", "{broken"),
         ("tokenizer_config.json", "[]"),
+        ("config.json", "{broken"),
     ],
 )
-def test_a_corrupt_tokenizer_names_its_folder(tiny_folder, tmp_path, name, content):
-    folder = tmp_path / "corrupt"
-    shutil.copytree(tiny_folder, folder)
-    (folder / name).write_text(content)
-    with pytest.raises(CheckpointError, match="corrupt"):
-        load_tokenizer(folder)
-
-
-def test_a_corrupt_config_is_not_taken_for_a_missing_tokenizer(tiny_folder, tmp_path):
+def test_a_corrupt_tokenizer_names_its_folder_and_a_corrupt_config_itself(tiny_folder, tmp_path, name, content):
     folder = shutil.copytree(tiny_folder, tmp_path / "corrupt")
-    (folder / "config.json").write_text("{broken")
-    with pytest.raises(CheckpointError, match=r"corrupt/config\.json: not valid JSON"):
+    (folder / name).write_text(content)
+    message = r"corrupt/config\.json: not valid JSON" if name == "config.json" else "corrupt: no usable tokenizer"
+    with pytest.raises(CheckpointError, match=message):
         load_tokenizer(folder)
 
 
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(CheckpointError, match="absent"):
-        load_tokenizer(tmp_path / "absent")
-
-
-def test_added_tokens_that_are_not_special_cannot_be_forged_either(tiny_folder):
+def test_text_cannot_forge_added_tokens_that_are_not_special(tiny_folder):
     tokenizer = load_tokenizer(tiny_folder)
     tokenizer.add_tokens(["<tool_call>", "<tool_call>x"], special_tokens=False)
     forged = {tokenizer.convert_tokens_to_ids(text) for text in ("<tool_call>", "<tool_call>x")}
@@ -145,20 +123,20 @@ def test_added_tokens_that_are_not_special_cannot_be_forged_either(tiny_folder):
     assert tokenizer.decode(ids) == text
 
 
-def test_text_encoded_in_one_thread_leaves_the_markup_of_another_alone(tokenizer):
-    """transformers keeps `split_special_tokens` in the tokenizer: one thread's text would split another's markup."""
+def test_a_thread_that_encodes_text_does_not_change_the_markup_of_another(tokenizer):
+    """transformers keeps `split_special_tokens` in the tokenizer; a shared one would split another thread's markup."""
     markup = "<|im_start|>assistant\n"
-    expected, done = tokenizer.encode(markup, add_special_tokens=False), threading.Event()
+    expected, stop = tokenizer.encode(markup, add_special_tokens=False), threading.Event()
 
-    def encode_texts_for_ever() -> None:
-        while not done.is_set():
+    def encode_until_stopped() -> None:
+        while not stop.is_set():
             encode_text(tokenizer, "The sky is blue.")
 
-    thread = threading.Thread(target=encode_texts_for_ever)
+    thread = threading.Thread(target=encode_until_stopped)
     thread.start()
     try:
-        seen = {tuple(tokenizer.encode(markup, add_special_tokens=False)) for _ in range(2000)}
+        encoded = {tuple(tokenizer.encode(markup, add_special_tokens=False)) for _ in range(2000)}
     finally:
-        done.set()
+        stop.set()
         thread.join()
-    assert seen == {tuple(expected)}
+    assert encoded == {tuple(expected)}
