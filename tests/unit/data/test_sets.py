@@ -1,4 +1,4 @@
-"""The published data sets: what is removed exactly, what is checked, and what is written beside the data."""
+"""Published data sets are fetched, checked and written without changing what they say."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write(path: Path, records: list[dict[str, object]]) -> Path:
 
 @given(st.text(min_size=1).filter(str.strip), st.sampled_from(DAPO_PREFIXES))
 def test_the_wrapper_is_removed_exactly_whatever_the_question(question: str, prefix: str) -> None:
-    """`lstrip` and `rstrip` take characters, and would eat into a question that begins or ends with some of them."""
+    """`lstrip` and `rstrip` would remove characters of a question that begins or ends with some of theirs."""
     task = strip_dapo_wrapper(Task("t", prefix + question + DAPO_SUFFIX, ("1",)))
     assert task.question == question
 
@@ -66,7 +66,7 @@ def test_dapo_from_a_local_file(tmp_path: Path) -> None:
         ([dapo(QUESTION, "3")], None, "1 records, 17,398 expected"),
     ],
 )
-def test_data_that_is_not_as_published_is_refused(
+def test_data_that_differs_from_the_published_set_is_refused(
     tmp_path: Path, records: list[dict[str, object]], rows: int | None, message: str
 ) -> None:
     source = write(tmp_path / "dapo.jsonl", records)
@@ -76,14 +76,12 @@ def test_data_that_is_not_as_published_is_refused(
 
 
 @pytest.mark.parametrize("field", ["answer", "expected_answer"])
-def test_the_hubs_records_become_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str) -> None:
+def test_records_of_the_hub_become_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str) -> None:
     def read_hub_records(hub: str, split: str):  # type: ignore[no-untyped-def]
         assert (hub, split) == ("HuggingFaceH4/aime_2024", "train")
         for i in range(30):
-            yield (
-                SourceLocation(Path(hub), i, "record"),
-                {"id": 60 + i, "problem": f"Find {i}.", "solution": "...", field: f"{i:03}"},
-            )
+            location = SourceLocation(Path(hub), i, "record")
+            yield location, {"id": 60 + i, "problem": f"Find {i}.", "solution": "...", field: f"{i:03}"}
 
     monkeypatch.setattr(sets, "read_hub_records", read_hub_records)
     (path,) = prepare("aime24", tmp_path)
@@ -92,13 +90,13 @@ def test_the_hubs_records_become_problems(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize("answer", ["1000", "-1", "x"])
-def test_an_answer_that_the_aime_cannot_have_is_refused(tmp_path: Path, answer: str) -> None:
+def test_an_impossible_answer_of_the_aime_is_refused(tmp_path: Path, answer: str) -> None:
     source = write(tmp_path / "aime.jsonl", [{"problem": "Find it.", "answer": answer}])
     with pytest.raises(DataError, match="does not match"):
         prepare("aime25", tmp_path / "data", source, rows=1)
 
 
-def test_frames_in_both_its_formats(tmp_path: Path) -> None:
+def test_frames_is_read_in_both_its_formats(tmp_path: Path) -> None:
     hub = [{"Prompt": "Who?", "Answer": "Jane", "wiki_links": "[]", "reasoning_types": "Tabular | Temporal"}]
     own = [{"id": "wiki____0", "question": "Who?", "answer": "Jane"}]
     for records, task_id, kind in ((hub, "frames-0", "Tabular | Temporal"), (own, "wiki____0", None)):
@@ -108,7 +106,7 @@ def test_frames_in_both_its_formats(tmp_path: Path) -> None:
         assert (task.metadata.get("kind"), "category" in task.metadata) == (kind, False)
 
 
-def test_hle_without_its_pictures(tmp_path: Path) -> None:
+def test_hle_is_written_without_its_pictures(tmp_path: Path) -> None:
     record = {"question": "Why?", "answer": "B", "answer_type": "multipleChoice", "category": "Math"}
     records = [{**record, "id": "a", "image": ""}, {**record, "id": "b", "image": "data:image/png;base64,xx"}]
     (path,) = prepare("hle", tmp_path / "data", write(tmp_path / "hle.jsonl", records), rows=2)
@@ -118,26 +116,19 @@ def test_hle_without_its_pictures(tmp_path: Path) -> None:
 
 
 def orchestration(i: int) -> dict[str, object]:
-    metadata = {
-        "eid": f"stem____{i}",
-        "category": "qa",
-        "model_mapping": {"answer-1": "m"},
-        "pref_vec": {"accuracy": 3},
-    }
+    metadata = {"eid": f"stem____{i}", "category": "qa", "pref_vec": {"accuracy": 3}}
     return {"problem": f"What is {i}?", "answer": str(i), "tools": [], "metadata": metadata}
 
 
-def test_the_released_training_data_without_conversations_and_split_by_question(tmp_path: Path) -> None:
+def test_the_released_training_data_loses_its_conversations_and_is_split_by_question(tmp_path: Path) -> None:
     example = {"id": "7", "user_scenario": {"instructions": {"task_instructions": "Cancel it."}}}
     talk = {"eid": "bank____7", "category": "func_call", "example": example}
     again = {**orchestration(3), "metadata": {"eid": "stem____again", "category": "qa"}}
     records = [*map(orchestration, range(200)), again, {"problem": "", "answer": "", "tools": [], "metadata": talk}]
     source = write(tmp_path / "data.jsonl", records)
     train, held_out = prepare("toolorchestra", tmp_path / "data", source, rows=202)
-    assert [str(path.relative_to(tmp_path / "data")) for path in (train, held_out)] == [
-        "toolorchestra/train.jsonl",
-        "toolorchestra/eval.jsonl",
-    ]
+    folder = tmp_path / "data/toolorchestra"
+    assert (train, held_out) == (folder / "train.jsonl", folder / "eval.jsonl")
     parts = [read_tasks(path, require_context=False) for path in (train, held_out)]
     assert sum(map(len, parts)) == 201
     assert 4 <= len(parts[1]) <= 30
@@ -146,13 +137,13 @@ def test_the_released_training_data_without_conversations_and_split_by_question(
     assert held_out.with_name("eval.jsonl.sha256").is_file()
 
 
-def test_what_is_not_on_the_hub_says_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_set_that_is_not_on_the_hub_says_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert download_data.main(["toolorchestra", "--out", str(tmp_path)]) == 1
     assert re.search(r"NVlabs/ToolOrchestra \(data/data\.jsonl\).*git-lfs.*--from", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("field", ["content", "contents"])
-def test_a_corpus_as_the_retrieval_service_reads_it_with_its_index(field: str, tmp_path: Path) -> None:
+def test_the_retrieval_service_reads_a_corpus_and_its_index(field: str, tmp_path: Path) -> None:
     source = write(tmp_path / "wiki.jsonl", [{"id": 3, field: "Lamp\nA lamp."}, {"id": "4", field: "Boat"}])
     (path,) = prepare("frames-corpus", tmp_path / "data", source)
     assert path == tmp_path / "data/frames/corpus.jsonl"
@@ -179,16 +170,11 @@ def test_the_real_aime(shared_data: Path, tmp_path: Path) -> None:
     assert (len(tasks), tasks[0].answers) == (30, ("73",))
 
 
-def test_parquet_files_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_parquet_files_are_copied_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    record = {
-        "prompt": [{"role": "user", "content": "Who?"}],
-        "context": "Document 1: ...",
-        "reward_model": {"style": "rule", "ground_truth": ["me"]},
-        "extra_info": {"index": 0},
-    }
+    record = {"prompt": [{"role": "user", "content": "Who?"}], "context": "Document 1: ..."}
     source = tmp_path / "source"
     source.mkdir()
     for name, rows in (("a.parquet", 3), ("b.parquet", 2)):
@@ -209,20 +195,19 @@ def test_parquet_files_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp
             prepare("hotpotqa", tmp_path / "data", source)
 
 
-def test_a_file_of_the_hub_is_asked_for_by_its_path_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_file_of_the_hub_is_fetched_by_its_path_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     chosen = SETS["hotpotqa-distractor"]
     assert isinstance(chosen, Parquet)
     item = {"question": "Who?", "answer": "me", "context": {"title": ["T"], "sentences": [["S."]]}}
-    pq.write_table(
-        pa.Table.from_pylist([{**item, "supporting_facts": {"title": ["T"], "sent_id": [0]}}]), tmp_path / "f"
-    )
-    asked = []
-    monkeypatch.setattr(sets, "fetch_hub_file", lambda hub, file: asked.append((hub, file)) or tmp_path / "f")
+    item |= {"supporting_facts": {"title": ["T"], "sent_id": [0]}}
+    pq.write_table(pa.Table.from_pylist([item]), tmp_path / "f")
+    requests = []
+    monkeypatch.setattr(sets, "fetch_hub_file", lambda hub, file: requests.append((hub, file)) or tmp_path / "f")
     (path,) = prepare("hotpotqa-distractor", tmp_path / "data", rows=1)
-    assert asked == [("hotpotqa/hotpot_qa", "distractor/validation-00000-of-00001.parquet")]
+    assert requests == [("hotpotqa/hotpot_qa", "distractor/validation-00000-of-00001.parquet")]
     assert read_hotpotqa(path)[0].answers == ("me",)
 
 
@@ -235,7 +220,7 @@ def test_the_presets_of_memagent_find_what_is_downloaded() -> None:
         assert all(f"data/{file}" in text for file in hotpotqa.files)
 
 
-def test_the_command_says_what_it_wrote_or_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_names_its_files_or_the_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "dapo.jsonl", [dapo(QUESTION, "3")])
     command = ["dapo-math-17k", "--out", str(tmp_path), "--from", str(source)]
     assert download_data.main([*command, "--rows", "1"]) == 0

@@ -27,7 +27,7 @@ SLIME = {"prompt": "Who?", "label": "Bob", "metadata": {"context": "Bob", "groun
 OWN = {"task_id": "a", "question": "Who?", "answers": ["Bob"], "context": "Bob", "metadata": {"depth": [0.5]}}
 
 
-def _jsonl(path: Path, *records: Any) -> Path:
+def write_lines(path: Path, *records: Any) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
 
@@ -42,48 +42,39 @@ def _jsonl(path: Path, *records: Any) -> Path:
         (OWN, ("Bob",), {"depth": [0.5]}),
     ],
 )
-@pytest.mark.parametrize("layout", ["jsonl", "list", "parquet"])
-def test_every_format_in_every_layout(
+@pytest.mark.parametrize("layout", ["jsonl", "json", "parquet"])
+def test_every_format_is_read_in_every_layout(
     record: dict[str, Any], answers: tuple[str, ...], metadata: dict[str, Any], layout: str, tmp_path: Path
 ) -> None:
     second = {**record, "task_id": "b"} if "task_id" in record else record
+    path = tmp_path / f"set.{layout}"
     if layout == "jsonl":
-        path = _jsonl(tmp_path / "set.jsonl", record, second)
-    elif layout == "list":
-        path = tmp_path / "set.json"
+        write_lines(path, record, second)
+    elif layout == "json":
         path.write_text("\n " + json.dumps([record, second], indent=1))
     else:
-        path = tmp_path / "set.parquet"
         pq.write_table(pa.Table.from_pylist([record, second]), path)
     tasks = read_tasks(path)
     assert [task.task_id for task in tasks] == (["a", "b"] if "task_id" in record else ["set-0", "set-1"])
     for task in tasks:
-        assert task.question == "Who?"
-        assert task.answers == answers
+        assert (task.question, task.answers) == ("Who?", answers)
         assert task.context.endswith("Bob")
         assert metadata.items() <= dict(task.metadata).items()
-
-
-def _bad(**changes: Any) -> dict[str, Any]:
-    return {**OWN, **changes}
 
 
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (_bad(context=""), r"x\.jsonl:2: field 'context': is missing or empty"),
+        ({**OWN, "context": ""}, r"x\.jsonl:2: field 'context': is missing or empty"),
         ({k: v for k, v in TRAINING.items() if k != "context"}, r":2: field 'context'"),
-        (_bad(answers=[]), r":2: field 'answers': must be one or more texts, is \[\]"),
-        (_bad(answers=["", "a"]), r":2: field 'answers': must hold non-empty"),
-        (_bad(answers=[7]), r":2: field 'answers'.*quote numbers"),
-        (_bad(question=None), r":2: field 'question': must be a non-empty string"),
-        (_bad(metadata=[1]), r":2: field 'metadata': must be an object"),
-        (_bad(context={"a": 1}), r":2: field 'context': must be a string"),
+        ({**OWN, "answers": []}, r":2: field 'answers': must be one or more texts, is \[\]"),
+        ({**OWN, "answers": ["", "a"]}, r":2: field 'answers': must hold non-empty"),
+        ({**OWN, "answers": [7]}, r":2: field 'answers'.*quote numbers"),
+        ({**OWN, "question": None}, r":2: field 'question': must be a non-empty string"),
+        ({**OWN, "metadata": [1]}, r":2: field 'metadata': must be an object"),
+        ({**OWN, "context": {"a": 1}}, r":2: field 'context': must be a string"),
         ({**EVALUATION, "context": [4, 5]}, r":2: field 'context': holds document numbers.*--num-docs"),
-        (
-            {**TRAINING, "reward_model": {"style": "rule"}},
-            r"'reward_model.ground_truth': must be one or more texts",
-        ),
+        ({**TRAINING, "reward_model": {}}, r"'reward_model.ground_truth': must be one or more texts"),
         ({**TRAINING, "prompt": []}, r":2: field 'prompt'"),
         ({"q": 1}, r":2: unknown format with fields q"),
         ({"question": "q", "answer": "a", "supporting_facts": [], "context": []}, r":2: a raw HotpotQA item"),
@@ -91,8 +82,8 @@ def _bad(**changes: Any) -> dict[str, Any]:
         ({**OWN, "task_id": "first"}, r":2: field 'task_id': 'first' occurs twice"),
     ],
 )
-def test_bad_record(record: Any, message: str, tmp_path: Path) -> None:
-    path = _jsonl(tmp_path / "x.jsonl", {**OWN, "task_id": "first"}, record)
+def test_a_bad_record_is_named_with_its_line_and_field(record: Any, message: str, tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "x.jsonl", {**OWN, "task_id": "first"}, record)
     tasks = iter_tasks(path)
     assert next(tasks).task_id == "first"
     with pytest.raises(DataError, match=message) as caught:
@@ -100,18 +91,12 @@ def test_bad_record(record: Any, message: str, tmp_path: Path) -> None:
     assert "Fix: " in str(caught.value)
 
 
-def test_broken_line_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text(json.dumps(OWN) + "\n\n" + json.dumps(OWN)[:20])
-    with pytest.raises(DataError, match=r"x\.jsonl:3: broken JSON at column \d+"):
-        read_tasks(path)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("none.jsonl", None, "no such file"),
         ("empty.jsonl", b"\n", "holds no records"),
+        ("cut.jsonl", json.dumps(OWN).encode() + b'\n\n{"task_id": "a', r"cut\.jsonl:3: broken JSON at column \d+"),
         ("broken.json", b'[{"a": 1},\n{"b": ]', r"broken\.json:2: broken JSON"),
         ("broken.parquet", b"nothing", "not a readable parquet file"),
         ("table.csv", b"question,answer\n", r"table\.csv:1: broken JSON.*Fix: use JSONL, JSON or parquet"),
@@ -119,7 +104,7 @@ def test_broken_line_is_named(tmp_path: Path) -> None:
         ("packed.jsonl", b"\x1f\x8b\x08\x00", "not UTF-8 text"),
     ],
 )
-def test_bad_file(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_named(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
@@ -127,7 +112,7 @@ def test_bad_file(name: str, content: bytes | None, message: str, tmp_path: Path
 
 
 def test_context_may_be_optional_and_reading_stops_at_the_limit(tmp_path: Path) -> None:
-    path = _jsonl(tmp_path / "x.jsonl", {"prompt": "1+1?", "label": "2"}, {"broken": 1})
+    path = write_lines(tmp_path / "x.jsonl", {"prompt": "1+1?", "label": "2"}, {"broken": 1})
     (task,) = read_tasks(path, limit=1, require_context=False)
     assert (task.question, task.answers, task.context) == ("1+1?", ("2",), "")
 
@@ -158,21 +143,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_text() == before
 
 
-RELEASED = {
-    "index": 7,
-    "category": "qa",
-    "problem": "Who?",
-    "answer": "Bob",
-    "tools": [],
-    "model_mapping": {"answer-1": "m"},
-    "pref_vec": {"cost": 1.0},
-}
+RELEASED = {"index": 7, "category": "qa", "problem": "Who?", "answer": "Bob", "tools": [], "pref_vec": {"cost": 1.0}}
 SEED = {"problem": "Who?", "answer": "Bob", "tools": [], "metadata": {"eid": "e7", "category": "qa", "pref_vec": {}}}
 
 
 @pytest.mark.parametrize(("record", "name"), [(RELEASED, "7"), (SEED, "e7")])
-def test_orchestration_records_keep_all_that_they_bring(record: dict[str, Any], name: str, tmp_path: Path) -> None:
-    (task,) = read_tasks(_jsonl(tmp_path / "x.jsonl", record), require_context=False)
+def test_orchestration_records_keep_their_metadata(record: dict[str, Any], name: str, tmp_path: Path) -> None:
+    (task,) = read_tasks(write_lines(tmp_path / "x.jsonl", record), require_context=False)
     assert (task.task_id, task.question, task.answers) == (name, "Who?", ("Bob",))
     assert task.metadata["category"] == "qa"
     assert "pref_vec" in task.metadata
@@ -182,14 +159,14 @@ def test_orchestration_records_keep_all_that_they_bring(record: dict[str, Any], 
 @pytest.mark.parametrize(
     "instructions", ["Cancel it.", {"reason_for_call": "a storm", "task_instructions": "Cancel it."}]
 )
-def test_a_released_conversation_asks_what_its_user_wants(instructions: Any, tmp_path: Path) -> None:
+def test_a_released_conversation_has_the_request_of_its_user(instructions: Any, tmp_path: Path) -> None:
     example = {"id": "9", "user_scenario": {"instructions": instructions}}
     record = {**RELEASED, "category": "func_call", "problem": "", "answer": "", "example": example}
-    (task,) = read_tasks(_jsonl(tmp_path / "x.jsonl", record), require_context=False)
+    (task,) = read_tasks(write_lines(tmp_path / "x.jsonl", record), require_context=False)
     assert (task.question, task.answers, task.metadata["example"]) == ("Cancel it.", (), example)
     for without in ({}, {"user_scenario": None}, {"user_scenario": {"instructions": {}}}):
         with pytest.raises(DataError, match=r"x\.jsonl:1: field 'problem'"):
-            read_tasks(_jsonl(tmp_path / "x.jsonl", {**record, "example": without}), require_context=False)
+            read_tasks(write_lines(tmp_path / "x.jsonl", {**record, "example": without}), require_context=False)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +178,7 @@ def test_a_released_conversation_asks_what_its_user_wants(instructions: Any, tmp
     ],
 )
 def test_a_conversation_needs_no_answer(record: dict[str, Any], tmp_path: Path) -> None:
-    (task,) = read_tasks(_jsonl(tmp_path / "x.jsonl", record), require_context=False)
+    (task,) = read_tasks(write_lines(tmp_path / "x.jsonl", record), require_context=False)
     assert task.answers == ()
     write_jsonl(tmp_path / "again.jsonl", [task])
     assert read_tasks(tmp_path / "again.jsonl", require_context=False) == [task]
