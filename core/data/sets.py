@@ -41,7 +41,7 @@ DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """A set that is read through `datasets` and written to `file` as Tasks.
+    """Describes a set that is read through `datasets` and written to `file` as Tasks.
 
     `check` returns the task to write, returns None to leave it out, or raises ValueError. `rows` counts the records
     before `check`. With `held_out`, one question of 16 goes to that file; the hash of its text decides.
@@ -57,7 +57,7 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """A corpus `name`.jsonl of a hub repository, written to `file` as lines of {id, contents}.
+    """Describes a corpus `name`.jsonl of a hub repository, which is written to `file` as lines of {id, contents}.
 
     Its FAISS index `name`.index can have 100 GB; a link beside `file` replaces a copy.
     """
@@ -69,7 +69,7 @@ class Passages:
 
 @dataclass(frozen=True, slots=True)
 class Parquet:
-    """Parquet files of a hub repository, copied unchanged.
+    """Describes parquet files of a hub repository, which are copied unchanged.
 
     `files` maps a name here to (path there, number of records). Every file has `columns`.
     """

@@ -91,7 +91,7 @@ def section_tables(data: str, section: Mapping[str, Any], show: ShowScore = form
 
 
 def scores_table(section: Mapping[str, Any], metric: str, show: ShowScore = format_score) -> Table:
-    """Show one score by variant and length. The official score, which is the one fitted, has its retention per turn."""
+    """Show one score by variant and length; the official score also has its fitted retention per turn."""
     variants = section["variants"]
     lengths = list_lengths(variants)
     header = ["variant", *map(format_length, lengths)]
@@ -160,7 +160,7 @@ def means_table(variants: Variants, show: ShowScore = format_score) -> Table:
 
 
 def split_table(variants: Variants, label: str, show: ShowScore = format_score) -> Table:
-    """Show scores, and each tool's or expert's share of the calls, by value of `label`, for data without lengths."""
+    """Split the scores, and the shares of the calls, by the values of `label`, for data without lengths."""
     cells = {variant: variants[variant]["0"] for variant in order_variants(variants)}
     metrics = list_metrics(variants)
     calls = dict.fromkeys(name for cell in cells.values() for name in cell["measures"] if name.startswith(CALLS))

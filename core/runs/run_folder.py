@@ -38,7 +38,7 @@ from core.runs.files import JsonlLog, Record, jsonable, read_json, read_jsonl, w
 from core.runs.versions import collect_versions
 
 STAGE_ORDER = {"warm_start": 0, "train": 1, "eval": 1}
-"""Orders the stages. `eval` shares its place with `train`: its step is the training step that was evaluated."""
+"""Orders the stages. `eval` has the rank of `train`: its step is the training step that was evaluated."""
 
 LOCK = ".lock"
 """Names the locked file. `--fresh` does not delete it: two processes could then lock two files of this name."""
@@ -172,7 +172,7 @@ class RunFolder:
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that have a sub-folder, in order."""
+        """List the seeds that have a sub-folder, in order."""
         names = (entry.name.removeprefix("seed-") for entry in self.path.glob("seed-*") if entry.is_dir())
         return sorted(int(name) for name in names if name.isdecimal())
 

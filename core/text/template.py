@@ -37,7 +37,7 @@ class TokenTemplate:
 
     @property
     def length(self) -> int:
-        """The number of tokens of the template itself, with empty slots."""
+        """Count the tokens of the template itself, with empty slots."""
         return sum(len(part) for part in self._parts if isinstance(part, tuple))
 
     def render(self, **slots: Sequence[int]) -> Ids:

@@ -47,7 +47,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of one tool by its name."""
+    """Names a tool and gives its arguments."""
 
     name: str
     arguments: Mapping[str, Any]

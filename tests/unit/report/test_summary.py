@@ -131,10 +131,3 @@ def test_seconds_and_events_are_summed() -> None:
     assert sum_seconds(records) == {"train": 2.0}
     assert count_events([records], "failures") == {"timeout": 2, "total": 3}
     assert count_events([records, records], "drift") == {"total": 2}
-
-
-def test_a_broken_evaluation_is_named(empty: RunFolder) -> None:
-    empty.evaluation_path.mkdir()
-    (empty.evaluation_path / "bad.json").write_text('{"variant": "trained"}')
-    with pytest.raises(ValueError, match=r"bad\.json"):
-        build_summary(empty)
