@@ -34,9 +34,11 @@ DAPO_PREFIXES = (
     _DAPO_OPENING + "Answer: \\boxed{$Answer} where $Answer is the answer to the problem.\n\n",
     _DAPO_OPENING + "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n",
 )
-"""Begin the questions of slime's copy, and of the original."""
-GITHUB = "github.com/"
+"""These texts begin every question: the first in slime's copy, the second in the original."""
 DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
+
+GITHUB = "github.com/"
+"""Marks a set that lies in a git repository and not on the hub."""
 
 
 @dataclass(frozen=True, slots=True)

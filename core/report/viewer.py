@@ -116,6 +116,7 @@ def _tone(reward: Any) -> str:
 
 
 def _source(record: Record) -> str:
+    """Return the variant that an evaluator ran, or the stage of the run."""
     return str(record.get("variant") or record["stage"])
 
 
