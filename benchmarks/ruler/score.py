@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from core.rewards import qa
-from core.rewards.math import boxed_reward, last_boxed
+from core.rewards.boxed import boxed_reward, last_boxed
 from core.types import Task
 
 AnswerFormat = Literal["boxed", "the_answer_is", "raw"]

@@ -1,4 +1,4 @@
-"""The tool for what needs no other: one question to the language model of role `base_generator`."""
+"""The tool that sends one question to the language model of role `base_generator`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from core.tools.base import Query, Tool, ToolContext, ToolResult
 
 
 class BaseGenerator(Tool):
+    """Answers a query with a language model."""
+
     name: str = "base_generator"
     description: str = "A general language model that answers a query, step by step, from what it knows."
     limits: str = "It may be wrong on facts and on long calculations, and sees nothing but the query."
@@ -16,7 +18,7 @@ class BaseGenerator(Tool):
     role: str = "base_generator"
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def required_roles(self) -> tuple[str, ...]:
         return (self.role,)
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:

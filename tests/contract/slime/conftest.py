@@ -12,7 +12,7 @@ import pytest
 
 from agentic.memagent.tiny import start_model
 from core.data.files import write_jsonl
-from core.policy.serving import serve
+from core.policy.server_process import serve
 from core.policy.sglang import SGLangPolicy
 from core.slime.records import to_record
 from core.text.tokenizer import load_tokenizer

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.preference import features, preference_rewards, scaled
+from core.rewards.preference import make_features, preference_rewards, scale_features
 
 
 def rollout(correct: bool = True, cost: float = 0.0, latency: float = 0.0, **calls: int) -> dict[str, float]:
-    return features(correct=correct, cost=cost, latency=latency, calls=calls)
+    return make_features(correct=correct, cost=cost, latency=latency, calls=calls)
 
 
 # Name -> (rollouts, preference vector, rewards worked out by hand).
@@ -112,7 +112,7 @@ def test_rewards_are_bounded_and_wrong_is_0(group: list[dict[str, float]], weigh
 
 @given(st.lists(ROLLOUTS, min_size=1, max_size=6))
 def test_scaling_reaches_0_and_1_or_is_constant(group: list[dict[str, float]]) -> None:
-    made: Any = scaled(group)
+    made: Any = scale_features(group)
     for name in made[0]:
         column = [one[name] for one in made]
         assert (min(column), max(column)) in ((0.0, 1.0), (0.0, 0.0))

@@ -17,7 +17,7 @@ import yaml
 
 from agentic.toolorchestra.config import PRESETS, load_recipe
 from core.config import RecipeError
-from scripts.services import ADDRESSES, main, read_services, running
+from scripts.services import ADDRESSES, main, read_services, run_services
 
 SERVER = """
 import http.server, os, sys
@@ -100,7 +100,7 @@ def test_they_and_the_command_end_with_a_starter_that_is_ended(two_services: Pat
 
 def test_a_service_that_dies_is_started_again_at_its_address(two_services: Path, capfd: pytest.CaptureFixture[str]):
     logs = two_services.parent / "logs"
-    with running(read_services(two_services), logs) as addresses:
+    with run_services(read_services(two_services), logs) as addresses:
         url = addresses["one"]
         first = int(read(f"{url}/pid"))
         os.kill(first, signal.SIGKILL)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from core.tools.base import Query, ToolContext, ToolError
-from core.tools.python_coder import PythonCoder, SandboxFailed, printing, program
+from core.tools.python_coder import PythonCoder, SandboxFailed, extract_program, print_value
 from core.tools.sandbox import Sandbox, SandboxResult, SandboxUnavailable
 
 
@@ -40,7 +40,7 @@ def says(reply: str) -> ToolContext:
     ],
 )
 def test_the_program_of_a_reply(reply, code):
-    assert program(reply) == code
+    assert extract_program(reply) == code
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_program_of_a_reply(reply, code):
     ],
 )
 def test_an_expression_is_printed(code, printed):
-    assert printing(code) == printed
+    assert print_value(code) == printed
 
 
 @pytest.mark.usefixtures("sandbox")
@@ -81,7 +81,7 @@ async def test_what_came_of_the_program(reply, status, error, shown):
 @pytest.mark.usefixtures("sandbox")
 async def test_the_query_as_the_program():
     tool = PythonCoder(source="query")
-    assert tool.asks == ()
+    assert tool.required_roles == ()
     result = await tool.call(Query(query="12 * 7"), says(""))
     assert (result.status, result.text) == ("ok", "84")
     result = await tool.call(Query(query="twelve times"), says(""))

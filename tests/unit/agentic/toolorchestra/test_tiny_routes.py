@@ -25,8 +25,8 @@ from agentic.toolorchestra.tiny.tasks import (
     turned,
 )
 from agentic.toolorchestra.tiny.world import SPLITS, THINGS, passages, split_of, value_of
-from core.rewards.math import last_boxed
-from core.rewards.preference import Features, features, preference_rewards
+from core.rewards.boxed import last_boxed
+from core.rewards.preference import Features, make_features, preference_rewards
 from core.types import Task
 
 ROUTES: list[Route] = [
@@ -50,7 +50,7 @@ def outcome(task: Task, route: Route) -> Features:
         else:
             correct = last_boxed(said) == task.answers[0]
     latency = sum(LATENCY[MODEL_MAPPING[alias]] for alias in route)
-    return features(correct=correct, cost=cost, latency=latency, calls=Counter(route))
+    return make_features(correct=correct, cost=cost, latency=latency, calls=Counter(route))
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -17,7 +17,7 @@ from agentic.toolorchestra.tiny.start_model import TAGS, train_tokenizer
 from agentic.toolorchestra.tiny.tasks import BEST, KINDS, PREFERENCES, generate
 from agentic.toolorchestra.tiny.world import ATTRIBUTES, THINGS, split_of
 from core.policy.base import Roles
-from core.rewards.math import last_boxed
+from core.rewards.boxed import last_boxed
 from core.text.tool_calls import CallError, ToolCall
 
 

@@ -13,9 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.tools.retrieval.base import EncoderError
-from core.tools.retrieval.encoders import HashingEncoder, make_encoder
-from core.tools.retrieval.transformer import FAMILIES, Family, TransformerEncoder
+from core.tools.retrieval.encoders import (
+    FAMILIES,
+    EncoderError,
+    EncoderFamily,
+    HashingEncoder,
+    TransformerEncoder,
+    make_encoder,
+)
 
 
 @settings(max_examples=50, deadline=None)
@@ -114,7 +119,9 @@ def test_transformers_pool_what_is_no_padding(tiny_model: Path, pooling: str):
     """Each text in a batch of several lengths has the vector that plain torch gives it alone."""
     from transformers import AutoModel, AutoTokenizer
 
-    encoder = TransformerEncoder(Family("", pooling, "query: ", "passage: "), str(tiny_model), "cpu", batch_size=2)
+    encoder = TransformerEncoder(
+        EncoderFamily("", pooling, "query: ", "passage: "), str(tiny_model), "cpu", batch_size=2
+    )
     texts = ["red", "red fox blue", "fox", "blue blue fox red red", "red fox"]
     model, tokenizer = AutoModel.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
     for kind in ("query", "passage"):

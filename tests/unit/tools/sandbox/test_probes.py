@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from core.tools.sandbox import Sandbox, SandboxUnavailable
+from tests.unit.tools.sandbox.honeypot import start
 from tests.unit.tools.sandbox.probes import PROBES, Probe
-from tests.unit.tools.sandbox.world import start
 
 # A test that asks first pays for all probes of its user and backend.
 pytestmark = pytest.mark.timeout(300)
@@ -63,7 +63,7 @@ def test_probe_gets_out_without_a_sandbox(probe: Probe, user: str) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_many_runs_at_once_leak_nothing(backend: str) -> None:
-    """200 runs, 16 at once. By hand: `python -m tests.unit.tools.sandbox.world me landlock 1000`."""
+    """200 runs, 16 at once. By hand: `python -m tests.unit.tools.sandbox.honeypot me landlock 1000`."""
     done = outcomes("me", backend, "200")
     assert done["wrong"] == []
     assert done["after"] == done["before"]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.math import boxed_reward, is_equiv, last_boxed, normalize_math
+from core.rewards.boxed import boxed_reward, is_equiv, last_boxed, normalize_math
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.policy.base import PolicyError
-from core.policy.openai import CalledTool, ChatReply, OpenAIChat, read_reply
+from core.policy.openai_chat import CalledTool, ChatReply, OpenAIChat, read_reply
 
 HELLO = [{"role": "user", "content": "hello"}]
 REPLY: dict[str, Any] = {

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from core.policy import serving
-from core.policy.serving import ServerError, serve, server_command
+from core.policy.server_process import ServerError, make_server_command, serve
 
 # A server with a child of its own, as SGLang has them. It takes half a second to become healthy.
 FAKE = """
@@ -60,12 +60,12 @@ def wait_until_ended(processes: list[int], seconds: float = 30.0) -> None:
 
 
 def test_commands_are_those_of_the_two_servers():
-    command = server_command(
+    command = make_server_command(
         "sglang", "Org/Model", host="0.0.0.0", port=30000, args=["--tp", "2"], python="/env/python"
     )
     module = ["/env/python", "-m", "sglang.launch_server"]
     assert command == [*module, "--model-path", "Org/Model", "--host", "0.0.0.0", "--port", "30000", "--tp", "2"]
-    command = server_command("embedded", "folder", host="127.0.0.1", port=1)
+    command = make_server_command("embedded", "folder", host="127.0.0.1", port=1)
     assert command == f"{sys.executable} -m core.engine.server --model folder --host 127.0.0.1 --port 1".split()
 
 
@@ -101,7 +101,7 @@ def test_a_server_ends_with_a_starter_that_is_killed(fake, tmp_path):
     starter = f"""
 import time
 from pathlib import Path
-from core.policy.serving import serve
+from core.policy.server_process import serve
 with serve("sglang", "m", log=Path({str(log)!r}), python={fake!r}):
     print("ready", flush=True)
     time.sleep(600)

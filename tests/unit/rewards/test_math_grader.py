@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.grade import Grade, MathGrader, final_answer, integer, integer_grade
+from core.rewards.math_grader import Grade, MathGrader, find_answer, grade_integer, parse_integer
 
 SAME_AS_73 = [
     "73", "073", "0073", "73.0", "73.", "73.00", "$73$", "$73.$", "$$073$$", r"\(73\)", r"\[73\]", r"\text{73}",
@@ -18,7 +18,7 @@ SAME_AS_73 = [
 @pytest.mark.parametrize("form", SAME_AS_73)
 @pytest.mark.parametrize("label", ["73", "073", "73.0"])
 def test_forms_of_one_integer_are_equal(form: str, label: str) -> None:
-    assert integer_grade(rf"so it is \boxed{{{form}}}", [label]) == Grade(True, "integer", "73")
+    assert grade_integer(rf"so it is \boxed{{{form}}}", [label]) == Grade(True, "integer", "73")
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ def test_forms_of_one_integer_are_equal(form: str, label: str) -> None:
     ],
 )  # fmt: skip
 def test_thousands_signs_and_size(text: str, digits: str) -> None:
-    assert integer(text) == digits
+    assert parse_integer(text) == digits
 
 
 @pytest.mark.parametrize("text", ["", "7 3", "25, 33", "23,33", "73,", "73%", "7.3", "1e3", "x", "25 and 3", "٧٣"])
 def test_what_is_no_integer(text: str) -> None:
-    assert integer(text) is None
+    assert parse_integer(text) is None
 
 
 @pytest.mark.timeout(20)
@@ -43,15 +43,15 @@ def test_long_texts_take_no_longer_than_their_length(part: str) -> None:
     """A planner that has gone astray repeats itself; the trainer waits for the verdict."""
     text = part * (100_000 // len(part))
     for whole in (text, text + "x", text + "}" * text.count("{"), f"\\boxed{{{text}x}}"):
-        integer_grade(whole, ["73"])
+        grade_integer(whole, ["73"])
 
 
 @given(st.integers(-(10**9), 10**9), st.integers(0, 3), st.booleans(), st.sampled_from(["{}", "${}$", r"\text{{{}}}"]))
 def test_any_form_of_an_integer_is_read_and_no_other_integer_is(n: int, zeros: int, grouped: bool, marks: str) -> None:
     digits = f"{abs(n):,}" if grouped else "0" * zeros + str(abs(n))
     form = marks.format(("-" if n < 0 else "") + digits)
-    assert integer(form) == str(n)
-    assert integer_grade(rf"\boxed{{{form}}}", [str(n + 1)]) == Grade(False, "integer", str(n))
+    assert parse_integer(form) == str(n)
+    assert grade_integer(rf"\boxed{{{form}}}", [str(n + 1)]) == Grade(False, "integer", str(n))
 
 
 @pytest.mark.parametrize(
@@ -68,22 +68,22 @@ def test_any_form_of_an_integer_is_read_and_no_other_integer_is(n: int, zeros: i
     ],
 )
 def test_the_last_box_alone_counts(text: str, answer: str | None) -> None:
-    found = final_answer(text)
-    assert found == answer or integer(found or "") == answer
+    found = find_answer(text)
+    assert found == answer or parse_integer(found or "") == answer
 
 
 def test_two_boxes_are_not_a_set() -> None:
     text = r"\boxed{25} or rather \boxed{33}"
-    assert integer_grade(text, ["33"]) == Grade(True, "integer", "33")
-    assert integer_grade(text, ["25"]) == Grade(False, "integer", "33")
+    assert grade_integer(text, ["33"]) == Grade(True, "integer", "33")
+    assert grade_integer(text, ["25"]) == Grade(False, "integer", "33")
 
 
 def test_the_integer_rule_leaves_expressions_to_others() -> None:
-    assert integer_grade(r"\boxed{\frac{146}{2}}", ["73"]) is None
-    assert integer_grade(r"\boxed{73}", [r"\frac{1}{2}"]) is None
-    assert integer_grade("I do not know", ["73"]) == Grade(False, "no_answer", None)
+    assert grade_integer(r"\boxed{\frac{146}{2}}", ["73"]) is None
+    assert grade_integer(r"\boxed{73}", [r"\frac{1}{2}"]) is None
+    assert grade_integer("I do not know", ["73"]) == Grade(False, "no_answer", None)
     with pytest.raises(ValueError, match="at least one answer"):
-        integer_grade("73", [])
+        grade_integer("73", [])
 
 
 async def test_math_verify_decides_what_the_integer_rule_cannot() -> None:

@@ -1,6 +1,6 @@
 """Runs all probes as one user and prints what happened as JSON.
 
-    python -m tests.unit.tools.sandbox.world me|nobody bubblewrap|landlock|unsafe_local probes|controls|RUNS
+    python -m tests.unit.tools.sandbox.honeypot me|nobody bubblewrap|landlock|unsafe_local probes|controls|RUNS
 
 A process of its own, so that it can be another user's and so that nothing but the sandbox changes what it looks at: its
 children, descriptors, memory, temporary folders, and the files, servers and processes within the probes' reach.
@@ -204,7 +204,7 @@ def become_nobody() -> None:
 def start(user: str, *arguments: str) -> Any:
     """Run this module as `user` (`me` or `nobody`) and return what it prints."""
     environment = {"PATH": os.environ["PATH"], "PASSWORD": SECRET, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-B", "-m", "tests.unit.tools.sandbox.world", user, *arguments]
+    command = [sys.executable, "-B", "-m", "tests.unit.tools.sandbox.honeypot", user, *arguments]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
