@@ -11,8 +11,8 @@ from benchmarks.aime.statistics import Sample
 from benchmarks.cells import EvaluationError, failures_of
 from benchmarks.plan import Plan, missing
 from core.policy.base import Roles
-from core.rewards.math_grader import MathGrader, parse_integer
 from core.rewards.boxed import strip_latex
+from core.rewards.math_grader import MathGrader, parse_integer
 from core.rollout.method import Method, derive_seed
 from core.rollout.runner import Runner
 from core.runs.files import Record

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from core.policy import serving
+from core.policy import server_process
 from core.policy.server_process import ServerError, make_server_command, serve
 
 # A server with a child of its own, as SGLang has them. It takes half a second to become healthy.
@@ -89,8 +89,8 @@ def test_a_server_that_ignores_the_request_to_stop_is_killed(fake, tmp_path, mon
     deaf = FAKE.replace("import http.server", "import signal; signal.signal(15, signal.SIG_IGN)\nimport http.server")
     Path(fake).write_text(f"#!{sys.executable}\n{deaf}")
     keeper = tmp_path / "keeper.py"
-    keeper.write_text(Path(serving.__file__).read_text().replace("STOP_S = 15.0", "STOP_S = 0.3"))
-    monkeypatch.setattr(serving, "__file__", str(keeper))
+    keeper.write_text(Path(server_process.__file__).read_text().replace("STOP_S = 15.0", "STOP_S = 0.3"))
+    monkeypatch.setattr(server_process, "__file__", str(keeper))
     with serve("sglang", "m", log=tmp_path / "log", python=fake):
         processes = pids(tmp_path / "log")
     wait_until_ended(processes)
@@ -106,7 +106,7 @@ with serve("sglang", "m", log=Path({str(log)!r}), python={fake!r}):
     print("ready", flush=True)
     time.sleep(600)
 """
-    root = str(Path(serving.__file__).parents[2])
+    root = str(Path(server_process.__file__).parents[2])
     process = subprocess.Popen(
         [sys.executable, "-c", starter], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root}
     )

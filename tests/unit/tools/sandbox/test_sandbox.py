@@ -171,8 +171,8 @@ def test_without_isolation_it_refuses_and_says_what_is_missing(monkeypatch: pyte
 
     monkeypatch.setattr(backends.shutil, "which", lambda _: None)
     monkeypatch.setattr(sandbox, "_run", no_namespaces)
-    sandbox._working.cache_clear()
-    sandbox._first_working.cache_clear()
+    sandbox._try_backend.cache_clear()
+    sandbox._pick_backend.cache_clear()
     with pytest.raises(SandboxUnavailable) as refusal:
         Sandbox()
     for word in ("apt-get install bubblewrap", "max_user_namespaces", "unsafe_local"):
@@ -206,7 +206,7 @@ def test_landlock_holds_by_itself() -> None:
         "def refused(action, *arguments):\n"
         "    try: action(*arguments)\n"
         "    except OSError as error: return error.errno == errno.EACCES\n"
-        "inside.libc.prctl(inside.NO_NEW_PRIVS, 1, 0, 0, 0)\ninside.landlock(True)\n"
+        "inside.libc.prctl(inside.NO_NEW_PRIVS, 1, 0, 0, 0)\ninside.apply_landlock(True)\n"
         "assert refused(open, sys.argv[1] + '/new', 'w') and refused(os.truncate, sys.argv[1] + '/old', 0)\n"
         "assert refused(os.execv, '/bin/true', ['true'])\n"
         "open(sys.argv[1] + '/old').close(); open('/dev/null', 'w').close(); print('held')"
