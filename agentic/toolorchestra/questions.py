@@ -11,7 +11,7 @@ from agentic.toolorchestra.formats import FORMATS
 from agentic.toolorchestra.orchestrator import Orchestrator, fitted, room
 from agentic.toolorchestra.prompts import REFUSED, expert_messages, question, tool_schemas
 from agentic.toolorchestra.workspace import Workspace
-from core.rewards.boxed import last_boxed
+from core.rewards.boxed import find_boxed
 from core.text.conversation import Renderer
 from core.text.tool_calls import CallError, ToolCall
 from core.tools.base import Tool, ToolContext, ToolResult
@@ -143,7 +143,7 @@ class Question:
 
 def _final(text: str) -> str:
     """What the last box holds, or all of a text without one."""
-    boxed = last_boxed(text)
+    boxed = find_boxed(text)
     return (text if boxed is None else boxed).strip()
 
 

@@ -16,7 +16,7 @@ REWARD_WINDOW = 300
 """Counts the characters at the end of a response that MemAgent's reward looks at."""
 
 
-def last_boxed(text: str) -> str | None:
+def find_boxed(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}`, braces matched; None if there is none or it never closes.
 
     Like the official scorers, it prefers `\boxed 42$` (a space instead of a brace) wherever it stands, and reads it up
@@ -73,7 +73,7 @@ def boxed_reward(text: str, answers: Iterable[str]) -> float:
 
     Only the last 300 characters count; both sides are lower-cased and compared after `strip_latex`.
     """
-    boxed = last_boxed(text[-REWARD_WINDOW:].lower())
+    boxed = find_boxed(text[-REWARD_WINDOW:].lower())
     if boxed is None:
         return 0.0
     boxed = strip_latex(boxed)

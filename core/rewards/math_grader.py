@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from core.rewards.boxed import last_boxed
+from core.rewards.boxed import find_boxed
 from core.rewards.judge import Ask, Judge
 from core.rewards.math_verifier import MathVerifier
 
@@ -108,7 +108,7 @@ def grade_integer(text: str, answers: Sequence[str]) -> Grade | None:
 def find_answer(text: str) -> str | None:
     r"""Return the content of the last box, or `text` itself if it is an integer; None if the box never closes."""
     _, box, after = text.rpartition("\\boxed")
-    answer = last_boxed(box + after) if box else text if parse_integer(text) is not None else None
+    answer = find_boxed(box + after) if box else text if parse_integer(text) is not None else None
     return answer.strip() or None if answer is not None else None
 
 

@@ -24,6 +24,7 @@ from core.policy.base import Policy, PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.policy.sglang import SGLangPolicy
 from core.types import Completion, Sampling
+from tests.kit import require
 
 VOCAB = 128
 CONTEXT = 2048
@@ -90,8 +91,7 @@ async def over_http(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
 async def sglang(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """A real worker, or a router in front of some. Without deterministic inference it repeats greedy calls alone."""
     url = request.config.getoption("--sglang-url")
-    if url is None:
-        pytest.skip("no --sglang-url; `python -m tests.optional.sglang_cpu` starts a server and runs this suite on it")
+    require(url, "needs --sglang-url: `python -m tests.optional.sglang_cpu` starts a server and runs this suite on it")
     async with SGLangPolicy(url, max_retries=0, timeout_s=60) as policy, aiohttp.ClientSession() as http:
         async with http.get(f"{url}/workers") as response:
             listing = await response.json() if response.status == 200 else {"workers": [{"url": url}]}

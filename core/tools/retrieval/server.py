@@ -78,8 +78,8 @@ class RetrievalServer:
         found = await self.batcher.search(body.queries, body.topk or self.topk)
         self.counts["answered"] += 1
         if self.wire == "toolorchestra":
-            return web.json_response([[_format_scored(hit) for hit in hits] for hits in found])
-        format_hit = _format_scored if body.return_scores else _format_document
+            return web.json_response([[_format_hit(hit) for hit in hits] for hits in found])
+        format_hit = _format_hit if body.return_scores else _format_passage
         return web.json_response({"result": [[format_hit(hit) for hit in hits] for hits in found]})
 
     async def health(self, _: web.Request) -> web.Response:
@@ -120,12 +120,12 @@ class RetrievalServer:
         return web.json_response({"error": {"message": message}}, status=status)
 
 
-def _format_document(hit: ScoredPassage) -> dict[str, Any]:
+def _format_passage(hit: ScoredPassage) -> dict[str, Any]:
     return {"id": hit.passage.id, "contents": hit.passage.contents}
 
 
-def _format_scored(hit: ScoredPassage) -> dict[str, Any]:
-    return {"document": _format_document(hit), "score": hit.score}
+def _format_hit(hit: ScoredPassage) -> dict[str, Any]:
+    return {"document": _format_passage(hit), "score": hit.score}
 
 
 def _describe(error: ValidationError) -> str:

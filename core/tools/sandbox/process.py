@@ -109,7 +109,7 @@ def execute(
             code = process.wait()
         watcher.drain()
     stdout, stderr = (capture.text() for capture in watcher.captures)
-    if reason == "exit" and watcher.is_flooded():
+    if reason == "exit" and watcher.exceeds_limit():
         reason = "output_limit"
     return Ending(reason, code if code >= 0 else 128 - code, time.monotonic() - start, stdout, stderr, report.read())
 
@@ -146,7 +146,7 @@ class _Watcher:
         self._selector = selectors.DefaultSelector()
         self.captures = OutputCapture(limits.keep_bytes), OutputCapture(limits.keep_bytes)
 
-    def is_flooded(self) -> bool:
+    def exceeds_limit(self) -> bool:
         return sum(capture.total for capture in self.captures) > self._limits.output_bytes
 
     def wait_until_end(self, deadline: float, stop: Event) -> Reason:
@@ -164,8 +164,8 @@ class _Watcher:
                     if key.data:
                         self._read(key)
                     elif key.fileobj is self._inlet:
-                        self._feed()
-                if self.is_flooded():
+                        self._write_stdin()
+                if self.exceeds_limit():
                     return "output_limit"
                 if any(key.fd == exited for key in ready):
                     return "exit"
@@ -182,11 +182,11 @@ class _Watcher:
         with self._selector:
             if not self._inlet.closed:
                 self._selector.unregister(self._inlet)
-            while self._selector.get_map() and not self.is_flooded() and (wait := deadline - time.monotonic()) > 0:
+            while self._selector.get_map() and not self.exceeds_limit() and (wait := deadline - time.monotonic()) > 0:
                 for key, _ in self._selector.select(wait):
                     self._read(key)
 
-    def _feed(self) -> None:
+    def _write_stdin(self) -> None:
         try:
             self._left = self._left[os.write(self._inlet.fileno(), self._left) :]
         except BrokenPipeError:

@@ -49,7 +49,7 @@ def test_share_is_the_official_one(name: str, score: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "extract"), [("extract_boxed", boxed.last_boxed), ("extract_the_answer_is", qa.extract_the_answer_is)]
+    ("name", "extract"), [("extract_boxed", boxed.find_boxed), ("extract_the_answer_is", qa.extract_the_answer_is)]
 )
 def test_extraction_is_the_official_one(name: str, extract: Any) -> None:
     assert _digest([extract(case.response) for case in CASES]) == GOLDEN[name]

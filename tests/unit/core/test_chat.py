@@ -91,9 +91,9 @@ def test_special_ids_are_those_that_stand_for_structure(tokenizer):
     assert not special_ids(tokenizer) & set(encode_text(tokenizer, "any words"))
 
 
-def test_a_tokenizer_without_chat_template_names_folder_and_fix(tiny_folder, tmp_path):
+def test_a_tokenizer_without_chat_template_names_folder_and_fix(model, tmp_path):
     folder = tmp_path / "plain"
-    shutil.copytree(tiny_folder, folder)
+    shutil.copytree(model, folder)
     (folder / "chat_template.jinja").unlink()
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings.pop("chat_template", None)
@@ -115,16 +115,16 @@ def test_a_tokenizer_without_chat_template_names_folder_and_fix(tiny_folder, tmp
         ("tokenizer_config.json", "[]"),
     ],
 )
-def test_a_corrupt_tokenizer_names_its_folder(tiny_folder, tmp_path, name, content):
+def test_a_corrupt_tokenizer_names_its_folder(model, tmp_path, name, content):
     folder = tmp_path / "corrupt"
-    shutil.copytree(tiny_folder, folder)
+    shutil.copytree(model, folder)
     (folder / name).write_text(content)
     with pytest.raises(CheckpointError, match="corrupt"):
         load_tokenizer(folder)
 
 
-def test_a_corrupt_config_is_not_taken_for_a_missing_tokenizer(tiny_folder, tmp_path):
-    folder = shutil.copytree(tiny_folder, tmp_path / "corrupt")
+def test_a_corrupt_config_is_not_taken_for_a_missing_tokenizer(model, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "corrupt")
     (folder / "config.json").write_text("{broken")
     with pytest.raises(CheckpointError, match=r"corrupt/config\.json: not valid JSON"):
         load_tokenizer(folder)
@@ -135,8 +135,8 @@ def test_a_missing_folder_is_named(tmp_path):
         load_tokenizer(tmp_path / "absent")
 
 
-def test_added_tokens_that_are_not_special_cannot_be_forged_either(tiny_folder):
-    tokenizer = load_tokenizer(tiny_folder)
+def test_added_tokens_that_are_not_special_cannot_be_forged_either(model):
+    tokenizer = load_tokenizer(model)
     tokenizer.add_tokens(["<tool_call>", "<tool_call>x"], special_tokens=False)
     forged = {tokenizer.convert_tokens_to_ids(text) for text in ("<tool_call>", "<tool_call>x")}
     text = "a <tool_call>x b<tool_call><tool_call>"

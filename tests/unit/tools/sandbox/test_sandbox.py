@@ -17,14 +17,12 @@ from pydantic import ValidationError
 
 from core.tools.sandbox import Sandbox, SandboxLimits, SandboxUnavailable, backends, sandbox
 from core.tools.sandbox.__main__ import main
+from tests import kit
 
 
 @pytest.fixture(scope="module")
-def box() -> Sandbox:
-    try:
-        return Sandbox(SandboxLimits(timeout_s=60))
-    except SandboxUnavailable as problem:
-        pytest.skip(str(problem))
+def box(isolation: None) -> Sandbox:
+    return Sandbox(SandboxLimits(timeout_s=60))
 
 
 def children() -> set[str]:
@@ -182,8 +180,7 @@ def test_without_isolation_it_refuses_and_says_what_is_missing(monkeypatch: pyte
 
 def test_kernel_that_forbids_user_namespaces_is_found_out() -> None:
     """As in a container: a process whose user may make no further namespace."""
-    if os.getuid() != 0:
-        pytest.skip("only root can forbid namespaces to itself")
+    kit.require(os.getuid() == 0, kit.ROOT)
     script = (
         "import ctypes, os; libc = ctypes.CDLL(None)\n"
         "assert libc.unshare(0x10000000) == 0\n"
@@ -192,11 +189,11 @@ def test_kernel_that_forbids_user_namespaces_is_found_out() -> None:
         "from core.tools.sandbox import Sandbox, SandboxUnavailable\n"
         "try: Sandbox()\nexcept SandboxUnavailable as problem: print(problem)"
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", script], cwd=Path(__file__).parents[4], capture_output=True, text=True, check=False
     )
-    assert "landlock: user namespaces: " in told.stdout, told.stderr
-    assert "user.max_user_namespaces" in told.stdout
+    assert "landlock: user namespaces: " in done.stdout, done.stderr
+    assert "user.max_user_namespaces" in done.stdout
 
 
 def test_landlock_holds_by_itself() -> None:
@@ -213,13 +210,12 @@ def test_landlock_holds_by_itself() -> None:
     )
     with tempfile.TemporaryDirectory(dir="/var/tmp") as outside:  # not below /tmp, where it may write
         Path(outside, "old").write_text("x")
-        told = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-B", "-c", script, outside],
             cwd=Path(__file__).parents[4], capture_output=True, text=True, check=False,
         )  # fmt: skip
-    if "Landlock: " in told.stderr:
-        pytest.skip(told.stderr.strip().splitlines()[-1])
-    assert told.stdout == "held\n", told.stderr
+    kit.require("Landlock: " not in done.stderr, "needs Landlock: Linux 5.13 or newer with `landlock` in `lsm=`")
+    assert done.stdout == "held\n", done.stderr
 
 
 @pytest.mark.parametrize(("machine", "system", "word"), [("riscv64", "linux", "riscv64"), ("arm64", "darwin", "Linux")])
