@@ -45,8 +45,6 @@ POLL_S, RESTART_S = 0.5, 2.0
 
 
 class Service(Section):
-    """Says how one service is started."""
-
     command: str
     """Holds a command line, split like a shell would split it; no shell runs it."""
     host: str = "127.0.0.1"

@@ -52,8 +52,6 @@ class Arguments(BaseModel):
 
 
 class Query(Arguments):
-    """Holds the only argument of a tool that takes a text."""
-
     query: str
 
 

@@ -8,8 +8,6 @@ from core.tools.base import Query, Tool, ToolContext, ToolResult
 
 
 class BaseGenerator(Tool):
-    """Answers a query with a language model."""
-
     name: str = "base_generator"
     description: str = "A general language model that answers a query, step by step, from what it knows."
     limits: str = "It may be wrong on facts and on long calculations, and sees nothing but the query."

@@ -35,8 +35,6 @@ class SandboxFailed(Interrupt):
 
 
 class PythonCoder(Tool):
-    """Runs a Python program for a query."""
-
     name: str = "python_coder"
     description: str = "Writes a short Python program for a query in plain language, runs it, and returns its output."
     limits: str = "No files, no network, no input; seconds of run time; standard library, numpy and sympy only."

@@ -9,8 +9,6 @@ from core.tools.retrieval.client import RetrievalClient, RetrievalError
 
 
 class Search(Tool):
-    """Finds passages for a query."""
-
     url: str
     """Holds the URL of the service, such as http://HOST:PORT/retrieve."""
     name: str = "search"

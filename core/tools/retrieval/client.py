@@ -17,15 +17,11 @@ class RetrievalError(RuntimeError):
 
 
 class Document(BaseModel):
-    """Holds a passage as the service sends it."""
-
     id: str | int | None = None
     contents: str
 
 
 class Hit(BaseModel):
-    """Holds a document and its similarity to the query."""
-
     document: Document
     score: float
 

@@ -21,8 +21,6 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Holds one record of a corpus."""
-
     id: str | int
     contents: str
 

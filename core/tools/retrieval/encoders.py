@@ -30,8 +30,6 @@ class EncoderError(ValueError):
 
 
 class Encoder(Protocol):
-    """Turns texts into vectors."""
-
     @property
     def name(self) -> str: ...
 
@@ -95,8 +93,6 @@ class HashingEncoder:
 
 @dataclass(frozen=True, slots=True)
 class EncoderFamily:
-    """Says how the models of a family are used."""
-
     model: str
     """Names the model on the hub that is used if no other is given."""
     pooling: Literal["mean", "last"]

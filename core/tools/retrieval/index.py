@@ -149,15 +149,11 @@ def load_index(path: Path, corpus: Corpus, encoder: Encoder, options: IndexOptio
 
 @dataclass(frozen=True, slots=True)
 class ScoredPassage:
-    """Holds a passage and its similarity to the query."""
-
     passage: Passage
     score: float
 
 
 class Retriever:
-    """Finds passages with a corpus, an encoder and an index."""
-
     def __init__(self, corpus: Corpus, encoder: Encoder, index: Any):
         self.corpus = corpus
         self.encoder = encoder

@@ -31,8 +31,6 @@ TopK = Annotated[int, Field(ge=1, le=MAX_TOPK)]
 
 
 class SearchRequest(BaseModel):
-    """Describes a request of Search-R1."""
-
     model_config = ConfigDict(extra="forbid", strict=True)
 
     queries: Annotated[
@@ -44,8 +42,6 @@ class SearchRequest(BaseModel):
 
 
 class ToolOrchestraRequest(SearchRequest):
-    """Describes a request of ToolOrchestra."""
-
     eid: Any = None
     new_cache_dir: Any = None
 

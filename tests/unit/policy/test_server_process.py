@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from core.policy import server_process
 from core.policy.server_process import ServerError, make_server_command, serve
+from tests.kit import is_running, wait_until
 
 # A server with a child of its own, as SGLang has them. It takes half a second to become healthy.
 FAKE = """
@@ -44,19 +44,8 @@ def pids(log: Path) -> list[int]:
     return [int(pid) for pid in line.split()[1:]]
 
 
-def ended(pid: int) -> bool:
-    """Gone, or dead and only not yet reaped by whoever has inherited it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_until_ended(processes: list[int], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not all(map(ended, processes)):
-        assert time.monotonic() < deadline, f"still there: {[pid for pid in processes if not ended(pid)]}"
-        time.sleep(0.05)
+def wait_until_ended(processes: list[int]) -> None:
+    wait_until(lambda: not any(map(is_running, processes)))
 
 
 def test_commands_are_those_of_the_two_servers():
@@ -75,7 +64,7 @@ def test_a_server_is_healthy_when_entered_and_gone_with_its_children_when_left(f
         with urllib.request.urlopen(f"{url}/health") as response:
             assert response.status == 200
         processes = pids(log)
-        assert not any(map(ended, processes))
+        assert all(map(is_running, processes))
     wait_until_ended(processes)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,17 +90,23 @@ def test_the_integer_rule_leaves_expressions_to_others() -> None:
         grade_integer("73", [])
 
 
-async def test_math_verify_decides_what_the_integer_rule_cannot() -> None:
-    grader = MathGrader(timeout_s=60)
+@asynccontextmanager
+async def open_grader(*judge: Any, **options: Any) -> AsyncIterator[MathGrader]:
+    grader = MathGrader(*judge, **{"timeout_s": 60, **options})
     try:
+        yield grader
+    finally:
+        await grader.close()
+
+
+async def test_math_verify_decides_what_the_integer_rule_cannot() -> None:
+    async with open_grader() as grader:
         assert await grader.grade("q", r"\boxed{\frac{146}{2}}", ["73"]) == Grade(True, "math_verify", r"\frac{146}{2}")
         assert (await grader.grade("q", r"\boxed{0.25} \boxed{0.5}", [r"\frac{1}{2}"])).correct
         assert not (await grader.grade("q", r"\boxed{0.25} \boxed{0.5}", [r"\frac{1}{4}"])).correct
         assert await grader.grade("q", "no idea", [r"\frac{1}{4}"]) == Grade(False, "no_answer", None)
         assert (await grader.grade("q", r"\boxed{2}", ["1", "2"])).by == "integer"
         assert grader.counts == {"math_verify": 3, "no_answer": 1, "integer": 1}
-    finally:
-        await grader.close()
 
 
 class ScriptedJudge:
@@ -113,8 +123,7 @@ class ScriptedJudge:
 
 async def test_the_judge_is_asked_once_and_only_where_the_rules_found_no_equality() -> None:
     judge = ScriptedJudge("They are alike.\nVERDICT: SAME")
-    grader = MathGrader(judge, timeout_s=60)
-    try:
+    async with open_grader(judge) as grader:
         assert (await grader.grade("q", r"\boxed{7}", ["73"])) == Grade(False, "integer", "7")
         assert (await grader.grade("q", r"\boxed{\pi}", ["73"])).correct is False
         assert (await grader.grade("q", r"\boxed{0.5}", [r"\frac{1}{2}"])).by == "math_verify"
@@ -124,18 +133,13 @@ async def test_the_judge_is_asked_once_and_only_where_the_rules_found_no_equalit
             assert grade == Grade(True, "judge", r"\text{a half}")
         assert len(judge.prompts) == 1
         assert grader.counts["judge_accepts"] == 3
-    finally:
-        await grader.close()
 
 
 async def test_an_audited_judge_has_no_say_over_the_rules() -> None:
-    grader = MathGrader(ScriptedJudge("VERDICT: SAME"), audit=True)
-    try:
+    async with open_grader(ScriptedJudge("VERDICT: SAME"), audit=True) as grader:
         assert (await grader.grade("q", r"\boxed{7}", ["73"])) == Grade(False, "integer", "7")
         assert (await grader.grade("q", r"\boxed{073}", ["73"])) == Grade(True, "integer", "73")
         assert (grader.counts["judge_accepts"], grader.counts["judge_agrees"]) == (1, 1)
-    finally:
-        await grader.close()
 
 
 @pytest.mark.parametrize(
@@ -143,9 +147,6 @@ async def test_an_audited_judge_has_no_say_over_the_rules() -> None:
     [(RuntimeError("no server"), "no_reply", "judge_failed"), ("They look alike.", "no_verdict", "judge_unreadable")],
 )
 async def test_an_answer_that_its_judge_does_not_decide_is_wrong_by_that_name(reply, by, count) -> None:
-    grader = MathGrader(ScriptedJudge(reply), timeout_s=60)
-    try:
+    async with open_grader(ScriptedJudge(reply)) as grader:
         assert (await grader.grade("q", r"\boxed{\pi}", [r"\frac{1}{2}"])) == Grade(False, by, r"\pi")
         assert grader.counts == {by: 1, count: 1}
-    finally:
-        await grader.close()

@@ -1,4 +1,4 @@
-"""The preference reward, by hand from eq. 1-3 of the paper (arXiv 2511.21689), and the released code's bug."""
+"""The preference reward, by hand from eq. 1-3 of the paper (arXiv 2511.21689)."""
 
 from __future__ import annotations
 
@@ -67,24 +67,6 @@ GROUPS: Mapping[str, tuple[Sequence[Mapping[str, float]], Mapping[str, float], S
 def test_by_hand(name: str) -> None:
     group, weights, expected = GROUPS[name]
     assert preference_rewards(group, weights) == pytest.approx(expected)
-
-
-def released(group: Sequence[Mapping[str, float]], weights: Mapping[str, float]) -> list[float]:
-    """generation_quick3.py of the released code for correct rollouts and the cost alone: the bounds are those of -cost,
-    the value is cost, and the loop over features adds the term a second time with the value 0."""
-    costs = [-one["cost"] for one in group]
-    least, most = min(-cost for cost in costs), max(-cost for cost in costs)
-    return [weights["cost"] * ((0 - least) + (cost - least)) / (most - least) for cost in costs]
-
-
-def test_the_released_sign_is_reversed_and_ours_is_not() -> None:
-    group, weights, expected = GROUPS["cost .01 .05 .10"]
-    faulty = released(group, weights)
-    assert faulty == pytest.approx([2.33, 2.78, 3.33], abs=0.01)
-    assert faulty == sorted(faulty)  # the dearer, the more
-    ours = preference_rewards(group, weights)
-    assert ours == pytest.approx(expected)
-    assert ours == sorted(ours, reverse=True)
 
 
 AMOUNT = st.floats(0, 1e6)

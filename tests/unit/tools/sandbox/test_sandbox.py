@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from core.tools.sandbox import Sandbox, SandboxLimits, SandboxUnavailable, backends, sandbox
 from core.tools.sandbox.__main__ import main
+from core.tools.sandbox.process import OutputCapture
 from tests import kit
 
 
@@ -129,15 +132,11 @@ def test_code_dies_with_a_killed_parent(tmp_path: Path) -> None:
     """A trainer that is killed leaves no endless loop behind."""
     script = "import asyncio; from core.tools.sandbox import Sandbox as S\nasyncio.run(S().run('while True: pass'))"
     parent = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[4])
-    deadline = time.monotonic() + 60
-    while not (below := descendants(parent.pid)) or len(below) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    kit.wait_until(lambda: len(descendants(parent.pid)) >= 2)
+    below = descendants(parent.pid)
     parent.kill()
     parent.wait()
-    while any(alive(pid) for pid in below):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    kit.wait_until(lambda: not any(map(kit.is_running, below)))
 
 
 def descendants(pid: int) -> set[int]:
@@ -147,13 +146,6 @@ def descendants(pid: int) -> set[int]:
         return set()
     own = {int(child) for text in lists for child in text.split()}
     return own.union(*(descendants(child) for child in own))
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_limits_are_checked() -> None:
@@ -248,3 +240,21 @@ async def test_unsafe_local_waits_for_no_orphan() -> None:
     result = await box.run(code)
     assert (result.status, result.stdout) == ("ok", "done\n")
     assert result.seconds < 20
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20), st.integers(1, 40))
+def test_head_and_tail_of_what_came(chunks: list[bytes], keep: int) -> None:
+    capture, everything = OutputCapture(keep), b"".join(chunks)
+    for chunk in chunks:
+        capture.add(chunk)
+    head, tail = bytes(capture._head), bytes(capture._tail)
+    assert capture.total == len(everything)
+    assert everything.startswith(head)
+    assert everything.endswith(tail)
+    assert len(head) + len(tail) == min(keep, len(everything))
+
+
+def test_text_is_fit_for_a_terminal() -> None:
+    capture = OutputCapture(100)
+    capture.add(b"a\r\nb\tc\x1b[2J\xff\x07")
+    assert capture.text() == "a\nb\tc\ufffd[2J\ufffd\ufffd"
