@@ -14,7 +14,7 @@ from core.config import RecipeError
 from core.data.files import DataError
 from core.hub import CheckpointError
 from core.policy.base import Roles
-from core.policy.serving import ServerError
+from core.policy.server_process import ServerError
 from core.rollout.method import Method, derive_seed
 from core.rollout.runner import Failures, Runner
 from core.runs.evaluation import EvalResult, file_name

@@ -16,7 +16,7 @@ from core.engine.model import CausalLM
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.policy.base import Policy
-from core.policy.serving import ServerError
+from core.policy.server_process import ServerError
 from core.policy.sglang import SGLangPolicy
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from benchmarks.cells import EvaluationError
-from core.policy.serving import Backend, serve
+from core.policy.server_process import Backend, serve
 
 
 def add_server_options(parser: Any) -> None:

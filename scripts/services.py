@@ -1,17 +1,17 @@
-"""Start the services that a run asks, run a command once each of them answers, and stop what was started.
+"""Start the services that a run needs, run a command once each of them answers, and stop what was started.
 
     python -m scripts.services FILE.yaml --logs DIR -- COMMAND ...
 
-FILE.yaml says, by name, how each service is started; `{port}`, `{host}` and `{python}` stand for what is meant:
+FILE.yaml says for each name how its service is started; `{port}`, `{host}` and `{python}` are filled in:
 
     retrieval:
       command: "{python} -m core.tools.retrieval --corpus corpus.jsonl --host {host} --port {port}"
-      port: 8000            # left out: a free one
-      gpus: [4]             # left out: as this process sees them
+      port: 8000            # without it: a free port
+      gpus: [4]             # without it: the GPUs that this process sees
 
-They start together. Every address is written to DIR/addresses.yaml (name -> URL) before COMMAND runs, whose exit status
-is ours. A service that ends meanwhile is started again at its address. Services and COMMAND end with this process, even
-if it is killed; nothing else is ever stopped.
+All services start together. Their addresses are written to DIR/addresses.yaml (name -> URL) before COMMAND runs. The
+exit status is that of COMMAND. A service that ends early is started again at its address. Services and COMMAND end with
+this process, even if it is killed; nothing else is ever stopped.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_v
 
 from core.config import RecipeError, Section
 from core.config.load import read_yaml, refused
-from core.policy.serving import ServerError, free_port, kept, server_process, wait_until_healthy
+from core.policy.server_process import ServerError, find_free_port, start_keeper, start_server, wait_until_healthy
 from core.runs.files import write_text
 
 ADDRESSES = "addresses.yaml"
-PLACES = ("python", "host", "port")
-"""What `{}` in a command may stand for."""
+PLACEHOLDERS = ("python", "host", "port")
+"""Lists the names that a command may have in braces."""
 POLL_S, RESTART_S = 0.5, 2.0
 
 
 class Service(Section):
     command: str
-    """Words as a shell reads them; no shell runs them."""
+    """Holds a command line, split like a shell would split it; no shell runs it."""
     host: str = "127.0.0.1"
     port: int | None = Field(None, ge=1, le=65535)
     gpus: tuple[int, ...] | None = None
     start_s: PositiveFloat = 1800.0
-    """What it may take until `/health` answers."""
+    """Limits the seconds until `/health` answers."""
 
     @field_validator("command")
     @classmethod
-    def _can_be_run(cls, command: str) -> str:
+    def _check_command(cls, command: str) -> str:
         if not shlex.split(command):
             raise ValueError("names no program")
         for _, name, _, _ in string.Formatter().parse(command):
-            if name is not None and name not in PLACES:
-                known = ", ".join(f"{{{place}}}" for place in PLACES)
+            if name is not None and name not in PLACEHOLDERS:
+                known = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
                 raise ValueError(f"unknown {{{name}}}; there are {known}; write {{{{ for a brace itself")
         return command
 
@@ -69,7 +69,7 @@ Services = Annotated[dict[str, Service], Field(min_length=1)]
 
 
 def read_services(path: Path) -> dict[str, Service]:
-    """Raises RecipeError naming file and key."""
+    """Read the services of a file. Raise RecipeError, which names file and key, if they are not valid."""
     try:
         return TypeAdapter(Services).validate_python(read_yaml(path))
     except ValidationError as error:
@@ -77,29 +77,33 @@ def read_services(path: Path) -> dict[str, Service]:
 
 
 @contextmanager
-def running(services: dict[str, Service], logs: Path) -> Iterator[dict[str, str]]:
-    """Name -> URL of services that answer, and are kept up; they are gone afterwards. Raises ServerError."""
+def run_services(services: dict[str, Service], logs: Path) -> Iterator[dict[str, str]]:
+    """Start the services, keep them up, and yield their URLs by name once all answer; end them afterwards.
+
+    Raises:
+        ServerError: a service does not start, or its port is taken.
+    """
     addresses: dict[str, str] = {}
-    first: dict[Future[None], str] = {}
+    starts: dict[Future[None], str] = {}
     leaving = threading.Event()
     with ThreadPoolExecutor(len(services)) as pool:
         try:
             for name, service in services.items():
-                if service.port and _answers(service.host, service.port):
+                if service.port and _is_answering(service.host, service.port):
                     raise ServerError(
                         f"{name}: somebody listens at port {service.port} already: end it, or set another"
                     )
-                port = service.port or free_port(service.host)
+                port = service.port or find_free_port(service.host)
                 if (address := f"http://{service.host}:{port}") in addresses.values():
                     raise ServerError(f"{name}: another service of the file has port {port}; set another")
                 addresses[name] = address
                 answered: Future[None] = Future()
-                first[answered] = name
-                words, log = _words(service, port), logs / f"{name}.log"
+                starts[answered] = name
+                words, log = _make_command(service, port), logs / f"{name}.log"
                 pool.submit(_keep_up, name, words, addresses[name], service.start_s, log, answered, leaving)
-            for done in as_completed(first):
+            for done in as_completed(starts):
                 done.result()
-                print(f"service {first[done]} answers at {addresses[first[done]]}", flush=True)
+                print(f"service {starts[done]} answers at {addresses[starts[done]]}", flush=True)
             yield addresses
         finally:
             leaving.set()
@@ -108,10 +112,10 @@ def running(services: dict[str, Service], logs: Path) -> Iterator[dict[str, str]
 def _keep_up(
     name: str, words: list[str], url: str, start_s: float, log: Path, answered: Future[None], leaving: threading.Event
 ) -> None:
-    """One service, from its start until `leaving`; `answered` is settled by the first start, whose failure is final."""
+    """Keep one service running until `leaving`. The first start settles `answered`; if it fails, there is no other."""
     while True:
         try:
-            with server_process(words, log) as keeper:
+            with start_server(words, log) as keeper:
                 wait_until_healthy(url, lambda: keeper.poll() is None and not leaving.is_set(), start_s, log)
                 if answered.done():
                     print(f"service {name} answers again", file=sys.stderr, flush=True)
@@ -128,8 +132,8 @@ def _keep_up(
         print(f"service {name} has ended and is started again (see {log})", file=sys.stderr, flush=True)
 
 
-def _answers(host: str, port: int) -> bool:
-    """Another server at our port would be taken for ours."""
+def _is_answering(host: str, port: int) -> bool:
+    """Return whether another server listens at this port: it would be mistaken for ours."""
     try:
         with socket.create_connection((host, port), timeout=5.0):
             return True
@@ -137,7 +141,7 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _words(service: Service, port: int) -> list[str]:
+def _make_command(service: Service, port: int) -> list[str]:
     words = [word.format(python=sys.executable, host=service.host, port=port) for word in shlex.split(service.command)]
     if service.gpus is None:
         return words
@@ -151,18 +155,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     options = parser.parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit_by_signal)
     try:
-        with running(read_services(options.file), options.logs) as addresses:
+        with run_services(read_services(options.file), options.logs) as addresses:
             write_text(options.logs / ADDRESSES, yaml.safe_dump(addresses))
-            with kept(options.command) as keeper:
+            with start_keeper(options.command) as keeper:
                 return keeper.wait()
     except (RecipeError, ServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _exit_by_signal(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 

@@ -1,11 +1,16 @@
-"""Fixtures that every test may use."""
+"""Fixtures that every test may use, and the end of a run, which names the prerequisites that it lacked."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+
+from core.text.tokenizer import load_tokenizer
+from core.tools.sandbox import Sandbox, SandboxUnavailable
+from tests import kit
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,13 +18,49 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz", type=int, default=2000, help="cases of each fuzz test, such as 100000")
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """List what skipped tests need, one line for each prerequisite."""
+    needs = kit.list_needs(report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
+    if needs:
+        terminalreporter.section("prerequisites that are missing here")
+        terminalreporter.write("".join(f"{line}\n" for line in needs))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of small real records beside the checkout; it is not part of the repository."""
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip(f"real records not found at {folder}")
+    kit.require(folder.is_dir(), kit.RECORDS.format(folder=folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def isolation() -> None:
+    """Skip the test where the sandbox has no isolation."""
+    try:
+        Sandbox()
+    except SandboxUnavailable as problem:
+        pytest.skip(f"needs isolation for the sandbox: {' '.join(str(problem).split())}")
+
+
+@pytest.fixture(scope="session")
+def memagent_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MemAgent's tiny start model. It is built once: tests read it and write elsewhere."""
+    from agentic.memagent.tiny import start_model
+
+    return start_model.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
+
+
+@pytest.fixture(scope="session")
+def model(memagent_model: Path) -> Path:
+    """The model folder of a test that needs any; a folder of tests may have another."""
+    return memagent_model
+
+
+@pytest.fixture(scope="session")
+def tokenizer(memagent_model: Path) -> Any:
+    """A tokenizer with a chat template, and with prompt tags that are special tokens."""
+    return load_tokenizer(memagent_model)
 
 
 @pytest.fixture(scope="session")

@@ -68,7 +68,7 @@ class AgentFlowSection(Section):
     call_timeout_s: PositiveFloat = 600.0
     """A call that takes longer fails the rollout with `call_timeout`."""
     reward: Literal["math", "boxed"] = "math"
-    """`math`: integer rule, math-verify, judge (core/rewards/grade.py). `boxed`: equality of the boxed text alone."""
+    """`math`: integer rule, math-verify, judge (core/rewards/math_grader.py). `boxed`: equality of the boxed text alone."""
 
     @model_validator(mode="after")
     def _has_every_role(self) -> AgentFlowSection:
@@ -115,7 +115,7 @@ def make_toolbox(config: AgentFlowSection) -> Toolbox:
     except ToolError as error:
         raise RecipeError(f"agentflow.tools: {error}") from error
     for tool in toolbox:
-        for role in tool.asks:
+        for role in tool.required_roles:
             if role not in config.roles:
                 raise RecipeError(
                     f"agentflow.roles.{role} is missing, and the tool {tool.name} asks it; add it with an engine: "

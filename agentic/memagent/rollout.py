@@ -25,7 +25,7 @@ from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, final_template, update_template
 from core.policy.base import Roles
-from core.rewards.math import boxed_reward
+from core.rewards.boxed import boxed_reward
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
 from core.slime.hooks import slime_hooks

@@ -19,7 +19,7 @@ from agentic.toolorchestra.experts import Experts, Unanswered
 from agentic.toolorchestra.formats import CALL_EXPERT, FORMATS, Action, Hermes, Speech
 from agentic.toolorchestra.orchestrator import Orchestrator, fitted, room
 from agentic.toolorchestra.prompts import AGENT, REFUSED, hand_over
-from core.policy.openai import ChatReply
+from core.policy.openai_chat import ChatReply
 from core.text.conversation import Markup, Message, Renderer
 from core.text.tool_calls import CLOSE, OPEN, CallError, ToolCall, check_call, parse_call
 from core.types import Task

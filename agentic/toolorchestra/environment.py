@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from agentic.toolorchestra.config import EnvironmentSection
 from core.config import RecipeError
-from core.policy.openai import ChatReply, Message
+from core.policy.openai_chat import ChatReply, Message
 from core.rollout.method import RolloutError
 from core.text.tool_calls import ToolSchema
 from core.types import Task

@@ -16,7 +16,7 @@ from typing import Any
 
 from agentic.toolorchestra.config import ModelSection, PriceSection, ToolOrchestraSection
 from core.policy.base import PolicyError, Roles
-from core.policy.openai import ChatReply, Message, OpenAIChat
+from core.policy.openai_chat import ChatReply, Message, OpenAIChat
 from core.rollout.method import RolloutError, derive_seed
 from core.text.conversation import Markup, Renderer
 from core.text.tokenizer import load_tokenizer

@@ -11,11 +11,11 @@ from agentic.toolorchestra.formats import FORMATS
 from agentic.toolorchestra.orchestrator import Orchestrator, fitted, room
 from agentic.toolorchestra.prompts import REFUSED, expert_messages, question, tool_schemas
 from agentic.toolorchestra.workspace import Workspace
-from core.rewards.math import last_boxed
+from core.rewards.boxed import find_boxed
 from core.text.conversation import Renderer
 from core.text.tool_calls import CallError, ToolCall
 from core.tools.base import Tool, ToolContext, ToolResult
-from core.tools.python_coder import PythonCoder, program
+from core.tools.python_coder import PythonCoder, extract_program
 from core.tools.registry import Toolbox, make_tool
 from core.tools.search import Search
 from core.types import Task
@@ -100,7 +100,7 @@ class Question:
                 self.work.attempts.append(f"{alias}: {written.strip()}")
                 return self._note(call, written.strip())
             case "enhance_reasoning":
-                written = program(written)
+                written = extract_program(written)
         result = await self._tools.run(tool, written)
         self.seconds += result.seconds
         if result.status != "ok":
@@ -143,7 +143,7 @@ class Question:
 
 def _final(text: str) -> str:
     """What the last box holds, or all of a text without one."""
-    boxed = last_boxed(text)
+    boxed = find_boxed(text)
     return (text if boxed is None else boxed).strip()
 
 

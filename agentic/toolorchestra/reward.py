@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe, ToolOrchestraSection
-from core.rewards.preference import features, preference_rewards
+from core.rewards.preference import make_features, preference_rewards
 from core.rollout.method import RolloutError
 from core.types import CALLS, Group, Task, Trajectory
 
@@ -42,6 +42,6 @@ def features_of(trajectory: Trajectory) -> dict[str, float]:
     """A rollout's features under the names of preference vectors."""
     metrics = trajectory.metrics
     calls = {name.removeprefix(CALLS): int(n) for name, n in metrics.items() if name.startswith(CALLS)}
-    return features(
+    return make_features(
         correct=metrics["correct"] > 0, cost=metrics["cost"], latency=metrics["latency"], calls=Counter(calls)
     )

@@ -35,7 +35,7 @@ from agentic.toolorchestra.questions import Question, QuestionTools
 from agentic.toolorchestra.reward import preference_of, regrade
 from core.config import RecipeError
 from core.policy.base import Roles
-from core.rewards.answer import AnswerGrader
+from core.rewards.answer_grader import AnswerGrader
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.slime.hooks import slime_hooks
 from core.text.conversation import Renderer

@@ -7,7 +7,7 @@ from pathlib import Path
 from core.data.files import DataError
 from core.data.sets import SETS, Questions, read_hub_records, prepare
 from core.data.tasks import convert_records, read_tasks
-from core.rewards.grade import integer
+from core.rewards.math_grader import parse_integer
 from core.types import Task
 
 
@@ -20,7 +20,7 @@ def load_problems(source: str, folder: Path) -> tuple[str, list[Task]]:
     """
     name, tasks = _load(source, folder)
     for task in tasks:
-        if any(integer(answer) is None for answer in task.answers):
+        if any(parse_integer(answer) is None for answer in task.answers):
             problem = f"{source}: {task.task_id}: answers {list(task.answers)} are no integers"
             raise DataError(f"{problem}. Fix: give problems of the AIME, which has no others.")
     return name, tasks

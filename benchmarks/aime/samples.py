@@ -11,8 +11,8 @@ from benchmarks.aime.statistics import Sample
 from benchmarks.cells import EvaluationError, failures_of
 from benchmarks.plan import Plan, missing
 from core.policy.base import Roles
-from core.rewards.grade import MathGrader, integer
-from core.rewards.math import strip_latex
+from core.rewards.boxed import strip_latex
+from core.rewards.math_grader import MathGrader, parse_integer
 from core.rollout.method import Method, derive_seed
 from core.rollout.runner import Runner
 from core.runs.files import Record
@@ -80,7 +80,7 @@ async def _record(task: Task, repeat: int, trajectory: Trajectory, grader: MathG
     graded = replace(trajectory, reward=float(grade.correct))
     return {
         **trajectory_record("eval", repeat, task, graded, tokenizer),
-        "answer": None if grade.parsed is None else integer(grade.parsed) or strip_latex(grade.parsed),
+        "answer": None if grade.parsed is None else parse_integer(grade.parsed) or strip_latex(grade.parsed),
         "graded_by": grade.by,
         "final": text,
         "metrics": dict(trajectory.metrics),

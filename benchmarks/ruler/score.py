@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from core.rewards import qa
-from core.rewards.math import boxed_reward, last_boxed
+from core.rewards.boxed import boxed_reward, find_boxed
 from core.types import Task
 
 AnswerFormat = Literal["boxed", "the_answer_is", "raw"]
@@ -21,7 +21,7 @@ def extract(response: str, answer_format: AnswerFormat) -> str | None:
     """The answer within a response; text up to `</think>` is not part of it."""
     response = response.rpartition("</think>")[2].strip()
     if answer_format == "boxed":
-        return last_boxed(response)
+        return find_boxed(response)
     return qa.extract_the_answer_is(response) if answer_format == "the_answer_is" else response
 
 

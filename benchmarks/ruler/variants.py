@@ -23,7 +23,7 @@ from agentic.memagent.prompts import EMPTY_MEMORY, Style
 from agentic.memagent.rollout import MemAgent
 from benchmarks.ruler.score import AnswerFormat
 from core.policy.base import Roles
-from core.rewards.math import boxed_reward, last_boxed
+from core.rewards.boxed import boxed_reward, find_boxed
 from core.rollout.method import Method, RolloutError
 from core.text.template import TokenTemplate
 from core.text.tokenizer import Ids, encode_text
@@ -126,7 +126,7 @@ class WholeDocument(Reader):
         return 1
 
     def answer_format(self, answer: str) -> AnswerFormat:
-        return "raw" if last_boxed(answer) is None else "boxed"
+        return "raw" if find_boxed(answer) is None else "boxed"
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         document = self._documents[task.task_id]

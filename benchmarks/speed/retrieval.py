@@ -22,10 +22,10 @@ from pydantic import PositiveInt
 
 from benchmarks.speed.measure import environment, table
 from core.options import checked
-from core.policy.serving import free_port, run_server
-from core.tools.retrieval.base import Kind, Vectors, normalise
+from core.policy.server_process import find_free_port, run_server
 from core.tools.retrieval.corpus import Corpus
-from core.tools.retrieval.index import KINDS, build
+from core.tools.retrieval.encoders import TextKind, Vectors, normalize_rows
+from core.tools.retrieval.index import KINDS, build_index
 
 DIMENSION, TOPK = 384, 10
 CLIENTS = (1, 16, 64)
@@ -39,15 +39,15 @@ class Clustered:
 
     def __init__(self, centres: int, noise: float = 0.7):
         self._noise = noise
-        self._centres = normalise(np.random.default_rng(0).standard_normal((centres, DIMENSION), np.float32))
+        self._centres = normalize_rows(np.random.default_rng(0).standard_normal((centres, DIMENSION), np.float32))
 
-    def encode(self, texts: Sequence[str], kind: Kind) -> Vectors:
+    def encode(self, texts: Sequence[str], kind: TextKind) -> Vectors:
         vectors = np.empty((len(texts), DIMENSION), np.float32)
         for vector, text in zip(vectors, texts, strict=True):
             random = np.random.default_rng((kind == "query", int(text)))
             noise = random.standard_normal(DIMENSION, np.float32) * self._noise / DIMENSION**0.5
             vector[:] = self._centres[random.integers(len(self._centres))] + noise
-        return normalise(vectors)
+        return normalize_rows(vectors)
 
 
 def measure_recall(
@@ -62,7 +62,7 @@ def measure_recall(
     exact: list[set[int]] = []
     for kind in kinds:
         began = time.process_time()
-        index = build(corpus, encoder, KINDS[kind](), lambda done, total: None)
+        index = build_index(corpus, encoder, KINDS[kind](), lambda done, total: None)
         built = time.process_time()
         found = [set(row) for row in index.search(asked, TOPK)[1].tolist()]
         searched = time.process_time()
@@ -122,7 +122,7 @@ def measure_service(
     result: dict[str, Any] = {}
     exact: list[set[str]] = []
     for kind in kinds:
-        port = free_port("127.0.0.1")
+        port = find_free_port("127.0.0.1")
         command = [sys.executable, "-m", "core.tools.retrieval", "--corpus", str(corpus), "--port", str(port)]
         command += ["--encoder", f"hashing={DIMENSION}", "--kind", kind, "--threads", "1"]
         with run_server(command, f"http://127.0.0.1:{port}", log=folder / f"{kind}.log", start_s=3600.0) as url:

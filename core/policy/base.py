@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Literal, Protocol, TypeVar
 
 from core.types import Completion, Sampling
 
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
 Fault = Literal["bad_request", "engine", "unavailable", "timeout", "bad_reply"]
-"""Why there is no completion; the same fault has the same name whatever is behind the policy.
+"""Names why there is no completion; the same fault has the same name whatever is behind the policy.
 
 `bad_request`: the call can never succeed as it is (HTTP 4xx, but for those below).
-`engine`: the engine failed while it held the call (HTTP 5xx, but for those below).
-`unavailable`: nobody takes calls now, or it went away: a closed policy, a lost connection, HTTP 408, 429, 502 to 504.
-`timeout`: no completion within the policy's own limit.
-`bad_reply`: what came back is not JSON, lacks a field, or contradicts itself.
+`engine`: the engine failed during the call (HTTP 5xx, but for those below).
+`unavailable`: nobody takes calls now, or the connection was lost: a closed policy, HTTP 408, 429, 502 to 504.
+`timeout`: there was no completion within the policy's own limit.
+`bad_reply`: the reply is not JSON, lacks a field, or contradicts itself.
 """
 
 
 class PolicyError(RuntimeError):
-    """A call that gave no completion. `kind` is its name in the failure counts."""
+    """Reports a call that gave no completion; `kind` is its name in the failure counts."""
 
     def __init__(self, kind: Fault, message: str):
         super().__init__(message)
@@ -42,7 +48,7 @@ class Policy(Protocol):
 
 
 class Roles:
-    """Role name -> Policy. Method code asks for `roles["policy"]`; where that lives is the recipe's business."""
+    """Maps role names to policies. A method asks for `roles["policy"]`; the recipe says where that policy runs."""
 
     def __init__(self, policies: Mapping[str, Policy]):
         self._policies = dict(policies)
@@ -56,14 +62,37 @@ class Roles:
 
 
 Decode = Callable[[Sequence[int]], str]
-"""Token ids to text, special tokens included: `tokenizer.decode`."""
+"""Turns token ids into text, special tokens included: `tokenizer.decode`."""
 
 
 def completes_a_stop(token_ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
-    """Whether the last of `token_ids` completes one of the texts `stop`, asked after every token.
-
-    A token is a byte at least, so a text of n bytes lies within the last n tokens.
-    """
+    """Return whether the last of `token_ids` completes one of the texts `stop`. Callers ask after every token."""
+    # A token is a byte at least, so a text of n bytes lies within the last n tokens.
     longest = max(len(text.encode()) for text in stop)
-    said = decode(token_ids[-longest:])
-    return any(text in said for text in stop)
+    tail = decode(token_ids[-longest:])
+    return any(text in tail for text in stop)
+
+
+def classify_status(status: int) -> Fault:
+    """Return the fault that an HTTP status other than 200 means."""
+    if status in (408, 429, 502, 503, 504):
+        return "unavailable"
+    return "bad_request" if 400 <= status < 500 else "engine"
+
+
+async def call_with_retries(
+    call: Callable[[], Awaitable[T]], retried: Collection[Fault], max_retries: int, backoff_s: float
+) -> T:
+    """Return what `call` returns; call it again after a `retried` fault, at most `max_retries` times.
+
+    The pause doubles from `backoff_s`. Jitter keeps a fleet of rollouts from coming back in one wave.
+    """
+    for attempt in range(max_retries + 1):
+        try:
+            return await call()
+        except PolicyError as error:
+            if error.kind not in retried or attempt == max_retries:
+                raise
+            logger.warning("%s; retry %d of %d", error, attempt + 1, max_retries)
+            await asyncio.sleep(backoff_s * 2**attempt * random.uniform(0.5, 1.0))
+    raise AssertionError("the last attempt returns or raises")

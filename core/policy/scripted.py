@@ -1,4 +1,4 @@
-"""A policy for tests: a function says what comes back, and every call is recorded."""
+"""A policy for tests: a function decides what comes back, and every call is recorded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from core.types import Completion, FinishReason, Sampling
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One `generate` as the policy received it."""
+class RecordedCall:
+    """Records the arguments of one `generate`."""
 
     prompt_ids: tuple[int, ...]
     sampling: Sampling
@@ -20,11 +20,11 @@ class Call:
 
 
 class ScriptedPolicy:
-    """Answers with `respond(prompt_ids, sampling)`: ids to return, or an exception to raise (returned or raised).
+    """A policy that answers with `respond(prompt_ids, sampling)`: ids, or an exception (returned or raised).
 
-    As a real policy would, it ends after the first stop id or stop text (`stop`; texts need `decode`) or after
+    Like a real policy, it ends after the first stop id or stop text (`stop`; texts need `decode`) or after
     `max_new_tokens` ids (`length`); ids that run out before either also end with `stop`. `latency` is in seconds.
-    `calls` holds every call in order of arrival, `cancelled` counts the calls that were given up while they waited.
+    `calls` lists the calls in order of arrival; `cancelled` counts those that were cancelled while they waited.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class ScriptedPolicy:
         self._latency = latency
         self._decode = decode
         self.weight_version = weight_version
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
         self.cancelled = 0
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
-        call = Call(tuple(prompt_ids), sampling, session)
+        call = RecordedCall(tuple(prompt_ids), sampling, session)
         self.calls.append(call)
         try:
             # Even without latency other coroutines get their turn, as they would during a real call.
@@ -58,12 +58,12 @@ class ScriptedPolicy:
             raise response
         if "" in sampling.stop or (sampling.stop and self._decode is None):
             raise PolicyError("bad_request", "stop: texts need decode, and none may be empty")
-        token_ids, finish_reason = _end(tuple(response), sampling, self._decode)
+        token_ids, finish_reason = _cut(tuple(response), sampling, self._decode)
         return Completion(token_ids, (self._logprob,) * len(token_ids), finish_reason, self.weight_version)
 
 
-def _end(token_ids: tuple[int, ...], sampling: Sampling, decode: Decode | None) -> tuple[tuple[int, ...], FinishReason]:
-    """The part of `token_ids` that a policy under `sampling` would have produced, and why it ended there."""
+def _cut(token_ids: tuple[int, ...], sampling: Sampling, decode: Decode | None) -> tuple[tuple[int, ...], FinishReason]:
+    """Return the part of `token_ids` that a real policy would have produced, and why it ended there."""
     budget = token_ids[: sampling.max_new_tokens]
     for position, token_id in enumerate(budget):
         so_far = budget[: position + 1]

@@ -12,33 +12,31 @@ import asyncio
 import json
 import logging
 import math
-import random
 import uuid
 from collections.abc import Sequence
 from typing import Any, Self
 
 import aiohttp
 
-from core.policy.base import Fault, PolicyError
+from core.policy.base import Fault, PolicyError, call_with_retries, classify_status
 from core.types import Completion, Sampling
 
 logger = logging.getLogger(__name__)
 
 ROUTING_HEADER = "X-SMG-Routing-Key"
 _ABORT_TIMEOUT_S = 5.0
-_UNAVAILABLE = (408, 429, 502, 503, 504)
 _RETRIED: tuple[Fault, ...] = ("engine", "unavailable")
 
 
 class SGLangPolicy:
-    """The LLM at `url` (`http://host:port`).
+    """A policy that asks the LLM at `url` (`http://host:port`).
 
     Each call may take `timeout_s` seconds, retries included. `engine` and `unavailable` faults are retried
-    `max_retries` times, `backoff_s` seconds apart, doubling; any other fails at once, for it would fail again. An
-    attempt that is given up (cancelled, timed out, disconnected) is aborted on the workers, so no orphan goes on
-    decoding; SGLang's router does not forward aborts, hence they go to each of its workers.
+    `max_retries` times, with a pause that doubles from `backoff_s` seconds; any other fault fails at once, for it would
+    fail again. An attempt that is given up (cancelled, timed out, disconnected) is aborted on the workers, so no orphan
+    goes on decoding. SGLang's router does not forward aborts, so they go to each of its workers.
 
-    `session` travels as the header `routing_header`, by which a consistent-hashing router keeps a conversation on one
+    `session` travels as the header `routing_header`; a consistent-hashing router uses it to keep a conversation on one
     worker.
 
     The HTTP session opens on the first call, belongs to that event loop, and is closed by `close()` or `async with`.
@@ -79,29 +77,19 @@ class SGLangPolicy:
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         _check(prompt_ids, sampling)
-        payload = _payload(prompt_ids, sampling)
+        payload = _make_payload(prompt_ids, sampling)
         headers = {} if session is None else {self._routing_header: session}
         try:
             async with asyncio.timeout(self._timeout_s):
-                reply = await self._post_with_retries(payload, headers)
+                reply = await call_with_retries(
+                    lambda: self._post(payload, headers), _RETRIED, self._max_retries, self._backoff_s
+                )
         except TimeoutError:
             raise PolicyError("timeout", f"{self.url}: no completion within {self._timeout_s:g} s") from None
-        return _completion(reply, sampling, self.url)
-
-    async def _post_with_retries(self, payload: dict[str, Any], headers: dict[str, str]) -> Any:
-        for attempt in range(self._max_retries + 1):
-            try:
-                return await self._post(payload, headers)
-            except PolicyError as error:
-                if error.kind not in _RETRIED or attempt == self._max_retries:
-                    raise
-                logger.warning("%s; retry %d of %d", error, attempt + 1, self._max_retries)
-                # Jitter, so that a fleet of rollouts does not come back in one wave.
-                await asyncio.sleep(self._backoff_s * 2**attempt * random.uniform(0.5, 1.0))
-        raise AssertionError("the last attempt returns or raises")
+        return _read_completion(reply, sampling, self.url)
 
     async def _post(self, payload: dict[str, Any], headers: dict[str, str]) -> Any:
-        """One attempt under a request id of its own: SGLang refuses an id that it still holds."""
+        """Make one attempt under a new request id: SGLang refuses an id that is still in use."""
         rid = uuid.uuid4().hex
         try:
             async with self._http().post(
@@ -119,14 +107,14 @@ class SGLangPolicy:
             if response.status >= 500:  # a gateway may have given up on a worker that is still decoding
                 await self._abort(rid)
             text = body.decode(errors="replace")[:500]
-            raise PolicyError(_fault(response.status), f"{self.url}: HTTP {response.status}: {text}")
+            raise PolicyError(classify_status(response.status), f"{self.url}: HTTP {response.status}: {text}")
         try:
             return json.loads(body)
         except ValueError as error:
             raise PolicyError("bad_reply", f"{self.url}: reply is not JSON ({error}): {body[:200]!r}") from error
 
     async def _abort(self, rid: str) -> None:
-        """Returns when the workers know; if the caller is cancelled once more, the abort still goes out."""
+        """Wait until the workers know; if the caller is cancelled once more, the abort still goes out."""
         task = asyncio.create_task(self._abort_on_workers(rid))
         self._aborts.add(task)
         task.add_done_callback(self._aborts.discard)
@@ -151,7 +139,7 @@ class SGLangPolicy:
             response.raise_for_status()
 
     async def _worker_urls(self) -> list[str]:
-        """The router's workers, or the url itself if it is a worker (it has no `/workers`)."""
+        """Return the router's workers, or the url itself if it is a worker (a worker has no `/workers`)."""
         if self._workers is None:
             async with self._http().get(f"{self.url}/workers") as response:
                 if response.status in (404, 405):
@@ -173,7 +161,7 @@ class SGLangPolicy:
 
 
 def _check(prompt_ids: Sequence[int], sampling: Sampling) -> None:
-    """Refuse what SGLang lets through: an empty prompt ends a worker, no budget is answered with no token."""
+    """Refuse what SGLang lets through: an empty prompt ends a worker, and a budget of 0 is answered with no token."""
     if not prompt_ids:
         raise PolicyError("bad_request", "input_ids: empty prompt")
     if min(prompt_ids) < 0:
@@ -184,13 +172,7 @@ def _check(prompt_ids: Sequence[int], sampling: Sampling) -> None:
         raise PolicyError("bad_request", "stop: a text must not be empty")
 
 
-def _fault(status: int) -> Fault:
-    if status in _UNAVAILABLE:
-        return "unavailable"
-    return "bad_request" if 400 <= status < 500 else "engine"
-
-
-def _payload(prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
+def _make_payload(prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
     params: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -208,8 +190,8 @@ def _payload(prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, Any]:
     return {"input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}
 
 
-def _completion(reply: Any, sampling: Sampling, url: str) -> Completion:
-    """Read SGLang's reply. Raises PolicyError `bad_reply` for one whose fields are missing or contradict each other."""
+def _read_completion(reply: Any, sampling: Sampling, url: str) -> Completion:
+    """Read SGLang's reply. Raise PolicyError `bad_reply` if fields are missing or contradict each other."""
     try:
         meta = reply["meta_info"]
         finish_reason = meta["finish_reason"]["type"]
@@ -217,7 +199,7 @@ def _completion(reply: Any, sampling: Sampling, url: str) -> Completion:
         entries = meta.get("output_token_logprobs", []) if finish_reason == "abort" else meta["output_token_logprobs"]
         logprobs = tuple(float(entry[0]) for entry in entries)
         token_ids = tuple(entry[1] for entry in entries)
-        counted = meta["completion_tokens"]
+        count = meta["completion_tokens"]
         weight_version = str(meta.get("weight_version", "0"))
         cached_tokens = int(meta.get("cached_tokens", 0))
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -228,8 +210,8 @@ def _completion(reply: Any, sampling: Sampling, url: str) -> Completion:
 
     if finish_reason not in ("stop", "length", "abort"):
         raise refuse(f"meta_info.finish_reason.type is {finish_reason!r}, not stop, length or abort")
-    if counted != len(token_ids):
-        raise refuse(f"meta_info.completion_tokens is {counted} but there are {len(token_ids)} output_token_logprobs")
+    if count != len(token_ids):
+        raise refuse(f"meta_info.completion_tokens is {count} but there are {len(token_ids)} output_token_logprobs")
     if len(token_ids) > sampling.max_new_tokens:
         raise refuse(f"{len(token_ids)} tokens came back, max_new_tokens was {sampling.max_new_tokens}")
     if not token_ids and finish_reason != "abort":

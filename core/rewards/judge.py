@@ -1,7 +1,7 @@
-"""An LLM as judge of two answers. What the judged model wrote is data to it, never an instruction.
+"""Asks an LLM whether two answers are the same. What the judged model wrote is data to the judge, not an instruction.
 
-The answer stands between marks that it cannot contain, only the answer is shown and not the reasoning, and the last
-line of the reply that is a verdict decides: a judge that first repeats its instructions is not taken at its first word.
+The answer stands between marks that it cannot contain. The judge sees the answer alone and not the reasoning. The last
+line of the reply that is a verdict decides, because a judge may first repeat its instructions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Literal
 logger = logging.getLogger(__name__)
 
 Ask = Callable[[str], Awaitable[str]]
-"""A prompt in, the reply of a model at temperature 0 out."""
+"""Sends a prompt to a model at temperature 0 and returns its reply."""
 
 ANSWER_LIMIT = 2000
-"""Characters of an answer that a judge is shown; a longer one is no answer and is wrong unasked."""
+"""Limits the characters of an answer that the judge is shown; a longer answer is wrong without asking."""
 
 Verdict = Literal["same", "different", "no_verdict", "no_reply"]
-"""`no_verdict`: a reply that says neither; `no_reply`: the judge could not be asked."""
+"""Says what the judge decided. `no_verdict`: the reply says neither; `no_reply`: the judge could not be asked."""
 
 _PROMPT = """\
 You compare a student's final answer to a {subject} with the reference answer. They agree if they have the \
@@ -45,16 +45,21 @@ _VERDICT = re.compile(r"^[^\w\n]*VERDICT\W+(SAME|DIFFERENT)[^\w\n]*$", re.IGNORE
 
 
 class Judge:
-    """Asks once for each (question, label, answer). Counts: judge_agrees, judge_accepts and judge_rejects (against the
-    rule), judge_unreadable (no verdict), judge_failed (no reply)."""
+    """Asks an LLM once for each (question, label, answer).
+
+    It counts judge_agrees, judge_accepts and judge_rejects (compared with the rule), judge_unreadable (no verdict) and
+    judge_failed (no reply).
+    """
 
     def __init__(self, ask: Ask, counts: Counter[str], subject: str = "mathematics problem"):
-        self._ask, self._counts, self._subject = ask, counts, subject
+        self._ask = ask
+        self._counts = counts
+        self._subject = subject
         self._cache: dict[tuple[str, str, str], Verdict] = {}
 
-    async def verdict(self, question: str, answer: str, labels: Sequence[str], *, rule: bool) -> Verdict:
-        """Whether the judge takes `answer` for any of `labels`. `rule` is the verdict of the rules, for the counts."""
-        verdicts = [await self._one(question, label, answer) for label in labels]
+    async def compare(self, question: str, answer: str, labels: Sequence[str], *, rule: bool) -> Verdict:
+        """Compare `answer` with each of `labels`. `rule` is the verdict of the rules, for the counts."""
+        verdicts = [await self._compare_one(question, label, answer) for label in labels]
         same = "same" in verdicts
         for none in ("no_reply", "no_verdict"):
             if none in verdicts and not same:
@@ -64,13 +69,13 @@ class Judge:
             logger.info("judge: %s, rules: %s, for answer %r to label %r", same, rule, answer, list(labels))
         return "same" if same else "different"
 
-    async def _one(self, question: str, label: str, answer: str) -> Verdict:
+    async def _compare_one(self, question: str, label: str, answer: str) -> Verdict:
         if len(answer) > ANSWER_LIMIT:
             return "different"
         key = (question, label, answer)
         if key not in self._cache:
             try:
-                reply = await self._ask(judge_prompt(question, label, answer, self._subject))
+                reply = await self._ask(make_prompt(question, label, answer, self._subject))
             except Exception as error:  # whatever the caller's client raises: the caller is told, and decides
                 self._counts["judge_failed"] += 1
                 logger.warning("judge: %r", error)
@@ -80,23 +85,23 @@ class Judge:
         return self._cache[key]
 
 
-def judge_prompt(question: str, label: str, answer: str, subject: str = "mathematics problem") -> str:
-    mark = _mark(question, label, answer)
+def make_prompt(question: str, label: str, answer: str, subject: str = "mathematics problem") -> str:
+    mark = _make_mark(question, label, answer)
     return _PROMPT.format(
         question=question.strip(), label=label.strip(), answer=answer.strip(), mark=mark, subject=subject
     )
 
 
 def read_verdict(reply: str) -> Verdict:
-    """What the last line says that is a verdict."""
+    """Return the verdict in the last line that holds one."""
     verdicts = _VERDICT.findall(reply)
     if not verdicts:
         return "no_verdict"
     return "same" if verdicts[-1].upper() == "SAME" else "different"
 
 
-def _mark(*texts: str) -> str:
-    """A line that none of `texts` contains, and that follows from them, so that the same case has the same prompt."""
+def _make_mark(*texts: str) -> str:
+    """Return a line that none of `texts` contains. It follows from `texts`, so the same case has the same prompt."""
     salt = ""
     while True:
         mark = f"=== {hashlib.blake2b(repr((texts, salt)).encode(), digest_size=6).hexdigest()} ==="

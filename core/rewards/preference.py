@@ -1,7 +1,7 @@
-"""The preference reward of ToolOrchestra (arXiv 2511.21689, eq. 1-3): what a user wants, weighed within a group.
+"""Computes ToolOrchestra's preference reward (arXiv 2511.21689, eq. 1-3), which weighs a user's wishes within a group.
 
-The features of a rollout are its number of calls to each tool or expert (0 where it made none), whether it is right,
-minus its cost and minus its latency. Each is scaled to 0..1 over the rollouts of its group (0 where all are equal);
+The features of a rollout are its number of calls to each tool or expert (0 if it made none), whether it is right,
+minus its cost and minus its latency. Each is scaled to 0..1 over the rollouts of its group (0 if all are equal);
 the reward is their sum weighted by the preference vector, and 0 for a wrong answer.
 """
 
@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 Features = Mapping[str, float]
 
 
-def features(*, correct: bool, cost: float, latency: float, calls: Mapping[str, int]) -> dict[str, float]:
-    """M of eq. 2 under the names that preference vectors use. `cost` and `latency` in any unit, more is worse."""
+def make_features(*, correct: bool, cost: float, latency: float, calls: Mapping[str, int]) -> dict[str, float]:
+    """Return M of eq. 2 under the names that preference vectors use. `cost` and `latency` may have any unit."""
     return {**calls, "accuracy": float(correct), "cost": -cost, "latency": -latency}
 
 
-def scaled(group: Sequence[Features]) -> list[dict[str, float]]:
-    """Each feature at 0..1 between its least and greatest value in the group; 0 where these are equal.
+def scale_features(group: Sequence[Features]) -> list[dict[str, float]]:
+    """Scale each feature to 0..1 between its least and greatest value in the group; 0 if these are equal.
 
-    A feature that a rollout lacks is 0: a tool that it never called.
+    A feature that a rollout lacks counts as 0: it never called that tool.
 
     Raises:
         ValueError: a feature is not finite.
@@ -40,8 +40,8 @@ def scaled(group: Sequence[Features]) -> list[dict[str, float]]:
 
 
 def preference_rewards(group: Sequence[Features], weights: Mapping[str, float]) -> list[float]:
-    """Eq. 3: the reward of each rollout of one group. A weight without a feature, and the reverse, count nothing."""
+    """Return the reward (eq. 3) of each rollout of a group. Weights and features without a partner count nothing."""
     return [
         sum(weights.get(name, 0.0) * value for name, value in one.items()) if raw.get("accuracy", 0.0) > 0 else 0.0
-        for raw, one in zip(group, scaled(group), strict=True)
+        for raw, one in zip(group, scale_features(group), strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Question-answering scores: the official ones and, beside each that can be gamed, a strict one.
+"""Scores answers to questions, officially and, where the official score can be gamed, also strictly.
 
 Official: SQuAD's normalisation, em and f1 as used by HotpotQA; MemAgent's `sub_em` (arXiv 2507.02259, its
 taskutils/memory_eval); RULER's `string_match_all` and `string_match_part` (arXiv 2404.06654, scripts/eval).
@@ -22,17 +22,17 @@ _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation, English articles and surplus white space."""
+    """Return `text` in lower case, without ASCII punctuation, English articles and surplus white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def em(prediction: str, answer: str) -> float:
-    """1 if both are equal once normalised."""
+    """Return 1 if both are equal once normalised."""
     return float(normalize_answer(prediction) == normalize_answer(answer))
 
 
 def f1(prediction: str, answer: str) -> float:
-    """Harmonic mean of word precision and recall; yes/no answers count only as a whole."""
+    """Return the harmonic mean of word precision and recall; yes/no answers count only as a whole."""
     predicted, expected = normalize_answer(prediction), normalize_answer(answer)
     if predicted != expected and not _CLOSED_ANSWERS.isdisjoint((predicted, expected)):
         return 0.0
@@ -45,13 +45,13 @@ def f1(prediction: str, answer: str) -> float:
 
 
 def sub_em(prediction: str, answer: str) -> float:
-    """MemAgent's official score: either contains the other once normalised."""
+    """Return MemAgent's official score: 1 if either contains the other once normalised."""
     predicted, expected = normalize_answer(prediction), normalize_answer(answer)
     return float(expected in predicted or predicted in expected)
 
 
 def strict_sub_em(prediction: str, answer: str) -> float:
-    """1 if the normalised prediction contains the normalised answer as whole words.
+    """Return 1 if the normalised prediction contains the normalised answer as whole words.
 
     An answer that is nothing but articles and punctuation must be given letter by letter.
     """
@@ -62,34 +62,36 @@ def strict_sub_em(prediction: str, answer: str) -> float:
 
 
 def string_match_all(prediction: str, answers: Sequence[str]) -> float:
-    """RULER's official score for needles, vt, cwe and fwe: the share of answers found, as substrings, any case."""
+    """Return RULER's official score for needles, vt, cwe and fwe: the share of answers in it, in any case."""
     return _share(_contains, prediction, answers)
 
 
 def string_match_part(prediction: str, answers: Sequence[str]) -> float:
-    """RULER's official score for qa: 1 if any answer is found, as a substring, any case."""
+    """Return RULER's official score for qa: 1 if it contains any answer, in any case."""
     return max_over(_contains, prediction, answers)
 
 
 def strict_string_match_all(prediction: str, answers: Sequence[str]) -> float:
-    """The share of answers found as whole words."""
+    """Return the share of answers found as whole words."""
     return _share(_contains_words, prediction, answers)
 
 
 def strict_string_match_part(prediction: str, answers: Sequence[str]) -> float:
-    """1 if any answer is found as whole words."""
+    """Return 1 if any answer is found as whole words."""
     return max_over(_contains_words, prediction, answers)
 
 
 def max_over(score: Callable[[str, str], float], prediction: str, answers: Sequence[str]) -> float:
-    """The best score over all accepted answers."""
+    """Return the best score over all accepted answers."""
     _check(answers)
     return max(score(prediction, answer) for answer in answers)
 
 
 def extract_the_answer_is(response: str) -> str | None:
-    """MemAgent's official extraction: what follows the last "the answer is" (that case), without asterisks and final
-    full stops; None if the phrase is missing."""
+    """Return what follows the last "the answer is" (in that case); None if the phrase is missing.
+
+    This is MemAgent's official extraction: asterisks and final full stops are dropped.
+    """
     _, phrase, answer = response.replace("*", "").rpartition("the answer is")
     if not phrase:
         return None

@@ -1,1 +1,1 @@
-"""Tools that a method calls: the protocol, the Python sandbox, the retrieval client."""
+"""Tools that a method calls: the protocol, a Python sandbox, a retrieval service and its client."""

@@ -1,7 +1,7 @@
-"""What a tool is: a name and words for the planner, typed arguments, and one asynchronous call.
+"""Defines a tool: a name and a description for the planner, typed arguments, and one asynchronous call.
 
-A tool is one file with one class, named by its import path in a preset. Its fields are the options that a preset may
-set, its name and descriptions among them.
+A tool is one file with one class; a preset names it by its import path. Its fields are the options that a preset may
+set. Its name and descriptions are fields too.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ ToolStatus = Literal["ok", "error", "timeout", "bad_arguments"]
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call gave. `text` is for the planner, also when it failed; `error` says in a word what went wrong."""
+    """Holds the outcome of a call. The planner reads `text`, also after a failure; `error` names what went wrong."""
 
     status: ToolStatus
     text: str
     seconds: float = 0.0
     error: str | None = None
     parts: tuple[str, ...] = ()
-    """What `text` consists of, such as passages without their numbers, where it has parts."""
+    """Lists the parts of `text` if it has any, such as passages without their numbers."""
 
 
 class ToolError(Exception):
-    """A tool that cannot be made; the message names it and the fix."""
+    """Reports a tool that cannot be made; the message names the tool and the fix."""
 
 
 class Interrupt(Exception):
-    """Raised where no reply or result can be had and the call is not to blame: it is no result, and ends the step."""
+    """Ends the step: no reply or result can be had, and the call is not to blame."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may use of the rollout that calls it."""
+    """Holds what a tool may use of the rollout that calls it."""
 
     ask: Callable[[str, str], Awaitable[str]]
-    """(role, message) -> that role's reply to it, as a user's message; counted and recorded by the rollout.
-    Raises Interrupt, which a tool lets pass."""
+    """Sends a user's message to a role and returns the reply: (role, message) -> text.
+    The rollout counts and records it. It may raise Interrupt, which a tool must not catch."""
 
 
 class Arguments(BaseModel):
-    """Typed arguments of a tool; an unknown one is an error."""
+    """Holds the typed arguments of a tool; an unknown argument is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,7 +56,7 @@ class Query(Arguments):
 
 
 class Tool(BaseModel, ABC):
-    """One tool. `arguments` is the type of its call's arguments, `asks` the roles it needs."""
+    """Describes a tool and runs it. `arguments` is the type of its arguments."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -67,22 +67,22 @@ class Tool(BaseModel, ABC):
     limits: str = ""
     best_practice: str = ""
     timeout_s: PositiveFloat = 120.0
-    """Longer calls are given up."""
+    """Limits the seconds of a call; a longer one is cancelled."""
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def required_roles(self) -> tuple[str, ...]:
+        """Return the roles that the tool asks."""
         return ()
 
     @abstractmethod
     async def call(self, arguments: Any, context: ToolContext) -> ToolResult:
-        """One call with an `arguments`. A failure is a result, with text from which a planner can learn."""
+        """Run the tool. A failure is a result too; its text helps the planner to do better."""
 
     async def close(self) -> None:
         """Release connections and processes."""
-        return None
 
     def describe(self) -> str:
-        """The tool in words, for a prompt: description, arguments, limits, best practice."""
+        """Return the tool's description, arguments, limits and best practice as text for a prompt."""
         fields = self.arguments.model_json_schema()["properties"].items()
         arguments = ", ".join(f"{name} ({field.get('type', 'any')})" for name, field in fields)
         parts = {

@@ -1,4 +1,4 @@
-"""The tool for what needs no other: one question to the language model of role `base_generator`."""
+"""The tool that sends one question to the language model of role `base_generator`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BaseGenerator(Tool):
     role: str = "base_generator"
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def required_roles(self) -> tuple[str, ...]:
         return (self.role,)
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:

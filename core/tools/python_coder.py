@@ -1,6 +1,6 @@
-"""The tool that computes: Python for a query, written by the model of role `coder`, run in the sandbox.
+"""The tool that computes: the model of role `coder` writes Python for a query, and the sandbox runs it.
 
-With `source: query` no model is asked: the query itself is the code, or an expression whose value is printed.
+`source: query` asks no model: the query itself is the code, or an expression whose value is printed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Answer with the program alone, in one block:
 
 
 class SandboxFailed(Interrupt):
-    """The isolation could not be set up: nothing ran, and the program is not to blame."""
+    """Reports that the isolation could not be set up: nothing ran, and the program is not to blame."""
 
 
 class PythonCoder(Tool):
@@ -45,11 +45,11 @@ class PythonCoder(Tool):
     source: Literal["coder", "query"] = "coder"
     role: str = "coder"
     timeout_s: PositiveFloat = 600.0
-    """Of a call, the coder's writing included; `sandbox.timeout_s` is that of the program."""
+    """Limits the seconds of a call, with the coder's writing; `sandbox.timeout_s` limits the program alone."""
     sandbox: SandboxLimits = SandboxLimits(timeout_s=30.0)
     backend: Literal["auto"] | Backend = "auto"
     remember: NonNegativeInt = 0
-    """The results of so many latest programs are given again for the same program: for programs without chance."""
+    """Says how many programs' results are kept and returned again. It needs programs without randomness."""
     _sandbox: Sandbox = PrivateAttr()
     _runs: dict[str, asyncio.Task[SandboxResult]] = PrivateAttr(default_factory=dict)
 
@@ -60,14 +60,14 @@ class PythonCoder(Tool):
             raise ToolError(f"tool {self.name}: {error}") from error
 
     @property
-    def asks(self) -> tuple[str, ...]:
+    def required_roles(self) -> tuple[str, ...]:
         return (self.role,) if self.source == "coder" else ()
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
         if self.source == "query":
-            code = printing(arguments.query)
+            code = print_value(arguments.query)
         else:
-            code = program(await context.ask(self.role, _PROMPT.replace("{query}", arguments.query)))
+            code = extract_program(await context.ask(self.role, _PROMPT.replace("{query}", arguments.query)))
         if not code:
             return ToolResult("error", "There is no program to run.", error="no_code")
         try:
@@ -82,22 +82,22 @@ class PythonCoder(Tool):
         return ToolResult(status, text, error=run.status)
 
     async def _run(self, code: str) -> SandboxResult:
-        """A run of `code`, one that is still under way or remembered if there is one."""
+        """Run `code`, or wait for a run of it that is under way or kept."""
         if not self.remember:
             return await self._sandbox.run(code)
         run = self._runs.pop(code, None)
         if run is None:
             run = asyncio.create_task(self._sandbox.run(code))
-            run.add_done_callback(partial(self._forget_bad_luck, code))
+            run.add_done_callback(partial(self._forget_inconclusive, code))
         self._runs[code] = run
         for oldest in list(self._runs)[: len(self._runs) - self.remember]:
             del self._runs[oldest]
         return await asyncio.shield(run)
 
-    def _forget_bad_luck(self, code: str, run: asyncio.Task[SandboxResult]) -> None:
-        """Forget a run that says nothing about its program, such as a timeout: another time it may have more luck."""
-        told = not run.cancelled() and not run.exception() and run.result().status in ("ok", "error")
-        if not told and self._runs.get(code) is run:
+    def _forget_inconclusive(self, code: str, run: asyncio.Task[SandboxResult]) -> None:
+        """Forget a run that says nothing about its program, such as a timeout: it may succeed another time."""
+        conclusive = not run.cancelled() and not run.exception() and run.result().status in ("ok", "error")
+        if not conclusive and self._runs.get(code) is run:
             del self._runs[code]
 
     async def close(self) -> None:
@@ -106,15 +106,15 @@ class PythonCoder(Tool):
         self._runs.clear()
 
 
-def program(reply: str) -> str:
-    """The longest fenced block of a reply, also one that was cut off; the whole reply if it has none."""
+def extract_program(reply: str) -> str:
+    """Return the longest fenced block of a reply, also an unfinished one, or the whole reply if it has none."""
     blocks = reply.split("```")[1::2]
     code = max(blocks, key=len, default=reply)
     return re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", code, flags=re.IGNORECASE).strip()
 
 
-def printing(code: str) -> str:
-    """`code`, or the printing of its value where it is an expression."""
+def print_value(code: str) -> str:
+    """Return `code`, or a program that prints its value if it is an expression."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote

@@ -1,4 +1,4 @@
-"""The tools of a rollout: made from import paths, found by name, called within their limits."""
+"""Makes the tools of a rollout from import paths, finds them by name and calls them within their limits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from core.tools.base import Interrupt, Tool, ToolContext, ToolError, ToolResult
 
 
 def make_tool(path: str, options: Mapping[str, Any]) -> Tool:
-    """The tool of class `path` (`package.module.Class`) with `options` as its fields.
+    """Make a tool of class `path` (`package.module.Class`) with `options` as its fields.
 
     Raises:
-        ToolError: no such class, not a Tool, or an option that it does not have.
+        ToolError: there is no such class, it is not a Tool, or it does not have one of the options.
     """
     module, _, attribute = path.rpartition(".")
     try:
@@ -31,15 +31,16 @@ def make_tool(path: str, options: Mapping[str, Any]) -> Tool:
     try:
         return kind(**options)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise ToolError(f"tool {path!r}: {problems}. Its options: {', '.join(kind.model_fields)}") from error
+        raise ToolError(
+            f"tool {path!r}: {_list_problems(error)}. Its options: {', '.join(kind.model_fields)}"
+        ) from error
 
 
 class Toolbox:
-    """Tools by name; spelling apart in case, spaces, dashes and underscores is the same name."""
+    """Holds tools by name; case, spaces, dashes and underscores make no difference."""
 
     def __init__(self, tools: Sequence[Tool]):
-        self._tools = {_plain(tool.name): tool for tool in tools}
+        self._tools = {_normalize(tool.name): tool for tool in tools}
         if len(self._tools) < len(tools):
             raise ToolError(f"two tools have the same name: {', '.join(tool.name for tool in tools)}")
 
@@ -51,10 +52,10 @@ class Toolbox:
         return [tool.name for tool in self]
 
     def find(self, name: str) -> Tool | None:
-        return self._tools.get(_plain(name))
+        return self._tools.get(_normalize(name))
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Call `tool` within its time. Whatever fails inside it is a result.
+        """Call `tool` within its time limit. Whatever fails inside it becomes a result.
 
         Raises:
             Interrupt: the tool could not do its work for a reason that is neither its own nor the call's.
@@ -65,14 +66,14 @@ class Toolbox:
 
     async def _call(self, tool: Tool, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         try:
-            checked = tool.arguments.model_validate(arguments)
+            typed = tool.arguments.model_validate(arguments)
         except ValidationError as error:
-            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            problems = _list_problems(error)
             return ToolResult("bad_arguments", f"The arguments do not fit {tool.name}: {problems}", error=problems)
         limit = asyncio.timeout(tool.timeout_s)
         try:
             async with limit:
-                return await tool.call(checked, context)
+                return await tool.call(typed, context)
         except Interrupt:
             raise
         except Exception as error:
@@ -85,5 +86,9 @@ class Toolbox:
             await tool.close()
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return re.sub(r"[\s_-]+", "_", name.strip().lower())
+
+
+def _list_problems(error: ValidationError) -> str:
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())

@@ -1,4 +1,4 @@
-"""The search tool: passages from a retrieval service such as core.tools.retrieval; a text's first line is its title."""
+"""The search tool: it asks a retrieval service such as core.tools.retrieval; a text's first line is its title."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from core.tools.retrieval.client import RetrievalClient, RetrievalError
 
 class Search(Tool):
     url: str
-    """Of the service's /retrieve, such as http://HOST:PORT/retrieve."""
+    """Holds the URL of the service, such as http://HOST:PORT/retrieve."""
     name: str = "search"
     description: str = "Finds passages of a text collection that are nearest in meaning to a query."
     limits: str = "Returns passages, not answers; knows only its collection; one query at a time."
@@ -19,7 +19,7 @@ class Search(Tool):
     max_retries: NonNegativeInt = 12
     backoff_s: PositiveFloat = 0.25
     timeout_s: PositiveFloat = 60.0
-    """Of a call, retries included."""
+    """Limits the seconds of a call with its retries."""
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
         client = RetrievalClient(url=self.url, max_retries=self.max_retries, backoff_s=self.backoff_s)
@@ -27,11 +27,11 @@ class Search(Tool):
             (hits,) = await client.search([arguments.query], self.topk)
         except RetrievalError as error:
             return ToolResult("error", "The search service gave no result.", error=str(error))
-        passages = [_passage(hit.document.contents) for hit in hits]
+        passages = [_format_passage(hit.document.contents) for hit in hits]
         shown = "\n\n".join(f"[{number}] {passage}" for number, passage in enumerate(passages, 1))
         return ToolResult("ok", shown or "Nothing was found.", parts=tuple(passages))
 
 
-def _passage(contents: str) -> str:
+def _format_passage(contents: str) -> str:
     title, _, text = contents.partition("\n")
     return f"{title.strip()}\n{text.strip()}"

@@ -24,6 +24,7 @@ from core.policy.base import Policy, PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.policy.sglang import SGLangPolicy
 from core.types import Completion, Sampling
+from tests.kit import require
 
 VOCAB = 128
 CONTEXT = 2048
@@ -90,8 +91,7 @@ async def over_http(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
 async def sglang(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """A real worker, or a router in front of some. Without deterministic inference it repeats greedy calls alone."""
     url = request.config.getoption("--sglang-url")
-    if url is None:
-        pytest.skip("no --sglang-url; `python -m tests.optional.sglang_cpu` starts a server and runs this suite on it")
+    require(url, "needs --sglang-url: `python -m tests.optional.sglang_cpu` starts a server and runs this suite on it")
     async with SGLangPolicy(url, max_retries=0, timeout_s=60) as policy, aiohttp.ClientSession() as http:
         async with http.get(f"{url}/workers") as response:
             listing = await response.json() if response.status == 200 else {"workers": [{"url": url}]}
@@ -186,27 +186,18 @@ async def test_a_session_changes_nothing_but_the_work(rig: Rig) -> None:
     assert (second.cached_tokens > 0) == (rig.running is not None)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "changes"),
-    [
-        ([], {}),
-        ([1, -1], {}),
-        ([VOCAB], {}),
-        ([1], {"max_new_tokens": 0}),
-        ([1], {"max_new_tokens": CONTEXT}),
-        ([1] * CONTEXT, {}),
-        ([1], {"stop": ("",)}),
-    ],
-    ids=[
-        "empty",
-        "negative",
-        "beyond-vocabulary",
-        "no-budget",
-        "budget-beyond-context",
-        "prompt-beyond-context",
-        "empty-stop-text",
-    ],
-)
+BAD_CALLS: dict[str, tuple[list[int], dict[str, Any]]] = {
+    "empty": ([], {}),
+    "negative": ([1, -1], {}),
+    "beyond-vocabulary": ([VOCAB], {}),
+    "no-budget": ([1], {"max_new_tokens": 0}),
+    "budget-beyond-context": ([1], {"max_new_tokens": CONTEXT}),
+    "prompt-beyond-context": ([1] * CONTEXT, {}),
+    "empty-stop-text": ([1], {"stop": ("",)}),
+}
+
+
+@pytest.mark.parametrize(("prompt", "changes"), BAD_CALLS.values(), ids=BAD_CALLS)
 async def test_a_bad_call_is_refused_and_harms_no_other(rig: Rig, prompt: list[int], changes: dict[str, Any]) -> None:
     if prompt == [VOCAB] and rig.sampling is GREEDY:
         pytest.skip("an id beyond the vocabulary ends a real worker (SGLang 0.5.23 on CPU)")

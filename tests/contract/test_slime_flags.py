@@ -24,6 +24,7 @@ import yaml
 from core.config import Recipe
 from core.rollout.method import method_spec
 from core.slime import flags
+from tests import kit
 
 SLIME, MEGATRON, PYTHON = (os.environ.get(name) for name in ("SLIME_ROOT", "MEGATRON_ROOT", "SLIME_PYTHON"))
 
@@ -102,7 +103,7 @@ def flags_in(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.skipif(SLIME is None, reason="set SLIME_ROOT to slime's source")
+@pytest.mark.skipif(SLIME is None, reason=kit.SLIME)
 def test_every_flag_is_slimes(name: str) -> None:
     sources = Path(str(SLIME)) / "slime"
     own = flags_in(sources / "utils/arguments.py") | flags_in(sources / "backends/sglang_utils/arguments.py")
@@ -113,7 +114,9 @@ def test_every_flag_is_slimes(name: str) -> None:
 
 @pytest.mark.optional
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.skipif(None in (SLIME, MEGATRON, PYTHON), reason="set SLIME_ROOT, MEGATRON_ROOT and SLIME_PYTHON")
+@pytest.mark.skipif(
+    None in (SLIME, MEGATRON, PYTHON), reason="needs SLIME_ROOT, MEGATRON_ROOT and SLIME_PYTHON: set them"
+)
 def test_slimes_parser_takes_them_all_and_reads_the_recipe(name: str, tmp_path: Path) -> None:
     (tmp_path / "ref").mkdir()
     (tmp_path / "config.json").write_text(json.dumps(QWEN))

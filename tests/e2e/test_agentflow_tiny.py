@@ -14,7 +14,6 @@ from agentic.agentflow.tiny.tasks import generate
 from agentic.agentflow.tiny.world import SPLITS
 from core.data import write_jsonl
 from core.runs.files import read_jsonl
-from core.tools.sandbox import Sandbox, SandboxUnavailable
 from tests.e2e.conftest import REPOSITORY, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -33,11 +32,7 @@ def call(module: str, *arguments: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    try:
-        Sandbox()
-    except SandboxUnavailable as problem:
-        pytest.skip(f"no isolation here: {problem}")
+def run(isolation: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("data")
     out = tmp_path_factory.mktemp("runs") / "agentflow-tiny"
     start_model.build(data / "model", seed=0)

@@ -22,7 +22,7 @@ from core.rollout.method import derive_seed
 from core.runs.files import read_json, read_jsonl
 from core.text.tokenizer import load_tokenizer
 from tests.e2e.conftest import REPOSITORY, environment
-from tests.served import health, served, sglang_reply
+from tests.kit import answer_health, make_sglang_reply, serve_app
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -89,14 +89,14 @@ class Server:
             await asyncio.sleep(0.05)
         i, repeat = self.of.get(seed, (0, 0))
         text = f"\\boxed{{{2 * i if repeat < i else 999}}}"
-        return sglang_reply([*self.tokenizer.encode(text), self.tokenizer.eos_token_id])
+        return make_sglang_reply([*self.tokenizer.encode(text), self.tokenizer.eos_token_id])
 
 
 @pytest.fixture
 def server(model: Path) -> Iterator[Server]:
     server, app = Server(load_tokenizer(model)), web.Application()
-    app.add_routes([web.post("/generate", server.generate), web.get("/health", health)])
-    with served(app) as server.url:
+    app.add_routes([web.post("/generate", server.generate), web.get("/health", answer_health)])
+    with serve_app(app) as server.url:
         yield server
 
 

@@ -16,7 +16,7 @@ from agentic.toolorchestra.config import PRESETS, load_recipe
 from benchmarks.heldout.__main__ import main
 from core.runs.run_folder import RunFolder
 from scripts import download_data
-from tests.served import health, served, sglang_reply
+from tests.kit import answer_health, make_sglang_reply, serve_app
 from tests.unit.agentic.toolorchestra.conftest import Services, call, tokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -52,7 +52,7 @@ class World(Services):
         """SGLang's wire: search first, then answer, each with the cheapest expert."""
         prompt = self._tokenizer.decode((await request.json())["input_ids"])
         text = call("answer", model="answer-4") if "A lamp costs" in prompt else call("search", model="search-3")
-        return sglang_reply([*self._tokenizer.encode(text), self._tokenizer.eos_token_id])
+        return make_sglang_reply([*self._tokenizer.encode(text), self._tokenizer.eos_token_id])
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def world(tokenizer: Any) -> Iterator[World]:
             web.post("/generate", world.generate),
             web.post("/v1/chat/completions", world.chat),
             web.post("/retrieve", world.retrieve),
-            web.get("/health", health),
+            web.get("/health", answer_health),
         ]
     )
-    with served(app) as world.url:
+    with serve_app(app) as world.url:
         yield world
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from core.policy.serving import free_port
+from core.policy.server_process import find_free_port
 from core.tools.base import Query, ToolContext
 from core.tools.retrieval.client import RetrievalClient
 from core.tools.search import Search
@@ -47,7 +47,7 @@ async def health(url: str) -> dict[str, object]:
 @pytest.mark.e2e
 async def test_a_service_killed_and_restarted_lets_every_client_go_on(tmp_path: Path):
     """SIGKILL under load, seconds without a service, the same port again: no error, no wrong answer."""
-    corpus, port = write_corpus(tmp_path / "corpus.jsonl", ROWS), free_port("127.0.0.1")
+    corpus, port = write_corpus(tmp_path / "corpus.jsonl", ROWS), find_free_port("127.0.0.1")
     url = f"http://127.0.0.1:{port}"
     client = RetrievalClient(url=f"{url}/retrieve")
     restarted = asyncio.Event()

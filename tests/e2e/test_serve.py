@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from agentic.memagent.tiny import start_model
 from benchmarks.ruler.evaluate import main
 from core.runs.evaluation import EvalResult, load_evaluations
 
@@ -26,9 +25,8 @@ def evaluate(model: Path, out: Path, *options: str) -> EvalResult:
     return result
 
 
-def test_a_served_model_scores_as_one_in_this_process(tmp_path, monkeypatch):
+def test_a_served_model_scores_as_one_in_this_process(model, tmp_path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    model = start_model.build(tmp_path / "model", seed=0)
     served = evaluate(model, tmp_path / "served", "--serve", "embedded", "--serve-args=--device cpu --kv-tokens 2048")
     here = evaluate(model, tmp_path / "here")
     assert (served.notes.pop("served"), here.notes.pop("served")) == (True, False)

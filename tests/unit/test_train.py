@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic.memagent.tiny import start_model
 from core.engine import train
 from core.engine.train import main
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model.build(tmp_path_factory.mktemp("start") / "model", seed=0)
 
 
 @pytest.fixture(autouse=True)

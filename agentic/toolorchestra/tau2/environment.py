@@ -23,7 +23,7 @@ from agentic.toolorchestra.formats import Hermes, Speech
 from agentic.toolorchestra.tau2.client import Event, Mailbox, Worker, Workers, check_place
 from agentic.toolorchestra.tau2.compat import rewrite
 from agentic.toolorchestra.tau2.users import HangsUp, ScriptedUser
-from core.policy.openai import Message
+from core.policy.openai_chat import Message
 from core.text.tool_calls import CallError, ToolSchema
 from core.types import Task
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agentic.toolorchestra.tiny.tasks import BEST, PREFERENCES
 from core.report import write_report
-from core.rewards.preference import Features, features, preference_rewards
+from core.rewards.preference import Features, make_features, preference_rewards
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.types import CALLS
@@ -54,7 +54,7 @@ def features_of(result: EvalResult, place: int) -> Features | None:
     correct, cost, latency = (values.get(name) for name in ("correct", "cost", "latency"))
     if correct is None or cost is None or latency is None:
         return None
-    return features(correct=correct > 0, cost=cost, latency=latency, calls=_calls(values))
+    return make_features(correct=correct > 0, cost=cost, latency=latency, calls=_calls(values))
 
 
 def best_routes(result: EvalResult) -> Column:

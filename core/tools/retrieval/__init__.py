@@ -1,1 +1,1 @@
-"""Retrieval: a corpus, an encoder and a FAISS index behind Search-R1's wire, and the client of that wire."""
+"""Retrieval: a service over a corpus, an encoder and a FAISS index, and its client."""

@@ -4,9 +4,9 @@
     ... --encoder e5 --device cuda --index wiki-18/e5_Flat.index --index-device cuda
     ... --encoder qwen3-embedding=Qwen/Qwen3-Embedding-0.6B --kind ivf --wire toolorchestra --port 1401
 
-The index is built at the first start, beside the corpus if `--index` names no other place, and used again afterwards.
-It takes 4 bytes per passage and dimension (21M passages of 768: 65 GB), HNSW 8 per neighbour more, and is mapped from
-the file: it should fit into memory, the corpus need not. A GPU holds half of that, in float16.
+The index is built at the first start, beside the corpus if `--index` is not given, and used again afterwards. It takes
+4 bytes per passage and dimension (21M passages of 768: 65 GB); HNSW takes 8 more per neighbour. It is mapped from its
+file and should fit into memory; the corpus need not. A GPU needs half of that, in float16.
 """
 
 from __future__ import annotations
@@ -27,23 +27,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from core.options import Device, Port, checked
-from core.tools.retrieval.base import EncoderError
 from core.tools.retrieval.batching import Batcher
 from core.tools.retrieval.corpus import Corpus, CorpusError
-from core.tools.retrieval.encoders import make_encoder
-from core.tools.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, to_gpu
-from core.tools.retrieval.retriever import Retriever
-from core.tools.retrieval.server import MAX_QUERIES, Server, TopK, Wire
-from core.tools.retrieval.store import open_index
+from core.tools.retrieval.encoders import EncoderError, make_encoder
+from core.tools.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, Retriever, move_to_gpu
+from core.tools.retrieval.index_folder import open_index
+from core.tools.retrieval.server import MAX_QUERIES, RetrievalServer, TopK, Wire
 
 _LINE_EVERY_S = 10.0
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = _parser().parse_args(argv)
+    args = _make_parser().parse_args(argv)
     with _bind(args.host, args.port) as sock:
         try:
-            retriever = _open(args)
+            retriever = _open_retriever(args)
         except (CorpusError, EncoderError, IndexFileError) as error:
             sys.exit(str(error))
         batcher = Batcher(
@@ -53,14 +51,14 @@ def main(argv: list[str] | None = None) -> None:
             max_pending=args.max_pending,
             prepare=lambda: set_threads(args.threads),
         )
-        server = Server(retriever, batcher, topk=args.topk, wire=args.wire)
+        server = RetrievalServer(retriever, batcher, topk=args.topk, wire=args.wire)
         host, port = sock.getsockname()[:2]
         about = f"{len(retriever.corpus)} passages, {retriever.encoder.name}, {type(retriever.index).__name__}"
         print(f"serving {about} on http://{host}:{port}", flush=True)
-        web.run_app(server.app(), sock=sock, handler_cancellation=True, access_log=None, print=None)
+        web.run_app(server.make_app(), sock=sock, handler_cancellation=True, access_log=None, print=None)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m core.tools.retrieval", description="Serve passages of a corpus.")
     parser.add_argument("--corpus", type=Path, required=True, help='JSON lines of {"id", "contents"}')
     parser.add_argument("--index", type=Path, help="folder, built if absent; or a FAISS file made elsewhere")
@@ -94,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet: a busy port is told before the index is built (SystemExit)."""
+    """Bind a socket that does not listen yet, so a busy port is reported before the index is built (SystemExit)."""
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -104,18 +102,18 @@ def _bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _open(args: argparse.Namespace) -> Retriever:
-    options = _options(args.kind, args.set)
+def _open_retriever(args: argparse.Namespace) -> Retriever:
+    options = _read_options(args.kind, args.set)
     corpus = Corpus(args.corpus)
     encoder = make_encoder(args.encoder, args.device)
     set_threads(args.threads)
     folder = args.index or args.corpus.with_name(f"{args.corpus.name}.{Path(encoder.name).name}.{args.kind}")
-    with _progress(f"indexing {args.corpus.name}") as progress:
+    with _show_progress(f"indexing {args.corpus.name}") as progress:
         index = open_index(folder, corpus, encoder, options, progress)
-    return Retriever(corpus, encoder, index if args.index_device == "cpu" else to_gpu(index, args.index_device))
+    return Retriever(corpus, encoder, index if args.index_device == "cpu" else move_to_gpu(index, args.index_device))
 
 
-def _options(kind: str, settings: Sequence[str]) -> IndexOptions:
+def _read_options(kind: str, settings: Sequence[str]) -> IndexOptions:
     values = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
     try:
         return KINDS[kind].model_validate(values)
@@ -126,7 +124,7 @@ def _options(kind: str, settings: Sequence[str]) -> IndexOptions:
 
 
 def set_threads(threads: int | None) -> None:
-    """Of the calling thread, as OpenMP keeps them."""
+    """Set the number of threads; OpenMP keeps it for each calling thread."""
     if threads is None:
         return
     import faiss
@@ -137,8 +135,8 @@ def set_threads(threads: int | None) -> None:
 
 
 @contextmanager
-def _progress(label: str) -> Iterator[Progress]:
-    """A bar in a terminal, else a line every ten seconds and for the end; nothing if nothing is built."""
+def _show_progress(label: str) -> Iterator[Progress]:
+    """Show a bar in a terminal, else a line every ten seconds and one at the end; nothing if nothing is built."""
     console = Console(stderr=True)
     if not console.is_terminal:
         printed = time.monotonic()

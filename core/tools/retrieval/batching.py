@@ -1,7 +1,7 @@
-"""Micro-batching: requests that wait at the same time are answered by one call, in a thread beside the event loop.
+"""Micro-batching: one call answers all requests that wait at the same time, in a thread beside the event loop.
 
-While a call runs, what arrives waits and makes the next batch; so batches grow with the load, and a lone request waits
-for nobody (but for `max_wait_s`, if it is set).
+Requests that arrive while a call runs wait and make the next batch. So batches grow with the load, and a lone request
+does not wait (unless `max_wait_s` is set).
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Overloaded(Exception):
-    """Too much waits already; to be tried again later."""
+class OverloadError(Exception):
+    """Reports that too many queries wait already; try again later."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Request(Generic[T]):
+class _PendingSearch(Generic[T]):
     queries: Sequence[str]
     topk: int
     answer: asyncio.Future[list[T]]
 
 
 class Batcher(Generic[T]):
-    """`search(queries, topks)` gives one T for each query. Use as an asynchronous context manager.
+    """Gathers requests into calls of `search(queries, topks)`, which returns one T for each query.
 
-    A batch has at most `max_batch` queries, or one request that is larger. At most `max_pending` queries wait.
-    `prepare` is called once in the thread that searches, for what libraries keep by thread.
+    Use it as an asynchronous context manager. A batch has at most `max_batch` queries, or one request that is larger.
+    At most `max_pending` queries wait. `prepare` is called once in the thread that searches; it sets up what libraries
+    keep for each thread.
     """
 
     def __init__(
@@ -43,8 +44,11 @@ class Batcher(Generic[T]):
         max_pending: int = 4096,
         prepare: Callable[[], None] | None = None,
     ):
-        self._search, self._max_batch, self._max_wait_s, self._max_pending = search, max_batch, max_wait_s, max_pending
-        self._waiting: deque[_Request[T]] = deque()
+        self._search = search
+        self._max_batch = max_batch
+        self._max_wait_s = max_wait_s
+        self._max_pending = max_pending
+        self._waiting: deque[_PendingSearch[T]] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "retrieval", initializer=prepare)
         self.batches = 0
@@ -61,19 +65,19 @@ class Batcher(Generic[T]):
 
     @property
     def pending(self) -> int:
-        """Queries that wait, those in the running batch not counted."""
+        """Return the number of queries that wait, without those in the running batch."""
         return sum(len(request.queries) for request in self._waiting)
 
     async def search(self, queries: Sequence[str], topk: int) -> list[T]:
-        """One T for each query.
+        """Return one T for each query.
 
         Raises:
-            Overloaded: `max_pending` would be exceeded.
+            OverloadError: `max_pending` would be exceeded.
             Exception: whatever the search of its batch raised.
         """
         if self.pending + len(queries) > self._max_pending:
-            raise Overloaded(f"{self.pending} queries wait, of at most {self._max_pending}")
-        request = _Request[T](queries, topk, asyncio.get_running_loop().create_future())
+            raise OverloadError(f"{self.pending} queries wait, of at most {self._max_pending}")
+        request = _PendingSearch[T](queries, topk, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         self._arrived.set()
         return await request.answer
@@ -87,9 +91,9 @@ class Batcher(Generic[T]):
             while batch := self._next_batch():
                 await self._answer(batch)
 
-    def _next_batch(self) -> list[_Request[T]]:
-        """The oldest requests whose client still waits."""
-        batch: list[_Request[T]] = []
+    def _next_batch(self) -> list[_PendingSearch[T]]:
+        """Take the oldest requests whose client still waits."""
+        batch: list[_PendingSearch[T]] = []
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0].queries) <= self._max_batch):
             request = self._waiting.popleft()
@@ -98,7 +102,7 @@ class Batcher(Generic[T]):
                 size += len(request.queries)
         return batch
 
-    async def _answer(self, batch: list[_Request[T]]) -> None:
+    async def _answer(self, batch: list[_PendingSearch[T]]) -> None:
         queries = [query for request in batch for query in request.queries]
         topks = [request.topk for request in batch for _ in request.queries]
         self.batches += 1
@@ -109,7 +113,7 @@ class Batcher(Generic[T]):
                 if not request.answer.done():
                     request.answer.set_exception(error)
             return
-        start = 0
+        start = 0  # results[start:stop] belong to the request
         for request in batch:
             stop = start + len(request.queries)
             if not request.answer.done():

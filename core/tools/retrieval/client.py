@@ -1,4 +1,4 @@
-"""The client of Search-R1's wire: waits out a service that is restarted, and checks what comes back."""
+"""Asks a retrieval service in Search-R1's format, waits while it is restarted, and checks its replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ANSWER_CHARS = 500
 
 
 class RetrievalError(RuntimeError):
-    """No result could be had; the message names the service and the reason."""
+    """Reports that no result could be had; the message names the service and the reason."""
 
 
 class Document(BaseModel):
@@ -31,9 +31,10 @@ class _Reply(BaseModel):
 
 
 class RetrievalClient(BaseModel):
-    """`url` is that of /retrieve. A lost connection, a reply cut short, 408, 429 and 5xx are tried again.
+    """Sends queries to `url`, the URL of /retrieve.
 
-    The pause doubles from `backoff_s` up to `max_backoff_s`: the defaults span 40 seconds.
+    It tries again after a lost connection, an incomplete reply, 408, 429 and 5xx. The pause doubles from
+    `backoff_s` up to `max_backoff_s`: the defaults span 40 seconds.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,13 +44,13 @@ class RetrievalClient(BaseModel):
     backoff_s: PositiveFloat = 0.25
     max_backoff_s: PositiveFloat = 5.0
     attempt_s: PositiveFloat = 30.0
-    """Of one attempt."""
+    """Limits the seconds of one attempt."""
 
     async def search(self, queries: Sequence[str], topk: int | None = None) -> list[list[Hit]]:
-        """The hits of each query, best first.
+        """Return the hits of each query, best first.
 
         Raises:
-            RetrievalError: refused (4xx), no reply within the retries, or a reply of another form.
+            RetrievalError: the service refused (4xx), did not answer within the retries, or sent another form.
         """
         request = {"queries": list(queries), "topk": topk, "return_scores": True}
         timeout = aiohttp.ClientTimeout(total=self.attempt_s)
@@ -66,13 +67,13 @@ class RetrievalClient(BaseModel):
                     problem = repr(error)
                     continue
                 if response.status == 200:
-                    return self._hits(body, len(queries))
+                    return self._read_hits(body, len(queries))
                 problem = f"HTTP {response.status} {body[:_ANSWER_CHARS].decode(errors='replace')}"
                 if response.status < 500 and response.status not in _TRANSIENT:
                     raise RetrievalError(f"{self.url}: {problem}")
         raise RetrievalError(f"{self.url}: {problem}, at the last of {self.max_retries + 1} attempts")
 
-    def _hits(self, body: bytes, count: int) -> list[list[Hit]]:
+    def _read_hits(self, body: bytes, count: int) -> list[list[Hit]]:
         try:
             found = _Reply.model_validate_json(body).result
         except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The corpus: a JSON-lines file of passages {"id", "contents"}, memory-mapped; of each line only the end is kept."""
+"""Reads a corpus: a memory-mapped JSON-lines file of passages {"id", "contents"}. Only line ends are kept in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIX = 'each line is one passage, {"id": "...", "contents": "title\\ntext"}'
 
 
 class CorpusError(ValueError):
-    """A corpus that cannot be served; the message names the file, the line, the field and the fix."""
+    """Reports a corpus that cannot be served; the message names the file, the line, the field and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Passage:
 
 
 class Corpus:
-    """Passages by row number, from 0, each parsed when it is asked for. `sha256` is that of the whole file."""
+    """Gives passages by row number, from 0; each is parsed when it is asked for. `sha256` is that of the whole file."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -49,24 +49,24 @@ class Corpus:
         try:
             record = json.loads(line)
         except ValueError as error:
-            raise self._error(row, f"is not JSON ({error})") from error
+            raise self._make_error(row, f"is not JSON ({error})") from error
         if not isinstance(record, dict):
-            raise self._error(row, "is not a JSON object")
+            raise self._make_error(row, "is not a JSON object")
         passage = Passage(record.get("id"), record.get("contents"))  # type: ignore[arg-type]
         if not isinstance(passage.id, str | int) or isinstance(passage.id, bool):
-            raise self._error(row, "field `id`: missing, or neither a string nor an integer")
+            raise self._make_error(row, "field `id`: missing, or neither a string nor an integer")
         if not isinstance(passage.contents, str):
-            raise self._error(row, "field `contents`: missing, or not a string")
+            raise self._make_error(row, "field `contents`: missing, or not a string")
         if not is_unicode(passage.contents):
-            raise self._error(row, "field `contents`: holds half of a surrogate pair, which is no character")
+            raise self._make_error(row, "field `contents`: holds half of a surrogate pair, which is no character")
         return passage
 
-    def _error(self, row: int, what: str) -> CorpusError:
+    def _make_error(self, row: int, what: str) -> CorpusError:
         return CorpusError(f"{self.path}, line {row + 1}: {what}; {_FIX}")
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it can be encoded: JSON's escapes can also spell lone surrogates, on which tokenizers fail."""
+    """Return whether `text` can be encoded: JSON can also spell lone surrogates, on which tokenizers fail."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -75,7 +75,10 @@ def is_unicode(text: str) -> bool:
 
 
 def _scan(data: mmap.mmap) -> tuple[npt.NDArray[np.int64], str]:
-    """Line i lies between bounds[i] + 1 and bounds[i + 1]; int64 [lines + 1]. And the SHA-256 of all bytes."""
+    """Return the bounds of lines, int64 [lines + 1], and the SHA-256 of all bytes.
+
+    Line i lies between bounds[i] + 1 and bounds[i + 1].
+    """
     digest = hashlib.sha256()
     bounds = [np.array([-1], np.int64)]
     for start in range(0, len(data), _SCAN_BYTES):

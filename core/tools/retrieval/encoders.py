@@ -1,4 +1,7 @@
-"""The hashing encoder, which needs no download, and encoders by name."""
+"""Encoders of texts: by shared words, which needs no download, and by transformers; and `make_encoder` by name.
+
+Pooling and prefixes of the transformers are those of each family's model card.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,40 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from core.tools.retrieval.base import Encoder, EncoderError, Kind, Vectors, normalise
+if TYPE_CHECKING:
+    import torch
+
+TextKind = Literal["query", "passage"]
+Vectors = npt.NDArray[np.float32]
+"""Has shape [texts, dimension] and rows of length 1; a text without anything to encode is a row of zeros."""
+
+
+class EncoderError(ValueError):
+    """Reports an encoder that cannot be had; the message names it and the fix."""
+
+
+class Encoder(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def dimension(self) -> int: ...
+
+    def encode(self, texts: Sequence[str], kind: TextKind) -> Vectors: ...
+
+
+def normalize_rows(vectors: Vectors) -> Vectors:
+    """Scale rows to length 1, in place; rows of zeros stay."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, lengths, out=vectors, where=lengths > 0)
+
 
 STOP_WORDS = frozenset(
     """a about after all also an and any are as at be because been before being between both but by can could did do
@@ -28,51 +59,123 @@ _MULTIPLIERS = np.random.default_rng(0).integers(1 << 63, size=8, dtype=np.uint6
 
 
 class HashingEncoder:
-    """Words and pairs of neighbouring words, each hashed to a few signed dimensions; counts are damped by 1 + ln.
+    """Hashes words and pairs of neighbouring words to a few signed dimensions each; counts are damped by 1 + ln.
 
-    Retrieves by shared words, not by meaning. Stop words are left out, which does here what weights by document
-    frequency would do, without anything to be fitted and stored. A pair counts half as much as a word. On one dimension
-    each, two features that collide would be the same; on several, they are a little alike.
+    It retrieves by shared words, not by meaning. It ignores stop words; weights by document frequency would do the
+    same, but they must be fitted and stored. A pair counts half as much as a word. Each feature has several dimensions:
+    two features that collide on one of them are a little alike, not equal.
     """
 
     def __init__(self, dimension: int = HASHING_DIMENSION):
         self.dimension = dimension
         self.name = f"hashing-{dimension}"
 
-    def encode(self, texts: Sequence[str], kind: Kind) -> Vectors:
+    def encode(self, texts: Sequence[str], kind: TextKind) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         for vector, text in zip(vectors, texts, strict=True):
             words = [word for word in _WORD.findall(text.lower()) if word not in STOP_WORDS]
             weights = {word: 1 + math.log(count) for word, count in Counter(words).items()}
             for pair, count in Counter(pairwise(words)).items():
                 weights[" ".join(pair)] = _PAIR_WEIGHT * (1 + math.log(count))
-            vector[:] = self._sum(weights)
-        return normalise(vectors)
+            vector[:] = self._add_features(weights)
+        return normalize_rows(vectors)
 
-    def _sum(self, weights: Mapping[str, float]) -> npt.NDArray[np.float64]:
-        """The weighted sum of the features' vectors: [dimension]"""
+    def _add_features(self, weights: Mapping[str, float]) -> npt.NDArray[np.float64]:
+        """Return the weighted sum of the features' vectors: [dimension]."""
+        # codes, dimensions and signs: [features, 8], one column for each multiplier.
         # CRC-32 is the same in every process, which Python's own hash is not; the multipliers make several of it.
         codes = np.array([zlib.crc32(feature.encode()) for feature in weights], np.uint64)[:, None] * _MULTIPLIERS
-        places = (codes >> np.uint64(33)) % np.uint64(self.dimension)
+        dimensions = (codes >> np.uint64(33)) % np.uint64(self.dimension)
         signs = np.where(codes >> np.uint64(32) & np.uint64(1), 1.0, -1.0)
         signed = signs * np.fromiter(weights.values(), float)[:, None]
-        return np.bincount(places.ravel().astype(np.intp), signed.ravel(), self.dimension).astype(np.float64)
+        return np.bincount(dimensions.ravel().astype(np.intp), signed.ravel(), self.dimension).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderFamily:
+    model: str
+    """Names the model on the hub that is used if no other is given."""
+    pooling: Literal["mean", "last"]
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    max_tokens: int = 256
+    """Limits the tokens of a text, with special tokens."""
+
+
+FAMILIES = {
+    "minilm": EncoderFamily("sentence-transformers/all-MiniLM-L6-v2", "mean"),
+    "e5": EncoderFamily("intfloat/e5-base-v2", "mean", "query: ", "passage: "),
+    "qwen3-embedding": EncoderFamily(
+        "Qwen/Qwen3-Embedding-8B",
+        "last",
+        "Instruct: Given a search query, retrieve relevant passages that answer the query\nQuery:",
+        max_tokens=1024,
+    ),
+}
+
+
+class TransformerEncoder:
+    """Encodes with a Hugging Face checkpoint, in float16 on a GPU and float32 elsewhere."""
+
+    def __init__(self, family: EncoderFamily, model: str, device: str = "auto", batch_size: int = 64):
+        import torch  # neither is needed to serve the hashing encoder
+        from transformers import AutoModel, AutoTokenizer
+
+        self.name = model
+        self._family = family
+        self._batch_size = batch_size
+        self._device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        dtype = torch.float32 if self._device.type == "cpu" else torch.float16
+        # Padding is on the left: the last position is the last token of every text.
+        side = "left" if family.pooling == "last" else "right"
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(model, padding_side=side)
+            self._model = AutoModel.from_pretrained(model, dtype=dtype).to(self._device).eval()
+        except (OSError, ValueError) as error:
+            raise EncoderError(f"encoder {model}: neither a model folder nor had from the hub ({error})") from error
+        self.dimension = int(self._model.config.hidden_size)
+
+    def encode(self, texts: Sequence[str], kind: TextKind) -> Vectors:
+        import torch
+
+        prefix = self._family.query_prefix if kind == "query" else self._family.passage_prefix
+        vectors = np.empty((len(texts), self.dimension), np.float32)
+        by_length = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # less padding in each batch
+        for start in range(0, len(texts), self._batch_size):
+            rows = by_length[start : start + self._batch_size]
+            with torch.inference_mode():
+                vectors[rows] = self._encode_batch([prefix + texts[row] for row in rows]).cpu().numpy()
+        return vectors
+
+    def _encode_batch(self, texts: list[str]) -> torch.Tensor:
+        """Return float32 vectors: [texts, dimension]."""
+        from torch.nn.functional import normalize
+
+        inputs = self._tokenizer(
+            texts, padding=True, truncation=True, max_length=self._family.max_tokens, return_tensors="pt"
+        ).to(self._device)
+        # hidden: [texts, tokens, dimension]; mask: [texts, tokens, 1]
+        hidden = self._model(**inputs).last_hidden_state.float()
+        if self._family.pooling == "last":
+            return normalize(hidden[:, -1], dim=-1)
+        mask = inputs["attention_mask"].unsqueeze(-1)
+        return normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
 
 
 def make_encoder(name: str, device: str = "auto") -> Encoder:
-    """`hashing`, `hashing=DIMENSION`; a family of `transformer.FAMILIES`, FAMILY=PATH_OR_HUB_ID; or a path or hub id
-    that has a family's name in it.
+    """Make an encoder by name.
+
+    A name is `hashing`, `hashing=DIMENSION`, a family of `FAMILIES`, FAMILY=PATH_OR_HUB_ID, or a path or hub id that
+    has a family's name in it.
 
     Raises:
-        EncoderError: no such encoder, or its model cannot be loaded.
+        EncoderError: there is no such encoder, or its model cannot be loaded.
     """
     family, _, model = name.partition("=")
     if family == "hashing":
         if model and not (model.isdecimal() and int(model) > 0):
             raise EncoderError(f"encoder {name!r}: {model!r} is no dimension; write hashing or, say, hashing=1024")
         return HashingEncoder(int(model or HASHING_DIMENSION))
-    from core.tools.retrieval.transformer import FAMILIES, TransformerEncoder
-
     if not model and family not in FAMILIES:
         model = name
         family = next((known for known in FAMILIES if known in model.lower()), "")

@@ -1,9 +1,9 @@
-"""The service: POST /retrieve on Search-R1's wire or ToolOrchestra's, GET /health.
+"""Serves POST /retrieve in Search-R1's format or ToolOrchestra's, and GET /health.
 
 Request: {"queries": [text], "topk": k or null, "return_scores": bool}. Search-R1's reply: {"result": [[hit]]}, a hit
 being {"document": {"id", "contents"}, "score"}, or the document alone without scores. ToolOrchestra's reply is the bare
-list [[hit]], always with scores; its requests also carry `eid` and `new_cache_dir`, which have no effect: they choose
-documents of one example, and search the web, in a service that is not reproduced here.
+list [[hit]], always with scores. Its requests also carry `eid` and `new_cache_dir`, which have no effect here: in the
+original service they choose the documents of one example and search the web.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from core.tools.retrieval.batching import Batcher, Overloaded
-from core.tools.retrieval.retriever import Hit, Retriever
+from core.tools.retrieval.batching import Batcher, OverloadError
+from core.tools.retrieval.index import Retriever, ScoredPassage
 
 Wire = Literal["search-r1", "toolorchestra"]
 
@@ -30,7 +30,7 @@ _RETRY_AFTER_S = 1
 TopK = Annotated[int, Field(ge=1, le=MAX_TOPK)]
 
 
-class Request(BaseModel):
+class SearchRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     queries: Annotated[
@@ -41,37 +41,42 @@ class Request(BaseModel):
     return_scores: bool = False
 
 
-class ToolOrchestraRequest(Request):
+class ToolOrchestraRequest(SearchRequest):
     eid: Any = None
     new_cache_dir: Any = None
 
 
-class Server:
-    """`topk` is taken where a request names none."""
+class RetrievalServer:
+    """Answers requests with a retriever; `topk` holds for a request that names none."""
 
-    def __init__(self, retriever: Retriever, batcher: Batcher[list[Hit]], *, topk: int = 3, wire: Wire = "search-r1"):
-        self.retriever, self.batcher, self.topk, self.wire = retriever, batcher, topk, wire
+    def __init__(
+        self, retriever: Retriever, batcher: Batcher[list[ScoredPassage]], *, topk: int = 3, wire: Wire = "search-r1"
+    ):
+        self.retriever = retriever
+        self.batcher = batcher
+        self.topk = topk
+        self.wire = wire
         self.counts = Counter({"answered": 0, "bad_request": 0, "overloaded": 0, "failed": 0})
 
-    def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._errors_as_json], client_max_size=_MAX_BODY_BYTES)
+    def make_app(self) -> web.Application:
+        app = web.Application(middlewares=[self._answer_errors], client_max_size=_MAX_BODY_BYTES)
         app.add_routes([web.post("/retrieve", self.retrieve), web.get("/health", self.health)])
-        app.cleanup_ctx.append(self._batching)
+        app.cleanup_ctx.append(self._run_batcher)
         return app
 
-    async def _batching(self, _: web.Application) -> AsyncIterator[None]:
+    async def _run_batcher(self, _: web.Application) -> AsyncIterator[None]:
         async with self.batcher:
             yield
 
     async def retrieve(self, request: web.Request) -> web.Response:
-        model = ToolOrchestraRequest if self.wire == "toolorchestra" else Request
+        model = ToolOrchestraRequest if self.wire == "toolorchestra" else SearchRequest
         body = model.model_validate_json(await request.read())
         found = await self.batcher.search(body.queries, body.topk or self.topk)
         self.counts["answered"] += 1
         if self.wire == "toolorchestra":
-            return web.json_response([[_scored(hit) for hit in hits] for hits in found])
-        shown = _scored if body.return_scores else _document
-        return web.json_response({"result": [[shown(hit) for hit in hits] for hits in found]})
+            return web.json_response([[_format_hit(hit) for hit in hits] for hits in found])
+        format_hit = _format_hit if body.return_scores else _format_passage
+        return web.json_response({"result": [[format_hit(hit) for hit in hits] for hits in found]})
 
     async def health(self, _: web.Request) -> web.Response:
         about = {
@@ -88,39 +93,39 @@ class Server:
         return web.json_response(about | self.counts)
 
     @web.middleware
-    async def _errors_as_json(
+    async def _answer_errors(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         try:
             return await handler(request)
         except ValidationError as error:
-            return self._error("bad_request", 400, _describe(error))
+            return self._make_error("bad_request", 400, _describe(error))
         except web.HTTPRequestEntityTooLarge:
-            return self._error("bad_request", 413, f"body: more than {_MAX_BODY_BYTES} bytes; send fewer queries")
-        except Overloaded as error:
-            reply = self._error("overloaded", 503, f"{error}; try again, or start with a larger --max-pending")
+            return self._make_error("bad_request", 413, f"body: more than {_MAX_BODY_BYTES} bytes; send fewer queries")
+        except OverloadError as error:
+            reply = self._make_error("overloaded", 503, f"{error}; try again, or start with a larger --max-pending")
             reply.headers["Retry-After"] = str(_RETRY_AFTER_S)
             return reply
         except web.HTTPException:
             raise
         except Exception as error:
-            return self._error("failed", 500, f"the search failed: {error!r}")
+            return self._make_error("failed", 500, f"the search failed: {error!r}")
 
-    def _error(self, count: str, status: int, message: str) -> web.Response:
+    def _make_error(self, count: str, status: int, message: str) -> web.Response:
         self.counts[count] += 1
         return web.json_response({"error": {"message": message}}, status=status)
 
 
-def _document(hit: Hit) -> dict[str, Any]:
+def _format_passage(hit: ScoredPassage) -> dict[str, Any]:
     return {"id": hit.passage.id, "contents": hit.passage.contents}
 
 
-def _scored(hit: Hit) -> dict[str, Any]:
-    return {"document": _document(hit), "score": hit.score}
+def _format_hit(hit: ScoredPassage) -> dict[str, Any]:
+    return {"document": _format_passage(hit), "score": hit.score}
 
 
 def _describe(error: ValidationError) -> str:
-    """The first error, as `field: what is wrong, and what is expected`."""
+    """Describe the first error: field, what is wrong, and what is expected."""
     first = error.errors(include_url=False, include_input=False)[0]
     field = ".".join(map(str, first["loc"])) or "body"
     expected = '{"queries": [text, ...], "topk": number or null, "return_scores": true or false}'

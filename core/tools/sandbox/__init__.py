@@ -1,8 +1,7 @@
-"""Runs Python that a model wrote: one process that cannot fork, without network, secrets or the host's files, bounded
-in time, memory, files and output.
+"""Runs Python that a model wrote in one process that cannot fork and that sees no network, secrets or host files.
 
-It reads Python, the system's shared libraries and the folder of packages that holds numpy and sympy; keep secrets out
-of those. It writes to a folder of its own in memory, gone with the process.
+Time, memory, files and output are bounded. The process reads Python, the system's shared libraries and the folder of
+packages that holds numpy and sympy; keep secrets out of those. It writes to its own folder in memory.
 """
 
 from core.tools.sandbox.result import SandboxLimits, SandboxResult, SandboxUnavailable

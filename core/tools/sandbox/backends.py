@@ -1,4 +1,4 @@
-"""The kinds of isolation: what each starts, and what the sandboxed code gets to see of the host.
+"""Describes the kinds of isolation: what each starts, and what the sandboxed code sees of the host.
 
 bubblewrap: `bwrap` makes the namespaces. landlock: `inside.py` makes them itself, nothing needs to be installed. In
 both, `inside.py` then adds Landlock, seccomp and resource limits. unsafe_local: resource limits alone.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from core.tools.sandbox.result import SandboxLimits, SandboxUnavailable
-from core.tools.sandbox.seccomp import MACHINES, seccomp_filter
+from core.tools.sandbox.seccomp import MACHINES, compile_filter
 
 Backend = Literal["bubblewrap", "landlock", "unsafe_local"]
 ISOLATED: tuple[Backend, ...] = ("bubblewrap", "landlock")
@@ -49,15 +49,15 @@ _FIXES = {
 
 
 def explain(problem: str) -> str:
-    """The problem with its fix."""
+    """Return the problem with its fix."""
     return f"{problem} ({next(fix for start, fix in _FIXES.items() if problem.startswith(start))})"
 
 
 def check_platform(backend: Backend) -> None:
-    """What can be known without running anything.
+    """Check what can be known without running anything.
 
     Raises:
-        SandboxUnavailable: not Linux, no system call table for this machine, or bwrap is not installed.
+        SandboxUnavailable: this is not Linux, no system call table fits this machine, or bwrap is not installed.
     """
     machine = platform.machine()
     if sys.platform != "linux":
@@ -70,33 +70,35 @@ def check_platform(backend: Backend) -> None:
 
 
 @cache
-def _inside() -> bytes:
-    """inside.py, compiled once for all runs."""
+def _compile_inside() -> bytes:
+    """Compile inside.py once for all runs."""
     path = Path(__file__).with_name("inside.py")
     return marshal.dumps(compile(path.read_bytes(), path.name, "exec"))
 
 
 @cache
-def _packages() -> tuple[str, ...]:
-    """The folders that hold the libraries which the code may import."""
+def _find_packages() -> tuple[str, ...]:
+    """Return the folders that hold the libraries which the code may import."""
     specs = [importlib.util.find_spec(name) for name in LIBRARIES]
     return tuple(dict.fromkeys(str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin))
 
 
 @cache
-def _mounts() -> tuple[tuple[str, str], ...]:
-    """(folder or file of the host, where the code sees it): Python, shared libraries, packages. None holds secrets."""
+def _list_mounts() -> tuple[tuple[str, str], ...]:
+    """List (path on the host, path in the sandbox) of Python, shared libraries and packages. None holds secrets."""
     paths = dict.fromkeys((f"{sys.base_prefix}/lib", *_SYSTEM))
-    seen = [(os.path.realpath(path), path) for path in paths if os.path.exists(path)]
-    return (*seen, *((os.path.realpath(path), f"/packages{i}") for i, path in enumerate(_packages())))
+    mounts = [(os.path.realpath(path), path) for path in paths if os.path.exists(path)]
+    return (*mounts, *((os.path.realpath(path), f"/packages{i}") for i, path in enumerate(_find_packages())))
 
 
-def command(backend: Backend) -> list[str]:
+def make_command(backend: Backend) -> list[str]:
     interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     python = [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
     if backend != "bubblewrap":
         return python
-    binds = [word for source, target in _mounts() if target != "/dev/null" for word in ("--ro-bind", source, target)]
+    binds = [
+        word for source, target in _list_mounts() if target != "/dev/null" for word in ("--ro-bind", source, target)
+    ]
     return [
         "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--cap-add", "CAP_SYS_ADMIN",
         *binds, "--dev-bind", "/dev/null", "/dev/null", "--dir", "/tmp", "--ro-bind", interpreter, interpreter,
@@ -104,19 +106,19 @@ def command(backend: Backend) -> list[str]:
     ]  # fmt: skip
 
 
-def instructions(backend: Backend, code: str, limits: SandboxLimits, report: int) -> bytes:
-    """What the started interpreter reads from stdin: inside.py, then what to do."""
+def make_instructions(backend: Backend, code: str, limits: SandboxLimits, report: int) -> bytes:
+    """Return what the started interpreter reads from stdin: inside.py, then what to do."""
     isolated, machine = backend in ISOLATED, platform.machine()
     cpu_s = math.ceil(limits.timeout_s) + 1  # after the wall clock, so that it only matters if nobody watches
-    return _inside() + marshal.dumps(
+    return _compile_inside() + marshal.dumps(
         {
             "namespaces": backend == "landlock",
             "isolated": isolated,
             "landlock_required": backend == "landlock",
             "clone": _CLONE.get(machine),
-            "mounts": list(_mounts()),
+            "mounts": list(_list_mounts()),
             "private_folder": f"size={limits.folder_mb}m,nr_inodes={limits.files + 2},mode=1777",
-            "seccomp": seccomp_filter(machine) if isolated else b"",
+            "seccomp": compile_filter(machine) if isolated else b"",
             "rlimits": {
                 "RLIMIT_AS": limits.memory_mb << 20,
                 "RLIMIT_CPU": cpu_s,
@@ -125,7 +127,7 @@ def instructions(backend: Backend, code: str, limits: SandboxLimits, report: int
                 "RLIMIT_CORE": 0,
                 **({"RLIMIT_NPROC": 1} if isolated else {}),
             },
-            "packages": [f"/packages{i}" for i in range(len(_packages()))] if isolated else list(_packages()),
+            "packages": [f"/packages{i}" for i in range(len(_find_packages()))] if isolated else list(_find_packages()),
             "report": report,
             "parent": None if backend == "bubblewrap" else os.getpid(),
             "code": code.encode("utf-8", "surrogatepass"),

@@ -1,11 +1,12 @@
 """The program that a sandbox runs: it locks itself up, step by step, and then becomes the code it was given.
 
-It is the whole program of an interpreter of its own and imports nothing of this project. What to do comes by stdin as a
-marshalled dictionary, made by `backends.py`; how it went goes to the report pipe: the step that failed, or `ready` and
-then, when the code dies of it, `memory` or `blocked`.
+It is the whole program of its interpreter and imports nothing of this project. It reads a marshalled dictionary from
+stdin, made by `backends.py`, which says what to do. It writes to the report pipe: the step that failed, or `ready` and
+then, if the code dies of it, `memory` or `blocked`.
 
-With `namespaces`, the process forks into new user, mount, PID, network, IPC and UTS namespaces. The outer half stays
-behind as a monitor; the inner half is PID 1 in there and dies when the monitor does. Without, bubblewrap has done this.
+If `namespaces` is set, the process forks into new user, mount, PID, network, IPC and UTS namespaces. The outer half
+stays behind as a monitor; the inner half is PID 1 in there and dies when the monitor does. If it is not set, bubblewrap
+has made the namespaces.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ libc = ctypes.PyDLL(None, use_errno=True)  # PyDLL keeps the lock: nothing else 
 
 
 class SetupError(Exception):
-    """A step of the isolation that the kernel refused."""
+    """Reports a step of the isolation that the kernel refused."""
 
 
 def call(step: str, function: Any, *arguments: Any) -> int:
@@ -58,14 +59,14 @@ def call(step: str, function: Any, *arguments: Any) -> int:
 def enter_namespaces(clone_number: int) -> int:
     """Fork into the new namespaces; only the inner half returns. It gets a pipe that closes when the monitor dies."""
     uid, gid, root = os.getuid(), os.getgid(), os.geteuid() == 0
-    mapped, mapping = os.pipe()
+    map_read, map_write = os.pipe()
     child = call("user namespaces", libc.syscall, clone_number, NEW_NAMESPACES | SIGCHLD, 0, 0, 0, 0)
     if child == 0:
-        os.close(mapping)
-        if not os.read(mapped, 1):
+        os.close(map_write)
+        if not os.read(map_read, 1):
             os._exit(1)
         os.setsid()
-        return mapped
+        return map_read
     try:
         # Root's code becomes nobody: in any namespace uid 0 is exempt from RLIMIT_NPROC and owns the host's files.
         also = f"\n{NOBODY} {NOBODY} 1" if root else ""
@@ -75,7 +76,7 @@ def enter_namespaces(clone_number: int) -> int:
         write(f"/proc/{child}/gid_map", f"{gid} {gid} 1{also}")
     except OSError as error:
         raise SetupError(f"user namespaces: {error}") from error
-    os.write(mapping, b"1")
+    os.write(map_write, b"1")
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)
@@ -114,8 +115,8 @@ def make_read_only(target: str, recursive: int, flags: int = 0) -> None:
     call(f"read-only {target}", libc.syscall, MOUNT_SETATTR, AT_FDCWD, target.encode(), recursive, attributes, size)
 
 
-def private_folder(options: str) -> None:
-    """A file system in memory for the code's own files: bounded, and gone with the process however that ends."""
+def mount_private_folder(options: str) -> None:
+    """Mount a bounded file system in memory for the code's own files; it is gone when the process ends."""
     call("the private folder", libc.mount, b"tmpfs", b"/tmp", b"tmpfs", NOSUID | NODEV | NOEXEC, options.encode())
     make_read_only("/", 0)
     make_read_only("/dev/null", 0)  # bubblewrap leaves it open to chmod
@@ -146,8 +147,8 @@ def die_with_parent() -> None:
     call("parent-death signal", libc.prctl, PDEATHSIG, SIGKILL, 0, 0, 0)
 
 
-def landlock(required: bool) -> None:
-    """Read anywhere, write in /tmp alone, execute nothing, no TCP, no abstract sockets or signals to the outside."""
+def apply_landlock(required: bool) -> None:
+    """Allow reading anywhere and writing in /tmp; forbid executing, TCP, outside abstract sockets and signals."""
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_long(0), 1)
     if abi < 1:
         if required:
@@ -164,14 +165,14 @@ def landlock(required: bool) -> None:
     os.close(rules)
 
 
-def seccomp(program: bytes) -> None:
+def apply_seccomp(program: bytes) -> None:
     buffer = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer)))
     call("seccomp", libc.prctl, SECCOMP, 2, header, 0, 0)
 
 
 def lock_up(spec: dict[str, Any]) -> None:
-    """Everything that `spec` asks for, in the only order that works. After it, nothing of the host is in reach."""
+    """Apply everything in `spec`, in the only order that works. After it, nothing of the host is in reach."""
     monitor = None
     if spec["parent"] is not None:
         die_with_parent()
@@ -181,7 +182,7 @@ def lock_up(spec: dict[str, Any]) -> None:
         monitor = enter_namespaces(spec["clone"])
         build_root(spec["mounts"])
     if spec["isolated"]:
-        private_folder(spec["private_folder"])
+        mount_private_folder(spec["private_folder"])
         drop_privileges(monitor)
     for name, value in spec["rlimits"].items():
         number = getattr(resource, name)
@@ -192,14 +193,14 @@ def lock_up(spec: dict[str, Any]) -> None:
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.closerange(4, max(1024, spec["report"] + 1))
     if spec["isolated"]:
-        landlock(spec["landlock_required"])
+        apply_landlock(spec["landlock_required"])
     os.write(report, b"ready\n")
     if spec["isolated"]:
-        seccomp(spec["seccomp"])
+        apply_seccomp(spec["seccomp"])
 
 
 def run(spec: dict[str, Any]) -> int:
-    """Run the code as `__main__`, as `python main.py` would."""
+    """Run the code as `__main__`, like `python main.py`."""
     with open("main.py", "wb") as file:
         file.write(spec["code"])
     main = ModuleType("__main__")
@@ -215,7 +216,7 @@ def run(spec: dict[str, Any]) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        verdict = cause(error)
+        verdict = find_cause(error)
         error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
         if verdict == "memory":  # let go of what the code holds, or there is no room to say so
             error.__traceback__ = error.__cause__ = error.__context__ = None
@@ -227,8 +228,8 @@ def run(spec: dict[str, Any]) -> int:
     return 0
 
 
-def cause(error: BaseException | None) -> str | None:
-    """`memory` or `blocked` when the error, or one that led to it, says that a limit was hit."""
+def find_cause(error: BaseException | None) -> str | None:
+    """Return `memory` or `blocked` if the error, or one that led to it, says that a limit was hit."""
     while error is not None:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             return "memory"

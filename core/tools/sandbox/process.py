@@ -1,4 +1,4 @@
-"""Run one command to its end under a deadline and a bound on its output, and leave nothing of it behind."""
+"""Runs one command to its end, with a deadline and a bound on its output, and leaves nothing of it behind."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from core.tools.sandbox.result import SandboxLimits
 
 Reason = Literal["exit", "timeout", "output_limit", "cancelled"]
 
-_GRACE_S = 1.0  # after the process has gone, for the rest of its output
+_GRACE_S = 1.0  # reads the rest of the output after the process ended
 _TICK_S = 0.1  # between looks at whether the run was cancelled
 _REAP_S = 10.0  # after its child was killed, for the monitor to notice
 _CHUNK = 65536
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-class Capture:
-    """The head and the tail of a stream: at most `keep` bytes, whatever comes."""
+class OutputCapture:
+    """Keeps the head and the tail of a stream, at most `keep` bytes."""
 
     def __init__(self, keep: int):
         self.total = 0
@@ -35,13 +35,13 @@ class Capture:
 
     def add(self, data: bytes) -> None:
         self.total += len(data)
-        room = self._head_size - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
+        space = self._head_size - len(self._head)
+        self._head += data[:space]
+        self._tail += data[space:]
         del self._tail[: max(0, len(self._tail) - self._tail_size)]
 
     def text(self) -> str:
-        """UTF-8, with U+FFFD for what is not, and for control characters: a terminal may show it."""
+        """Decode UTF-8; other bytes and control characters become U+FFFD, so a terminal may show it."""
         missing = self.total - len(self._head) - len(self._tail)
         marker = f"\n... {missing} bytes left out ...\n".encode() if missing else b""
         text = (bytes(self._head) + marker + bytes(self._tail)).decode(errors="replace")
@@ -50,7 +50,7 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`exit_code` is 128 + n after signal n; `report` is what came through the report pipe."""
+    """Describes how a process ended. `exit_code` is 128 + n after signal n; `report` came through the report pipe."""
 
     reason: Reason
     exit_code: int
@@ -61,7 +61,7 @@ class Ending:
 
 
 class ReportPipe:
-    """A pipe for the few words that the child tells us beside its output. `child_end` is the number to pass on."""
+    """A pipe for the few words that the child reports beside its output. `child_end` is the descriptor to pass on."""
 
     def __init__(self) -> None:
         self._read, self.child_end = os.pipe()
@@ -73,8 +73,8 @@ class ReportPipe:
         os.close(self._read)
         os.close(self.child_end)
 
-    def text(self) -> str:
-        """What has arrived (of a talkative child, the beginning)."""
+    def read(self) -> str:
+        """Read what has arrived, at most the first 4096 bytes."""
         os.set_blocking(self._read, False)
         with contextlib.suppress(BlockingIOError):
             return os.read(self._read, 4096).decode(errors="replace")
@@ -93,7 +93,7 @@ def execute(
 ) -> Ending:
     """Start `command` in `folder` and wait for its end, at most `limits.timeout_s`.
 
-    When `stop` is set, the run is cancelled. `monitored`: the process does nothing but wait for its child.
+    Setting `stop` cancels the run. `monitored` says that the process only waits for its child.
     """
     start = time.monotonic()
     pipe = subprocess.PIPE
@@ -102,24 +102,24 @@ def execute(
         pass_fds=(report.child_end,),
     ) as process:  # fmt: skip
         try:
-            watch = _Watch(process, stdin, limits)
-            reason = watch.until_end(start + limits.timeout_s, stop)
+            watcher = _Watcher(process, stdin, limits)
+            reason = watcher.wait_until_end(start + limits.timeout_s, stop)
         finally:
-            _end(process, monitored)
+            _kill(process, monitored)
             code = process.wait()
-        watch.drain()
-    stdout, stderr = (capture.text() for capture in watch.captures)
-    if reason == "exit" and watch.flooded():
+        watcher.drain()
+    stdout, stderr = (capture.text() for capture in watcher.captures)
+    if reason == "exit" and watcher.exceeds_limit():
         reason = "output_limit"
-    return Ending(reason, code if code >= 0 else 128 - code, time.monotonic() - start, stdout, stderr, report.text())
+    return Ending(reason, code if code >= 0 else 128 - code, time.monotonic() - start, stdout, stderr, report.read())
 
 
-def _end(process: subprocess.Popen[bytes], monitored: bool) -> None:
+def _kill(process: subprocess.Popen[bytes], monitored: bool) -> None:
     """Kill the process and its group.
 
-    Of a monitored one the child is killed first: PID 1 of its namespace, which takes all in there with it. The monitor
-    then reaps it, so that no dead process is left to whoever adopts orphans. A child that outlives its monitor dies of
-    its parent-death signal (see inside.py).
+    The child of a monitored process is killed first: it is PID 1 of its namespace, and all processes in there die with
+    it. The monitor then reaps it, so that no dead process is left to whoever adopts orphans. A child that outlives its
+    monitor dies of its parent-death signal (inside.py).
     """
     with contextlib.suppress(OSError):
         with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
@@ -133,23 +133,24 @@ def _end(process: subprocess.Popen[bytes], monitored: bool) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-class _Watch:
-    """Feeds a process and reads it."""
+class _Watcher:
+    """Feeds a process and reads its output."""
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, limits: SandboxLimits):
         self._inlet, *self._outlets = (
             cast(IO[bytes], pipe) for pipe in (process.stdin, process.stdout, process.stderr)
         )
-        self._pid, self._limits = process.pid, limits
+        self._pid = process.pid
+        self._limits = limits
         self._left = memoryview(stdin)
         self._selector = selectors.DefaultSelector()
-        self.captures = Capture(limits.keep_bytes), Capture(limits.keep_bytes)
+        self.captures = OutputCapture(limits.keep_bytes), OutputCapture(limits.keep_bytes)
 
-    def flooded(self) -> bool:
+    def exceeds_limit(self) -> bool:
         return sum(capture.total for capture in self.captures) > self._limits.output_bytes
 
-    def until_end(self, deadline: float, stop: Event) -> Reason:
-        """Feed and read until the process ends, or has to be ended."""
+    def wait_until_end(self, deadline: float, stop: Event) -> Reason:
+        """Feed and read until the process ends or must be killed."""
         os.set_blocking(self._inlet.fileno(), False)
         exited = os.pidfd_open(self._pid)
         try:
@@ -163,8 +164,8 @@ class _Watch:
                     if key.data:
                         self._read(key)
                     elif key.fileobj is self._inlet:
-                        self._feed()
-                if self.flooded():
+                        self._write_stdin()
+                if self.exceeds_limit():
                     return "output_limit"
                 if any(key.fd == exited for key in ready):
                     return "exit"
@@ -176,16 +177,16 @@ class _Watch:
             os.close(exited)
 
     def drain(self) -> None:
-        """Read what is left in the pipes: not for long, as a stranger may hold them open, and not without end."""
+        """Read the rest of the output, within a time and size limit: another process may hold the pipes open."""
         deadline = time.monotonic() + _GRACE_S
         with self._selector:
             if not self._inlet.closed:
                 self._selector.unregister(self._inlet)
-            while self._selector.get_map() and not self.flooded() and (wait := deadline - time.monotonic()) > 0:
+            while self._selector.get_map() and not self.exceeds_limit() and (wait := deadline - time.monotonic()) > 0:
                 for key, _ in self._selector.select(wait):
                     self._read(key)
 
-    def _feed(self) -> None:
+    def _write_stdin(self) -> None:
         try:
             self._left = self._left[os.write(self._inlet.fileno(), self._left) :]
         except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""`Sandbox`: runs Python that a model wrote, outside this process, and tells how it ended."""
+"""Runs Python that a model wrote in another process and reports how it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Literal
 
-from core.tools.sandbox.backends import ENVIRONMENT, ISOLATED, Backend, check_platform, command, explain, instructions
+from core.tools.sandbox.backends import (
+    ENVIRONMENT,
+    ISOLATED,
+    Backend,
+    check_platform,
+    explain,
+    make_command,
+    make_instructions,
+)
 from core.tools.sandbox.process import Ending, ReportPipe, execute
 from core.tools.sandbox.result import SandboxLimits, SandboxResult, SandboxUnavailable, Status
 
@@ -39,14 +47,13 @@ print("isolated")
 
 
 class Sandbox:
-    """Runs code at most `slots` at a time (as many as there are cores); the others wait for their turn.
+    """Runs at most `slots` programs at a time, by default one per core; the others wait.
 
-    `backend` is the isolation in use: `auto` takes bubblewrap where it works, else landlock. It is tried out before the
-    constructor returns, once per process and kind.
+    `backend` is the isolation: `auto` takes bubblewrap if it works, else landlock. The constructor tries it out, once
+    per process and kind. `unsafe_local` does not isolate at all and must be asked for by name: for code that you trust.
 
     Raises:
-        SandboxUnavailable: no isolation works here; the message says what is missing. `unsafe_local`, asked for by
-            name, is not isolated at all: for code that you trust.
+        SandboxUnavailable: no isolation works here; the message says what is missing.
     """
 
     def __init__(
@@ -56,16 +63,16 @@ class Sandbox:
         slots: int | None = None,
     ):
         self.limits = limits or SandboxLimits()
-        self.backend: Backend = _first_working() if backend == "auto" else _working(backend)
+        self.backend: Backend = _pick_backend() if backend == "auto" else _try_backend(backend)
         self._threads = ThreadPoolExecutor(slots or len(os.sched_getaffinity(0)), thread_name_prefix="sandbox")
 
     async def run(self, code: str, timeout_s: float | None = None) -> SandboxResult:
-        """Run `code` as a program. Whatever it does is in the result; cancelling the call kills it.
+        """Run `code` as a program and return the result; cancelling the call kills it.
 
-        `timeout_s` gives this run less time than the limits do, never more.
+        `timeout_s` may give this run less time than the limits, never more.
 
         Raises:
-            SandboxUnavailable: the isolation could not be set up this time, so nothing ran.
+            SandboxUnavailable: the isolation could not be set up, so nothing ran.
         """
         limits = self.limits
         if timeout_s is not None:
@@ -82,8 +89,8 @@ def _run(backend: Backend, code: str, limits: SandboxLimits, stop: Event) -> San
     isolated = backend in ISOLATED
     with ReportPipe() as report, nullcontext("/") if isolated else TemporaryDirectory(prefix="sandbox-") as folder:
         environment = ENVIRONMENT if isolated else ENVIRONMENT | {"TMPDIR": folder}
-        stdin = instructions(backend, code, limits, report.child_end)
-        ending = execute(command(backend), stdin, environment, folder, report, limits, stop, monitored=isolated)
+        stdin = make_instructions(backend, code, limits, report.child_end)
+        ending = execute(make_command(backend), stdin, environment, folder, report, limits, stop, monitored=isolated)
     ready, _, verdict = ending.report.partition("ready\n")
     if ready or (ending.reason == "exit" and not ending.report):
         raise SandboxUnavailable(f"{backend}: {explain(ready or ending.stderr.strip() or 'no answer')}")
@@ -98,7 +105,7 @@ def _run(backend: Backend, code: str, limits: SandboxLimits, stop: Event) -> San
 
 
 def _status(ending: Ending, verdict: str) -> Status:
-    """`verdict` is the code's own word for how it died; it decides nothing but this."""
+    """Return the status of a run. The code itself may have written `verdict`, so it decides nothing else."""
     if ending.reason == "output_limit":
         return "output_limit"
     if ending.reason != "exit":
@@ -113,7 +120,7 @@ def _status(ending: Ending, verdict: str) -> Status:
 
 
 @cache
-def _working(backend: Backend) -> Backend:
+def _try_backend(backend: Backend) -> Backend:
     check_platform(backend)
     if backend == "unsafe_local":
         return backend
@@ -124,11 +131,11 @@ def _working(backend: Backend) -> Backend:
 
 
 @cache
-def _first_working() -> Backend:
+def _pick_backend() -> Backend:
     problems = []
     for backend in ISOLATED:
         try:
-            return _working(backend)
+            return _try_backend(backend)
         except SandboxUnavailable as problem:
             problems.append(str(problem))
     raise SandboxUnavailable(

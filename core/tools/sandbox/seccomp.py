@@ -1,8 +1,8 @@
-"""The system calls that sandboxed code may make, as a classic BPF program for seccomp.
+"""Lists the system calls that sandboxed code may make, and compiles them into a classic BPF program for seccomp.
 
-An allow-list: what is not named here fails with EPERM. Left out on purpose: every way to make a process or a thread
+A call that is not listed fails with EPERM. Left out on purpose: every way to make a process or a thread
 (so the memory limit of the one process is the limit of all, and nothing can outlive it), execve, sockets, kill, ptrace,
-mount, namespaces, bpf, io_uring, keyrings, memfd. Everything that Python, numpy and sympy need is in.
+mount, namespaces, bpf, io_uring, keyrings, memfd. The list holds everything that Python, numpy and sympy need.
 Another architecture's calling convention (int 0x80, x32) kills the process.
 """
 
@@ -47,45 +47,46 @@ _NUMBER, _ARCH, _SECOND_ARGUMENT = 0, 4, 24  # offsets in struct seccomp_data
 
 
 def allowed_calls(machine: str) -> dict[str, int]:
-    """Name -> number of every call that is allowed whatever its arguments."""
+    """Return name -> number of every call that is allowed with any arguments."""
     column, _ = _MACHINES[machine]
     rows = (entry.split(":") for entry in _ALLOWED.split())
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
 @cache
-def seccomp_filter(machine: str) -> bytes:
-    """The filter for `machine`, as the bytes of an array of `struct sock_filter`.
+def compile_filter(machine: str) -> bytes:
+    """Compile the filter for `machine` into an array of `struct sock_filter`.
 
     Raises:
-        KeyError: no table for this machine; MACHINES lists those there are.
+        KeyError: there is no table for this machine; MACHINES lists the known ones.
     """
     _, arch = _MACHINES[machine]
-    ioctl = [_op(_LOAD, _SECOND_ARGUMENT)]
+    ioctl = [_encode(_LOAD, _SECOND_ARGUMENT)]
     for request in _IOCTL_REQUESTS:
-        ioctl += [_op(_JUMP_EQUAL, request, 0, 1), _op(_RETURN, _ALLOW)]
-    ioctl.append(_op(_RETURN, _REFUSE))
+        ioctl += [_encode(_JUMP_EQUAL, request, 0, 1), _encode(_RETURN, _ALLOW)]
+    ioctl.append(_encode(_RETURN, _REFUSE))
+    # Jumps count instructions: (code, operand, skip if true, skip if false).
     program = [
-        _op(_LOAD, _ARCH),
-        _op(_JUMP_EQUAL, arch, 1, 0),
-        _op(_RETURN, _KILL),
-        _op(_LOAD, _NUMBER),
-        _op(_JUMP_AT_LEAST, _X32_BIT, 0, 1),
-        _op(_RETURN, _KILL),
-        _op(_JUMP_EQUAL, _IOCTL[machine], 0, len(ioctl)),
+        _encode(_LOAD, _ARCH),
+        _encode(_JUMP_EQUAL, arch, 1, 0),
+        _encode(_RETURN, _KILL),
+        _encode(_LOAD, _NUMBER),
+        _encode(_JUMP_AT_LEAST, _X32_BIT, 0, 1),
+        _encode(_RETURN, _KILL),
+        _encode(_JUMP_EQUAL, _IOCTL[machine], 0, len(ioctl)),
         *ioctl,
     ]
-    for first, last in _intervals(allowed_calls(machine).values()):
-        program += [_op(_JUMP_AT_LEAST, first, 0, 2), _op(_JUMP_GREATER, last, 1, 0), _op(_RETURN, _ALLOW)]
-    program.append(_op(_RETURN, _REFUSE))
+    for first, last in _merge_intervals(allowed_calls(machine).values()):
+        program += [_encode(_JUMP_AT_LEAST, first, 0, 2), _encode(_JUMP_GREATER, last, 1, 0), _encode(_RETURN, _ALLOW)]
+    program.append(_encode(_RETURN, _REFUSE))
     return b"".join(program)
 
 
-def _op(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:
+def _encode(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, operand)
 
 
-def _intervals(numbers: Iterable[int]) -> list[tuple[int, int]]:
+def _merge_intervals(numbers: Iterable[int]) -> list[tuple[int, int]]:
     merged: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if merged and number == merged[-1][1] + 1:

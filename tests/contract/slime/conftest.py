@@ -10,18 +10,17 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent.tiny import start_model
 from core.data.files import write_jsonl
-from core.policy.serving import serve
+from core.policy.server_process import serve
 from core.policy.sglang import SGLangPolicy
 from core.slime.records import to_record
-from core.text.tokenizer import load_tokenizer
 from core.types import Completion, Sampling, Task
 from tests.contract.slime import scored_memagent, scripted_agentflow, scripted_toolorchestra
 from tests.contract.slime.case import Case
 from tests.contract.slime.replay import Tape
 from tests.contract.slime.serving import Reply, serve_script
 from tests.contract.slime.settings import rollout_arguments
+from tests.kit import SLIME, require
 
 Arguments = Callable[..., Any]
 CASES: dict[str, Case] = {
@@ -32,20 +31,10 @@ CASES: dict[str, Case] = {
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
-
-
-@pytest.fixture(scope="session")
-def tokenizer(model: Path) -> Any:
-    return load_tokenizer(model)
-
-
-@pytest.fixture(scope="session")
 def slime() -> Iterator[Any]:
     root = os.environ.get("SLIME_ROOT")
-    if not root:
-        pytest.skip("SLIME_ROOT does not name a checkout of slime")
+    require(root, SLIME)
+    assert root is not None
     from tests.contract.slime.rig import slime_at  # it turns torch.compile off, as slime's losses on a CPU need
 
     with slime_at(Path(root)) as imported:

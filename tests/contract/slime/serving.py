@@ -14,7 +14,7 @@ from core.engine.server import Server
 from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import encode_text
 from core.types import Completion, Sampling
-from tests.served import served
+from tests.kit import serve_app
 
 Reply = Callable[[str, Random], str]
 """(the prompt's text, chance drawn from prompt and seed) -> what the policy writes."""
@@ -71,5 +71,5 @@ class ScriptedEngine(ScriptedPolicy):
 def serve_script(tokenizer: Any, reply: Reply) -> Iterator[str]:
     """The URL of the server, which runs in a thread of its own."""
     server = Server(cast(EmbeddedPolicy, ScriptedEngine(tokenizer, reply)), "scripted")
-    with served(server.app()) as url:
+    with serve_app(server.app()) as url:
         yield url

@@ -22,7 +22,7 @@ from agentic.memagent import rollout as memagent
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.policy.sglang import ROUTING_HEADER, SGLangPolicy
-from core.rewards.math import boxed_reward
+from core.rewards.boxed import boxed_reward
 from core.rollout.rows import rows_from_groups
 from core.slime.hooks import SlimeHooks
 from core.slime.samples import NOTES

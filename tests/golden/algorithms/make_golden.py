@@ -39,62 +39,40 @@ STATS = (
     "train_rollout_logprob_abs_diff",
 )
 
-# Optional: the sampling temperature (1), the micro-batches of row indices (all rows in one).
-GRPO_CASES: list[dict[str, Any]] = [
-    {"name": "plain", "unit": "rollout", "config": {}},
-    {"name": "clip_higher", "unit": "rollout", "config": {"clip_low": 0.1, "clip_high": 0.3}},
-    {"name": "dual_clip", "unit": "rollout", "config": {"dual_clip": 1.2}},
-    {"name": "k1", "unit": "rollout", "config": {"kl_coef": 0.1, "kl_kind": "k1"}},
-    {"name": "k2", "unit": "rollout", "config": {"kl_coef": 0.1, "kl_kind": "k2"}},
-    {"name": "k3", "unit": "rollout", "config": {"kl_coef": 0.1, "kl_kind": "k3"}},
-    {"name": "low_var_kl", "unit": "rollout", "config": {"kl_coef": 0.1}},
-    {"name": "entropy", "unit": "rollout", "config": {"entropy_coef": 0.05}},
-    {"name": "tis_clamp", "unit": "rollout", "config": {"tis": [0.7, 1.3]}},
-    {"name": "tis_mask", "unit": "rollout", "config": {"tis": [0.7, 1.3], "tis_mode": "mask"}},
-    {"name": "temperature", "unit": "rollout", "config": {"kl_coef": 0.1, "entropy_coef": 0.05}, "temperature": 0.7},
-    {
-        "name": "micro_batches",
-        "unit": "rollout",
-        "config": {"kl_coef": 0.1},
-        "micro_batches": [[4, 0], [2, 5], [1, 6, 3]],
-    },
-    {"name": "turn", "unit": "turn", "config": {"kl_coef": 0.1, "tis": [0.0, 1.3]}},
-    {"name": "token", "unit": "token", "config": {"kl_coef": 0.1, "tis": [0.0, 1.3]}},
-    {
-        "name": "token_micro_batches",
-        "unit": "token",
-        "config": {"dual_clip": 3.0},
-        "micro_batches": [[4, 0], [2, 5, 1, 6]],
-    },
-    {
-        "name": "everything",
-        "unit": "rollout",
-        "config": {
-            "clip_low": 0.1,
-            "clip_high": 0.3,
-            "dual_clip": 1.2,
-            "kl_coef": 0.1,
-            "entropy_coef": 0.05,
-            "tis": [0.7, 1.3],
-        },
-        "temperature": 1.3,
-    },
+TIS = [0.7, 1.3]
+KL_TIS = {"kl_coef": 0.1, "tis": [0.0, 1.3]}
+ALL = {"clip_low": 0.1, "clip_high": 0.3, "dual_clip": 1.2, "kl_coef": 0.1, "entropy_coef": 0.05, "tis": TIS}
+# (name, unit, config, optional: the sampling temperature, or the micro-batches of row indices instead of all in one)
+GRPO_CASES: list[tuple[Any, ...]] = [
+    ("plain", "rollout", {}),
+    ("clip_higher", "rollout", {"clip_low": 0.1, "clip_high": 0.3}),
+    ("dual_clip", "rollout", {"dual_clip": 1.2}),
+    *((kind, "rollout", {"kl_coef": 0.1, "kl_kind": kind}) for kind in ("k1", "k2", "k3")),
+    ("low_var_kl", "rollout", {"kl_coef": 0.1}),
+    ("entropy", "rollout", {"entropy_coef": 0.05}),
+    ("tis_clamp", "rollout", {"tis": TIS}),
+    ("tis_mask", "rollout", {"tis": TIS, "tis_mode": "mask"}),
+    ("temperature", "rollout", {"kl_coef": 0.1, "entropy_coef": 0.05}, {"temperature": 0.7}),
+    ("micro_batches", "rollout", {"kl_coef": 0.1}, {"micro_batches": [[4, 0], [2, 5], [1, 6, 3]]}),
+    ("turn", "turn", KL_TIS),
+    ("token", "token", KL_TIS),
+    ("token_micro_batches", "token", {"dual_clip": 3.0}, {"micro_batches": [[4, 0], [2, 5, 1, 6]]}),
+    ("everything", "rollout", ALL, {"temperature": 1.3}),
 ]
 
 
-class StandIn(ModuleType):
-    """A module without content: every public name is a mock, the same at each look."""
+class MockModule(ModuleType):
+    """A module whose public names are mocks, each the same at every look."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        mock = MagicMock(name=f"{self.__name__}.{name}")
-        setattr(self, name, mock)
-        return mock
+        vars(self)[name] = MagicMock()
+        return vars(self)[name]
 
 
-class StandInImporter(MetaPathFinder, Loader):
-    """Imports a StandIn for everything under the packages that slime wants and these numbers do not need."""
+class MockImporter(MetaPathFinder, Loader):
+    """Imports mocks for the packages that slime wants and these numbers do not need."""
 
     packages = ("megatron", "ray", "sglang", "sglang_router", "mbridge", "httpx", "transformers", "wandb")
 
@@ -102,18 +80,18 @@ class StandInImporter(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True) if fullname.split(".")[0] in self.packages else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return StandIn(spec.name)
+        return MockModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         pass
 
 
 class Slime:
-    """slime's functions, imported from a checkout."""
+    """Holds slime's functions, imported from a checkout."""
 
     def __init__(self, root: Path):
         sys.path.insert(0, str(root))
-        sys.meta_path.insert(0, StandInImporter())
+        sys.meta_path.insert(0, MockImporter())
         import ray
 
         ray.remote = lambda cls: cls  # type: ignore[assignment]
@@ -128,13 +106,13 @@ class Slime:
         from slime.utils import ppo_utils
         from slime.utils.types import Sample
 
-        self.loss, self.ppo_utils, self.manager, self.sample = loss, ppo_utils, RolloutManager, Sample
-        self.commit = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip()
+        self.loss = loss
+        self.ppo_utils = ppo_utils
+        self.manager = RolloutManager
+        self.sample = Sample
 
-    def advantages(self, groups: list[list[float]], std_norm: bool) -> list[float]:
-        """One batch of equal groups, through the rollout manager's reward post-processing."""
+    def compute_advantages(self, groups: list[list[float]], std_norm: bool) -> list[float]:
+        """Run one batch of equal groups through the rollout manager's reward post-processing."""
         size = len(groups[0])
         args = SimpleNamespace(
             advantage_estimator="grpo",
@@ -148,7 +126,7 @@ class Slime:
         manager = SimpleNamespace(args=args, custom_reward_post_process_func=None)
         return self.manager._post_process_rewards(manager, samples)[1]
 
-    def loss_args(self, case: dict[str, Any]) -> SimpleNamespace:
+    def make_loss_args(self, case: dict[str, Any]) -> SimpleNamespace:
         config = case["config"]
         tis_low, tis_high = config.get("tis", (None, None))
         mask = config.get("tis_mode") == "mask"
@@ -179,18 +157,18 @@ class Slime:
         )
 
 
-def kl_numbers(slime: Slime) -> dict[str, Any]:
+def compute_kl(slime: Slime) -> dict[str, Any]:
     x = [-30.0, -20.0, -5.0, -2.625, -2.5, -1.0, -0.125, -0.0078125, 0.0, 0.0078125, 0.125, 1.0, 5.0, 10.5, 12.0, 30.0]
     numbers: dict[str, Any] = {"x": x}
     for kind in ("k1", "k2", "k3", "low_var_kl"):
         log_ratio = torch.tensor(x, requires_grad=True)
         kl = slime.ppo_utils.compute_approx_kl(log_ratio, torch.zeros(len(x)), kind)
         kl.sum().backward()
-        numbers[kind] = {"value": kl.tolist(), "grad": gradient(log_ratio, len(x))}
+        numbers[kind] = {"value": kl.tolist(), "grad": read_gradient(log_ratio, len(x))}
     return numbers
 
 
-def policy_loss_numbers(slime: Slime) -> dict[str, Any]:
+def compute_policy_loss(slime: Slime) -> dict[str, Any]:
     log_ratio = [-3.0, -0.5, -0.25, -0.2, -0.125, -0.0625, 0.0, 0.0625, 0.125, 0.2, 0.25, 0.5, 1.0, 1.25, 3.0]
     bounds = [(0.2, 0.2, None), (0.2, 0.3, None), (0.1, 0.05, None), (1.0, 4.0, None), (0.2, 0.2, 3.0), (0.2, 0.3, 1.5)]
     cases = []
@@ -199,11 +177,11 @@ def policy_loss_numbers(slime: Slime) -> dict[str, Any]:
         loss, clipped = slime.ppo_utils.compute_policy_loss(-x, torch.full((len(x),), advantage), low, high, dual)
         loss.sum().backward()
         case = {"config": {"clip_low": low, "clip_high": high, "dual_clip": dual}, "advantage": advantage}
-        cases.append(case | {"value": loss.tolist(), "grad": gradient(x, len(x)), "clipped": clipped.tolist()})
+        cases.append(case | {"value": loss.tolist(), "grad": read_gradient(x, len(x)), "clipped": clipped.tolist()})
     return {"log_ratio": log_ratio, "cases": cases}
 
 
-def tis_numbers(slime: Slime) -> dict[str, Any]:
+def compute_tis(slime: Slime) -> dict[str, Any]:
     log_ratio = [-5.0, -1.0, -0.5, -0.1, 0.0, 0.1, 0.5, 0.65, 0.75, 1.0, 5.0]
     x = torch.tensor(log_ratio)
     functions = {"clamp": slime.loss.vanilla_tis_function, "mask": slime.loss.icepop_function}
@@ -221,7 +199,7 @@ def tis_numbers(slime: Slime) -> dict[str, Any]:
     return {"log_ratio": log_ratio, "cases": cases}
 
 
-def advantage_numbers(slime: Slime) -> list[dict[str, Any]]:
+def compute_advantage(slime: Slime) -> list[dict[str, Any]]:
     batches = [
         [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]],
         [[0.25, -1.5, 3.0], [10.0, 10.5, 9.0]],
@@ -230,14 +208,13 @@ def advantage_numbers(slime: Slime) -> list[dict[str, Any]]:
         [[1.0, 0.0]],
     ]
     return [
-        {"groups": groups, "std_norm": std_norm, "advantages": slime.advantages(groups, std_norm)}
-        for groups in batches
-        for std_norm in (True, False)
+        {"groups": groups, "std_norm": std_norm, "advantages": slime.compute_advantages(groups, std_norm)}
+        for groups, std_norm in product(batches, (True, False))
     ]
 
 
 def make_rows() -> list[dict[str, Any]]:
-    """Three rollouts of 1, 3 and 3 rows; masks with holes, and one row without a trained token (index 3).
+    """Make three rollouts of 1, 3 and 3 rows; masks have holes, and the row at index 3 has no trained token.
 
     `logits` are those that predict each response token.
     """
@@ -255,20 +232,16 @@ def make_rows() -> list[dict[str, Any]]:
         rollout = old + 0.4 * noise[1]
         reference = logprobs + 0.8 * noise[2]
         reference[-1] += 4.0 if rollout_id == 0 else 0.0  # KL beyond the clamp of low_var_kl
-        row: dict[str, Any] = {
-            "rollout_id": rollout_id,
-            "tokens": tokens.tolist(),
-            "loss_mask": [int(bit) for bit in mask],
-        }
-        row["advantage"] = advantages[rollout_id]
+        row: dict[str, Any] = {"rollout_id": rollout_id, "tokens": tokens.tolist()}
+        row |= {"loss_mask": [int(bit) for bit in mask], "advantage": advantages[rollout_id]}
         for name, x in (("logits", logits), ("old", old), ("rollout", rollout), ("reference", reference)):
             row[name] = (x * 1024).round().div(1024).tolist()  # short to write, exact in float32
         rows.append(row)
     return rows
 
 
-def grpo_numbers(slime: Slime, rows: list[dict[str, Any]], case: dict[str, Any]) -> dict[str, Any]:
-    """Loss, statistics and gradients of one optimizer step, as Megatron would add up its micro-batches.
+def compute_grpo(slime: Slime, rows: list[dict[str, Any]], case: dict[str, Any]) -> dict[str, Any]:
+    """Compute loss, statistics and gradients of one optimizer step; micro-batches add up like Megatron's.
 
     slime counts rows without a trained token as a part under `turn` and as one token under `token`; there it gets none.
     """
@@ -278,7 +251,7 @@ def grpo_numbers(slime: Slime, rows: list[dict[str, Any]], case: dict[str, Any])
     order = list(chain.from_iterable(micro_batches))
     assert sorted(order) == kept
     parts = len({row["rollout_id"] for row in rows}) if per_rollout else len(kept)
-    args = slime.loss_args(case)
+    args = slime.make_loss_args(case)
     logits = {index: torch.tensor(rows[index]["logits"], requires_grad=True) for index in kept}
     logprobs: list[torch.Tensor] = []
     compute = slime.loss.get_log_probs_and_entropy
@@ -315,19 +288,21 @@ def grpo_numbers(slime: Slime, rows: list[dict[str, Any]], case: dict[str, Any])
     return {
         "loss": loss.item(),
         "stats": {name: value / count for name, value in stats.items()},
-        "grad_logprobs": [gradient(row_logprobs.get(index), len(row["old"])) for index, row in enumerate(rows)],
-        "grad_logits": [gradient(logits.get(index), len(row["old"]), VOCABULARY) for index, row in enumerate(rows)],
+        "grad_logprobs": [read_gradient(row_logprobs.get(index), len(row["old"])) for index, row in enumerate(rows)],
+        "grad_logits": [
+            read_gradient(logits.get(index), len(row["old"]), VOCABULARY) for index, row in enumerate(rows)
+        ],
     }
 
 
 def with_prompt(logits: torch.Tensor) -> torch.Tensor:
-    """All positions of a row with two prompt tokens; those that predict no response token are zero."""
+    """Return all positions of a row with two prompt tokens; those that predict no response token are zero."""
     zeros = torch.zeros(1, VOCABULARY)
     return torch.cat([zeros, logits, zeros])
 
 
 def to_batch(rows: list[dict[str, Any]], siblings: list[dict[str, Any]] | None) -> dict[str, Any]:
-    """slime's micro-batch of `rows`; `siblings` are all rows of the step if rollouts are the unit, else None."""
+    """Make slime's micro-batch of `rows`; `siblings` are all rows of the step if rollouts are the unit, else None."""
 
     def rollout_mask_sum(rollout_id: int) -> torch.Tensor:
         return torch.tensor(sum(sum(row["loss_mask"]) for row in siblings or () if row["rollout_id"] == rollout_id))
@@ -348,26 +323,36 @@ def to_batch(rows: list[dict[str, Any]], siblings: list[dict[str, Any]] | None) 
     }
 
 
-def gradient(x: torch.Tensor | None, *shape: int) -> Any:
+def read_gradient(x: torch.Tensor | None, *shape: int) -> Any:
     return (torch.zeros(shape) if x is None or x.grad is None else x.grad).tolist()
 
 
 def make(root: Path) -> dict[str, Any]:
-    slime = Slime(root)
-    rows = make_rows()
+    slime, rows = Slime(root), make_rows()
+    commit = subprocess.run(["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    cases = [dict(name=name, unit=unit, config=config, **dict(*more)) for name, unit, config, *more in GRPO_CASES]
     return {
-        "slime": slime.commit,
+        "slime": commit.stdout.strip(),
         "torch": torch.__version__,
-        "kl": kl_numbers(slime),
-        "policy_loss": policy_loss_numbers(slime),
-        "tis": tis_numbers(slime),
-        "advantages": advantage_numbers(slime),
-        "grpo": {"rows": rows, "cases": [case | {"expected": grpo_numbers(slime, rows, case)} for case in GRPO_CASES]},
+        "kl": compute_kl(slime),
+        "policy_loss": compute_policy_loss(slime),
+        "tis": compute_tis(slime),
+        "advantages": compute_advantage(slime),
+        "grpo": {"rows": rows, "cases": [case | {"expected": compute_grpo(slime, rows, case)} for case in cases]},
     }
 
 
-def difference(ours: Any, theirs: Any, path: str = "") -> str | None:
-    """Where two trees of numbers first differ by more than float32 rounding; None if nowhere."""
+def dump(value: Any) -> str:
+    """Write one line for each record: an element of a list of objects, or a value that is no object."""
+    if isinstance(value, dict):
+        return "{\n" + ",\n".join(f"{json.dumps(key)}:{dump(each)}" for key, each in value.items()) + "\n}"
+    if isinstance(value, list) and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(json.dumps(each, separators=(",", ":")) for each in value) + "\n]"
+    return json.dumps(value, separators=(",", ":"))
+
+
+def find_difference(ours: Any, theirs: Any, path: str = "") -> str | None:
+    """Return where two trees of numbers first differ by more than float32 rounding; None if nowhere."""
     if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
         children = [(ours[key], theirs[key], f"{path}/{key}") for key in ours]
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
@@ -376,28 +361,22 @@ def difference(ours: Any, theirs: Any, path: str = "") -> str | None:
         return None if math.isclose(ours, theirs, rel_tol=1e-6, abs_tol=1e-6) else f"{path}: {ours} != {theirs}"
     else:
         return None if ours == theirs else f"{path}: {ours!r} != {theirs!r}"
-    return next(filter(None, (difference(*child) for child in children)), None)
+    return next(filter(None, (find_difference(*child) for child in children)), None)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> str | None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare with the stored numbers instead of writing them")
     check = parser.parse_args().check
-    root = os.environ.get("SLIME_ROOT")
-    if not root:
-        print("nothing done: set SLIME_ROOT to a checkout of slime")
-        return 0
+    if not (root := os.environ.get("SLIME_ROOT")):
+        return "set SLIME_ROOT to a checkout of slime"
     numbers = json.loads(json.dumps(make(Path(root))))
     if not check:
-        GOLDEN.write_text(json.dumps(numbers, separators=(",", ":")) + "\n")
-        return 0
+        GOLDEN.write_text(dump(numbers) + "\n")
+        return None
     stored = json.loads(GOLDEN.read_text())
-    for versions in (numbers, stored):
-        del versions["slime"], versions["torch"]
-    found = difference(stored, numbers)
-    if found:
-        print(f"{GOLDEN.name} differs from slime: {found}", file=sys.stderr)
-    return 1 if found else 0
+    found = find_difference({**stored, "slime": "", "torch": ""}, {**numbers, "slime": "", "torch": ""})
+    return f"{GOLDEN.name} differs from slime: {found}" if found else None
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.algorithms.losses import clipped_policy_loss, kl_penalty, tis_weights
 from core.types import Row
+from tests import kit
 
 HERE = Path(__file__).parent
 SLIME: dict[str, Any] = json.loads((HERE / "slime.json").read_text())
@@ -126,7 +127,7 @@ def test_grpo_loss(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.optional
-@pytest.mark.skipif(not os.environ.get("SLIME_ROOT"), reason="SLIME_ROOT does not name a checkout of slime")
+@pytest.mark.skipif(not os.environ.get("SLIME_ROOT"), reason=kit.SLIME)
 def test_numbers_are_those_of_slime_at_slime_root() -> None:
     result = subprocess.run(
         [sys.executable, str(HERE / "make_golden.py"), "--check"], capture_output=True, text=True, check=False

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.rewards import math, qa
+from core.rewards import boxed, qa
 from tests.golden.ruler.predictions import Case, cases
 
 GOLDEN = json.loads((Path(__file__).parent / "scorers.json").read_text(encoding="utf-8"))
@@ -26,8 +26,8 @@ def test_predictions_are_those_that_were_scored() -> None:
         ("em", lambda c: qa.em(c.response, c.answers[0])),
         ("sub_em", lambda c: qa.sub_em(c.response, c.answers[0])),
         ("string_match_part", lambda c: qa.string_match_part(c.response, c.answers)),
-        ("boxed_reward", lambda c: math.boxed_reward(c.response, c.answers)),
-        ("is_equiv", lambda c: math.is_equiv(*c.latex)),
+        ("boxed_reward", lambda c: boxed.boxed_reward(c.response, c.answers)),
+        ("is_equiv", lambda c: boxed.is_equiv(*c.latex)),
     ],
 )
 def test_score_is_the_official_one(name: str, score: Any) -> None:
@@ -49,7 +49,7 @@ def test_share_is_the_official_one(name: str, score: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "extract"), [("extract_boxed", math.last_boxed), ("extract_the_answer_is", qa.extract_the_answer_is)]
+    ("name", "extract"), [("extract_boxed", boxed.find_boxed), ("extract_the_answer_is", qa.extract_the_answer_is)]
 )
 def test_extraction_is_the_official_one(name: str, extract: Any) -> None:
     assert _digest([extract(case.response) for case in CASES]) == GOLDEN[name]

@@ -17,6 +17,7 @@ from core.engine import weights
 from core.engine.trainer import Trainer
 from core.types import Row
 from scripts.convert_checkpoints import main as convert
+from tests import kit
 
 HERE = Path(__file__).parent
 PYTHON = Path(os.environ.get("MEGATRON_PYTHON", HERE / ".venv/bin/python"))
@@ -25,31 +26,17 @@ SLIME = os.environ.get("SLIME_ROOT")
 pytestmark = [
     pytest.mark.optional,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not PYTHON.is_file(), reason=f"no {PYTHON}: run {HERE.name}/setup.sh, or set MEGATRON_PYTHON"),
+    pytest.mark.skipif(
+        not PYTHON.is_file(), reason="needs Megatron: run setup.sh here, or set MEGATRON_PYTHON"
+    ),
 ]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["untied", "tied"])
 def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen2 after one step of our trainer, as our checkpoint has it."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
     folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=96,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=request.param,
-        initializer_range=0.1,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder / "start")
+    kit.save_model(folder / "start", seed=0, tie_word_embeddings=request.param)
     trainer = Trainer(weights.load(folder / "start", device="cpu"), OptimizerSection(lr=1e-2))
     trainer.grpo_step([Row((1, 2, 3, 4), (1, 1), (-4.5, -4.5), 1.0, 0), Row((5, 6, 7), (1,), (-4.5,), -1.0, 1)])
     weights.save(trainer.model, folder / "trained", folder / "start")
@@ -74,7 +61,7 @@ def test_weights_come_back_bit_equal_and_logits_agree(trip):
     assert found["returned_logits_differ_by"] == 0.0
 
 
-@pytest.mark.skipif(SLIME is None, reason="set SLIME_ROOT to slime's source")
+@pytest.mark.skipif(SLIME is None, reason=kit.SLIME)
 def test_slimes_converter_by_our_script_gives_the_same_weights(trip, trained, capsys):
     out, _ = trip
     packages = next(PYTHON.parent.parent.glob("lib/python3*/site-packages"))

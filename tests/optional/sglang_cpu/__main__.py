@@ -27,7 +27,7 @@ import torch
 
 from agentic.memagent.tiny import start_model
 from core.engine import weights
-from core.policy.serving import serve
+from core.policy.server_process import serve
 from tests.contract.conftest import save_tiny_model
 from tests.optional.sglang_cpu import checks
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from transformers import Qwen2Tokenizer
-
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.environment import Said
 from agentic.toolorchestra.rollout import ToolOrchestra
@@ -20,6 +18,7 @@ from benchmarks.tau2.protocols import WORLDS, Recorded
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.types import Sampling, Task, Trajectory
+from tests.kit import train_tokenizer
 
 Action = Mapping[str, Any]
 
@@ -102,16 +101,14 @@ async def do_nothing(workers: Workers, task: Task) -> float:
 
 
 def make_tokenizer() -> Any:
-    base = Qwen2Tokenizer(
-        eos_token="<|im_end|>",
-        extra_special_tokens=["<|im_start|>"],
-        chat_template="{% if tools %}<|im_start|>tools\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n"
+    return train_tokenizer(
+        "user assistant tool",
+        400,
+        template="{% if tools %}<|im_start|>tools\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n"
         "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        added=["<tool_call>", "</tool_call>", "<think>", "</think>"],
     )
-    made = base.train_new_from_iterator(["user assistant tool"], vocab_size=400, show_progress=False)
-    made.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
-    return made
 
 
 def texts(task: Task) -> list[str]:

@@ -17,19 +17,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-SIZES = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-    "initializer_range": 0.1,
-}
+from tests import kit
+
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
 ARCHITECTURES = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
@@ -58,9 +47,7 @@ def other_qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def save_model(name: str, folder: Path, seed: int) -> Path:
     config, model, options = ARCHITECTURES[name]
-    torch.manual_seed(seed)
-    model(config(**SIZES, **options)).save_pretrained(folder)
-    return folder
+    return kit.save_model(folder, seed, config, model, **options)
 
 
 @pytest.fixture(scope="session")

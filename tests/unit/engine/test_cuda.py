@@ -14,10 +14,11 @@ from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.trainer import Trainer
 from core.types import Row, Sampling
+from tests import kit
 
 pytestmark = [
     pytest.mark.optional,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason=kit.CUDA),
 ]
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 

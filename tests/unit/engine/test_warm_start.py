@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from agentic.memagent.config import load_recipe
-from agentic.memagent.tiny import start_model
 from core.config import RecipeError, WarmStartSection
 from core.engine import warm_start as module
 from core.engine.warm_start import like_length, warm_start
@@ -40,7 +39,7 @@ def test_a_method_without_one_is_told_how(tmp_path, monkeypatch):
         warm_start(load_recipe("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
 
 
-def test_only_the_steps_that_are_asked_for_are_drawn(tmp_path, monkeypatch):
+def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatch):
     drawn = []
 
     def batches(config, recipe, tokenizer):
@@ -49,8 +48,7 @@ def test_only_the_steps_that_are_asked_for_are_drawn(tmp_path, monkeypatch):
             yield [((1, 2), (3, 4))]
 
     monkeypatch.setattr(module, "tiny_module", lambda method, name: SimpleNamespace(batches=batches))
-    start = start_model.build(tmp_path / "model", seed=0)
-    recipe = load_recipe("tiny", [f"model.path={start}", "model.device=cpu"])
+    recipe = load_recipe("tiny", [f"model.path={model}", "model.device=cpu"])
     recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=3)})
     folder = warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
     assert drawn == [0, 1, 2]

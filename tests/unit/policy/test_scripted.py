@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from core.policy.base import PolicyError
-from core.policy.scripted import Call, ScriptedPolicy
+from core.policy.scripted import RecordedCall, ScriptedPolicy
 from core.types import Sampling
 
 pytestmark = pytest.mark.asyncio
@@ -37,7 +37,7 @@ async def test_records_calls_and_answers_by_prompt() -> None:
     policy = ScriptedPolicy(lambda prompt, sampling: (prompt[0] + 1,))
     sampling = Sampling(seed=3)
     assert (await policy.generate([7], sampling, session="s")).token_ids == (8,)
-    assert policy.calls == [Call((7,), sampling, "s")]
+    assert policy.calls == [RecordedCall((7,), sampling, "s")]
 
 
 async def test_raises_a_returned_exception() -> None:

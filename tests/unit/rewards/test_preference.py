@@ -1,4 +1,4 @@
-"""The preference reward, by hand from eq. 1-3 of the paper (arXiv 2511.21689), and the released code's bug."""
+"""The preference reward, by hand from eq. 1-3 of the paper (arXiv 2511.21689)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.preference import features, preference_rewards, scaled
+from core.rewards.preference import make_features, preference_rewards, scale_features
 
 
 def rollout(correct: bool = True, cost: float = 0.0, latency: float = 0.0, **calls: int) -> dict[str, float]:
-    return features(correct=correct, cost=cost, latency=latency, calls=calls)
+    return make_features(correct=correct, cost=cost, latency=latency, calls=calls)
 
 
 # Name -> (rollouts, preference vector, rewards worked out by hand).
@@ -69,24 +69,6 @@ def test_by_hand(name: str) -> None:
     assert preference_rewards(group, weights) == pytest.approx(expected)
 
 
-def released(group: Sequence[Mapping[str, float]], weights: Mapping[str, float]) -> list[float]:
-    """generation_quick3.py of the released code for correct rollouts and the cost alone: the bounds are those of -cost,
-    the value is cost, and the loop over features adds the term a second time with the value 0."""
-    costs = [-one["cost"] for one in group]
-    least, most = min(-cost for cost in costs), max(-cost for cost in costs)
-    return [weights["cost"] * ((0 - least) + (cost - least)) / (most - least) for cost in costs]
-
-
-def test_the_released_sign_is_reversed_and_ours_is_not() -> None:
-    group, weights, expected = GROUPS["cost .01 .05 .10"]
-    faulty = released(group, weights)
-    assert faulty == pytest.approx([2.33, 2.78, 3.33], abs=0.01)
-    assert faulty == sorted(faulty)  # the dearer, the more
-    ours = preference_rewards(group, weights)
-    assert ours == pytest.approx(expected)
-    assert ours == sorted(ours, reverse=True)
-
-
 AMOUNT = st.floats(0, 1e6)
 ROLLOUTS = st.builds(rollout, st.booleans(), AMOUNT, AMOUNT, web=st.integers(0, 9), local=st.integers(0, 9))
 WEIGHT = st.floats(0, 1)
@@ -112,7 +94,7 @@ def test_rewards_are_bounded_and_wrong_is_0(group: list[dict[str, float]], weigh
 
 @given(st.lists(ROLLOUTS, min_size=1, max_size=6))
 def test_scaling_reaches_0_and_1_or_is_constant(group: list[dict[str, float]]) -> None:
-    made: Any = scaled(group)
+    made: Any = scale_features(group)
     for name in made[0]:
         column = [one[name] for one in made]
         assert (min(column), max(column)) in ((0.0, 1.0), (0.0, 0.0))

@@ -1,3 +1,5 @@
+"""The strict scores; tests/golden/ruler compares a thousand cases with the official scorers."""
+
 from __future__ import annotations
 
 import pytest
@@ -5,10 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.rewards import qa
-
-
-def test_normalize_answer() -> None:
-    assert qa.normalize_answer("  The U.S.  Navy, an  Army!") == "us navy army"
 
 
 def test_official_sub_em_can_be_gamed_and_the_strict_one_cannot() -> None:
@@ -29,12 +27,6 @@ def test_scores_are_ordered(prediction: str, answer: str) -> None:
     assert qa.strict_string_match_part(prediction, [answer]) <= qa.string_match_part(prediction, [answer])
 
 
-def test_f1() -> None:
-    assert qa.f1("the big red house", "red house") == pytest.approx(0.8)
-    assert qa.f1("yes it is", "yes") == 0.0
-    assert qa.f1("", "red") == 0.0
-
-
 def test_string_match() -> None:
     assert qa.string_match_all("1995 and 20", ["19", "20", "30"]) == pytest.approx(2 / 3)
     assert qa.strict_string_match_all("1995 and 20", ["19", "20", "30"]) == pytest.approx(1 / 3)
@@ -48,16 +40,3 @@ def test_string_match() -> None:
 def test_answers_must_be_a_filled_list(answers: list[str]) -> None:
     with pytest.raises(ValueError, match="at least one answer"):
         qa.string_match_all("19", answers)
-
-
-@pytest.mark.parametrize(
-    ("response", "answer"),
-    [
-        ("Therefore, the answer is **Paris**.", "Paris"),
-        ("the answer is A. No: the answer is B. ", "B"),
-        ("The Answer Is A", None),
-        ("the answer is ", ""),
-    ],
-)
-def test_extract_the_answer_is(response: str, answer: str | None) -> None:
-    assert qa.extract_the_answer_is(response) == answer

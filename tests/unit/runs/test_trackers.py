@@ -94,7 +94,7 @@ def test_a_tracker_that_cannot_start_is_counted(
 
 
 def test_tensorboard_writes_numbers(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorboard", reason="needs tensorboard: pip install tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     trackers = open_trackers(["tensorboard"], tmp_path, run_name="r", project="p", config={})

@@ -10,7 +10,6 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from agentic.memagent.config import load_recipe
-from agentic.memagent.tiny import start_model
 from core.engine import checkpoint, weights
 from core.engine.engine import Engine
 from core.runs.evaluation import EvalResult
@@ -20,17 +19,16 @@ from scripts.export_checkpoint import main
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Two seeds with checkpoints at steps 5 and 10, and an evaluation."""
     base = tmp_path_factory.mktemp("run")
-    start = start_model.build(base / "model", seed=0)
-    folder = RunFolder.create(base / "run", load_recipe("tiny", [f"model.path={start}"]).dump())
-    model = weights.load(start, device="cpu")
+    folder = RunFolder.create(base / "run", load_recipe("tiny", [f"model.path={model}"]).dump())
+    loaded = weights.load(model, device="cpu")
     for seed in (0, 1):
         for step in (5, 10):
             with torch.no_grad():
-                model.model.norm.weight.fill_(1 + seed + step / 100)
-            checkpoint.save(folder.checkpoints_path(seed), step, model, start, {"trainer": {}})
+                loaded.model.norm.weight.fill_(1 + seed + step / 100)
+            checkpoint.save(folder.checkpoints_path(seed), step, loaded, model, {"trainer": {}})
         scores = {"official": [1.0, 1.0, 0.0, 1.0], "strict": [1.0, 0.0, 0.0, 1.0]}
         folder.save_evaluation(EvalResult("trained", "niah", 7168, seed, 4, scores, [75] * 4, [7160] * 4, 2.0))
     folder.save_published(

@@ -9,15 +9,17 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from agentic.toolorchestra.config import PRESETS, load_recipe
 from core.config import RecipeError
-from scripts.services import ADDRESSES, main, read_services, running
+from core.policy.server_process import find_free_port
+from scripts.services import ADDRESSES, main, read_services, run_services
+from tests.kit import wait_until
 
 SERVER = """
 import http.server, os, sys
@@ -59,11 +61,12 @@ def answers(url: str) -> bool:
     return True
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def fail(tmp_path: Path, capsys: pytest.CaptureFixture[str], **services: dict[str, Any]) -> str:
+    """Start services that cannot all start, and return what is printed."""
+    file = tmp_path / "services.yaml"
+    file.write_text(yaml.safe_dump(services))
+    assert main([str(file), "--logs", str(tmp_path), "--", "true"]) == 1
+    return capsys.readouterr().err
 
 
 def test_the_command_finds_them_and_gives_its_status(two_services: Path, capfd: pytest.CaptureFixture[str]):
@@ -100,7 +103,7 @@ def test_they_and_the_command_end_with_a_starter_that_is_ended(two_services: Pat
 
 def test_a_service_that_dies_is_started_again_at_its_address(two_services: Path, capfd: pytest.CaptureFixture[str]):
     logs = two_services.parent / "logs"
-    with running(read_services(two_services), logs) as addresses:
+    with run_services(read_services(two_services), logs) as addresses:
         url = addresses["one"]
         first = int(read(f"{url}/pid"))
         os.kill(first, signal.SIGKILL)
@@ -113,37 +116,22 @@ def test_a_service_that_dies_is_started_again_at_its_address(two_services: Path,
     assert "ended with status -9" in (logs / "one.log").read_text()
 
 
-def test_a_service_that_ends_is_told_with_its_last_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    file = tmp_path / "services.yaml"
-    file.write_text(yaml.safe_dump({"broken": {"command": "{python} -c 'raise SystemExit(\"no corpus\")'"}}))
-    assert main([str(file), "--logs", str(tmp_path), "--", "true"]) == 1
-    assert "no corpus" in capsys.readouterr().err
-
-
-def test_the_first_failure_ends_the_waiting_for_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_first_failure_is_shown_with_its_last_lines_and_ends_the_waiting(tmp_path: Path, capsys: Any):
     """Otherwise this would last the hour that `slow` may take."""
-    file = tmp_path / "services.yaml"
-    slow = {"command": "sleep 3600", "start_s": 3600}
-    file.write_text(yaml.safe_dump({"slow": slow, "broken": {"command": "{python} -c 'raise SystemExit(\"no GPU\")'"}}))
-    assert main([str(file), "--logs", str(tmp_path), "--", "true"]) == 1
-    assert "no GPU" in capsys.readouterr().err
+    broken = {"command": "{python} -c 'raise SystemExit(\"no GPU\")'"}
+    assert "no GPU" in fail(tmp_path, capsys, slow={"command": "sleep 3600", "start_s": 3600}, broken=broken)
 
 
-def test_another_server_is_not_taken_for_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    file = tmp_path / "services.yaml"
+def test_another_server_is_not_taken_for_ours(tmp_path: Path, capsys: Any):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        file.write_text(yaml.safe_dump({"one": {"command": "sleep 3600", "port": other.getsockname()[1]}}))
-        assert main([str(file), "--logs", str(tmp_path), "--", "true"]) == 1
-    assert "one: somebody listens at port" in capsys.readouterr().err
+        service = {"command": "sleep 3600", "port": other.getsockname()[1]}
+        assert "one: somebody listens at port" in fail(tmp_path, capsys, one=service)
 
 
-def test_two_services_with_one_port_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    file = tmp_path / "services.yaml"
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-    file.write_text(yaml.safe_dump({name: {"command": "sleep 3600", "port": port} for name in ("one", "two")}))
-    assert main([str(file), "--logs", str(tmp_path), "--", "true"]) == 1
-    assert f"two: another service of the file has port {port}" in capsys.readouterr().err
+def test_two_services_with_one_port_are_refused(tmp_path: Path, capsys: Any):
+    port = find_free_port("127.0.0.1")
+    service = {"command": "sleep 3600", "port": port}
+    assert f"two: another service of the file has port {port}" in fail(tmp_path, capsys, one=service, two=service)
 
 
 def test_a_command_that_is_not_there_is_told(two_services: Path, capfd: pytest.CaptureFixture[str]):

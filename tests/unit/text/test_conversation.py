@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers import Qwen2Tokenizer
 
 from core.text.conversation import Markup, Renderer
+from tests.kit import train_tokenizer
 
 TEMPLATE = (
     "{% for t in tools or [] %}<|im_start|>tool {{ t.function.name }}<|im_end|>\n{% endfor %}"
@@ -18,15 +18,8 @@ TEMPLATE = (
 
 
 def make_tokenizer(template: str = TEMPLATE) -> Any:
-    base = Qwen2Tokenizer(
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens=["<|im_start|>"],
-        chat_template=template,
-    )
-    tokenizer = base.train_new_from_iterator(["user assistant tool system hello"], vocab_size=300, show_progress=False)
-    tokenizer.add_tokens(["<tool_call>", "</tool_call>"])
-    return tokenizer
+    added = ["<tool_call>", "</tool_call>"]
+    return train_tokenizer("user assistant tool system hello", 300, template=template, added=added)
 
 
 @pytest.fixture(scope="module")

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from core.tools.base import Query, ToolContext, ToolError
-from core.tools.python_coder import PythonCoder, SandboxFailed, printing, program
-from core.tools.sandbox import Sandbox, SandboxResult, SandboxUnavailable
-
-
-@pytest.fixture(scope="module")
-def sandbox() -> None:
-    try:
-        Sandbox()
-    except SandboxUnavailable as problem:
-        pytest.skip(f"no isolation here: {problem}")
+from core.tools.python_coder import PythonCoder, SandboxFailed, extract_program, print_value
+from core.tools.sandbox import SandboxResult, SandboxUnavailable
 
 
 def says(reply: str) -> ToolContext:
@@ -40,7 +33,7 @@ def says(reply: str) -> ToolContext:
     ],
 )
 def test_the_program_of_a_reply(reply, code):
-    assert program(reply) == code
+    assert extract_program(reply) == code
 
 
 @pytest.mark.parametrize(
@@ -57,10 +50,10 @@ def test_the_program_of_a_reply(reply, code):
     ],
 )
 def test_an_expression_is_printed(code, printed):
-    assert printing(code) == printed
+    assert print_value(code) == printed
 
 
-@pytest.mark.usefixtures("sandbox")
+@pytest.mark.usefixtures("isolation")
 @pytest.mark.parametrize(
     ("reply", "status", "error", "shown"),
     [
@@ -78,10 +71,10 @@ async def test_what_came_of_the_program(reply, status, error, shown):
     assert shown in result.text
 
 
-@pytest.mark.usefixtures("sandbox")
+@pytest.mark.usefixtures("isolation")
 async def test_the_query_as_the_program():
     tool = PythonCoder(source="query")
-    assert tool.asks == ()
+    assert tool.required_roles == ()
     result = await tool.call(Query(query="12 * 7"), says(""))
     assert (result.status, result.text) == ("ok", "84")
     result = await tool.call(Query(query="twelve times"), says(""))
@@ -89,27 +82,33 @@ async def test_the_query_as_the_program():
     assert "SyntaxError" in result.text
 
 
-async def test_without_isolation_nothing_is_made_and_nothing_is_blamed(monkeypatch):
-    class Unavailable:
-        def __init__(self, limits, backend):
-            raise SandboxUnavailable("no user namespaces")
+def fake_sandbox(monkeypatch: pytest.MonkeyPatch, run: Any, error: Exception | None = None) -> None:
+    """Put a sandbox in the place of ours that runs code by `run`, or cannot be made."""
 
-    class Breaking(Unavailable):
+    class Fake:
         def __init__(self, limits, backend):
-            pass
+            if error:
+                raise error
 
         async def run(self, code):
-            raise SandboxUnavailable("gone")
+            return await run(code)
 
-    monkeypatch.setattr("core.tools.python_coder.Sandbox", Unavailable)
+    monkeypatch.setattr("core.tools.python_coder.Sandbox", Fake)
+
+
+async def test_without_isolation_nothing_is_made_and_nothing_is_blamed(monkeypatch):
+    async def run(code):
+        raise SandboxUnavailable("gone")
+
+    fake_sandbox(monkeypatch, run, SandboxUnavailable("no user namespaces"))
     with pytest.raises(ToolError, match="python_coder: no user namespaces"):
         PythonCoder()
-    monkeypatch.setattr("core.tools.python_coder.Sandbox", Breaking)
+    fake_sandbox(monkeypatch, run)
     with pytest.raises(SandboxFailed, match="gone"):
         await PythonCoder(source="query").call(Query(query="1"), says(""))
 
 
-@pytest.mark.usefixtures("sandbox")
+@pytest.mark.usefixtures("isolation")
 async def test_identical_programs_run_once_where_asked():
     code = Query(query="import time; print(time.time_ns())")
     coder = PythonCoder(source="query", remember=1)
@@ -125,17 +124,13 @@ async def test_identical_programs_run_once_where_asked():
 async def test_a_run_without_a_result_is_not_remembered(monkeypatch):
     runs = []
 
-    class Unlucky:
-        def __init__(self, limits, backend):
-            pass
+    async def run(code):
+        runs.append(code)
+        if len(runs) == 1:
+            raise SandboxUnavailable("gone")
+        return SandboxResult("timeout" if len(runs) == 2 else "ok", "2", "", 0, 0.1, "none")
 
-        async def run(self, code):
-            runs.append(code)
-            if len(runs) == 1:
-                raise SandboxUnavailable("gone")
-            return SandboxResult("timeout" if len(runs) == 2 else "ok", "2", "", 0, 0.1, "none")
-
-    monkeypatch.setattr("core.tools.python_coder.Sandbox", Unlucky)
+    fake_sandbox(monkeypatch, run)
     coder = PythonCoder(source="query", remember=8)
     with pytest.raises(SandboxFailed):
         await coder.call(Query(query="1 + 1"), says(""))
@@ -147,17 +142,13 @@ async def test_a_run_without_a_result_is_not_remembered(monkeypatch):
 async def test_a_run_that_nobody_waited_for_is_forgotten_too(monkeypatch):
     begun, end, runs = asyncio.Event(), asyncio.Event(), []
 
-    class Slow:
-        def __init__(self, limits, backend):
-            pass
+    async def run(code):
+        runs.append(code)
+        begun.set()
+        await end.wait()
+        return SandboxResult("timeout" if len(runs) == 1 else "ok", "2", "", 0, 0.1, "none")
 
-        async def run(self, code):
-            runs.append(code)
-            begun.set()
-            await end.wait()
-            return SandboxResult("timeout" if len(runs) == 1 else "ok", "2", "", 0, 0.1, "none")
-
-    monkeypatch.setattr("core.tools.python_coder.Sandbox", Slow)
+    fake_sandbox(monkeypatch, run)
     coder = PythonCoder(source="query", remember=8)
     waiting = asyncio.create_task(coder.call(Query(query="1 + 1"), says("")))
     await begun.wait()

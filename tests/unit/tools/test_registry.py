@@ -123,7 +123,7 @@ def test_a_tool_says_everything_about_itself():
 def test_made_from_a_path():
     tool = make_tool("core.tools.base_generator.BaseGenerator", {"name": "thinker", "role": "r"})
     assert isinstance(tool, BaseGenerator)
-    assert (tool.name, tool.asks) == ("thinker", ("r",))
+    assert (tool.name, tool.required_roles) == ("thinker", ("r",))
     for path in ("core.tools.base_generator.Nothing", "nothing.at.All", "Nothing", "core.tools.base.Query"):
         with pytest.raises(ToolError, match=path):
             make_tool(path, {})

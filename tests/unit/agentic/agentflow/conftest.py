@@ -7,21 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from transformers import Qwen2Tokenizer
 
 from agentic.agentflow.config import AgentFlowSection
 from agentic.agentflow.rollout import AgentFlow
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
-from core.text.tokenizer import encode_text
 from core.tools.base import Query, Tool, ToolContext, ToolResult
 from core.tools.registry import Toolbox
 from core.types import Sampling, Task, Trajectory
+from tests.kit import script_policy, train_tokenizer
 
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 Answer = str | Sequence[int] | Exception
 
 
@@ -41,13 +36,7 @@ class Echo(Tool):
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    base = Qwen2Tokenizer(
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens=["<|im_start|>", "<memory>"],
-        chat_template=CHAT_TEMPLATE,
-    )
-    return base.train_new_from_iterator(["user assistant echo question step"], vocab_size=300, show_progress=False)
+    return train_tokenizer("user assistant echo question step", 300, special=["<memory>"])
 
 
 @dataclass
@@ -106,19 +95,7 @@ def tell(tokenizer: Any) -> Tell:
     ) -> Story:
         method = method or AgentFlow(section(**changes), Toolbox(tools or [Echo()]), tokenizer)
 
-        def engine(answers: Sequence[Answer]) -> ScriptedPolicy:
-            left = list(answers)
-
-            def respond(prompt: tuple[int, ...], sampling: Sampling) -> Sequence[int]:
-                answer = left.pop(0) if len(left) > 1 else left[0]
-                if isinstance(answer, Exception):
-                    raise answer
-                ids = encode_text(tokenizer, answer) if isinstance(answer, str) else tuple(answer)
-                return (*ids, tokenizer.eos_token_id)
-
-            return ScriptedPolicy(respond, logprob=-0.5)
-
-        engines = {name: engine(answers) for name, answers in scripts.items()}
+        engines = {name: script_policy(tokenizer, answers) for name, answers in scripts.items()}
         task = task or Task("t", "Which question?", ("acorn",))
         sampling = sampling or Sampling(temperature=0.7, top_p=0.9, seed=11)
         return Story(method, engines, await method.rollout(task, Roles(engines), sampling))

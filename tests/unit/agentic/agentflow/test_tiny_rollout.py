@@ -20,7 +20,6 @@ from agentic.agentflow.tiny.scripted_roles import Script, is_result, verdict
 from agentic.agentflow.tiny.tasks import generate
 from core.policy.base import PolicyError, Roles
 from core.rollout.runner import Runner
-from core.tools.sandbox import Sandbox, SandboxUnavailable
 from core.types import Sampling, Task, Trajectory
 
 KIND_OF_ONE_TOOL = {"always-python-coder": "compute", "always-base-generator": "look_up"}
@@ -32,11 +31,7 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture(scope="module")
-def recipe() -> AgentFlowRecipe:
-    try:
-        Sandbox()
-    except SandboxUnavailable as problem:
-        pytest.skip(f"no isolation here: {problem}")
+def recipe(isolation: None) -> AgentFlowRecipe:
     return load_recipe("tiny")
 
 

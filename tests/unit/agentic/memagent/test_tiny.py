@@ -24,8 +24,8 @@ SPACES = st.sampled_from(["", " ", "\n", "\n\n", ".\n"])
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
+def folder(memagent_model: Path) -> Path:
+    return memagent_model
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from agentic.memagent.config import DrillsAndDemonstrations, MemAgentRecipe, load_recipe
-from agentic.memagent.tiny import start_model
 from agentic.memagent.tiny import warm_start as drawn
 from agentic.memagent.tiny.words import KEYS, VALUES
 from core.config import RecipeError
@@ -22,9 +21,8 @@ SHORT = DrillsAndDemonstrations(copy_steps=1, lookup_steps=1, steps=3, batch_siz
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> MemAgentRecipe:
-    start = start_model.build(tmp_path_factory.mktemp("start") / "model", SHORT.seed)
-    return load_recipe("tiny", [f"model.path={start}"])
+def recipe(model: Path) -> MemAgentRecipe:
+    return load_recipe("tiny", [f"model.path={model}"])
 
 
 def batches(config: DrillsAndDemonstrations, recipe: MemAgentRecipe, tokenizer: Any) -> list[Any]:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from transformers import Qwen2Tokenizer
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.rollout import ToolOrchestra
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.types import Sampling, Task, Trajectory
+from tests.kit import script_policy, train_tokenizer
 
 CHAT_TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
@@ -28,15 +28,13 @@ CHAT_TEMPLATE = (
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    base = Qwen2Tokenizer(
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens=["<|im_start|>", "<task>", "<wish>", "<seen>"],
-        chat_template=CHAT_TEMPLATE,
+    return train_tokenizer(
+        "user assistant tool search answer",
+        400,
+        template=CHAT_TEMPLATE,
+        special=["<task>", "<wish>", "<seen>"],
+        added=["<tool_call>", "</tool_call>", "<think>", "</think>"],
     )
-    made = base.train_new_from_iterator(["user assistant tool search answer"], vocab_size=400, show_progress=False)
-    made.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
-    return made
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -148,13 +146,7 @@ def tell(tokenizer: Any, services: Services) -> Tell:
     async def run(
         texts: Sequence[str], task: Task = QUESTION, roles: Mapping[str, ScriptedPolicy] | None = None, **changes: Any
     ) -> Story:
-        left = list(texts)
-
-        def respond(prompt: tuple[int, ...], sampling: Sampling) -> Sequence[int]:
-            text = left.pop(0) if len(left) > 1 else left[0]
-            return (*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id)
-
-        policy = ScriptedPolicy(respond, logprob=-0.5)
+        policy = script_policy(tokenizer, [tokenizer.encode(text, add_special_tokens=False) for text in texts])
         method = ToolOrchestra(recipe(services, **changes), tokenizer)
         try:
             made = await method.rollout(task, Roles({"policy": policy, **(roles or {})}), Sampling(seed=3))

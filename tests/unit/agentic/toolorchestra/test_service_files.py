@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from agentic.toolorchestra.config import PRESETS, load_recipe
-from core.policy.serving import free_port
+from core.policy.server_process import find_free_port
 from scripts.services import Service, read_services
 
 ROOT = PRESETS.parents[2]
@@ -127,7 +127,7 @@ def test_one_command_starts_them_all_at_their_ports_and_gpus_and_stops_them(pres
         "data/toolorchestra", str(tmp_path)
     )
     file = tmp_path / "services.yaml"
-    file.write_text(re.sub(r"port: \d+", lambda _: f"port: {free_port('127.0.0.1')}", text))
+    file.write_text(re.sub(r"port: \d+", lambda _: f"port: {find_free_port('127.0.0.1')}", text))
     expected = read_services(file)
     logs = tmp_path / "logs"
     command = [sys.executable, "-m", "scripts.services", str(file), "--logs", str(logs), "--"]

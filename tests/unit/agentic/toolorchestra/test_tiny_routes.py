@@ -25,8 +25,8 @@ from agentic.toolorchestra.tiny.tasks import (
     turned,
 )
 from agentic.toolorchestra.tiny.world import SPLITS, THINGS, passages, split_of, value_of
-from core.rewards.math import last_boxed
-from core.rewards.preference import Features, features, preference_rewards
+from core.rewards.boxed import find_boxed
+from core.rewards.preference import Features, make_features, preference_rewards
 from core.types import Task
 
 ROUTES: list[Route] = [
@@ -48,9 +48,9 @@ def outcome(task: Task, route: Route) -> Features:
             fact = said if " of " in said and said != message else "price of anchor"
             seen += f"\nsearch {SEARCH} = [1] {fact.rpartition(' ')[2]} The {fact} is {value_of(fact)}."
         else:
-            correct = last_boxed(said) == task.answers[0]
+            correct = find_boxed(said) == task.answers[0]
     latency = sum(LATENCY[MODEL_MAPPING[alias]] for alias in route)
-    return features(correct=correct, cost=cost, latency=latency, calls=Counter(route))
+    return make_features(correct=correct, cost=cost, latency=latency, calls=Counter(route))
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -108,14 +108,14 @@ def test_generation_is_repeatable_and_refuses_what_a_split_has_not(monkeypatch: 
 
 def test_experts_read_and_compute_by_their_own_skill():
     value, fact = value_of("price of lamp"), "The price of lamp is 41."
-    assert last_boxed(reply("sage", "answer: What is 37 times 48?")) == str(37 * 48)
-    assert last_boxed(reply("abacus", "answer: What is 37 times 48?")) != str(37 * 48)
-    assert last_boxed(reply("sage", "answer: What is the price of lamp plus 1?")) == str(value + 1)
-    assert last_boxed(reply("abacus", "answer: What is the price of lamp plus 1?")) == "unknown"
-    assert last_boxed(reply("abacus", f"answer: What is the price of lamp plus 1?\n{fact}")) == "42"
-    assert last_boxed(reply("reader", f"answer: What is the price of lamp?\n{fact}")) == "41"
-    assert last_boxed(reply("reader", "answer: What is 37 plus 48?")) == "37"
-    assert last_boxed(reply("reader", "answer: What is the last letter of lamp?")) == "p"
+    assert find_boxed(reply("sage", "answer: What is 37 times 48?")) == str(37 * 48)
+    assert find_boxed(reply("abacus", "answer: What is 37 times 48?")) != str(37 * 48)
+    assert find_boxed(reply("sage", "answer: What is the price of lamp plus 1?")) == str(value + 1)
+    assert find_boxed(reply("abacus", "answer: What is the price of lamp plus 1?")) == "unknown"
+    assert find_boxed(reply("abacus", f"answer: What is the price of lamp plus 1?\n{fact}")) == "42"
+    assert find_boxed(reply("reader", f"answer: What is the price of lamp?\n{fact}")) == "41"
+    assert find_boxed(reply("reader", "answer: What is 37 plus 48?")) == "37"
+    assert find_boxed(reply("reader", "answer: What is the last letter of lamp?")) == "p"
     assert search_query("search: What is 12 minus the age of lamp?") == "age of lamp"
     with pytest.raises(ValueError, match="no question of the tiny preset"):
         reply("sage", "answer: How are you?")

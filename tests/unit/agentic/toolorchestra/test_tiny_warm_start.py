@@ -17,7 +17,7 @@ from agentic.toolorchestra.tiny.start_model import TAGS, train_tokenizer
 from agentic.toolorchestra.tiny.tasks import BEST, KINDS, PREFERENCES, generate
 from agentic.toolorchestra.tiny.world import ATTRIBUTES, THINGS, split_of
 from core.policy.base import Roles
-from core.rewards.math import last_boxed
+from core.rewards.boxed import find_boxed
 from core.text.tool_calls import CallError, ToolCall
 
 
@@ -61,7 +61,7 @@ def test_a_search_finds_what_is_asked_in_a_form_that_experts_read():
     line = found(Random(3), "What is the price of lamp plus 12?")
     assert line.startswith("search search-1 = [1] lamp The price of lamp is ")
     value = int(line.split()[-1].strip("."))
-    assert last_boxed(reply("abacus", f"answer: What is the price of lamp plus 12?\n{line}")) == str(value + 12)
+    assert find_boxed(reply("abacus", f"answer: What is the price of lamp plus 12?\n{line}")) == str(value + 12)
 
 
 def test_each_word_that_matters_is_one_token_and_tags_cannot_be_forged():

@@ -1,4 +1,4 @@
-"""A small model folder whose tokenizer reads everything, and made-up problems."""
+"""Made-up problems."""
 
 from __future__ import annotations
 
@@ -6,13 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
-from agentic.memagent.tiny import start_model
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model.build(tmp_path_factory.mktemp("aime") / "model", seed=0)
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import pytest
 
 from agentic.memagent.config import load_recipe
 from agentic.memagent.rollout import MemAgent
-from agentic.memagent.tiny import start_model
 from benchmarks.cells import EvaluationError
 from benchmarks.heldout import __main__ as command
 from benchmarks.heldout.evaluation import Plan, evaluate
@@ -30,7 +29,7 @@ from core.report import write_report
 from core.rollout.method import Method, RolloutError
 from core.runs.files import read_jsonl
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import encode_text, load_tokenizer
+from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory, Turn
 
 TASKS = [Task(f"t{i}", f"green {i}", (str(i),), "", {"kind": "odd" if i % 2 else "even"}) for i in range(6)]
@@ -60,16 +59,6 @@ class Echo(Method):
 
     async def close(self) -> None:
         Echo.closed += 1
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model.build(tmp_path_factory.mktemp("tiny"), seed=0)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(model: Path) -> Any:
-    return load_tokenizer(model)
 
 
 class Scripted(Models):

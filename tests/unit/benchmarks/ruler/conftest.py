@@ -11,25 +11,19 @@ from typing import Any
 import pytest
 
 from agentic.memagent.config import load_recipe
-from agentic.memagent.tiny import start_model
 from benchmarks.models import Models
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
-from core.text.tokenizer import encode_text, load_tokenizer
+from core.text.tokenizer import encode_text
 from core.types import Sampling
 
 ASKED = re.compile(r"magic word for (\w+) mentioned")
 Respond = Callable[[tuple[int, ...], Sampling], Sequence[int] | Exception]
 
 
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model.build(tmp_path_factory.mktemp("tiny"), seed=0)
-
-
-@pytest.fixture(scope="session")
-def tokenizer(tiny_model: Path) -> Any:
-    return load_tokenizer(tiny_model)
+@pytest.fixture
+def tiny_model(model: Path) -> Path:
+    return model
 
 
 def needle_reader(tokenizer: Any, broken: dict[str, Exception | str] | None = None) -> Respond:

@@ -27,7 +27,7 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
 from core.policy.base import PolicyError
-from core.policy.serving import ServerError
+from core.policy.server_process import ServerError
 from core.report import write_report
 from core.report.stats import mean_ci
 from core.report.summary import build_summary

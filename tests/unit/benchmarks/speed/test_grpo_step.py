@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.speed import grpo_step
 from benchmarks.speed.workload import Sample, make_checkpoint, step_requests
+from tests.kit import require
 
 
 def test_rows_carry_advantages_of_their_own_group():
@@ -31,8 +32,7 @@ def test_a_difference_stops_the_benchmark(name):
 @pytest.mark.optional
 @pytest.mark.parametrize("kind", grpo_step.KINDS)
 def test_the_step_equals_trl_s(kind, tmp_path):
-    if find_spec("trl") is None:
-        pytest.skip("trl is not installed; benchmarks/speed/run.sh puts it into benchmarks/speed/.venv")
+    require(find_spec("trl"), "needs trl: benchmarks/speed/run.sh installs it into benchmarks/speed/.venv")
     from benchmarks.speed.trl_side import run_trl
 
     folder = make_checkpoint("tiny", tmp_path / "model")

@@ -10,7 +10,7 @@ import faiss
 import pytest
 
 from core.tools.retrieval.__main__ import set_threads
-from core.tools.retrieval.batching import Batcher, Overloaded
+from core.tools.retrieval.batching import Batcher, OverloadError
 
 
 class Gate:
@@ -64,7 +64,7 @@ async def test_too_much_waiting_is_refused_and_then_taken_again():
         await until(lambda: gate.batches)
         waiting = asyncio.create_task(batcher.search(["b", "c"], 1))
         await until(lambda: batcher.pending == 2)
-        with pytest.raises(Overloaded):
+        with pytest.raises(OverloadError):
             await batcher.search(["d"], 1)
         gate.opened.set()
         await asyncio.gather(running, waiting)

@@ -90,7 +90,7 @@ def test_mutated_replies_are_hits_or_the_one_error():
             start = source.randrange(len(body))
             body[start : start + source.randint(0, 5)] = source.randbytes(source.randint(0, 5))
         try:
-            found = client._hits(bytes(body), 1)
+            found = client._read_hits(bytes(body), 1)
         except RetrievalError:
             refused += 1
         else:

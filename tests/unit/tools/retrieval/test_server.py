@@ -16,16 +16,17 @@ from core.tools.retrieval.__main__ import main
 from core.tools.retrieval.batching import Batcher
 from core.tools.retrieval.corpus import Corpus
 from core.tools.retrieval.encoders import HashingEncoder
-from core.tools.retrieval.index import Flat, build
-from core.tools.retrieval.retriever import Retriever
-from core.tools.retrieval.server import Server, Wire
+from core.tools.retrieval.index import FlatOptions, Retriever, build_index
+from core.tools.retrieval.server import RetrievalServer, Wire
 from tests.unit.tools.retrieval.passages import no_progress, question
 
 
 def client(corpus: Corpus, wire: Wire = "search-r1", search: Any = None, **limits: Any) -> TestClient:
     encoder = HashingEncoder(512)
-    retriever = Retriever(corpus, encoder, build(corpus, encoder, Flat(), no_progress))
-    return TestClient(TestServer(Server(retriever, Batcher(search or retriever.search, **limits), wire=wire).app()))
+    retriever = Retriever(corpus, encoder, build_index(corpus, encoder, FlatOptions(), no_progress))
+    return TestClient(
+        TestServer(RetrievalServer(retriever, Batcher(search or retriever.search, **limits), wire=wire).make_app())
+    )
 
 
 async def test_search_r1(corpus: Corpus):

@@ -1,6 +1,6 @@
 """What sandboxed code must not manage to do, as data: one short program for each way out (facts: escape classes).
 
-A program that gets what it should not prints ESCAPED. `W` is its world, made by `world.py`: files, servers, a process
+A program that gets what it should not prints ESCAPED. `W` is the bait of `honeypot.py`: files, servers, a process
 and a secret of the host, all within reach of an ordinary program of the same user. With `control` the same program is
 run without isolation and must print ESCAPED there, or it proves nothing.
 """
@@ -182,7 +182,7 @@ PROCESSES = [
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True); pair = (ctypes.c_size_t * 2)(8, 8)\n"
         "libc.process_vm_readv(W['victim'], pair, 1, pair, 1, 0); assert ctypes.get_errno() == 14; print('ESCAPED')",
     ),
-    denied("priority", "import os; os.setpriority(os.PRIO_PROCESS, W['victim'], 5); print('ESCAPED')"),
+    denied("priority", "import os; os.setpriority(os.PRIO_PROCESS, W['victim'], 19); print('ESCAPED')"),
 ]
 
 LIMITS = [

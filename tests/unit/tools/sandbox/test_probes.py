@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from core.tools.sandbox import Sandbox, SandboxUnavailable
+from tests import kit
+from tests.unit.tools.sandbox.honeypot import start
 from tests.unit.tools.sandbox.probes import PROBES, Probe
-from tests.unit.tools.sandbox.world import start
 
 # A test that asks first pays for all probes of its user and backend.
 pytestmark = pytest.mark.timeout(300)
@@ -21,15 +22,13 @@ BACKENDS = ("landlock", "bubblewrap")
 
 @cache
 def outcomes(user: str, backend: str, task: str) -> dict[str, Any]:
-    if user == "nobody" and os.getuid() != 0:
-        pytest.skip("only root can become another user; these tests run as a plain user already")
-    if backend == "bubblewrap" and shutil.which("bwrap") is None:
-        pytest.skip("bwrap is not installed (apt-get install bubblewrap)")
+    kit.require(user == "me" or os.getuid() == 0, kit.ROOT)
+    kit.require(backend != "bubblewrap" or shutil.which("bwrap"), kit.BUBBLEWRAP)
     if backend != "unsafe_local":
         try:
             Sandbox(backend=backend)  # type: ignore[arg-type]
         except SandboxUnavailable as problem:
-            pytest.skip(str(problem))
+            pytest.skip(f"needs isolation for the sandbox: {problem}")
     results: dict[str, Any] = start(user, backend, task)
     return results
 
@@ -63,7 +62,7 @@ def test_probe_gets_out_without_a_sandbox(probe: Probe, user: str) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_many_runs_at_once_leak_nothing(backend: str) -> None:
-    """200 runs, 16 at once. By hand: `python -m tests.unit.tools.sandbox.world me landlock 1000`."""
+    """200 runs, 16 at once. By hand: `python -m tests.unit.tools.sandbox.honeypot me landlock 1000`."""
     done = outcomes("me", backend, "200")
     assert done["wrong"] == []
     assert done["after"] == done["before"]

@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from core.tools.sandbox import Sandbox, SandboxLimits, SandboxUnavailable, backends, sandbox
 from core.tools.sandbox.__main__ import main
+from core.tools.sandbox.process import OutputCapture
+from tests import kit
 
 
 @pytest.fixture(scope="module")
-def box() -> Sandbox:
-    try:
-        return Sandbox(SandboxLimits(timeout_s=60))
-    except SandboxUnavailable as problem:
-        pytest.skip(str(problem))
+def box(isolation: None) -> Sandbox:
+    return Sandbox(SandboxLimits(timeout_s=60))
 
 
 def children() -> set[str]:
@@ -131,15 +132,11 @@ def test_code_dies_with_a_killed_parent(tmp_path: Path) -> None:
     """A trainer that is killed leaves no endless loop behind."""
     script = "import asyncio; from core.tools.sandbox import Sandbox as S\nasyncio.run(S().run('while True: pass'))"
     parent = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[4])
-    deadline = time.monotonic() + 60
-    while not (below := descendants(parent.pid)) or len(below) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    kit.wait_until(lambda: len(descendants(parent.pid)) >= 2)
+    below = descendants(parent.pid)
     parent.kill()
     parent.wait()
-    while any(alive(pid) for pid in below):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    kit.wait_until(lambda: not any(map(kit.is_running, below)))
 
 
 def descendants(pid: int) -> set[int]:
@@ -149,13 +146,6 @@ def descendants(pid: int) -> set[int]:
         return set()
     own = {int(child) for text in lists for child in text.split()}
     return own.union(*(descendants(child) for child in own))
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def test_limits_are_checked() -> None:
@@ -171,8 +161,8 @@ def test_without_isolation_it_refuses_and_says_what_is_missing(monkeypatch: pyte
 
     monkeypatch.setattr(backends.shutil, "which", lambda _: None)
     monkeypatch.setattr(sandbox, "_run", no_namespaces)
-    sandbox._working.cache_clear()
-    sandbox._first_working.cache_clear()
+    sandbox._try_backend.cache_clear()
+    sandbox._pick_backend.cache_clear()
     with pytest.raises(SandboxUnavailable) as refusal:
         Sandbox()
     for word in ("apt-get install bubblewrap", "max_user_namespaces", "unsafe_local"):
@@ -182,8 +172,7 @@ def test_without_isolation_it_refuses_and_says_what_is_missing(monkeypatch: pyte
 
 def test_kernel_that_forbids_user_namespaces_is_found_out() -> None:
     """As in a container: a process whose user may make no further namespace."""
-    if os.getuid() != 0:
-        pytest.skip("only root can forbid namespaces to itself")
+    kit.require(os.getuid() == 0, kit.ROOT)
     script = (
         "import ctypes, os; libc = ctypes.CDLL(None)\n"
         "assert libc.unshare(0x10000000) == 0\n"
@@ -192,11 +181,11 @@ def test_kernel_that_forbids_user_namespaces_is_found_out() -> None:
         "from core.tools.sandbox import Sandbox, SandboxUnavailable\n"
         "try: Sandbox()\nexcept SandboxUnavailable as problem: print(problem)"
     )
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", script], cwd=Path(__file__).parents[4], capture_output=True, text=True, check=False
     )
-    assert "landlock: user namespaces: " in told.stdout, told.stderr
-    assert "user.max_user_namespaces" in told.stdout
+    assert "landlock: user namespaces: " in done.stdout, done.stderr
+    assert "user.max_user_namespaces" in done.stdout
 
 
 def test_landlock_holds_by_itself() -> None:
@@ -206,20 +195,19 @@ def test_landlock_holds_by_itself() -> None:
         "def refused(action, *arguments):\n"
         "    try: action(*arguments)\n"
         "    except OSError as error: return error.errno == errno.EACCES\n"
-        "inside.libc.prctl(inside.NO_NEW_PRIVS, 1, 0, 0, 0)\ninside.landlock(True)\n"
+        "inside.libc.prctl(inside.NO_NEW_PRIVS, 1, 0, 0, 0)\ninside.apply_landlock(True)\n"
         "assert refused(open, sys.argv[1] + '/new', 'w') and refused(os.truncate, sys.argv[1] + '/old', 0)\n"
         "assert refused(os.execv, '/bin/true', ['true'])\n"
         "open(sys.argv[1] + '/old').close(); open('/dev/null', 'w').close(); print('held')"
     )
     with tempfile.TemporaryDirectory(dir="/var/tmp") as outside:  # not below /tmp, where it may write
         Path(outside, "old").write_text("x")
-        told = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-B", "-c", script, outside],
             cwd=Path(__file__).parents[4], capture_output=True, text=True, check=False,
         )  # fmt: skip
-    if "Landlock: " in told.stderr:
-        pytest.skip(told.stderr.strip().splitlines()[-1])
-    assert told.stdout == "held\n", told.stderr
+    kit.require("Landlock: " not in done.stderr, "needs Landlock: Linux 5.13 or newer with `landlock` in `lsm=`")
+    assert done.stdout == "held\n", done.stderr
 
 
 @pytest.mark.parametrize(("machine", "system", "word"), [("riscv64", "linux", "riscv64"), ("arm64", "darwin", "Linux")])
@@ -252,3 +240,21 @@ async def test_unsafe_local_waits_for_no_orphan() -> None:
     result = await box.run(code)
     assert (result.status, result.stdout) == ("ok", "done\n")
     assert result.seconds < 20
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20), st.integers(1, 40))
+def test_head_and_tail_of_what_came(chunks: list[bytes], keep: int) -> None:
+    capture, everything = OutputCapture(keep), b"".join(chunks)
+    for chunk in chunks:
+        capture.add(chunk)
+    head, tail = bytes(capture._head), bytes(capture._tail)
+    assert capture.total == len(everything)
+    assert everything.startswith(head)
+    assert everything.endswith(tail)
+    assert len(head) + len(tail) == min(keep, len(everything))
+
+
+def test_text_is_fit_for_a_terminal() -> None:
+    capture = OutputCapture(100)
+    capture.add(b"a\r\nb\tc\x1b[2J\xff\x07")
+    assert capture.text() == "a\nb\tc\ufffd[2J\ufffd\ufffd"

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from core.tools.sandbox.seccomp import MACHINES, allowed_calls, seccomp_filter
+from core.tools.sandbox.seccomp import MACHINES, allowed_calls, compile_filter
 
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050001, 0x80000000
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -34,7 +34,7 @@ def verdict(program: bytes, number: int, arch: int, argument: int = 0) -> int:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_exactly_the_named_calls_pass(machine: str) -> None:
-    program, allowed = seccomp_filter(machine), set(allowed_calls(machine).values())
+    program, allowed = compile_filter(machine), set(allowed_calls(machine).values())
     for number in set(range(1024)) - {IOCTL[machine]}:
         assert verdict(program, number, ARCH[machine]) == (ALLOW if number in allowed else REFUSE), number
     assert not allowed & set(FORBIDDEN[machine].values())
@@ -42,7 +42,7 @@ def test_exactly_the_named_calls_pass(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_another_calling_convention_kills(machine: str) -> None:
-    program = seccomp_filter(machine)
+    program = compile_filter(machine)
     assert verdict(program, 0, 0x40000003) == KILL
     assert verdict(program, 0x40000000, ARCH[machine]) == KILL
     assert verdict(program, 0xFFFFFFFF, ARCH[machine]) == KILL
@@ -50,7 +50,7 @@ def test_another_calling_convention_kills(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_ioctl_is_allowed_by_request(machine: str) -> None:
-    program = seccomp_filter(machine)
+    program = compile_filter(machine)
     assert verdict(program, IOCTL[machine], ARCH[machine], argument=0x5401) == ALLOW
     assert verdict(program, IOCTL[machine], ARCH[machine], argument=0x5412) == REFUSE
 

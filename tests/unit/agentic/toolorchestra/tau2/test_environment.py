@@ -19,7 +19,7 @@ from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2Worlds, 
 from agentic.toolorchestra.tau2.users import STOP, HangsUp, ScriptedUser
 from core.config import RecipeError
 from core.policy.base import PolicyError
-from core.policy.openai import CalledTool, ChatReply
+from core.policy.openai_chat import CalledTool, ChatReply
 from core.text.tool_calls import ToolSchema
 from core.types import Task
 from tests.unit.agentic.toolorchestra.conftest import Services, Tell, call

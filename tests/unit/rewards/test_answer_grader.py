@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.rewards.answer import MAX_WORDS, AnswerGrader
+from core.rewards.answer_grader import MAX_WORDS, AnswerGrader
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-from core.rewards import verify
-from core.rewards.verify import Verifier
+from core.rewards import math_verifier
+from core.rewards.math_verifier import MathVerifier
 
 ENDLESS = "10^{10^{10^{10}}}"
 
@@ -27,7 +26,7 @@ def children() -> set[str]:
 
 async def test_a_comparison_that_hangs_is_killed_and_its_worker_replaced() -> None:
     before, handler = children(), signal.getsignal(signal.SIGALRM)
-    verifier = Verifier(timeout_s=0.5, workers=2)
+    verifier = MathVerifier(timeout_s=0.5, workers=2)
     hung = asyncio.gather(*(verifier.compare(ENDLESS, ["3"]) for _ in range(3)))
     await asyncio.sleep(0.05)
     assert not hung.done(), "the event loop stood still"
@@ -38,7 +37,7 @@ async def test_a_comparison_that_hangs_is_killed_and_its_worker_replaced() -> No
 
 
 def test_loops_and_threads_share_one_verifier() -> None:
-    verifier = Verifier(timeout_s=60.0, workers=1)
+    verifier = MathVerifier(timeout_s=60.0, workers=1)
     outcomes: list[str] = []
 
     def one_loop(answer: str) -> None:
@@ -55,7 +54,7 @@ def test_loops_and_threads_share_one_verifier() -> None:
 
 async def test_a_worker_that_died_is_an_error_and_is_replaced() -> None:
     before = children()
-    verifier = Verifier(timeout_s=60.0, workers=1)
+    verifier = MathVerifier(timeout_s=60.0, workers=1)
     assert await verifier.compare("0.5", ["0.5"]) == "equal"
     (worker,) = children() - before
     os.kill(int(worker), signal.SIGKILL)
@@ -66,8 +65,8 @@ async def test_a_worker_that_died_is_an_error_and_is_replaced() -> None:
 
 
 def test_a_worker_ends_itself_when_nobody_is_left_to_kill_it() -> None:
-    worker = Path(verify.__file__).with_name("verify_worker.py")
-    process = subprocess.Popen([sys.executable, "-P", worker, "0.1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    worker = [sys.executable, "-P", math_verifier.__file__, "0.1"]
+    process = subprocess.Popen(worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(json.dumps({"answer": ENDLESS, "labels": ["3"]}).encode() + b"\n")
     process.stdin.flush()
@@ -79,4 +78,4 @@ def test_a_worker_ends_itself_when_nobody_is_left_to_kill_it() -> None:
 
 def test_limits_must_be_positive() -> None:
     with pytest.raises(ValueError, match="must be positive"):
-        Verifier(timeout_s=0, workers=1)
+        MathVerifier(timeout_s=0, workers=1)

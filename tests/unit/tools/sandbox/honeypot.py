@@ -1,8 +1,8 @@
-"""Runs all probes as one user and prints what happened as JSON.
+"""A honeypot for the sandbox: sets out what the probes reach for, runs all probes as one user, prints JSON.
 
-    python -m tests.unit.tools.sandbox.world me|nobody bubblewrap|landlock|unsafe_local probes|controls|RUNS
+    python -m tests.unit.tools.sandbox.honeypot me|nobody bubblewrap|landlock|unsafe_local probes|controls|RUNS
 
-A process of its own, so that it can be another user's and so that nothing but the sandbox changes what it looks at: its
+It is a process of its own, so it can belong to another user, and nothing but the sandbox changes what it looks at: its
 children, descriptors, memory, temporary folders, and the files, servers and processes within the probes' reach.
 """
 
@@ -37,9 +37,9 @@ IOCTL = {"x86_64": 16, "aarch64": 29}
 
 
 @contextmanager
-def world() -> Iterator[dict[str, Any]]:
-    """Everything a probe reaches for, within reach."""
-    folder = Path(tempfile.mkdtemp(prefix="world-"))
+def honeypot() -> Iterator[dict[str, Any]]:
+    """Set out everything that a probe reaches for."""
+    folder = Path(tempfile.mkdtemp(prefix="honeypot-"))
     (folder / "home" / ".ssh").mkdir(parents=True)
     (folder / "home" / ".ssh" / "id").write_text("key")
     (folder / "file").write_text("contents")
@@ -85,27 +85,27 @@ def world() -> Iterator[dict[str, Any]]:
         shutil.rmtree(folder)
 
 
-def marks(world: dict[str, Any]) -> dict[str, object]:
-    """What the probes would leave on the world if they got out."""
-    folder = Path(world["folder"])
+def read_honeypot(bait: dict[str, Any]) -> dict[str, object]:
+    """Return the state that the probes would change if they got out."""
+    folder = Path(bait["folder"])
     details = {str(p): (p.stat().st_mode, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.rglob("*"))}
     null = os.stat("/dev/null")
     return {
         "files": details,
-        "shared_memory": Path(world["shared_memory"]).read_text(),
-        "victim": unharmed(world["victim"]),
-        "calls": [knocked(server) for server in world["servers"]],
+        "shared_memory": Path(bait["shared_memory"]).read_text(),
+        "victim": is_unharmed(bait["victim"]),
+        "calls": [was_called(server) for server in bait["servers"]],
         "dev_null": (null.st_mode, null.st_uid, null.st_mtime_ns),
     }
 
 
-def unharmed(pid: int) -> tuple[bool, int]:
-    """(neither stopped, traced nor dead, its priority). It may wait for a disk as well as sleep or run (proc(5))."""
+def is_unharmed(pid: int) -> tuple[bool, int]:
+    """Return (neither stopped, traced nor dead, priority). It may sleep, run or wait for a disk (proc(5))."""
     state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     return state in "RSDI", int(others[15])
 
 
-def knocked(server: socket.socket) -> bool:
+def was_called(server: socket.socket) -> bool:
     server.setblocking(False)
     try:
         server.recv(9, socket.MSG_PEEK) if server.type == socket.SOCK_DGRAM else server.accept()
@@ -114,8 +114,8 @@ def knocked(server: socket.socket) -> bool:
     return True
 
 
-def own_state() -> dict[str, Any]:
-    """Children (orphans come to us too), descriptors and temporary folders."""
+def read_own_state() -> dict[str, Any]:
+    """Return our children (orphans come to us too), descriptors and temporary folders."""
     children = Path("/proc/self/task").glob("*/children")
     return {
         "children": sorted(pid for path in children for pid in path.read_text().split()),
@@ -129,13 +129,13 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def outcomes(backend: Any, probes: list[Probe]) -> dict[str, dict[str, Any]]:
-    """Result of each probe, by name; and `traces`: what they left on the world, and on this process."""
+async def run_probes(backend: Any, probes: list[Probe]) -> dict[str, dict[str, Any]]:
+    """Return the result of each probe by name, and `traces`: what they left on the honeypot and on this process."""
     sandbox = Sandbox(SandboxLimits(timeout_s=60, memory_mb=256), backend, slots=4)
     await sandbox.run("")
-    with world() as within_reach:
-        visible = {key: value for key, value in within_reach.items() if key != "servers"}
-        before = {**marks(within_reach), **own_state()}
+    with honeypot() as bait:
+        visible = {key: value for key, value in bait.items() if key != "servers"}
+        before = {**read_honeypot(bait), **read_own_state()}
         memory = resident_mb()
 
         async def run(probe: Probe) -> dict[str, Any]:
@@ -143,13 +143,13 @@ async def outcomes(backend: Any, probes: list[Probe]) -> dict[str, dict[str, Any
 
         results = await asyncio.gather(*(run(probe) for probe in probes))
         grown = resident_mb() - memory
-        after = {**marks(within_reach), **own_state()}
+        after = {**read_honeypot(bait), **read_own_state()}
     traces = {"before": before, "after": after, "grown_mb": grown}
     return {"traces": traces} | {probe.name: result for probe, result in zip(probes, results, strict=True)}
 
 
 async def stress(backend: Any, runs: int) -> dict[str, Any]:
-    """`runs` short programs of all kinds, 16 at once."""
+    """Run `runs` short programs of all kinds, 16 at once."""
     kinds = {
         "ok": "print('x' * 100000)",
         "error": "1 / 0",
@@ -160,7 +160,7 @@ async def stress(backend: Any, runs: int) -> dict[str, Any]:
     }
     sandbox = Sandbox(SandboxLimits(timeout_s=60), backend, slots=16)
     await asyncio.gather(*(sandbox.run("") for _ in range(16)))
-    before, memory, start = own_state(), resident_mb(), time.monotonic()
+    before, memory, start = read_own_state(), resident_mb(), time.monotonic()
     expected = [status for _ in range(runs) for status in kinds][:runs]
     results = await asyncio.gather(*(sandbox.run(kinds[s], 0.5 if s == "timeout" else None) for s in expected))
     wrong = [asdict(r) for r, status in zip(results, expected, strict=True) if r.status != status]
@@ -169,7 +169,7 @@ async def stress(backend: Any, runs: int) -> dict[str, Any]:
     return {
         "wrong": wrong,
         "before": before,
-        "after": own_state(),
+        "after": read_own_state(),
         "grown_mb": resident_mb() - memory,
         "seconds": time.monotonic() - start,
         "slowest": slowest,
@@ -177,8 +177,11 @@ async def stress(backend: Any, runs: int) -> dict[str, Any]:
 
 
 def become_nobody() -> None:
-    """From root to nobody. What the interpreter needs may lie in a folder that is closed to others, such as /root: in
-    our own mount namespace such a folder is covered by one that holds only the way to what is needed."""
+    """Change from root to nobody.
+
+    The interpreter may lie in a folder that is closed to others, such as /root. In our own mount namespace another
+    folder covers it, which holds only the path to the interpreter.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
 
     def check(result: int) -> None:
@@ -204,7 +207,7 @@ def become_nobody() -> None:
 def start(user: str, *arguments: str) -> Any:
     """Run this module as `user` (`me` or `nobody`) and return what it prints."""
     environment = {"PATH": os.environ["PATH"], "PASSWORD": SECRET, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-B", "-m", "tests.unit.tools.sandbox.world", user, *arguments]
+    command = [sys.executable, "-B", "-m", "tests.unit.tools.sandbox.honeypot", user, *arguments]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -214,7 +217,7 @@ def start(user: str, *arguments: str) -> Any:
 def main(user: str, backend: str, task: str) -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us, where they are counted
     chosen = [p for p in PROBES if p.control] if task == "controls" else PROBES
-    work = stress(backend, int(task)) if task.isdigit() else outcomes(backend, chosen)
+    work = stress(backend, int(task)) if task.isdigit() else run_probes(backend, chosen)
     with tempfile.TemporaryDirectory() as tempfile.tempdir:
         print(json.dumps(asyncio.run(work)))
 

@@ -1,6 +1,6 @@
-r"""Answers in `\boxed{}`: extraction, MATH-style normalisation, and MemAgent's training reward.
+r"""Reads answers in `\boxed{}`, normalises them as MATH does, and gives MemAgent's training reward.
 
-Behaviour follows two public scorers, pinned by tests/golden/ruler:
+The behaviour follows two public scorers, pinned by tests/golden/ruler:
 - `normalize_math`, `is_equiv`: the string normalisation of MATH (Hendrycks et al. 2021) as carried by verl and
   lm-evaluation-harness.
 - `strip_latex`, `boxed_reward`: MemAgent (arXiv 2507.02259, section 1.4 of its facts; verl/utils/reward_score/
@@ -13,14 +13,14 @@ import re
 from collections.abc import Iterable
 
 REWARD_WINDOW = 300
-"""Characters at the end of a response that MemAgent's reward looks at."""
+"""Counts the characters at the end of a response that MemAgent's reward looks at."""
 
 
-def last_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}`, braces matched; None if there is none or it never closes.
+def find_boxed(text: str) -> str | None:
+    r"""Return the content of the last `\boxed{...}`, braces matched; None if there is none or it never closes.
 
-    As in the official scorers, `\boxed 42$` (a space instead of a brace) counts, is preferred wherever it stands, and
-    runs to the next `$`.
+    Like the official scorers, it prefers `\boxed 42$` (a space instead of a brace) wherever it stands, and reads it up
+    to the next `$`.
     """
     if "\\boxed " in text:
         return text.rsplit("\\boxed ", 1)[1].split("$", 1)[0]
@@ -42,7 +42,7 @@ def strip_latex(text: str) -> str:
 
 
 def normalize_math(text: str) -> str:
-    r"""`strip_latex`, and: units cut off, `k=` dropped, `\sqrt3`, `\frac12`, `0.5` and `1/2` in their braced forms.
+    r"""Apply `strip_latex`, cut units off, drop `k=`, and write `\sqrt3`, `\frac12`, `0.5` and `1/2` with braces.
 
     Raises:
         ValueError: the text is malformed LaTeX (for example a `\frac` without arguments).
@@ -61,7 +61,7 @@ def normalize_math(text: str) -> str:
 
 
 def is_equiv(first: str, second: str) -> bool:
-    """Whether two answers are the same after `normalize_math`; malformed ones must be the same text."""
+    """Return whether two answers are the same after `normalize_math`; malformed ones must be the same text."""
     try:
         return normalize_math(first) == normalize_math(second)
     except ValueError:
@@ -69,11 +69,11 @@ def is_equiv(first: str, second: str) -> bool:
 
 
 def boxed_reward(text: str, answers: Iterable[str]) -> float:
-    r"""MemAgent's training reward: 1.0 if the last `\boxed{}` of the response equals any accepted answer, else 0.0.
+    r"""Return MemAgent's training reward: 1.0 if the last `\boxed{}` equals any accepted answer, else 0.0.
 
     Only the last 300 characters count; both sides are lower-cased and compared after `strip_latex`.
     """
-    boxed = last_boxed(text[-REWARD_WINDOW:].lower())
+    boxed = find_boxed(text[-REWARD_WINDOW:].lower())
     if boxed is None:
         return 0.0
     boxed = strip_latex(boxed)

@@ -6,15 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from core.policy import serving
-from core.policy.serving import ServerError, serve, server_command
+from core.policy import server_process
+from core.policy.server_process import ServerError, make_server_command, serve
+from tests.kit import is_running, wait_until
 
 # A server with a child of its own, as SGLang has them. It takes half a second to become healthy.
 FAKE = """
@@ -44,28 +44,17 @@ def pids(log: Path) -> list[int]:
     return [int(pid) for pid in line.split()[1:]]
 
 
-def ended(pid: int) -> bool:
-    """Gone, or dead and only not yet reaped by whoever has inherited it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
-def wait_until_ended(processes: list[int], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not all(map(ended, processes)):
-        assert time.monotonic() < deadline, f"still there: {[pid for pid in processes if not ended(pid)]}"
-        time.sleep(0.05)
+def wait_until_ended(processes: list[int]) -> None:
+    wait_until(lambda: not any(map(is_running, processes)))
 
 
 def test_commands_are_those_of_the_two_servers():
-    command = server_command(
+    command = make_server_command(
         "sglang", "Org/Model", host="0.0.0.0", port=30000, args=["--tp", "2"], python="/env/python"
     )
     module = ["/env/python", "-m", "sglang.launch_server"]
     assert command == [*module, "--model-path", "Org/Model", "--host", "0.0.0.0", "--port", "30000", "--tp", "2"]
-    command = server_command("embedded", "folder", host="127.0.0.1", port=1)
+    command = make_server_command("embedded", "folder", host="127.0.0.1", port=1)
     assert command == f"{sys.executable} -m core.engine.server --model folder --host 127.0.0.1 --port 1".split()
 
 
@@ -75,7 +64,7 @@ def test_a_server_is_healthy_when_entered_and_gone_with_its_children_when_left(f
         with urllib.request.urlopen(f"{url}/health") as response:
             assert response.status == 200
         processes = pids(log)
-        assert not any(map(ended, processes))
+        assert all(map(is_running, processes))
     wait_until_ended(processes)
 
 
@@ -89,8 +78,8 @@ def test_a_server_that_ignores_the_request_to_stop_is_killed(fake, tmp_path, mon
     deaf = FAKE.replace("import http.server", "import signal; signal.signal(15, signal.SIG_IGN)\nimport http.server")
     Path(fake).write_text(f"#!{sys.executable}\n{deaf}")
     keeper = tmp_path / "keeper.py"
-    keeper.write_text(Path(serving.__file__).read_text().replace("STOP_S = 15.0", "STOP_S = 0.3"))
-    monkeypatch.setattr(serving, "__file__", str(keeper))
+    keeper.write_text(Path(server_process.__file__).read_text().replace("STOP_S = 15.0", "STOP_S = 0.3"))
+    monkeypatch.setattr(server_process, "__file__", str(keeper))
     with serve("sglang", "m", log=tmp_path / "log", python=fake):
         processes = pids(tmp_path / "log")
     wait_until_ended(processes)
@@ -101,12 +90,12 @@ def test_a_server_ends_with_a_starter_that_is_killed(fake, tmp_path):
     starter = f"""
 import time
 from pathlib import Path
-from core.policy.serving import serve
+from core.policy.server_process import serve
 with serve("sglang", "m", log=Path({str(log)!r}), python={fake!r}):
     print("ready", flush=True)
     time.sleep(600)
 """
-    root = str(Path(serving.__file__).parents[2])
+    root = str(Path(server_process.__file__).parents[2])
     process = subprocess.Popen(
         [sys.executable, "-c", starter], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root}
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,18 +15,17 @@ from typing import Any, Self
 
 import aiohttp
 
-from core.policy.base import Fault, PolicyError
+from core.policy.base import Fault, PolicyError, call_with_retries, classify_status
 
 Message = Mapping[str, Any]
-"""As in OpenAI's protocol: {role, content, tool_calls, tool_call_id}."""
+"""Holds what OpenAI's protocol holds: {role, content, tool_calls, tool_call_id}."""
 
-_UNAVAILABLE = (408, 429, 502, 503, 504)
 _RETRIED: tuple[Fault, ...] = ("engine", "unavailable", "bad_reply")
 
 
 @dataclass(frozen=True, slots=True)
 class CalledTool:
-    """A call as the service sent it: `arguments` is text, which need not be JSON."""
+    """Holds a tool call as the service sent it: `arguments` is text, which need not be JSON."""
 
     name: str
     arguments: str
@@ -35,7 +33,7 @@ class CalledTool:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """`seconds` is the time of the whole call, retries included, waiting for a free place not."""
+    """Holds one reply. `seconds` measures the whole call with its retries, but not the wait for a free slot."""
 
     text: str
     calls: tuple[CalledTool, ...] = ()
@@ -43,15 +41,15 @@ class ChatReply:
     completion_tokens: int = 0
     seconds: float = 0.0
     cut: bool = False
-    """It ended at the limit of tokens."""
+    """Says whether the reply ended at the limit of tokens."""
 
 
 class OpenAIChat:
-    """`model` at `url` (with the version, such as http://HOST:PORT/v1).
+    """Calls `model` at `url` (with the version, such as http://HOST:PORT/v1).
 
     At most `concurrency` calls run at once; each may take `timeout_s` seconds, retries included. Faults that may pass
-    (a lost connection, HTTP 408, 429, 5xx, a reply that is none) are retried `max_retries` times, `backoff_s` seconds
-    apart, doubling. `body` holds further fields of a request, over our own; one that is None is left out.
+    (a lost connection, HTTP 408, 429, 5xx, an unreadable reply) are retried `max_retries` times; the pause doubles from
+    `backoff_s` seconds. `body` holds further fields of a request and overrules ours; a field that is None is left out.
 
     The key is read from `api_key_file` at the first call. The HTTP session belongs to the event loop of that call and
     is closed by `close()`.
@@ -71,10 +69,14 @@ class OpenAIChat:
     ):
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"url {url!r} has no scheme; write it as http://HOST:PORT/v1")
-        self.url, self.model = url.rstrip("/"), model
+        self.url = url.rstrip("/")
+        self.model = model
         self._key_file = None if api_key_file is None else Path(api_key_file)
-        self._body, self._slots = dict(body or {}), asyncio.Semaphore(concurrency)
-        self._timeout_s, self._max_retries, self._backoff_s = timeout_s, max_retries, backoff_s
+        self._body = dict(body or {})
+        self._slots = asyncio.Semaphore(concurrency)
+        self._timeout_s = timeout_s
+        self._max_retries = max_retries
+        self._backoff_s = backoff_s
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -96,7 +98,7 @@ class OpenAIChat:
         temperature: float = 0.0,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> ChatReply:
-        """One reply to `messages`; `tools` are function schemas in OpenAI's form.
+        """Return one reply to `messages`; `tools` are function schemas in OpenAI's form.
 
         Raises:
             PolicyError: no reply could be had.
@@ -114,33 +116,23 @@ class OpenAIChat:
             began = time.monotonic()
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    reply = await self._post_with_retries(payload)
+                    reply = await call_with_retries(
+                        lambda: self._post(payload), _RETRIED, self._max_retries, self._backoff_s
+                    )
             except TimeoutError:
                 raise PolicyError("timeout", f"{self.url}: no reply within {self._timeout_s:g} s") from None
             return replace(reply, seconds=time.monotonic() - began)
 
-    async def _post_with_retries(self, payload: Mapping[str, Any]) -> ChatReply:
-        for attempt in range(self._max_retries + 1):
-            try:
-                return read_reply(await self._post(payload))
-            except PolicyError as error:
-                if error.kind not in _RETRIED or attempt == self._max_retries:
-                    raise
-                await asyncio.sleep(self._backoff_s * 2**attempt * random.uniform(0.5, 1.0))
-        raise AssertionError("the last attempt returns or raises")
-
-    async def _post(self, payload: Mapping[str, Any]) -> bytes:
+    async def _post(self, payload: Mapping[str, Any]) -> ChatReply:
         try:
             async with self._http().post(f"{self.url}/chat/completions", json=payload) as response:
                 body = await response.read()
         except aiohttp.ClientError as error:
             raise PolicyError("unavailable", f"{self.url}: {type(error).__name__}: {error}") from error
         if response.status == 200:
-            return body
-        kind: Fault = "unavailable" if response.status in _UNAVAILABLE else "engine"
-        if 400 <= response.status < 500 and kind == "engine":
-            kind = "bad_request"
-        raise PolicyError(kind, f"{self.url}: HTTP {response.status}: {body.decode(errors='replace')[:500]}")
+            return read_reply(body)
+        text = body.decode(errors="replace")[:500]
+        raise PolicyError(classify_status(response.status), f"{self.url}: HTTP {response.status}: {text}")
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -159,10 +151,10 @@ class OpenAIChat:
 
 
 def read_reply(body: bytes) -> ChatReply:
-    """The first choice of a reply.
+    """Read the first choice of a reply.
 
     Raises:
-        PolicyError: `bad_reply`: not JSON, or a field is missing or of another type, or there is neither text nor call.
+        PolicyError: `bad_reply`: it is not JSON, lacks a field, has one of another type, or has neither text nor call.
     """
     try:
         reply = json.loads(body)

@@ -1,8 +1,8 @@
-"""math-verify in processes of its own, which are killed when they hang.
+"""Runs math-verify in worker processes, which are killed when they hang.
 
 math-verify guards itself with SIGALRM, which works only in a main thread and wedges asyncio, and no thread can end a
-sympy that simplifies for ever. Here a thread waits for a worker process (verify_worker.py) up to a deadline and then
-kills it.
+sympy that simplifies for ever. Here a thread waits for a worker process up to a deadline and then kills it. The worker
+is this file run as a script: it reads {"answer", "labels"} lines and writes `true` or `false` lines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import asyncio
 import json
 import os
 import queue
+import resource
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -24,15 +26,17 @@ from typing import Literal
 Outcome = Literal["equal", "different", "timeout", "error"]
 
 START_S = 120.0
-"""What a worker may take to import sympy, on a busy machine."""
+"""Limits the seconds in which a worker imports sympy, on a busy machine."""
+MEMORY = 4 << 30
+"""Limits a worker's address space in bytes; sympy can ask for all there is."""
 
 
 class VerifierError(RuntimeError):
-    """The worker cannot be started at all."""
+    """Reports that no worker can be started."""
 
 
-class Verifier:
-    """At most `workers` comparisons at once, each within `timeout_s` seconds. Any thread and any event loop may ask."""
+class MathVerifier:
+    """Runs at most `workers` comparisons at once, each within `timeout_s` seconds; any thread or event loop may ask."""
 
     def __init__(self, *, timeout_s: float, workers: int):
         if timeout_s <= 0 or workers < 1:
@@ -42,7 +46,7 @@ class Verifier:
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
 
     async def compare(self, answer: str, labels: Sequence[str]) -> Outcome:
-        """Whether the LaTeX `answer` equals any of `labels`.
+        """Compare the LaTeX `answer` with `labels`; it is `equal` if it equals any of them.
 
         Raises:
             VerifierError: math-verify cannot be started.
@@ -50,7 +54,7 @@ class Verifier:
         return await asyncio.wrap_future(self._threads.submit(self._compare, answer, list(labels)))
 
     def close(self) -> None:
-        """Waits for comparisons under way, then ends the workers."""
+        """Wait for comparisons under way, then end the workers."""
         self._threads.shutdown()
         while not self._idle.empty():
             self._idle.get().kill()
@@ -69,18 +73,18 @@ class Verifier:
 
 
 class _Worker:
-    """One process: a JSON line in, a JSON line out."""
+    """Holds one process, which answers each JSON line with a line."""
 
     def __init__(self, timeout_s: float):
         self._timeout_s = timeout_s
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("verify_worker.py")), str(timeout_s)],
+            [sys.executable, "-P", str(Path(__file__)), str(timeout_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        if self._line(START_S) != b"ready\n":
+        if self._read_line(START_S) != b"ready\n":
             self.kill()
             raise VerifierError(
                 "the worker of math-verify did not start; `pip install -r requirements.txt` brings math-verify, and "
@@ -94,7 +98,7 @@ class _Worker:
             self._process.stdin.flush()
         except BrokenPipeError:
             return "error"
-        line = self._line(self._timeout_s)
+        line = self._read_line(self._timeout_s)
         if line is None:
             return "timeout"
         return "equal" if line == b"true\n" else "different" if line == b"false\n" else "error"
@@ -104,11 +108,11 @@ class _Worker:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with suppress(BrokenPipeError):  # what was written to a worker that had died already
+                with suppress(BrokenPipeError):  # closing flushes what a dead worker has not read
                     pipe.close()
 
-    def _line(self, timeout_s: float) -> bytes | None:
-        """The next line, b"" at the end of the stream, None when `timeout_s` seconds have passed without one."""
+    def _read_line(self, timeout_s: float) -> bytes | None:
+        """Return the next line, b"" at the end of the stream, or None if none comes within `timeout_s` seconds."""
         assert self._process.stdout is not None
         descriptor, deadline, line = self._process.stdout.fileno(), time.monotonic() + timeout_s, b""
         poll = select.poll()
@@ -120,3 +124,30 @@ class _Worker:
                 return b""
             line += part
         return line
+
+
+def run_worker(timeout_s: float) -> None:
+    """Compare until standard input ends. SIGALRM ends a worker that hangs and that nobody is left to kill."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # nothing that a library prints is taken for a verdict
+    from math_verify import parse, verify
+
+    def equal(answer: str, labels: list[str]) -> bool:
+        # Each has a box of its own: math-verify would merge several boxes of one text into a set.
+        found = parse(f"\\boxed{{{answer}}}", parsing_timeout=None)
+        wanted = (parse(f"\\boxed{{{label}}}", parsing_timeout=None) for label in labels)
+        return any(verify(gold, found, timeout_seconds=None) for gold in wanted)
+
+    equal("\\frac{1}{2}", ["0.5"])  # the first comparison loads half of sympy, which must not count for an answer
+    print("ready", file=out, flush=True)
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_REAL, timeout_s + 1.0)
+        request = json.loads(line)
+        verdict = equal(request["answer"], request["labels"])
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        print("true" if verdict else "false", file=out, flush=True)
+
+
+if __name__ == "__main__":
+    run_worker(float(sys.argv[1]))

