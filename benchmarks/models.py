@@ -103,7 +103,7 @@ async def check_server(url: str, timeout_s: float = 10.0) -> None:
     except (TimeoutError, aiohttp.ClientError, ValueError) as error:
         raise ServerError(
             f"policy url {url}: no answer ({type(error).__name__}: {error}). Start a server there, such as "
-            "`python -m core.engine.server --model MODEL --port PORT`, or correct the URL (http://host:port)."
+            "`tokentrue serve model --model MODEL --port PORT`, or correct the URL (http://host:port)."
         ) from error
     if status != 200:
         raise ServerError(f"policy url {url}: GET /health gave HTTP {status}. Wait until the model is loaded.")

@@ -1,8 +1,8 @@
 """Checkpoints between Hugging Face folders and Megatron's torch_dist, by slime's own converters.
 
-    python -m scripts.convert_checkpoints to-dist --hf Qwen/Qwen2.5-7B-Instruct --dist /data/start --model qwen2.5-7B
-    python -m scripts.convert_checkpoints to-hf --hf Qwen/Qwen2.5-7B-Instruct --dist /data/run --out /data/run_hf
-    python -m scripts.convert_checkpoints to-hf ... --iterations 20,40 --dry-run
+    tokentrue convert to-dist --hf Qwen/Qwen2.5-7B-Instruct --dist /data/start --model qwen2.5-7B
+    tokentrue convert to-hf --hf Qwen/Qwen2.5-7B-Instruct --dist /data/run --out /data/run_hf
+    tokentrue convert to-hf ... --iterations 20,40 --dry-run
 
 To be run in slime's container, where slime and Megatron-LM are in /root. What is converted already is left alone; what
 was interrupted is done again, for an output is written beside its place and moved there when it is complete.
@@ -146,7 +146,7 @@ def vocabulary(hf: Path) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         conversions = plan(options)
         if not conversions:
@@ -175,7 +175,7 @@ def plan(options: argparse.Namespace) -> list[Conversion]:
     return to_hf(tools, hf, dist, options.out.absolute(), iterations=options.iterations, extra=extra)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--hf", required=True, metavar="ID_OR_PATH", help="the model that training starts from")
     common.add_argument("--dist", required=True, type=Path, metavar="DIR", help="torch_dist checkpoints")
@@ -185,7 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--converter-args", default="", metavar="ARGS", help="more options of slime's converter")
     common.add_argument("--dry-run", action="store_true", help="print the commands and stop")
     first, _, _ = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(prog="python -m scripts.convert_checkpoints", description=first)
+    parser = argparse.ArgumentParser(prog="tokentrue convert", description=first)
     directions = parser.add_subparsers(dest="direction", required=True)
     there = directions.add_parser("to-dist", parents=[common], help="Hugging Face -> torch_dist")
     there.add_argument("--model", required=True, help="its name in slime's scripts/models, such as qwen2.5-7B")

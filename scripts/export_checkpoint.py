@@ -1,7 +1,7 @@
 """A checkpoint of a run as a folder for the hub: weights, tokenizer, chat template, generation config, model card.
 
-    python -m scripts.export_checkpoint runs/memagent-tiny --out release --license apache-2.0 [--seed 0] [--step 40]
-    python -m scripts.export_checkpoint RUN_DIR --out release --license apache-2.0 --checkpoint HF_FOLDER --results DIR
+    tokentrue convert to-hub runs/memagent-tiny --out release --license apache-2.0 [--seed 0] [--step 40]
+    tokentrue convert to-hub RUN_DIR --out release --license apache-2.0 --checkpoint HF_FOLDER --results DIR
 
 The second form takes the weights from elsewhere, such as those of a cluster run that convert_checkpoints made, and the
 scores from the folder where they were evaluated. Otherwise the card is filled from the run folder: recipe, departures,
@@ -147,7 +147,7 @@ def choose(run: RunFolder, seed: int | None, step: int | None) -> tuple[Path, st
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         run = RunFolder(options.run)
         if options.checkpoint is None:
@@ -174,9 +174,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     first, _, _ = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(prog="python -m scripts.export_checkpoint", description=first)
+    parser = argparse.ArgumentParser(prog="tokentrue convert to-hub", description=first)
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="its name is the model's in the card")
     parser.add_argument(

@@ -1,7 +1,7 @@
 """Fetch tau2-bench's data at the commit of benchmarks/tau2/pin.py, and check it file by file against git's own ids.
 
-    python -m scripts.fetch_tau2_data --out TAU2_DATA        # 12 MB: retail, airline, telecom
-    python -m scripts.fetch_tau2_data --out TAU2_DATA --check-only
+    tokentrue data tau2 --out TAU2_DATA        # 12 MB: retail, airline, telecom
+    tokentrue data tau2 --out TAU2_DATA --check-only
 
 TAU2_DATA is then what `--tau2-data` and TAU2_DATA_DIR want. The data are not ours and never go into this repository;
 nor does tau2-bench itself, which pip installs from its own (benchmarks/tau2/README.md).
@@ -59,13 +59,7 @@ def wrong(out: Path, blobs: Mapping[str, str] = BLOBS) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.fetch_tau2_data", description="Fetch tau2-bench's data and check it."
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--from", dest="source", default=SOURCE, metavar="URL", help=f"git repository, not {SOURCE}")
-    parser.add_argument("--check-only", action="store_true", help="what is there, without fetching")
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         if not options.check_only:
             fetch(options.out, options.source)
@@ -77,6 +71,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     print(f"{options.out}: {len(BLOBS)} files of tau2-bench {COMMIT[:12]}")
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue data tau2", description="Fetch tau2-bench's data and check it.")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--from", dest="source", default=SOURCE, metavar="URL", help=f"git repository, not {SOURCE}")
+    parser.add_argument("--check-only", action="store_true", help="what is there, without fetching")
+    return parser
 
 
 if __name__ == "__main__":

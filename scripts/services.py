@@ -1,6 +1,6 @@
 """Start the services that a run asks, run a command once each of them answers, and stop what was started.
 
-    python -m scripts.services FILE.yaml --logs DIR -- COMMAND ...
+    tokentrue serve services FILE.yaml --logs DIR -- COMMAND ...
 
 FILE.yaml says, by name, how each service is started; `{port}`, `{host}` and `{python}` stand for what is meant:
 
@@ -145,11 +145,7 @@ def _words(service: Service, port: int) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m scripts.services", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("file", type=Path, metavar="FILE.yaml")
-    parser.add_argument("--logs", type=Path, required=True, metavar="DIR", help="of the services, and their addresses")
-    parser.add_argument("command", nargs="+", metavar="COMMAND")
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     try:
@@ -160,6 +156,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RecipeError, ServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue serve services", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("file", type=Path, metavar="FILE.yaml")
+    parser.add_argument("--logs", type=Path, required=True, metavar="DIR", help="of the services, and their addresses")
+    parser.add_argument("command", nargs="+", metavar="COMMAND")
+    return parser
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,8 @@
 """Evaluate a model on the AIME: a single call and an agent, on the same questions, with the same sampling and budget.
 
-    python -m benchmarks.aime.evaluate --data aime24 --model CHECKPOINT --baseline ID --preset seed --k 64
-    python -m benchmarks.aime.evaluate --data problems.jsonl --model ID --policy-url http://host:30000 --variants single
-    python -m benchmarks.aime.evaluate --data aime25 --model ID --serve sglang --serve-args="--tp 2"
+    tokentrue evaluate aime --data aime24 --model CHECKPOINT --baseline ID --preset seed --k 64
+    tokentrue evaluate aime --data problems.jsonl --model ID --policy-url http://host:30000 --variants single
+    tokentrue evaluate aime --data aime25 --model ID --serve sglang --serve-args="--tp 2"
 
 | variant | model | how |
 |---|---|---|
@@ -65,7 +65,7 @@ class Evaluation:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         folder, evaluation = prepare(options)
         with folder.locked(), server(options, folder.path) as urls:
@@ -207,10 +207,10 @@ async def _opened(evaluation: Evaluation, variant: str, model: str) -> AsyncIter
                 await method.close()
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """The options."""
     first, _, _ = (__doc__ or "").partition("\n")
-    commands = argparse.ArgumentParser(prog="python -m benchmarks.aime.evaluate", description=first)
+    commands = argparse.ArgumentParser(prog="tokentrue evaluate aime", description=first)
     models = commands.add_argument_group("models")
     models.add_argument("--model", required=True, metavar="ID_OR_PATH", help="the model evaluated")
     models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from")

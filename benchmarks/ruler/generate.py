@@ -1,4 +1,4 @@
-"""Build RULER tasks: `generate(family, ...)` in Python, `python -m benchmarks.ruler.generate` on the command line."""
+"""Build RULER tasks: `generate(family, ...)` in Python, `tokentrue data ruler` on the command line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def generate(
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = _parser()
+    parser = make_parser()
     args = parser.parse_args(argv)
     if (args.length is None) == (args.num_docs is None):
         parser.error("give either --length or, for hqa and qa, --num-docs")
@@ -94,8 +94,8 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ruler.generate", description=__doc__)
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue data ruler", description=__doc__)
     parser.add_argument("--task", required=True, choices=TASKS)
     parser.add_argument("--tokenizer", required=True, help="folder or Hub id of the tokenizer that counts")
     parser.add_argument("--length", type=checked(Length), help="token limit of each sample: 7168, 7K (7 x 1024), 1M")

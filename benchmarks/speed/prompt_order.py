@@ -1,6 +1,6 @@
 """How many tokens the engine prefills per trajectory under MemAgent's two prompt orders, in groups of 16.
 
-    python -m benchmarks.speed.prompt_order [--out runs/speed/prompt_order.json]
+    tokentrue speed prompt-order [--out runs/speed/prompt_order.json]
 
 A random tiny policy writes memories to the full budget, so hot that no two members of a group write the same: where
 they do, both orders share alike. Sizes are an eighth of the paper's: chunks of 5000 tokens, memories of 1024 (full)
@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import random
+import sys
 import tempfile
 from pathlib import Path
 
@@ -52,10 +53,8 @@ async def prefilled(folder: Path, order: Order, memory: int) -> float:
     return engine.stats().prefilled_tokens / (GROUP * TASKS)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Prefilled tokens under MemAgent's prompt orders.")
-    parser.add_argument("--out", type=Path, default=Path("runs/speed/prompt_order.json"))
-    options = parser.parse_args()
+def main(arguments: list[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = start_model.build(Path(temporary) / "model", seed=0)
@@ -67,7 +66,16 @@ def main() -> None:
             )
             print(json.dumps(rows[-1]))
     write_json(options.out, {"chunk": CHUNK, "chunks": CHUNKS, "group": GROUP, "rows": rows})
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue speed prompt-order", description="Prefilled tokens under MemAgent's prompt orders."
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/speed/prompt_order.json"))
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

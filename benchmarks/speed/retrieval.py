@@ -1,4 +1,4 @@
-"""The retrieval service: recall against exact search, and latency over HTTP: `python -m benchmarks.speed.retrieval`.
+"""The retrieval service: recall against exact search, and latency over HTTP: `tokentrue speed retrieval`.
 
 Recall: clustered vectors, as embeddings are, through the service's own build. Latency: the service as a child process,
 hashing encoder, passages of made-up words; clients that each ask again as soon as they have an answer.
@@ -157,27 +157,32 @@ def service_table(cells: dict[str, Any]) -> str:
     return table(["p50 / p99 ms (requests / s)", "recall@10", *clients], rows)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.retrieval", description=__doc__)
+def main(arguments: list[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    import faiss
+
+    faiss.omp_set_num_threads(1)
+    result: dict[str, Any] = {"environment": environment(1), "rows": options.rows}
+    with tempfile.TemporaryDirectory() as scratch:
+        result["recall"] = measure_recall(options.rows, options.queries, Path(scratch))
+        print(recall_table(result["recall"]), end="\n\n", flush=True)
+        result["service"] = measure_service(options.rows, options.queries, options.repeats, Path(scratch))
+        print(service_table(result["service"]))
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue speed retrieval", description=__doc__)
     parser.add_argument("--rows", type=checked(PositiveInt), default=100_000, help="passages")
     parser.add_argument("--queries", type=checked(PositiveInt), default=1000)
     parser.add_argument(
         "--repeats", type=checked(PositiveInt), default=3, help="of latency, of which the best is taken"
     )
     parser.add_argument("--output", type=Path, default=Path("runs/speed/retrieval.json"))
-    args = parser.parse_args(argv)
-    import faiss
-
-    faiss.omp_set_num_threads(1)
-    result: dict[str, Any] = {"environment": environment(1), "rows": args.rows}
-    with tempfile.TemporaryDirectory() as scratch:
-        result["recall"] = measure_recall(args.rows, args.queries, Path(scratch))
-        print(recall_table(result["recall"]), end="\n\n", flush=True)
-        result["service"] = measure_service(args.rows, args.queries, args.repeats, Path(scratch))
-        print(service_table(result["service"]))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(result, indent=2) + "\n")
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Evaluate an orchestrator on the real tau2-bench under one of three named protocols (protocols.py).
 
-    python -m benchmarks.tau2.evaluate --protocol standard --model Qwen/Qwen3-8B --policy-url http://host:30000 \\
+    tokentrue evaluate tau2 --protocol standard --model Qwen/Qwen3-8B --policy-url http://host:30000 \\
         --tau2-python TAU2/bin/python --tau2-data TAU2_DATA --trials 4 \\
         --set toolorchestra.models.user="{url: http://host:30001/v1, name: Qwen/Qwen3-32B}" --user user --judge user
 
@@ -79,7 +79,7 @@ class Evaluation:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         folder, evaluation = prepare(options)
         with folder.locked(), server(options, folder.path) as urls:
@@ -277,10 +277,10 @@ def _real(domains: Sequence[str]) -> list[str]:
     return [domain.removesuffix("-solo") for domain in domains]
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """The options."""
     first, _, _ = (__doc__ or "").partition("\n")
-    commands = argparse.ArgumentParser(prog="python -m benchmarks.tau2.evaluate", description=first)
+    commands = argparse.ArgumentParser(prog="tokentrue evaluate tau2", description=first)
     models = commands.add_argument_group("models")
     models.add_argument("--model", metavar="ID_OR_PATH", help="the orchestrator")
     add_server_options(models)

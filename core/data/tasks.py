@@ -64,7 +64,7 @@ def _detect(record: Record, place: Place) -> Callable[[Record, Place], Task]:
     if {"supporting_facts", "question", "answer"} <= fields:
         raise DataError(
             f"{place}: a raw HotpotQA item, which is documents and not yet a task. Fix: build tasks from the file with "
-            "`python -m benchmarks.ruler.generate --task hqa --hotpotqa FILE`."
+            "`tokentrue data ruler --task hqa --hotpotqa FILE`."
         )
     for marks, convert in _FORMATS:
         if marks <= fields:
@@ -242,7 +242,7 @@ def _context(value: Any, place: Place) -> str:
         raise place.error(
             "context",
             "holds document numbers (MemAgent's format above 10,000 documents) and not their text",
-            "build the task with `python -m benchmarks.ruler.generate --task hqa --num-docs N`",
+            "build the task with `tokentrue data ruler --task hqa --num-docs N`",
         )
     raise place.error("context", f"must be a string, is a {type(value).__name__}", "join the documents into one text")
 

@@ -1,4 +1,4 @@
-"""The embedded engine behind SGLang's wire: `python -m core.engine.server --model PATH_OR_HUB_ID`.
+"""The embedded engine behind SGLang's wire: `tokentrue serve model --model PATH_OR_HUB_ID`.
 
 It has the endpoints that SGLang clients, its router and slime's rollout use, slime's discovery of external engines
 included. Departures: one prompt per request, `stream` sends the whole completion as a single event, new weights do not
@@ -195,19 +195,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m core.engine.server", description="Serve a model on SGLang's wire.")
-    parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=checked(Port), default=30000, help="0 takes a free one")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument(
-        "--device", type=checked(Device), default="auto", help="cpu, cuda, cuda:N, or auto: cuda where there is one"
-    )
-    parser.add_argument(
-        "--kv-tokens", type=checked(PositiveInt), default=65536, help="budget of the KV cache, in tokens"
-    )
-    parser.add_argument("--max-model-len", type=checked(PositiveInt), help="longest prompt + completion, in tokens")
-    args = parser.parse_args(argv)
+    args = make_parser().parse_args(argv)
     with listen(args.host, args.port) as listener:
         try:
             folder = resolve(args.model)
@@ -226,6 +214,22 @@ def main(argv: list[str] | None = None) -> None:
         host, port = listener.getsockname()[:2]
         print(f"serving {args.model} on http://{host}:{port}", flush=True)
         web.run_app(server.app(), sock=listener, handler_cancellation=True, access_log=None, print=None)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue serve model", description="Serve a model on SGLang's wire.")
+    parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=checked(Port), default=30000, help="0 takes a free one")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument(
+        "--device", type=checked(Device), default="auto", help="cpu, cuda, cuda:N, or auto: cuda where there is one"
+    )
+    parser.add_argument(
+        "--kv-tokens", type=checked(PositiveInt), default=65536, help="budget of the KV cache, in tokens"
+    )
+    parser.add_argument("--max-model-len", type=checked(PositiveInt), help="longest prompt + completion, in tokens")
+    return parser
 
 
 if __name__ == "__main__":

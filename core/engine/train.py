@@ -1,13 +1,12 @@
 """Train a method on the embedded engine.
 
-python -m core.engine.train METHOD --preset NAME --out DIR [--set key.path=value ...] [--fresh] [--dry-run]
+    tokentrue train METHOD --preset NAME --out DIR [--set key.path=value ...] [--fresh] [--dry-run]
 
 A run that was interrupted goes on where its newest checkpoint is when the same command is given again.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -33,6 +32,7 @@ from core.rollout.method import MethodSpec, check_roles, method_spec
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers
 from core.text.tokenizer import load_tokenizer
+from core.training_options import make_training_parser
 
 MAY_DIFFER = [
     f"run.{key}"
@@ -42,16 +42,7 @@ MAY_DIFFER = [
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m core.engine.train", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("method", help="a folder of agentic/")
-    parser.add_argument("--preset", default="tiny", help="a name in presets/ of the method, or a file")
-    parser.add_argument("--out", type=Path, help="run folder; default runs/METHOD-PRESET")
-    parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
-    )
-    parser.add_argument("--fresh", action="store_true", help="delete an earlier run in that folder first")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe and stop")
-    options = parser.parse_args(arguments)
+    options = make_training_parser("embedded").parse_args(arguments)
     try:
         spec = method_spec(options.method)
         recipe = spec.load(options.preset, options.overrides)

@@ -9,7 +9,7 @@
     seed-<n>/checkpoints/         Hugging Face folders
     evaluation/*.json         one EvalResult per variant, data set, length and seed
     evaluation/*.jsonl        all trajectories of the result of that name, where the evaluator keeps them here
-    summary.json, table.md, report.html     rebuilt at any time by `python -m core.report RUN_DIR`
+    summary.json, table.md, report.html     rebuilt at any time by `tokentrue report RUN_DIR`
     .lock                     held by the process that writes this run
 
 Metric names that the report knows: `reward`, `loss`, `kl`, `tokens_per_second`, `seconds` (of that step; summed per

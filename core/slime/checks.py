@@ -120,8 +120,8 @@ def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
         yield f"slime.checkpoint.hf: no model at {hf}. Download it: hf download {recipe.model.path} --local-dir {hf}"
     if not (ref / "latest_checkpointed_iteration.txt").is_file():
         yield (
-            f"slime.checkpoint.ref_load: no torch_dist checkpoint at {ref}. Make it: python3 -m "
-            f"scripts.convert_checkpoints to-dist --hf {hf} --dist {ref} --model {slime.model} --slime {slime.root} "
+            f"slime.checkpoint.ref_load: no torch_dist checkpoint at {ref}. Make it: "
+            f"tokentrue convert to-dist --hf {hf} --dist {ref} --model {slime.model} --slime {slime.root} "
             f"--megatron {slime.megatron}"
         )
     if load is not None and not Path(load).is_dir():

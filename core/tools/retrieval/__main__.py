@@ -1,4 +1,4 @@
-"""Serve a corpus: `python -m core.tools.retrieval --corpus FILE.jsonl`.
+"""Serve a corpus: `tokentrue serve retrieval --corpus FILE.jsonl`.
 
     ... --kind hnsw --set ef_search=256
     ... --encoder e5 --device cuda --index wiki-18/e5_Flat.index --index-device cuda
@@ -40,7 +40,7 @@ _LINE_EVERY_S = 10.0
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = _parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     with _bind(args.host, args.port) as sock:
         try:
             retriever = _open(args)
@@ -60,8 +60,8 @@ def main(argv: list[str] | None = None) -> None:
         web.run_app(server.app(), sock=sock, handler_cancellation=True, access_log=None, print=None)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m core.tools.retrieval", description="Serve passages of a corpus.")
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue serve retrieval", description="Serve passages of a corpus.")
     parser.add_argument("--corpus", type=Path, required=True, help='JSON lines of {"id", "contents"}')
     parser.add_argument("--index", type=Path, help="folder, built if absent; or a FAISS file made elsewhere")
     parser.add_argument("--host", default="127.0.0.1")
