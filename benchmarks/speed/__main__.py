@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="benchmarks/speed/run.sh", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tokentrue speed engines", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a quarter of the work, one repeat: does it run?")
     parser.add_argument("--only", choices=("rollout", "grpo"), help="one of the two comparisons")
     parser.add_argument("--size", choices=tuple(SIZES), default="small", help="the random checkpoint (default: small)")
