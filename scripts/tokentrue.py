@@ -74,13 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_parser().parse_args(words)  # prints help or what is wrong with `words`, and exits
         return 2
     try:
-        module = import_module(COMMANDS[name].module)
+        return import_module(COMMANDS[name].module).main(words[words_before_arguments(name) :]) or 0
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("agentic", "benchmarks", "core", "scripts"):
             raise
         print(f"error: {error.name} is not installed in {sys.prefix}; run bash scripts/setup.sh", file=sys.stderr)
         return 1
-    return module.main(words[words_before_arguments(name) :]) or 0
 
 
 def find_command(words: Sequence[str]) -> str | None:
