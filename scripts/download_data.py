@@ -3,7 +3,7 @@
     tokentrue data download aime24 dapo-math-17k
     tokentrue data download hotpotqa --out data --from FOLDER_WITH_BOTH_FILES
 
-What each set is, and what is checked: core/data/sets.py.
+core/data/sets.py describes each set and the checks.
 """
 
 from __future__ import annotations

@@ -37,15 +37,15 @@ while (($#)); do
   shift
 done
 
-# What .venv was installed from, as plain text, so that a diff tells what changed: its Python, this folder (which the command
-# `tokentrue` imports from) and every pin.
+# The stamp holds what .venv was installed from, as plain text, so that a diff shows what changed: its Python, this folder
+# (the command `tokentrue` imports from it) and every pin.
 stamp=.venv/.installed
 pins() { .venv/bin/python -V && pwd && cat pyproject.toml requirements.txt "$@"; }
 up_to_date() {
   [[ -f $stamp && -x .venv/bin/python ]] || return 1
   local installed
   installed=$(<"$stamp")
-  # A .venv with the development tools also serves whoever asked to leave them out.
+  # A .venv with the development tools is also right for --no-dev.
   [[ $installed == "$(pins requirements-dev.txt)" ]] ||
     [[ $requirements == requirements.txt && $installed == "$(pins)" ]]
 }

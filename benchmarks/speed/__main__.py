@@ -1,4 +1,4 @@
-"""Runs the comparisons one after the other, prints their tables and writes JSON: `bash benchmarks/speed/run.sh`."""
+"""Run the comparisons one after the other, print their tables and write JSON (`bash benchmarks/speed/run.sh`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 from transformers.utils import logging as transformers_logging
 
 from benchmarks.speed import grpo_step, rollout
-from benchmarks.speed.measure import environment
+from benchmarks.speed.measure import describe_environment
 from benchmarks.speed.workload import SIZES, make_checkpoint
 from core.options import checked
 
@@ -28,7 +28,11 @@ def main(arguments: list[str] | None = None) -> int:
     transformers_logging.disable_progress_bar()
     repeats = 1 if options.quick else options.repeats
     vocab_size = SIZES[options.size]["vocab_size"]
-    result: dict[str, Any] = {"environment": environment(options.threads), "size": options.size, "repeats": repeats}
+    result: dict[str, Any] = {
+        "environment": describe_environment(options.threads),
+        "size": options.size,
+        "repeats": repeats,
+    }
     result["quick"] = options.quick
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_checkpoint(options.size, Path(scratch) / "model")
@@ -41,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
                 scale=0.25 if options.quick else 1.0,
                 with_batching=not options.no_batching,
             )
-            print(rollout.as_table(result["rollout"]), flush=True)
+            print(rollout.format_table(result["rollout"]), flush=True)
         if options.only != "rollout":
             if find_spec("trl") is None:
                 parser.error("trl is not installed here: use benchmarks/speed/run.sh, or --only rollout")
@@ -54,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
                 groups=2 if options.quick else 8,
                 group_size=8,
             )
-            print(grpo_step.as_table(result["grpo_step"]), flush=True)
+            print(grpo_step.format_table(result["grpo_step"]), flush=True)
     name = "-".join(
         [
             "quick" if options.quick else "full",
