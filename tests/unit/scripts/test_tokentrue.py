@@ -173,17 +173,48 @@ def test_only_the_tiny_preset_has_data_and_evaluation_of_its_own(
     assert capsys.readouterr().out == folder
 
 
-@pytest.mark.parametrize("script", RUN_SCRIPTS, ids=lambda script: script.parent.name)
-def test_help_of_a_run_script_shows_its_comment_and_the_options_and_installs_nothing(
-    script: Path, tmp_path: Path
-) -> None:
-    for path in ("scripts/python.sh", "scripts/tokentrue.py", "scripts/train.py", "core/training_options.py"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
+STAND_IN = """#!/usr/bin/env bash
+[[ $2 != scripts.train ]] || exec {python} "$@"
+echo "$2 ${{*:3:2}}" >>calls
+[[ "$3 $4" != "serve services" ]] || {{ while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; }}
+"""
+"""A Python that notes what it is to run; it runs only scripts.train, and the command that services are started for."""
+
+
+@pytest.fixture(params=RUN_SCRIPTS, ids=lambda script: script.parent.name)
+def run_script(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a run.sh in a tree without .venv, with the files that its options are read with."""
+    needed = ("scripts/python.sh", "scripts/tokentrue.py", "scripts/train.py", "core/training_options.py")
+    for path in (*needed, str(request.param.relative_to(ROOT))):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text((ROOT / path).read_text())
-    copy = tmp_path / script.relative_to(ROOT)
-    copy.parent.mkdir(parents=True)
-    copy.write_text(script.read_text())
-    help_text = subprocess.run(["bash", copy, "--help"], check=True, capture_output=True, text=True).stdout
-    assert help_text.startswith(script.read_text().splitlines()[1].removeprefix("# "))
+    (tmp_path / "scripts/setup.sh").touch()
+    return tmp_path / request.param.relative_to(ROOT)
+
+
+def test_help_of_a_run_script_shows_its_comment_and_the_options(run_script: Path) -> None:
+    """It needs no installation."""
+    help_text = subprocess.run(["bash", run_script, "--help"], check=True, capture_output=True, text=True).stdout
+    assert help_text.startswith(run_script.read_text().splitlines()[1].removeprefix("# "))
     assert "--engine {embedded,slime}" in help_text
-    assert not (tmp_path / ".venv").exists()
+
+
+def test_a_run_script_makes_data_trains_evaluates_and_reports_and_trains_alone_with_other_presets(
+    run_script: Path, tmp_path: Path
+) -> None:
+    python, method = tmp_path / ".venv/bin/python", run_script.parent.name
+    python.parent.mkdir(parents=True)
+    python.write_text(STAND_IN.format(python=sys.executable))
+    python.chmod(0o755)
+    (tmp_path / "runs/out").mkdir(parents=True)
+    for options in ("--preset seed", "--engine slime", ""):
+        (tmp_path / "calls").unlink(missing_ok=True)
+        subprocess.run(["bash", run_script, "--out", "runs/out", *options.split()], check=True)
+        calls = (tmp_path / "calls").read_text().splitlines()
+        if options:
+            assert calls == [f"scripts.tokentrue train {method}"]
+    assert calls[0] == f"agentic.{method}.tiny.start_model --out runs/data/{method}-tiny"
+    steps = [call.split()[1] for call in calls if call.startswith("scripts.tokentrue") and " data " not in call]
+    services = ["serve"] * (method == "toolorchestra")
+    assert list(dict.fromkeys(steps)) == [*services, "train", "evaluate", "report"]
+    assert calls[-1] == "scripts.tokentrue report runs/out"
