@@ -68,7 +68,7 @@ def run_ours(
         watch.start()
         rollouts = engine.generate(requests) if samples is None else samples
         stats = trainer.grpo_step(rows_of(rollouts, group_size))
-        engine.engine.weights_changed(str(trainer.steps))
+        engine.engine.adopt_weights(str(trainer.steps))
         watch.stop()
         first = first or stats
     return first, watch.timing()

@@ -170,7 +170,7 @@ def test_each_request_ends_once_with_the_tokens_it_has_alone(qwen2, orders):
             aborted = engine.abort(f"r{argument}")
             ended += [aborted] if aborted else []
         elif order == "new_weights":
-            engine.weights_changed("0")  # the same ones, so that the tokens stay
+            engine.adopt_weights("0")  # the same ones, so that the tokens stay
         else:
             for _ in range(argument):
                 ended += engine.step()
