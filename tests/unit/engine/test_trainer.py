@@ -15,7 +15,7 @@ from core.config import OptimizerSection
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
-from core.engine.trainer import OF_THE_POLICY, Trainer
+from core.engine.trainer import POLICY_STATISTICS, Trainer
 from core.types import Row, Sampling
 
 
@@ -117,7 +117,7 @@ def test_statistics_of_the_policy_do_not_shrink_with_the_rows_left_out(qwen2, lo
         for config in (grpo, replace(grpo, kl_coef=1e-12))
     )
     assert (left_out["rows_skipped"], kept["rows_skipped"]) == (6, 0)
-    for name in sorted(OF_THE_POLICY):
+    for name in sorted(POLICY_STATISTICS):
         assert left_out[name] == pytest.approx(kept[name], rel=1e-4, abs=1e-6), name
     assert left_out["entropy_loss"] > 1
     if not options:  # a step that has nothing but rows without advantage is not taken
@@ -211,7 +211,7 @@ def test_on_policy_loss_is_minus_the_mean_advantage(qwen2):
     """Ratio 1 everywhere: with the trainer's own log-probs the loss is known without a model."""
     rows = make_rows()
     trainer = Trainer(weights.load(qwen2), optimizer(), GRPOConfig(tis=(0.0, 1e9)), loss_unit="token")
-    own = trainer._old_logprobs(rows)
+    own = trainer._compute_old_logprobs(rows)
     rows = [replace(row, logprobs=tuple(values)) for row, values in zip(rows, own, strict=True)]
     stats = trainer.grpo_step(rows)
     tokens = sum(row.trained_tokens for row in rows)
@@ -238,7 +238,7 @@ def test_the_trainers_log_probs_are_the_engines(any_model, temperature):
         Row((*prompt, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, 1.0, i)
         for i, (prompt, c) in enumerate(zip(prompts, completions, strict=True))
     ]
-    for row, own in zip(rows, Trainer(model, optimizer(), temperature=temperature)._old_logprobs(rows), strict=True):
+    for row, own in zip(rows, Trainer(model, optimizer(), temperature=temperature)._compute_old_logprobs(rows), strict=True):
         torch.testing.assert_close(torch.tensor(own), torch.tensor(row.logprobs), atol=1e-5, rtol=0)
 
 
@@ -306,11 +306,11 @@ def test_grpo_makes_the_better_answer_likelier(qwen2):
     good, bad = (1, 2, 3, 10), (1, 2, 3, 20)
     rows = [Row(good, (1,), (-4.5,), 1.0, 0), Row(bad, (1,), (-4.5,), -1.0, 1)]
     trainer = Trainer(weights.load(qwen2), optimizer(lr=3e-3))
-    before = trainer._old_logprobs(rows)
+    before = trainer._compute_old_logprobs(rows)
     for _ in range(5):
-        own = trainer._old_logprobs(rows)
+        own = trainer._compute_old_logprobs(rows)
         trainer.grpo_step([replace(row, logprobs=tuple(values)) for row, values in zip(rows, own, strict=True)])
-    after = trainer._old_logprobs(rows)
+    after = trainer._compute_old_logprobs(rows)
     assert after[0][0] > before[0][0] + 0.1
     assert after[1][0] < before[1][0] - 0.1
 
