@@ -20,6 +20,7 @@ Device = Annotated[str, AfterValidator(_device)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 """0 takes a free one."""
 Share = Annotated[float, Field(gt=0, le=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 _WANTED = {"model_type": "must be a section, a mapping of keys", "dict_type": "must be a mapping"}
 

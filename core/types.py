@@ -13,6 +13,9 @@ from typing import Any, Literal
 FinishReason = Literal["stop", "length", "abort"]
 Status = Literal["completed", "truncated", "failed"]
 
+CALLS = "calls_"
+"""Begins the name of every metric that counts the calls of one tool or expert, such as `calls_search`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:

@@ -41,6 +41,13 @@ def warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
     return folder
 
 
+def copying_drill(rng: Random, token_ids: Sequence[int]) -> Example:
+    """Draw 8 to 24 of the `token_ids` as a prompt and repeat them as its completion; copying, once learned, makes
+    extraction easy."""
+    sequence = tuple(rng.choices(token_ids, k=rng.randint(8, 24)))
+    return sequence, sequence
+
+
 def like_length(rng: Random, examples: Iterable[Example], size: int) -> list[list[Example]]:
     """Batches of `size` in random order; examples of like length come together, so that attention pads little."""
     ordered = sorted(examples, key=lambda example: len(example[0]))

@@ -51,17 +51,18 @@ def segments(trajectory: Trajectory, *, merge: bool) -> list[list[Turn]]:
     for turn in trajectory.turns:
         if not turn.trained or not turn.completion.token_ids:
             continue
-        if merge and found and _goes_on(turn, found[-1][-1]):
+        if merge and found and extends(turn.prompt_ids, found[-1][-1]):
             found[-1].append(turn)
         else:
             found.append([turn])
     return found
 
 
-def _goes_on(turn: Turn, before: Turn) -> bool:
-    prompt, sampled = before.prompt_ids, before.completion.token_ids
+def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
+    """Return whether a prompt begins with all ids of an earlier turn: its prompt, then its completion."""
+    prompt, sampled = earlier.prompt_ids, earlier.completion.token_ids
     end = len(prompt) + len(sampled)
-    return turn.prompt_ids[: len(prompt)] == prompt and turn.prompt_ids[len(prompt) : end] == sampled
+    return prompt_ids[: len(prompt)] == prompt and prompt_ids[len(prompt) : end] == sampled
 
 
 def _row(segment: Sequence[Turn], advantage: float, rollout_id: int) -> Row:
