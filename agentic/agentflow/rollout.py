@@ -33,12 +33,11 @@ from core.policy.base import Roles
 from core.rewards.grade import MathGrader
 from core.rewards.math import boxed_reward
 from core.rollout.method import Method, MethodSpec, RolloutError
-from core.runs.evaluation import CALLS
 from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import load_tokenizer
 from core.tools.base import ToolContext
 from core.tools.registry import Toolbox
-from core.types import Sampling, Task, Trajectory
+from core.types import CALLS, Sampling, Task, Trajectory
 
 
 class AgentFlow(Method):

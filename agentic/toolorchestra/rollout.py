@@ -37,11 +37,10 @@ from core.config import RecipeError
 from core.policy.base import Roles
 from core.rewards.answer import AnswerGrader
 from core.rollout.method import Method, MethodSpec, RolloutError
-from core.runs.evaluation import CALLS
 from core.slime.hooks import SlimeHooks
 from core.text.conversation import Renderer
 from core.tools.base import ToolError
-from core.types import Sampling, Task, Trajectory
+from core.types import CALLS, Sampling, Task, Trajectory
 
 
 class ToolOrchestra(Method):

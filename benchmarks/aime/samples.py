@@ -7,8 +7,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from core.runs.progress import Progress
-
 from benchmarks.aime.statistics import Sample
 from benchmarks.cells import EvaluationError, failures_of
 from benchmarks.plan import Plan, missing
@@ -18,6 +16,7 @@ from core.rewards.math import strip_latex
 from core.rollout.method import Method, derive_seed
 from core.rollout.runner import Runner
 from core.runs.files import Record
+from core.runs.progress import Progress
 from core.runs.run_folder import StepLog
 from core.runs.trajectory import trajectory_record
 from core.types import Task, Trajectory

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from core.runs.progress import Progress
-
 from benchmarks.cells import (
     Cell,
     EvaluationError,
@@ -33,6 +31,7 @@ from core.rollout.method import Method, check_roles
 from core.rollout.roles import open_roles
 from core.runs.evaluation import EvalResult
 from core.runs.files import JsonlLog
+from core.runs.progress import Progress
 from core.runs.run_folder import RunFolder
 from core.runs.trajectory import trajectory_record
 from core.types import Sampling, Task, Trajectory

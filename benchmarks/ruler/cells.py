@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from core.runs.progress import Progress
-
 from benchmarks.cells import Cell, Ran, result_of, run_cell
 from benchmarks.ruler.score import score
 from benchmarks.ruler.variants import Reader
 from core.policy.base import Policy, Roles
 from core.runs.evaluation import EvalResult
+from core.runs.progress import Progress
 from core.types import Completion, Sampling, Task, Trajectory
 
 

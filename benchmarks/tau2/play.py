@@ -7,14 +7,13 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from core.runs.progress import Progress
-
 from benchmarks.cells import EvaluationError, failures_of, tokens_of
 from benchmarks.plan import Plan, missing
 from core.policy.base import Roles
 from core.rollout.method import Method, derive_seed
 from core.rollout.runner import Runner
 from core.runs.files import Record
+from core.runs.progress import Progress
 from core.runs.run_folder import StepLog
 from core.runs.trajectory import trajectory_record
 from core.types import Task, Trajectory

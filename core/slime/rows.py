@@ -66,10 +66,8 @@ def make_train_data(
     owners = [rollouts[row.rollout_id] for row in rows]
     denominators: list[float] = []
     for first in range(0, len(rollouts), rollouts_per_step):  # one optimizer step: `rollouts_per_step` rollouts
-        step = rows_by_rollout[first : first + rollouts_per_step]
-        denominators += loss_denominators(
-            [row for part in step for row in part], algorithm.loss_unit, rollouts_per_step
-        )
+        step = [row for part in rows_by_rollout[first : first + rollouts_per_step] for row in part]
+        denominators += loss_denominators(step, algorithm.loss_unit, rollouts_per_step)
     return {
         "tokens": [list(row.tokens) for row in rows],
         "response_lengths": [len(row.loss_mask) for row in rows],

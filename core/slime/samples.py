@@ -86,11 +86,10 @@ def fan_out(sample: Any) -> list[Any]:
 
     A rollout without a trained turn stays one Sample, all masked, so that its reward still counts in its group.
     """
-    turns = [
-        turn for turn in map(_read_turn, sample.train_metadata["turns"]) if turn.trained and turn.completion.token_ids
-    ]
     parts = []
-    for turn in turns:
+    for turn in map(_read_turn, sample.train_metadata["turns"]):
+        if not turn.trained or not turn.completion.token_ids:
+            continue
         part = copy.copy(sample)
         _set_tokens(part, turn.prompt_ids, [turn.completion.token_ids], [turn.completion.logprobs], [True])
         part.weight_versions = [turn.completion.weight_version]

@@ -256,8 +256,7 @@ async def test_a_fault_that_passes_is_survived(server: Any, sample_type: type, t
     recipe["memagent"]["max_final_tokens"] = 20
     async with TestServer(app) as running:
         args, slots = arguments(recipe, str(running.make_url("")).rstrip("/"), model, slots=4)
-        done = await run(
-            SlimeBridge(memagent.SPEC), [make_sample(sample_type, 0, i, "") for i in range(4)], args, slots
-        )
+        samples = [make_sample(sample_type, 0, i, "") for i in range(4)]
+        done = await run(SlimeBridge(memagent.SPEC), samples, args, slots)
     assert [sample.reward for sample in done] == [1.0, 0.0, 1.0, 0.0]
     assert len(failed) == 4

@@ -4,13 +4,13 @@ import io
 from pathlib import Path
 
 import pytest
-from core.runs.progress import Progress
 from rich.console import Console
 
 from core.report.__main__ import main
 from core.report.console import print_summary
 from core.report.summary import build_summary
 from core.runs.evaluation import EvalResult
+from core.runs.progress import Progress
 from core.runs.run_folder import RunFolder
 
 

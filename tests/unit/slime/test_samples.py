@@ -100,10 +100,8 @@ def test_a_reward_key_wraps_the_reward() -> None:
 
 def test_a_sample_that_a_filter_removed_leaves_the_baseline(samples: list[Sample]) -> None:
     samples[0].remove_sample = True
-    assert (read_trajectory(samples[0], None).status, read_trajectory(samples[0], None).failure) == (
-        "failed",
-        "removed",
-    )
+    removed = read_trajectory(samples[0], None)
+    assert (removed.status, removed.failure) == ("failed", "removed")
 
 
 def test_a_foreign_sample_is_told_apart() -> None:
