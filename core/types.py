@@ -12,6 +12,11 @@ from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
 Status = Literal["completed", "truncated", "failed"]
+LossAgg = Literal["rollout", "rollout_turn", "turn", "token"]
+"""Names what counts as one unit in the loss of a batch; core/algorithms/aggregate.py explains each."""
+
+CALLS = "calls_"
+"""Begins the name of a metric that counts the calls of one tool or expert, such as `calls_search`."""
 
 CALLS = "calls_"
 """Begins the name of every metric that counts the calls of one tool or expert, such as `calls_search`."""

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from core.config import Recipe
+from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.scheduler import Request
+from core.hub import resolve
 from core.policy.base import PolicyError
+from core.text.tokenizer import find_tokenizer
 from core.types import Completion, Sampling
 
 T = TypeVar("T")
@@ -150,3 +155,28 @@ class EmbeddedPolicy:
             if not future.done():
                 future.set_exception(error)
         self._waiting.clear()
+
+
+@asynccontextmanager
+async def open_frozen_model(path: str, recipe: Recipe) -> AsyncIterator[EmbeddedPolicy]:
+    """Serve a frozen model beside the trained one, with the recipe's engine settings; close it at the end.
+
+    Raises:
+        ValueError: the model cannot be loaded, or does not fit the settings.
+    """
+    folder = resolve(path)
+    tokenizer = find_tokenizer(folder)
+    engine = Engine(
+        weights.load(folder, recipe.model.dtype, recipe.model.device).eval(),
+        eos_token_ids=weights.eos_token_ids(folder),
+        max_model_len=recipe.model.max_model_len,
+        kv_tokens=recipe.engine.kv_tokens,
+        block_size=recipe.engine.block_size,
+        prefill_budget=recipe.engine.prefill_budget,
+        decode=tokenizer and tokenizer.decode,
+    )
+    policy = EmbeddedPolicy(engine)
+    try:
+        yield policy
+    finally:
+        await policy.close()

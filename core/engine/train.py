@@ -26,10 +26,11 @@ from core.config import Recipe, RecipeError
 from core.data.files import DataError
 from core.data.tasks import read_tasks
 from core.engine.loop import GRPOLoop, TrainingError
-from core.engine.roles import open_roles
+from core.engine.policy import open_frozen_model
 from core.engine.warm_start import warm_start
 from core.hub import CheckpointError, resolve
 from core.rollout.method import MethodSpec, check_roles, method_spec
+from core.rollout.roles import open_roles
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers
 from core.text.tokenizer import load_tokenizer
@@ -138,7 +139,7 @@ async def _train_seed(
     method = spec.build(recipe, tokenizer)
     try:
         check_roles(method, recipe.roles)
-        async with open_roles(recipe, tokenizer) as roles:
+        async with open_roles(recipe, tokenizer, open_frozen_model) as roles:
             loop = GRPOLoop(
                 recipe,
                 method,

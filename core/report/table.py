@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from core.runs.evaluation import CALLS
+from core.types import CALLS
 
 CHANGE = ("untrained", "trained")
 """Before and after."""

@@ -13,8 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from core.hub import CheckpointError, read_json, resolve
-
 Ids = tuple[int, ...]
 
 _CUT = "\x00cut\x00"
@@ -23,6 +21,8 @@ _CUT = "\x00cut\x00"
 def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Any:
     """The tokenizer of a folder or hub id. Raises CheckpointError when it has no chat template and is `for_chat`."""
     from transformers import AutoTokenizer
+
+    from core.hub import CheckpointError, read_json, resolve
 
     folder = resolve(model, weights=False)
     if (folder / "config.json").is_file():

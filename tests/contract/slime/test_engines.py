@@ -21,7 +21,7 @@ from core.algorithms.grpo import grpo_loss
 from core.config import AlgorithmSection
 from core.rollout.runner import Failures, has_signal
 from core.slime.log import summary
-from core.slime.samples import task_of
+from core.slime.samples import read_task
 from core.types import Row, Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.conftest import CASES, Arguments
@@ -233,10 +233,10 @@ def test_evaluation(
 
     def named(sample: Any, path: str) -> Task:
         sample.session_id = f"evaluation-{sample.index}"  # slime leaves it to the hook
-        return task_of(sample, path)
+        return read_task(sample, path)
 
-    monkeypatch.setattr("core.slime.hooks.summary", keep)
-    monkeypatch.setattr("core.slime.hooks.task_of", named)
+    monkeypatch.setattr("core.slime.bridge.summarize", keep)
+    monkeypatch.setattr("core.slime.bridge.read_task", named)
     manager(args).eval(3)
     ours = [trajectory for group in again(tape, case, samples, args, tokenizer) for trajectory in group]
     done, failures = [t for t in ours if t.status != "failed"], Failures()
