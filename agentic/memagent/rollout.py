@@ -56,7 +56,7 @@ class MemAgent(Method):
             memory = self.next_memory(memory, written)
         prompt = self.final.render(problem=problem, memory=memory)
         answer = await turns.ask(policy, "final", prompt, config.max_final_tokens, config.train_final)
-        return self.scored(task, turns.taken, self.text(answer))
+        return self.scored(task, turns.recorded, self.text(answer))
 
     def sections(self, task: Task) -> list[Ids]:
         """The chunks of the task's document.

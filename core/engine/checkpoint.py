@@ -1,7 +1,7 @@
 """Checkpoints: a Hugging Face folder plus trainer.pt (optimizer, steps, data cursor), whole or absent.
 
-A checkpoint is written under a partial name and then renamed, so a process killed at any moment leaves the previous ones
-usable. Only the latest two keep `trainer.pt`; all keep their weights.
+A checkpoint is written under a partial name and then renamed, so a process killed at any moment leaves the previous
+ones usable. Only the latest two keep `trainer.pt`; all keep their weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The inference engine: submit requests, then call `step` until they end. One step is one forward of one batch.
 
-It batches continuously over slots, shares prefixes through a store and returns the log-prob of every sampled token. The
-model is shared with the trainer; after an optimizer step call `adopt_weights`. Tensor suffixes: core/engine/__init__.py.
+It batches continuously over slots, shares prefixes through a store and returns the log-prob of every sampled token.
+The model is shared with the trainer; after an optimizer step call `adopt_weights`. Tensor suffixes:
+core/engine/__init__.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Packs rows for training: one after the other without padding, and a prompt that several rows share only once.
 
-Rows that begin alike form a tree: a root (the shared prefix), then one branch per row; a lone row is a root. Every token
-attends exactly as it would in its own row, so losses and gradients are those of the separate rows. The tokens after the
-last position that predicts a trained token are not packed: nothing depends on them.
+Rows that begin alike form a tree: a root (the shared prefix), then one branch per row; a lone row is a root. Every
+token attends exactly as it would in its own row, so losses and gradients are those of the separate rows. The tokens
+after the last position that predicts a trained token are not packed: nothing depends on them.
 
 Tensor suffixes (core/engine/__init__.py): T lists the tokens of all roots first, then those of all branches; N counts
 the segments of one kind, roots or branches; R are the trained response tokens, row after row.
@@ -39,8 +39,8 @@ class Tree:
 class Pack:
     """Holds the tensors of one forward.
 
-    `predict_R` are the places on T of the tokens whose logits predict the trained ones, `targets_R` the trained ids, and
-    `row_R` the row of each as an index into `row_indices`, which lists the rows of the batch that are in this pack.
+    `predict_R` are the places on T of the tokens whose logits predict the trained ones, `targets_R` the trained ids,
+    and `row_R` the row of each as an index into `row_indices`, which lists the rows of the batch that are in this pack.
     """
 
     row_indices: tuple[int, ...]

@@ -129,7 +129,7 @@ class EmbeddedPolicy:
             self._between_steps.pop(0)()
 
     async def _step(self) -> list[Request]:
-        """Step the engine. A driver that is cancelled meanwhile waits for the end of the step, which owns the engine."""
+        """Step the engine. A driver that is cancelled waits for the end of the step: nothing else may touch it."""
         if not self.threaded:
             return self.engine.step()
         step = asyncio.get_running_loop().run_in_executor(None, self.engine.step)

@@ -1,7 +1,7 @@
-"""Trajectories into training rows: normalise over the rollouts of a group first, expand into turns afterwards.
+"""Turns trajectories into training rows: normalise over the rollouts of a group first, expand into turns afterwards.
 
-A rollout counts once in its group's statistics however many turns it had; a failed one counts not at all. Of a
-conversation that only grows, all turns fit into one row: the ids that it grew by between them are masked.
+A rollout counts once in its group's statistics however many turns it had; a failed one does not count. A conversation
+that only grows can become one row: the tokens that the policy did not sample are masked.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def rows_from_groups(
     min_group_std: float = 0.0,
     merge_turns: bool = False,
 ) -> list[Row]:
-    """One Row for each trained turn, or for each segment of them with `merge_turns`; `rollout_id` numbers the
-    trajectories over all groups.
+    """Make one Row of each trained turn, or of each segment with `merge_turns`.
 
-    `credit` gives every turn the advantage of its trajectory (`broadcast`), or that divided by the number of turns
-    (`split`, slime-agentic's MemAgent). The other settings are those of the recipe's algorithm section.
+    `rollout_id` numbers the trajectories over all groups. `credit` gives every turn the advantage of its trajectory
+    (`broadcast`), or that divided by the number of turns (`split`, slime-agentic's MemAgent). The other settings are
+    those of the recipe's algorithm section.
     """
     rows: list[Row] = []
     rollout_id = 0
@@ -38,24 +38,23 @@ def rows_from_groups(
         for trajectory, advantage in zip(group, advantages, strict=True):
             if advantage is not None:
                 parts = max(1, len(trajectory.turns)) if credit == "split" else 1
-                for segment in segments(trajectory, merge=merge_turns):
-                    rows.append(_row(segment, advantage / parts, rollout_id))
+                for segment in split_segments(trajectory, merge=merge_turns):
+                    rows.append(_make_row(segment, advantage / parts, rollout_id))
             rollout_id += 1
     return rows
 
 
-def segments(trajectory: Trajectory, *, merge: bool) -> list[list[Turn]]:
-    """The trained turns, each by itself; with `merge`, those together of which each prompt begins with all the ids of
-    the one before it."""
-    found: list[list[Turn]] = []
+def split_segments(trajectory: Trajectory, *, merge: bool) -> list[list[Turn]]:
+    """Split the trained turns into segments: one turn each or, with `merge`, as long as each turn extends the last."""
+    segments: list[list[Turn]] = []
     for turn in trajectory.turns:
         if not turn.trained or not turn.completion.token_ids:
             continue
-        if merge and found and extends(turn.prompt_ids, found[-1][-1]):
-            found[-1].append(turn)
+        if merge and segments and extends(turn.prompt_ids, segments[-1][-1]):
+            segments[-1].append(turn)
         else:
-            found.append([turn])
-    return found
+            segments.append([turn])
+    return segments
 
 
 def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
@@ -65,13 +64,17 @@ def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
     return prompt_ids[: len(prompt)] == prompt and prompt_ids[len(prompt) : end] == sampled
 
 
-def _row(segment: Sequence[Turn], advantage: float, rollout_id: int) -> Row:
-    """The last turn's ids; of the response, which begins with the first completion, what was sampled is trained."""
-    last, mask, logprobs = segment[-1], list[int](), list[float]()
+def _make_row(segment: Sequence[Turn], advantage: float, rollout_id: int) -> Row:
+    """Make one Row of the last turn's ids. Its response begins with the first completion; sampled ids are trained."""
+    last = segment[-1]
+    mask: list[int] = []
+    logprobs: list[float] = []
+    # mask[i] and logprobs[i] belong to the row's token number start + i.
     start = len(segment[0].prompt_ids)
     for turn in segment:
-        between = len(turn.prompt_ids) - start - len(mask)
-        mask += [0] * between + [1] * len(turn.completion.token_ids)
-        logprobs += [0.0] * between + list(turn.completion.logprobs)
+        # This turn's prompt goes beyond what the row has so far by ids that were not sampled.
+        unsampled = len(turn.prompt_ids) - start - len(mask)
+        mask += [0] * unsampled + [1] * len(turn.completion.token_ids)
+        logprobs += [0.0] * unsampled + list(turn.completion.logprobs)
     tokens = (*last.prompt_ids, *last.completion.token_ids)
     return Row(tokens, tuple(mask), tuple(logprobs), advantage, rollout_id)

@@ -238,7 +238,9 @@ def test_the_trainers_log_probs_are_the_engines(any_model, temperature):
         Row((*prompt, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, 1.0, i)
         for i, (prompt, c) in enumerate(zip(prompts, completions, strict=True))
     ]
-    for row, own in zip(rows, Trainer(model, optimizer(), temperature=temperature)._compute_old_logprobs(rows), strict=True):
+    for row, own in zip(
+        rows, Trainer(model, optimizer(), temperature=temperature)._compute_old_logprobs(rows), strict=True
+    ):
         torch.testing.assert_close(torch.tensor(own), torch.tensor(row.logprobs), atol=1e-5, rtol=0)
 
 
