@@ -18,7 +18,7 @@ LossAgg = Literal["rollout", "rollout_turn", "turn", "token"]
 CALLS = "calls_"
 """Begins the name of a metric that counts the calls of one tool or expert, such as `calls_search`."""
 
-COUNTED_METRICS = frozenset({"drift"})
+COUNTED_METRICS = ("drift",)
 """Names the metrics that count events: they are summed over rollouts, and all others are averaged."""
 
 

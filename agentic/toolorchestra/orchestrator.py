@@ -55,7 +55,7 @@ class Orchestrator:
 
     def last(self) -> Message:
         """The last turn as it was sampled."""
-        return self._renderer.sampled(self.turns[-1].completion.token_ids)
+        return self._renderer.sampled_message(self.turns[-1].completion.token_ids)
 
     @property
     def tokens(self) -> tuple[int, int]:

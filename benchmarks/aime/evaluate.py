@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         folder, evaluation = prepare(options)
-        with folder.locked(), server(options, folder.path) as urls:
+        with folder.lock(), server(options, folder.path) as urls:
             evaluation.served.urls |= urls
             asyncio.run(evaluate(evaluation, folder))
             text = write_results(folder, all_statistics(folder, options.seed))
@@ -156,7 +156,7 @@ def with_budget(section: Any, budget: int) -> Any:
 
 async def evaluate(evaluation: Evaluation, folder: RunFolder) -> None:
     """Sample what is missing, variant by variant, and save each variant's result when it is complete."""
-    plan, log = evaluation.plan, folder.trajectories(evaluation.plan.seed)
+    plan, log = evaluation.plan, folder.open_trajectories(evaluation.plan.seed)
     if evaluation.retry_failed and (dropped := drop_failed(log, evaluation.models, [plan.data])):
         print(f"{dropped} failed samples are run anew")
     for variant, model in evaluation.models.items():

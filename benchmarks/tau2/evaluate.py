@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         folder, evaluation = prepare(options)
-        with folder.locked(), server(options, folder.path) as urls:
+        with folder.lock(), server(options, folder.path) as urls:
             evaluation.served.urls |= urls
             text = asyncio.run(evaluate(evaluation, folder))
             write_report(folder)
@@ -190,7 +190,7 @@ def _check_version(folder: Path, about: Mapping[str, Any]) -> None:
 
 async def evaluate(evaluation: Evaluation, folder: RunFolder) -> str:
     """Play what is missing, variant by variant and domain by domain; the text of tau2.md."""
-    options, log = evaluation.options, folder.trajectories(0)
+    options, log = evaluation.options, folder.open_trajectories(0)
     workers = Workers(options["python"], options["data"], options["processes"])
     try:
         about = await workers.pick().call("about")

@@ -80,8 +80,8 @@ class GRPOLoop:
         self.regrade = regrade
         self.stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
         self.checkpoints = folder.checkpoints_path(seed)
-        self.metrics = folder.metrics(seed)
-        self.trajectories = folder.trajectories(seed)
+        self.metrics = folder.open_metrics(seed)
+        self.trajectories = folder.open_trajectories(seed)
         self.trackers = trackers or Trackers({})
         self.console = console
         self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)

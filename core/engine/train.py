@@ -62,8 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
         check_inputs(spec, recipe)
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
         folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh, may_differ=CHANGEABLE_KEYS)
-        with folder.locked():
-            folder.go_on_with(recipe.dump())
+        with folder.lock():
+            folder.update_config(recipe.dump())
             train(spec, recipe, folder)
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
@@ -92,7 +92,7 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> None:
 def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder) -> list[Path]:
     """Train all seeds of the recipe, `run.parallel_seeds` at a time, and return their last checkpoints."""
     _set_threads(recipe)
-    start = run_warm_start(recipe, folder.path / "warm_start", folder.metrics(recipe.run.seeds[0]))
+    start = run_warm_start(recipe, folder.path / "warm_start", folder.open_metrics(recipe.run.seeds[0]))
     seeds, parallel = recipe.run.seeds, min(recipe.run.parallel_seeds, len(recipe.run.seeds))
     if parallel == 1:
         return [asyncio.run(_train_seed(spec, recipe, folder, seed, start)) for seed in seeds]

@@ -14,8 +14,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from core.data.files import Place
-from core.data.tasks import tasks_of
+from core.data.files import SourceLocation
+from core.data.tasks import convert_records
 from core.types import Completion, Task, Trajectory, Turn
 
 ABORTED = "aborted"
@@ -36,8 +36,8 @@ def read_task(sample: Any, path: str) -> Task:
     own = isinstance(metadata, dict) and {"task_id", "question", "answers"} <= metadata.keys()
     record = metadata if own else {"prompt": sample.prompt, "label": sample.label, "metadata": metadata}
     number = sample.index if sample.group_index is None else sample.group_index
-    place = Place(Path(path), number, "prompt")
-    (task,) = tasks_of([(place, record)], Path(path).stem, require_context=False)
+    place = SourceLocation(Path(path), number, "prompt")
+    (task,) = convert_records([(place, record)], Path(path).stem, require_context=False)
     return task if own else replace(task, task_id=f"{Path(path).stem}-{number}")
 
 
