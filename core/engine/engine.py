@@ -42,7 +42,7 @@ class Engine:
     """Synchronous core; `core.engine.policy.EmbeddedPolicy` makes it awaitable.
 
     `kv_tokens` is the budget of running sequences: kv_tokens // max_model_len of them run at once. The prefix store
-    takes `prefix_tokens` more (default: as much again). Stop texts need `decode`.
+    takes `prefix_cache_tokens` more (default: as much again). Stop texts need `decode`.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Engine:
         eos_token_ids: Sequence[int] = (),
         max_model_len: int | None = None,
         kv_tokens: int = 65536,
-        prefix_tokens: int | None = None,
+        prefix_cache_tokens: int | None = None,
         block_size: int = 16,
-        prefill_budget: int = 8192,
+        max_prefill_tokens: int = 8192,
         weight_version: str = "0",
         seed: int = 0,
         decode: Decode | None = None,
@@ -68,9 +68,9 @@ class Engine:
             )
         self.vocab_size, self.decode = model.config.vocab_size, decode
         self.cache = SlotCache(model.config, slots, self.max_model_len, model.dtype, model.device)
-        stored = kv_tokens if prefix_tokens is None else prefix_tokens
+        stored = kv_tokens if prefix_cache_tokens is None else prefix_cache_tokens
         self.prefixes = PrefixStore(self.cache, blocks=stored // block_size, block_size=block_size)
-        self.scheduler = Scheduler(self.cache, self.prefixes, prefill_budget)
+        self.scheduler = Scheduler(self.cache, self.prefixes, max_prefill_tokens)
         self.graphs = None
         if model.device.type == "cuda":
             self.graphs = DecodeGraphs(self._decode_tokens, slots, self.max_model_len, model.device)

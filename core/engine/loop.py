@@ -66,9 +66,9 @@ class GRPOLoop:
             self.model,
             recipe.optimizer,
             algorithm.grpo(),
-            loss_unit=algorithm.loss_unit,
+            loss_agg=algorithm.loss_agg,
             temperature=recipe.rollout.temperature,
-            steps_per_batch=algorithm.steps_per_batch,
+            num_steps_per_rollout=algorithm.num_steps_per_rollout,
             seed=seed,
         )
         try:
@@ -77,9 +77,9 @@ class GRPOLoop:
                 eos_token_ids=weights.eos_token_ids(start),
                 max_model_len=recipe.model.max_model_len,
                 kv_tokens=section.kv_tokens,
-                prefix_tokens=section.prefix_tokens,
+                prefix_cache_tokens=section.prefix_cache_tokens,
                 block_size=section.block_size,
-                prefill_budget=section.prefill_budget,
+                max_prefill_tokens=section.max_prefill_tokens,
                 decode=tokenizer and tokenizer.decode,
             )
         except ValueError as error:
@@ -135,7 +135,7 @@ class GRPOLoop:
         groups, left_out, failures, tasks = await self._sample()
         sampled = time.perf_counter()
         algorithm = self.recipe.algorithm
-        rows = rows_from_groups(groups, **algorithm.rows())
+        rows = rows_from_groups(groups, **algorithm.row_options())
         stats = self.trainer.grpo_step(rows)
         self.step += 1
         self.engine.weights_changed(str(self.step))
@@ -169,13 +169,13 @@ class GRPOLoop:
 
         With a filter, further tasks replace groups without a signal; if none has one, the step is theirs.
         """
-        rollout, min_std = self.recipe.rollout, self.recipe.algorithm.min_group_std
+        rollout, algorithm = self.recipe.rollout, self.recipe.algorithm
         sampling = Sampling(temperature=rollout.temperature, top_p=rollout.top_p, top_k=rollout.top_k)
         kept: list[list[Trajectory]] = []
         dropped: list[list[Trajectory]] = []
         taken: list[Task] = []
         failures = Failures()
-        for round_ in range(rollout.filter_rounds if rollout.filter != "none" else 1):
+        for round_ in range(algorithm.max_num_gen_batches if algorithm.dynamic_sampling else 1):
             tasks = self.stream.take(rollout.tasks_per_step - len(kept))
             seed = derive_seed(self.seed, "train", self.step, round_)
             groups = await self.runner.run_groups(tasks, rollout.group_size, sampling, seed)
@@ -185,7 +185,8 @@ class GRPOLoop:
             for trajectory in (t for group in groups for t in group if t.status == "failed"):
                 failures.add(trajectory)
             for group in groups:
-                (kept if rollout.filter == "none" or has_signal(group, min_std) else dropped).append(group)
+                keep = not algorithm.dynamic_sampling or has_signal(group, algorithm.min_group_std)
+                (kept if keep else dropped).append(group)
             if len(kept) == rollout.tasks_per_step:
                 break
         if sum(failures.counts.values()) == len(taken) * rollout.group_size:

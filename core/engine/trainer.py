@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.algorithms.aggregate import LossUnit, row_scales
+from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
 from core.engine.model import CausalLM
 from core.engine.packing import Pack, pack_rows
-from core.types import Row
+from core.types import LossAgg, Row
 
 OF_THE_POLICY = frozenset({"entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl", "tis", "tis_clipfrac"})
 """Statistics that a row has with or without advantage: leaving rows out must not make them smaller."""
@@ -43,13 +43,13 @@ class Trainer:
         optimizer: OptimizerSection,
         grpo: GRPOConfig | None = None,
         *,
-        loss_unit: LossUnit = "rollout",
+        loss_agg: LossAgg = "rollout",
         temperature: float = 1.0,
-        steps_per_batch: int = 1,
+        num_steps_per_rollout: int = 1,
         seed: int = 0,
     ):
-        self.model, self.config, self.grpo, self.loss_unit = model, optimizer, grpo or GRPOConfig(), loss_unit
-        self.temperature, self.steps_per_batch, self.seed = temperature, steps_per_batch, seed
+        self.model, self.config, self.grpo, self.loss_agg = model, optimizer, grpo or GRPOConfig(), loss_agg
+        self.temperature, self.num_steps_per_rollout, self.seed = temperature, num_steps_per_rollout, seed
         narrow = [p for p in model.parameters() if p.dtype != torch.float32]
         self._copies = [(p.detach().float().requires_grad_(), p) for p in narrow]
         self._stepped = [wide for wide, _ in self._copies] or list(model.parameters())
@@ -64,18 +64,18 @@ class Trainer:
             weight_decay=optimizer.weight_decay,
         )
         self.steps = 0
-        self.reference = copy.deepcopy(model).requires_grad_(False) if self.grpo.kl_coef else None
-        model.recompute = optimizer.recompute
+        self.reference = copy.deepcopy(model).requires_grad_(False) if self.grpo.kl_loss_coef else None
+        model.gradient_checkpointing = optimizer.gradient_checkpointing
 
     def grpo_step(self, rows: Sequence[Row]) -> dict[str, float]:
-        """One rollout batch: `steps_per_batch` optimizer steps over parts of it, rollouts kept whole.
+        """One rollout batch: `num_steps_per_rollout` optimizer steps over parts of it, rollouts kept whole.
 
         Returns the mean of each statistic over the steps taken; `rows_skipped` counts rows dropped for no advantage.
         What describes the policy (`OF_THE_POLICY`) is averaged over the rows that were not dropped.
         """
         steps = [step for part in self._split(rows) if (step := self._used(part))[0]]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
-        if self.steps_per_batch > 1:
+        if self.num_steps_per_rollout > 1:
             old_logprobs = [self._old_logprobs(used) for used, _, _ in steps]
         totals: dict[str, float] = defaultdict(float)
         for (used, scales, share), old in zip(steps, old_logprobs, strict=True):
@@ -117,18 +117,20 @@ class Trainer:
             wide.copy_(saved)
 
     def learning_rate(self) -> float:
-        """Linear warm-up, then constant, cosine or linear decay to zero over `decay_steps`."""
+        """Linear warm-up, then constant, cosine or linear decay to zero over `lr_decay_steps`."""
         config, step = self.config, self.steps
-        if step < config.warmup_steps:
-            return config.lr * (step + 1) / config.warmup_steps
-        if config.decay == "constant" or not config.decay_steps:
+        if step < config.lr_warmup_steps:
+            return config.lr * (step + 1) / config.lr_warmup_steps
+        if config.lr_scheduler_type == "constant" or not config.lr_decay_steps:
             return config.lr
-        progress = min(1.0, (step - config.warmup_steps) / max(1, config.decay_steps - config.warmup_steps))
-        return config.lr * (1 - progress if config.decay == "linear" else (1 + math.cos(math.pi * progress)) / 2)
+        progress = min(1.0, (step - config.lr_warmup_steps) / max(1, config.lr_decay_steps - config.lr_warmup_steps))
+        return config.lr * (
+            1 - progress if config.lr_scheduler_type == "linear" else (1 + math.cos(math.pi * progress)) / 2
+        )
 
     def _split(self, rows: Sequence[Row]) -> list[list[Row]]:
         """The rows of each optimizer step: rollouts shuffled, then dealt one by one."""
-        if self.steps_per_batch == 1:
+        if self.num_steps_per_rollout == 1:
             return [list(rows)]
         by_rollout: dict[int, list[Row]] = defaultdict(list)
         for row in rows:
@@ -136,15 +138,15 @@ class Trainer:
         rollouts = sorted(by_rollout)
         random.Random(f"{self.seed}-{self.steps}").shuffle(rollouts)
         return [
-            [row for rollout in rollouts[first :: self.steps_per_batch] for row in by_rollout[rollout]]
-            for first in range(self.steps_per_batch)
+            [row for rollout in rollouts[first :: self.num_steps_per_rollout] for row in by_rollout[rollout]]
+            for first in range(self.num_steps_per_rollout)
         ]
 
     def _used(self, rows: Sequence[Row]) -> tuple[list[Row], list[float], float]:
         """The rows of one step that have a gradient, the factor of each in the average over all rows, and the share
         of that average which is theirs."""
-        always = bool(self.grpo.kl_coef or self.grpo.entropy_coef)
-        scaled = [(row, s) for row, s in zip(rows, row_scales(rows, self.loss_unit), strict=True) if s]
+        always = bool(self.grpo.kl_loss_coef or self.grpo.entropy_coef)
+        scaled = [(row, s) for row, s in zip(rows, row_scales(rows, self.loss_agg), strict=True) if s]
         used = [(row, s) for row, s in scaled if row.advantage or always]
         ours, all_of_it = (sum(s * row.trained_tokens for row, s in some) for some in (used, scaled))
         return [row for row, _ in used], [s for _, s in used], ours / all_of_it if used else 0.0
