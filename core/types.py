@@ -14,6 +14,8 @@ FinishReason = Literal["stop", "length", "abort"]
 Status = Literal["completed", "truncated", "failed"]
 LossAgg = Literal["rollout", "rollout_turn", "turn", "token"]
 """Names what counts as one unit in the loss of a batch; core/algorithms/aggregate.py explains each."""
+RowUnit = Literal["turn", "segment"]
+"""Names what becomes one training row."""
 
 CALLS = "calls_"
 """Begins the name of a metric that counts the calls of one tool or expert, such as `calls_search`."""

@@ -15,9 +15,9 @@ STD_EPSILON = 1e-6
 
 
 def group_advantages(
-    rewards: Sequence[float | None], *, std_norm: bool, clip: float | None = None, min_std: float = 0.0
+    rewards: Sequence[float | None], *, std_normalization: bool, clip: float | None = None, min_std: float = 0.0
 ) -> list[float | None]:
-    """Advantage of each rollout of one group: reward - mean, divided by (sample std + 1e-6) when `std_norm`.
+    """Return the advantage of each rollout of a group: reward - mean, over (sample std + 1e-6) if `std_normalization`.
 
     None marks a failed rollout: it leaves the statistics and gets None back. One valid rollout gets 0. With `clip` no
     advantage is beyond +-clip; of a group whose sample std is below `min_std` every rollout gets None (ToolOrchestra's
@@ -37,6 +37,6 @@ def group_advantages(
     baseline, std = mean(valid), stdev(valid) if len(valid) > 1 else 0.0
     if std < min_std:
         return [None] * len(rewards)
-    scale = std + STD_EPSILON if std_norm and len(valid) > 1 else 1.0
+    scale = std + STD_EPSILON if std_normalization and len(valid) > 1 else 1.0
     bound = math.inf if clip is None else clip
     return [None if reward is None else max(-bound, min(bound, (reward - baseline) / scale)) for reward in rewards]

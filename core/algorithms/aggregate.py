@@ -14,24 +14,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
-from core.types import Row
+from core.types import LossAgg, Row
 
-LossUnit = Literal["rollout", "rollout_turn", "turn", "token"]
-LOSS_UNITS: tuple[str, ...] = get_args(LossUnit)
+LOSS_AGGS: tuple[str, ...] = get_args(LossAgg)
 
 
-def row_scales(rows: Sequence[Row], unit: LossUnit) -> list[float]:
+def row_scales(rows: Sequence[Row], loss_agg: LossAgg) -> list[float]:
     """Factor of each row's sum over trained tokens; the loss of the batch is sum over rows of factor * sum_t(mask * x).
 
     Give all rows of one optimizer step: the factors then hold for any split of them into micro-batches.
 
     Raises:
-        ValueError: `unit` is unknown.
+        ValueError: `loss_agg` is unknown.
     """
-    if unit not in LOSS_UNITS:
-        raise ValueError(f"unknown loss unit {unit!r}; known: {', '.join(LOSS_UNITS)}")
+    if loss_agg not in LOSS_AGGS:
+        raise ValueError(f"unknown loss_agg {loss_agg!r}; known: {', '.join(LOSS_AGGS)}")
     trained = [row for row in rows if row.trained_tokens]
     tokens, turns = Counter[int](), Counter[int]()
     for row in trained:
@@ -39,7 +38,7 @@ def row_scales(rows: Sequence[Row], unit: LossUnit) -> list[float]:
         turns[row.rollout_id] += 1
 
     def scale(row: Row) -> float:
-        match unit:
+        match loss_agg:
             case "rollout":
                 return 1 / (len(turns) * tokens[row.rollout_id])
             case "rollout_turn":

@@ -1,6 +1,6 @@
 """The GRPO loss of a pack of rows (slime's `policy_loss_function` for `--advantage-estimator grpo`).
 
-loss = sum over trained tokens of scale * (tis * policy loss + kl_coef * KL - entropy_coef * entropy)
+loss = sum over trained tokens of scale * (tis * policy loss + kl_loss_coef * KL - entropy_coef * entropy)
 
 `scale` comes from `aggregate.row_scales` over the whole batch, so the losses, gradients and statistics of packs add up
 to those of the batch. Suffix _T: one entry per response token, all rows of the pack one after another.
@@ -13,25 +13,33 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from core.algorithms.losses import KL_KINDS, TIS_MODES, KLKind, TISMode, clipped_policy_loss, kl_penalty, tis_weights
+from core.algorithms.losses import (
+    KL_LOSS_TYPES,
+    TIS_MODES,
+    KLLossType,
+    TISMode,
+    clipped_policy_loss,
+    kl_penalty,
+    tis_weights,
+)
 
 
 @dataclass(frozen=True)
 class GRPOConfig:
     """Coefficients of the loss.
 
-    The ratio is clipped to [1 - clip_low, 1 + clip_high]. `dual_clip` (> 1) and `tis` (lowest and highest ratio of
-    trainer to rollout probability) are off when None.
+    The ratio is clipped to [1 - clip_ratio_low, 1 + clip_ratio_high]. `clip_ratio_c` (> 1) and `tis` (lowest and
+    highest ratio of trainer to rollout probability) are off when None.
 
     Raises:
         ValueError: a value is outside its range.
     """
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float | None = None
-    kl_coef: float = 0.0
-    kl_kind: KLKind = "low_var_kl"
+    clip_ratio_low: float = 0.2
+    clip_ratio_high: float = 0.2
+    clip_ratio_c: float | None = None
+    kl_loss_coef: float = 0.0
+    kl_loss_type: KLLossType = "low_var_kl"
     entropy_coef: float = 0.0
     tis: tuple[float, float] | None = None
     tis_mode: TISMode = "clamp"
@@ -41,12 +49,12 @@ class GRPOConfig:
             if not holds:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
 
-        require(0 < self.clip_low <= 1, "clip_low", "above 0 and at most 1")
-        require(self.clip_high > 0, "clip_high", "above 0")
-        require(self.dual_clip is None or self.dual_clip > 1, "dual_clip", "above 1, or None for no dual clip")
-        require(0 <= self.kl_coef < math.inf, "kl_coef", "finite and at least 0")
+        require(0 < self.clip_ratio_low <= 1, "clip_ratio_low", "above 0 and at most 1")
+        require(self.clip_ratio_high > 0, "clip_ratio_high", "above 0")
+        require(self.clip_ratio_c is None or self.clip_ratio_c > 1, "clip_ratio_c", "above 1, or None for no dual clip")
+        require(0 <= self.kl_loss_coef < math.inf, "kl_loss_coef", "finite and at least 0")
         require(0 <= self.entropy_coef < math.inf, "entropy_coef", "finite and at least 0")
-        require(self.kl_kind in KL_KINDS, "kl_kind", f"one of {', '.join(KL_KINDS)}")
+        require(self.kl_loss_type in KL_LOSS_TYPES, "kl_loss_type", f"one of {', '.join(KL_LOSS_TYPES)}")
         require(self.tis_mode in TIS_MODES, "tis_mode", f"one of {', '.join(TIS_MODES)}")
         in_order = self.tis is None or (len(self.tis) == 2 and 0 <= self.tis[0] <= 1 <= self.tis[1])
         require(in_order, "tis", "(low, high) with 0 <= low <= 1 <= high, or None for no correction")
@@ -72,9 +80,9 @@ def grpo_loss(
     Raises:
         ValueError: lengths differ; or the reference log-probs or the entropy that a coefficient needs are missing.
     """
-    if config.kl_coef and ref_logprobs_T is None:
+    if config.kl_loss_coef and ref_logprobs_T is None:
         raise ValueError(
-            f"kl_coef is {config.kl_coef}, but there are no reference log-probs: load a reference or set kl_coef to 0"
+            f"kl_loss_coef is {config.kl_loss_coef}, but there are no reference log-probs: load a reference or set it to 0"
         )
     if config.entropy_coef and entropy_T is None:
         raise ValueError(
@@ -103,9 +111,9 @@ def grpo_loss(
         logprobs,
         old_logprobs,
         advantages_T[trained_T],
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        dual_clip=config.dual_clip,
+        clip_ratio_low=config.clip_ratio_low,
+        clip_ratio_high=config.clip_ratio_high,
+        clip_ratio_c=config.clip_ratio_c,
     )
     stats = {
         "pg_clipfrac": total(clipped),
@@ -120,9 +128,9 @@ def grpo_loss(
         stats |= {"tis": total(ratio), "tis_clipfrac": total((weights != ratio).to(ratio.dtype))}
     loss = stats["pg_loss"] = total(policy)
     if ref_logprobs_T is not None:
-        stats["kl_loss"] = total(kl_penalty(logprobs, ref_logprobs_T[trained_T], config.kl_kind))
-        if config.kl_coef:
-            loss = loss + config.kl_coef * stats["kl_loss"]
+        stats["kl_loss"] = total(kl_penalty(logprobs, ref_logprobs_T[trained_T], config.kl_loss_type))
+        if config.kl_loss_coef:
+            loss = loss + config.kl_loss_coef * stats["kl_loss"]
     if entropy_T is not None:
         stats["entropy_loss"] = total(entropy_T[trained_T])
         if config.entropy_coef:

@@ -19,8 +19,8 @@ from torch import Tensor
 TISMode = Literal["clamp", "mask"]
 TIS_MODES: tuple[str, ...] = get_args(TISMode)
 
-KLKind = Literal["k1", "k2", "k3", "low_var_kl"]
-KL_KINDS: tuple[str, ...] = get_args(KLKind)
+KLLossType = Literal["k1", "k2", "k3", "low_var_kl"]
+KL_LOSS_TYPES: tuple[str, ...] = get_args(KLLossType)
 
 LOW_VAR_LIMIT = 10.0
 
@@ -30,21 +30,21 @@ def clipped_policy_loss(
     old_logprobs: Tensor,
     advantages: Tensor,
     *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+    clip_ratio_c: float | None,
 ) -> tuple[Tensor, Tensor]:
     """Loss of each token, and 1 where the clipped ratio decided it (0 elsewhere); all of one shape.
 
-    The ratio to the old policy is clipped to [1 - clip_low, 1 + clip_high]. `dual_clip` c > 1 bounds the loss of a
-    token with a negative advantage A by -c * A. The gradient flows through `logprobs` alone.
+    The ratio to the old policy is clipped to [1 - clip_ratio_low, 1 + clip_ratio_high]. `clip_ratio_c` c > 1 bounds the
+    loss of a token with a negative advantage A by -c * A. The gradient flows through `logprobs` alone.
     """
     ratio = torch.exp(logprobs - old_logprobs.detach())
     unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
+    clipped = -advantages * ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
     loss = torch.maximum(unclipped, clipped)
-    if dual_clip is not None:
-        loss = torch.where(advantages < 0, torch.minimum(loss, -advantages * dual_clip), loss)
+    if clip_ratio_c is not None:
+        loss = torch.where(advantages < 0, torch.minimum(loss, -advantages * clip_ratio_c), loss)
     return loss, (clipped > unclipped).to(loss.dtype)
 
 
@@ -67,7 +67,7 @@ def tis_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, low: float, h
             raise ValueError(f"unknown TIS mode {mode!r}; known: {', '.join(TIS_MODES)}")
 
 
-def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
+def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLLossType) -> Tensor:
     """KL estimate of each token in nats, shape of `logprobs`; the gradient flows through `logprobs` alone.
 
     Raises:
@@ -86,4 +86,4 @@ def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
             x = x.clamp(min=-20)
             return (torch.expm1(-x) + x).clamp(-LOW_VAR_LIMIT, LOW_VAR_LIMIT)
         case _:
-            raise ValueError(f"unknown KL kind {kind!r}; known: {', '.join(KL_KINDS)}")
+            raise ValueError(f"unknown KL kind {kind!r}; known: {', '.join(KL_LOSS_TYPES)}")

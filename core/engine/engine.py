@@ -46,7 +46,7 @@ class Engine:
     """Runs requests synchronously; `core.engine.policy.EmbeddedPolicy` makes it awaitable.
 
     `kv_tokens` is the budget of running sequences: kv_tokens // max_model_len of them run at once. The prefix store
-    takes `prefix_tokens` more (default: as much again). Requests with stop texts need `decode`.
+    takes `prefix_cache_tokens` more (default: as much again). Requests with stop texts need `decode`.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Engine:
         eos_token_ids: Sequence[int] = (),
         max_model_len: int | None = None,
         kv_tokens: int = 65536,
-        prefix_tokens: int | None = None,
+        prefix_cache_tokens: int | None = None,
         block_size: int = 16,
-        prefill_budget: int = 8192,
+        max_prefill_tokens: int = 8192,
         weight_version: str = "0",
         seed: int = 0,
         decode: Decode | None = None,
@@ -75,9 +75,9 @@ class Engine:
         self.vocab_size = model.config.vocab_size
         self.decode = decode
         self.cache = SlotCache(model.config, slots, self.max_model_len, model.dtype, model.device)
-        store_tokens = kv_tokens if prefix_tokens is None else prefix_tokens
+        store_tokens = kv_tokens if prefix_cache_tokens is None else prefix_cache_tokens
         self.prefixes = PrefixStore(self.cache, blocks=store_tokens // block_size, block_size=block_size)
-        self.scheduler = Scheduler(self.cache, self.prefixes, prefill_budget)
+        self.scheduler = Scheduler(self.cache, self.prefixes, max_prefill_tokens)
         self.graphs = None
         if model.device.type == "cuda":
             self.graphs = DecodeGraphs(self._decode_tokens, slots, self.max_model_len, model.device)

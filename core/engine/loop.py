@@ -90,9 +90,9 @@ class GRPOLoop:
             self.model,
             recipe.optimizer,
             algorithm.grpo(),
-            loss_unit=algorithm.loss_unit,
+            loss_agg=algorithm.loss_agg,
             temperature=recipe.rollout.temperature,
-            steps_per_batch=algorithm.steps_per_batch,
+            num_steps_per_rollout=algorithm.num_steps_per_rollout,
             seed=seed,
         )
         try:
@@ -101,9 +101,9 @@ class GRPOLoop:
                 eos_token_ids=weights.eos_token_ids(start),
                 max_model_len=recipe.model.max_model_len,
                 kv_tokens=section.kv_tokens,
-                prefix_tokens=section.prefix_tokens,
+                prefix_cache_tokens=section.prefix_cache_tokens,
                 block_size=section.block_size,
-                prefill_budget=section.prefill_budget,
+                max_prefill_tokens=section.max_prefill_tokens,
                 decode=tokenizer and tokenizer.decode,
             )
         except ValueError as error:
@@ -161,18 +161,20 @@ class GRPOLoop:
         prefilled = self.engine.stats().prefilled_tokens
         batch = await self._sample()
         sampled = time.perf_counter()
+        algorithm = self.recipe.algorithm
         # Without one valid rollout there are no rows, and the trainer takes no step.
-        stats = self.trainer.grpo_step(rows_from_groups(batch.groups, **self.recipe.algorithm.rows()))
+        rows = rows_from_groups(batch.groups, **algorithm.row_options())
+        stats = self.trainer.grpo_step(rows)
         self.step += 1
         self.engine.adopt_weights(str(self.step))
         valid, failures = _split_failures(batch.trajectories)
-        min_std = self.recipe.algorithm.min_group_std
+        groups_with_signal = sum(has_signal(group, algorithm.min_group_std) for group in batch.groups)
         record = {
             "stage": "train",
             "step": self.step,
             **_average_metrics(valid),
             **stats,
-            "groups_with_signal": sum(has_signal(group, min_std) for group in batch.groups) / len(batch.tasks),
+            "groups_with_signal": groups_with_signal / len(batch.tasks),
             "failures": dict(failures.counts),
             "tasks": [task.task_id for task in batch.tasks],
             "seconds": time.perf_counter() - started,
@@ -192,10 +194,10 @@ class GRPOLoop:
 
         With a filter, further tasks replace the groups without a signal. If no group has a signal, all are trained.
         """
-        rollout, min_std = self.recipe.rollout, self.recipe.algorithm.min_group_std
+        rollout, algorithm = self.recipe.rollout, self.recipe.algorithm
         sampling = Sampling(temperature=rollout.temperature, top_p=rollout.top_p, top_k=rollout.top_k)
         batch = SampledBatch()
-        for attempt in range(rollout.filter_rounds if rollout.filter != "none" else 1):
+        for attempt in range(algorithm.max_num_gen_batches if algorithm.dynamic_sampling else 1):
             tasks = self.stream.take(rollout.tasks_per_step - len(batch.groups))
             seed = derive_seed(self.seed, "train", self.step, attempt)
             groups: Sequence[Group] = await self.runner.run_groups(tasks, rollout.group_size, sampling, seed)
@@ -203,7 +205,7 @@ class GRPOLoop:
                 groups = [self.regrade(task, group) for task, group in zip(tasks, groups, strict=True)]
             batch.tasks += tasks
             for group in groups:
-                keep = rollout.filter == "none" or has_signal(group, min_std)
+                keep = not algorithm.dynamic_sampling or has_signal(group, algorithm.min_group_std)
                 (batch.groups if keep else batch.filtered).append(group)
             if len(batch.groups) == rollout.tasks_per_step:
                 break

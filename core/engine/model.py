@@ -184,7 +184,7 @@ class CausalLM(nn.Module):
         if config.tie_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.inv_freq = torch.tensor(config.inv_freq)
-        self.recompute = False
+        self.gradient_checkpointing = False
         """Makes the backward pass compute the activations inside layers again instead of keeping them."""
 
     @property
@@ -210,7 +210,7 @@ class CausalLM(nn.Module):
         last = len(self.model.layers) - 1
         for number, layer in enumerate(self.model.layers):
             keep = keep_R if number == last else None
-            if self.recompute and torch.is_grad_enabled():
+            if self.gradient_checkpointing and torch.is_grad_enabled():
                 x_TC = checkpoint(layer, x_TC, rotation, attend, keep, use_reentrant=False)
             else:
                 x_TC = layer(x_TC, rotation, attend, keep)

@@ -172,7 +172,7 @@ async def open_frozen_model(path: str, recipe: Recipe) -> AsyncIterator[Embedded
         max_model_len=recipe.model.max_model_len,
         kv_tokens=recipe.engine.kv_tokens,
         block_size=recipe.engine.block_size,
-        prefill_budget=recipe.engine.prefill_budget,
+        max_prefill_tokens=recipe.engine.max_prefill_tokens,
         decode=tokenizer and tokenizer.decode,
     )
     policy = EmbeddedPolicy(engine)

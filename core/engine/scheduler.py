@@ -47,13 +47,13 @@ class Request:
 class Scheduler:
     """Moves requests between the waiting queue and the slots.
 
-    `prefill_budget` bounds the tokens of one prefill step; a longer prompt is prefilled alone.
+    `max_prefill_tokens` bounds the tokens of one prefill step; a longer prompt is prefilled alone.
     """
 
-    def __init__(self, cache: SlotCache, prefixes: PrefixStore, prefill_budget: int):
+    def __init__(self, cache: SlotCache, prefixes: PrefixStore, max_prefill_tokens: int):
         self.cache = cache
         self.prefixes = prefixes
-        self.prefill_budget = prefill_budget
+        self.max_prefill_tokens = max_prefill_tokens
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
 
@@ -66,7 +66,7 @@ class Scheduler:
         admitted: list[tuple[Request, int]] = []
         in_flight: set[tuple[int, ...]] = set()  # prefixes that the admitted requests are about to store
         postponed: list[Request] = []
-        budget = self.prefill_budget
+        budget = self.max_prefill_tokens
         while self.waiting and len(self.running) < self.cache.slots:
             request = self.waiting.popleft()
             tokens = request.tokens

@@ -24,7 +24,7 @@ from core.engine import weights, wire
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
-from core.options import Device, Port, checked
+from core.options import Device, Port, argparse_type
 from core.policy.sglang import ROUTING_HEADER
 from core.text.tokenizer import find_tokenizer
 from core.types import Sampling
@@ -203,15 +203,20 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m core.engine.server", description="Serve a model on SGLang's wire.")
     parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=checked(Port), default=30000, help="0 takes a free one")
+    parser.add_argument("--port", type=argparse_type(Port), default=30000, help="0 takes a free one")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument(
-        "--device", type=checked(Device), default="auto", help="cpu, cuda, cuda:N, or auto: cuda where there is one"
+        "--device",
+        type=argparse_type(Device),
+        default="auto",
+        help="cpu, cuda, cuda:N, or auto: cuda where there is one",
     )
     parser.add_argument(
-        "--kv-tokens", type=checked(PositiveInt), default=65536, help="budget of the KV cache, in tokens"
+        "--kv-tokens", type=argparse_type(PositiveInt), default=65536, help="budget of the KV cache, in tokens"
     )
-    parser.add_argument("--max-model-len", type=checked(PositiveInt), help="longest prompt + completion, in tokens")
+    parser.add_argument(
+        "--max-model-len", type=argparse_type(PositiveInt), help="longest prompt + completion, in tokens"
+    )
     args = parser.parse_args(argv)
     with listen(args.host, args.port) as listener:
         try:

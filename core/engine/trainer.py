@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from core.algorithms.aggregate import LossUnit, row_scales
+from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
 from core.engine.model import CausalLM
 from core.engine.packing import Pack, pack_rows
-from core.types import Row
+from core.types import LossAgg, Row
 
 POLICY_STATISTICS = frozenset({"entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl", "tis", "tis_clipfrac"})
 """Lists the statistics that a row has with or without advantage: skipping rows must not make them smaller."""
@@ -53,17 +53,17 @@ class Trainer:
         optimizer: OptimizerSection,
         grpo: GRPOConfig | None = None,
         *,
-        loss_unit: LossUnit = "rollout",
+        loss_agg: LossAgg = "rollout",
         temperature: float = 1.0,
-        steps_per_batch: int = 1,
+        num_steps_per_rollout: int = 1,
         seed: int = 0,
     ):
         self.model = model
         self.config = optimizer
         self.grpo = grpo or GRPOConfig()
-        self.loss_unit = loss_unit
+        self.loss_agg = loss_agg
         self.temperature = temperature
-        self.steps_per_batch = steps_per_batch
+        self.num_steps_per_rollout = num_steps_per_rollout
         self.seed = seed
         # Pairs of a float32 copy and its bfloat16 parameter; none for a float32 model.
         bf16_parameters = [p for p in model.parameters() if p.dtype != torch.float32]
@@ -80,11 +80,11 @@ class Trainer:
             weight_decay=optimizer.weight_decay,
         )
         self.steps = 0
-        self.reference = deepcopy(model).requires_grad_(False) if self.grpo.kl_coef else None
-        model.recompute = optimizer.recompute
+        self.reference = deepcopy(model).requires_grad_(False) if self.grpo.kl_loss_coef else None
+        model.gradient_checkpointing = optimizer.gradient_checkpointing
 
     def grpo_step(self, rows: Sequence[Row]) -> dict[str, float]:
-        """Train on one rollout batch: `steps_per_batch` optimizer steps over parts of it, rollouts kept whole.
+        """Train on one rollout batch: `num_steps_per_rollout` optimizer steps over parts of it, rollouts kept whole.
 
         Returns the mean of each statistic over the steps taken; `rows_skipped` counts rows skipped for no advantage.
         The `POLICY_STATISTICS` are averaged over the rows that were not skipped. Without any row, or any advantage that
@@ -92,7 +92,7 @@ class Trainer:
         """
         steps = [step for part in self._split(rows) if (step := self._select_rows(part)).rows]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
-        if self.steps_per_batch > 1:
+        if self.num_steps_per_rollout > 1:
             old_logprobs = [self._compute_old_logprobs(step.rows) for step in steps]
         totals: dict[str, float] = defaultdict(float)
         for step, old in zip(steps, old_logprobs, strict=True):
@@ -136,32 +136,34 @@ class Trainer:
     def learning_rate(self) -> float:
         """Return the rate of the next step: linear warm-up, then constant, or cosine or linear decay to zero."""
         config, step = self.config, self.steps
-        if step < config.warmup_steps:
-            return config.lr * (step + 1) / config.warmup_steps
-        if config.decay == "constant" or not config.decay_steps:
+        if step < config.lr_warmup_steps:
+            return config.lr * (step + 1) / config.lr_warmup_steps
+        if config.lr_scheduler_type == "constant" or not config.lr_decay_steps:
             return config.lr
-        progress = min(1.0, (step - config.warmup_steps) / max(1, config.decay_steps - config.warmup_steps))
-        return config.lr * (1 - progress if config.decay == "linear" else (1 + math.cos(math.pi * progress)) / 2)
+        progress = min(1.0, (step - config.lr_warmup_steps) / max(1, config.lr_decay_steps - config.lr_warmup_steps))
+        return config.lr * (
+            1 - progress if config.lr_scheduler_type == "linear" else (1 + math.cos(math.pi * progress)) / 2
+        )
 
     def _split(self, rows: Sequence[Row]) -> list[list[Row]]:
         """Split a batch into the rows of each optimizer step: rollouts are shuffled, then dealt one by one."""
-        if self.steps_per_batch == 1:
+        if self.num_steps_per_rollout == 1:
             return [list(rows)]
         by_rollout: dict[int, list[Row]] = defaultdict(list)
         for row in rows:
             by_rollout[row.rollout_id].append(row)
         rollouts = sorted(by_rollout)
         random.Random(f"{self.seed}-{self.steps}").shuffle(rollouts)
-        # Step `first` gets every steps_per_batch-th rollout, so the steps differ by one rollout at most.
+        # Step `first` gets every num_steps_per_rollout-th rollout, so the steps differ by one rollout at most.
         return [
-            [row for rollout in rollouts[first :: self.steps_per_batch] for row in by_rollout[rollout]]
-            for first in range(self.steps_per_batch)
+            [row for rollout in rollouts[first :: self.num_steps_per_rollout] for row in by_rollout[rollout]]
+            for first in range(self.num_steps_per_rollout)
         ]
 
     def _select_rows(self, rows: Sequence[Row]) -> _StepRows:
         """Select the rows of one step that have a gradient; the scales are those of the average over all its rows."""
-        keep_all = bool(self.grpo.kl_coef or self.grpo.entropy_coef)
-        scaled = [(row, s) for row, s in zip(rows, row_scales(rows, self.loss_unit), strict=True) if s]
+        keep_all = bool(self.grpo.kl_loss_coef or self.grpo.entropy_coef)
+        scaled = [(row, s) for row, s in zip(rows, row_scales(rows, self.loss_agg), strict=True) if s]
         selected = [(row, s) for row, s in scaled if row.advantage or keep_all]
         part, whole = (sum(s * row.trained_tokens for row, s in pairs) for pairs in (selected, scaled))
         return _StepRows([row for row, _ in selected], [s for _, s in selected], part / whole if selected else 0.0)

@@ -65,7 +65,12 @@ def _train(
     start, steps = resolve(recipe.model.path), config.total_steps
     model = weights.load(start, recipe.model.dtype, recipe.model.device)
     schedule = OptimizerSection(
-        lr=config.lr, warmup_steps=20, decay="linear", decay_steps=steps, weight_decay=0.01, max_tokens_per_pack=1 << 20
+        lr=config.lr,
+        lr_warmup_steps=20,
+        lr_scheduler_type="linear",
+        lr_decay_steps=steps,
+        weight_decay=0.01,
+        max_tokens_per_pack=1 << 20,
     )
     trainer = Trainer(model, schedule)
     metrics.rewind("warm_start", 0)

@@ -1,56 +1,54 @@
-"""Turns trajectories into training rows: normalise over the rollouts of a group first, expand into turns afterwards.
+"""Makes training rows from trajectories: normalise over the rollouts of a group first, expand into turns afterwards.
 
-A rollout counts once in its group's statistics however many turns it had; a failed one does not count. A conversation
-that only grows can become one row: the tokens that the policy did not sample are masked.
+A rollout counts once in its group's statistics, however many turns it had; a failed one does not count. An append-only
+conversation becomes one row when rows are segments; tokens the policy did not sample are masked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from core.algorithms.advantages import group_advantages
-from core.types import Group, Row, Trajectory, Turn
-
-Credit = Literal["broadcast", "split"]
+from core.types import Group, Row, RowUnit, Trajectory, Turn
 
 
 def rows_from_groups(
     groups: Sequence[Group],
     *,
-    std_norm: bool,
-    credit: Credit,
+    std_normalization: bool,
+    split_advantage: bool,
     advantage_clip: float | None = None,
     min_group_std: float = 0.0,
-    merge_turns: bool = False,
+    rows: RowUnit = "turn",
 ) -> list[Row]:
-    """Make one Row of each trained turn, or of each segment with `merge_turns`.
+    """Make one Row of each trained turn or segment. `rollout_id` numbers the trajectories over all groups.
 
-    `rollout_id` numbers the trajectories over all groups. `credit` gives every turn the advantage of its trajectory
-    (`broadcast`), or that divided by the number of turns (`split`, slime-agentic's MemAgent). The other settings are
-    those of the recipe's algorithm section.
+    Every turn gets the advantage of its trajectory; with `split_advantage` it gets that divided by the number of turns
+    (slime-agentic's MemAgent). The other settings are those of the recipe's algorithm section.
     """
-    rows: list[Row] = []
+    result: list[Row] = []
     rollout_id = 0
     for group in groups:
         rewards = [None if t.status == "failed" else t.reward for t in group]
-        advantages = group_advantages(rewards, std_norm=std_norm, clip=advantage_clip, min_std=min_group_std)
+        advantages = group_advantages(
+            rewards, std_normalization=std_normalization, clip=advantage_clip, min_std=min_group_std
+        )
         for trajectory, advantage in zip(group, advantages, strict=True):
             if advantage is not None:
-                parts = max(1, len(trajectory.turns)) if credit == "split" else 1
-                for segment in split_segments(trajectory, merge=merge_turns):
-                    rows.append(_make_row(segment, advantage / parts, rollout_id))
+                parts = max(1, len(trajectory.turns)) if split_advantage else 1
+                for segment in split_segments(trajectory, rows):
+                    result.append(_make_row(segment, advantage / parts, rollout_id))
             rollout_id += 1
-    return rows
+    return result
 
 
-def split_segments(trajectory: Trajectory, *, merge: bool) -> list[list[Turn]]:
-    """Split the trained turns into segments: one turn each or, with `merge`, as long as each turn extends the last."""
+def split_segments(trajectory: Trajectory, rows: RowUnit) -> list[list[Turn]]:
+    """Group the trained turns into segments: each turn alone, or together with the turns that it extends."""
     segments: list[list[Turn]] = []
     for turn in trajectory.turns:
         if not turn.trained or not turn.completion.token_ids:
             continue
-        if merge and segments and extends(turn.prompt_ids, segments[-1][-1]):
+        if rows == "segment" and segments and extends(turn.prompt_ids, segments[-1][-1]):
             segments[-1].append(turn)
         else:
             segments.append([turn])
@@ -65,16 +63,14 @@ def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
 
 
 def _make_row(segment: Sequence[Turn], advantage: float, rollout_id: int) -> Row:
-    """Make one Row of the last turn's ids. Its response begins with the first completion; sampled ids are trained."""
-    last = segment[-1]
-    mask: list[int] = []
-    logprobs: list[float] = []
-    # mask[i] and logprobs[i] belong to the row's token number start + i.
+    # The last turn holds all ids of the segment: [first prompt | completion | between | completion | ...]. The response
+    # begins at `start`, with the first completion. `mask` and `logprobs` have one entry for each response token so far,
+    # so a turn's prompt ends `between` tokens after the previous completion.
+    last, mask, logprobs = segment[-1], list[int](), list[float]()
     start = len(segment[0].prompt_ids)
     for turn in segment:
-        # This turn's prompt goes beyond what the row has so far by ids that were not sampled.
-        unsampled = len(turn.prompt_ids) - start - len(mask)
-        mask += [0] * unsampled + [1] * len(turn.completion.token_ids)
-        logprobs += [0.0] * unsampled + list(turn.completion.logprobs)
+        between = len(turn.prompt_ids) - start - len(mask)
+        mask += [0] * between + [1] * len(turn.completion.token_ids)
+        logprobs += [0.0] * between + list(turn.completion.logprobs)
     tokens = (*last.prompt_ids, *last.completion.token_ids)
     return Row(tokens, tuple(mask), tuple(logprobs), advantage, rollout_id)

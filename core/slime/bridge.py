@@ -105,12 +105,13 @@ class SlimeBridge:
         return rows.post_process_rewards(samples, self.recipe(args).algorithm, reward_key(args))
 
     def dynamic_filter(self, args: Any, group: Sequence[Any]) -> Any:
-        """Keep a group whose valid rewards differ. After `filter_rounds` batches of dropped groups, keep any group."""
+        """Keep a group whose valid rewards differ. After too many dropped groups, keep any group."""
         recipe = self.recipe(args)
         rollouts = [member[0] if isinstance(member, list) else member for member in group]
         trajectories = self._read_rewards(args, rollouts)
         signal = has_signal(trajectories, recipe.algorithm.min_group_std)
-        keep = signal or self._dropped_groups >= recipe.rollout.filter_rounds * recipe.rollout.tasks_per_step
+        limit = recipe.algorithm.max_num_gen_batches * recipe.rollout.tasks_per_step
+        keep = signal or self._dropped_groups >= limit
         self._dropped_groups = 0 if signal else self._dropped_groups + 1
         all_failed = all(trajectory.status == "failed" for trajectory in trajectories)
         return _filter_output(keep, "all_failed" if all_failed else "zero_std")

@@ -31,11 +31,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from core.algorithms.advantages import group_advantages
-from core.algorithms.aggregate import LossUnit, row_scales
+from core.algorithms.aggregate import row_scales
 from core.config import AlgorithmSection
 from core.rollout.rows import rows_from_groups
 from core.slime.samples import NOTES, group_samples, read_reward, read_trajectory
-from core.types import Group, Row, Trajectory
+from core.types import Group, LossAgg, Row, Trajectory
 
 
 def make_train_data(
@@ -58,7 +58,7 @@ def make_train_data(
     if regrade is not None:
         trajectories = [regrade(*pair) for pair in zip(groups, trajectories, strict=True)]
     by_rollout: dict[int, list[Row]] = defaultdict(list)
-    for row in rows_from_groups(trajectories, **algorithm.rows()):
+    for row in rows_from_groups(trajectories, **algorithm.row_options()):
         by_rollout[row.rollout_id].append(row)
     # rows_by_rollout[r] are the rows of rollouts[r]; a row's `rollout_id` is this r.
     rows_by_rollout = [by_rollout[r] or [make_masked_row(r)] for r in range(len(rollouts))]
@@ -67,7 +67,7 @@ def make_train_data(
     denominators: list[float] = []
     for first in range(0, len(rollouts), rollouts_per_step):  # one optimizer step: `rollouts_per_step` rollouts
         step = [row for part in rows_by_rollout[first : first + rollouts_per_step] for row in part]
-        denominators += loss_denominators(step, algorithm.loss_unit, rollouts_per_step)
+        denominators += loss_denominators(step, algorithm.loss_agg, rollouts_per_step)
     return {
         "tokens": [list(row.tokens) for row in rows],
         "response_lengths": [len(row.loss_mask) for row in rows],
@@ -86,9 +86,9 @@ def make_masked_row(rollout_id: int) -> Row:
     return Row(tokens=(0, 0), loss_mask=(0,), logprobs=(0.0,), advantage=0.0, rollout_id=rollout_id)
 
 
-def loss_denominators(rows: Sequence[Row], unit: LossUnit, rollouts_per_step: int) -> list[float]:
+def loss_denominators(rows: Sequence[Row], loss_agg: LossAgg, rollouts_per_step: int) -> list[float]:
     """Return d_i for the rows of one optimizer step; 1 for a row without a trained token."""
-    return [1 / (rollouts_per_step * scale) if scale else 1.0 for scale in row_scales(rows, unit)]
+    return [1 / (rollouts_per_step * scale) if scale else 1.0 for scale in row_scales(rows, loss_agg)]
 
 
 def post_process_rewards(
@@ -104,9 +104,12 @@ def post_process_rewards(
         first_parts = {sample.rollout_id: sample for sample in reversed(group)}
         rewards = [None if s.remove_sample else read_reward(s, reward_key) for s in first_parts.values()]
         normalised = group_advantages(
-            rewards, std_norm=algorithm.std_norm, clip=algorithm.advantage_clip, min_std=algorithm.min_group_std
+            rewards,
+            std_normalization=algorithm.std_normalization,
+            clip=algorithm.advantage_clip,
+            min_std=algorithm.min_group_std,
         )
         for sample, advantage in zip(first_parts.values(), normalised, strict=True):
-            turns = max(1, sample.metadata[NOTES]["turns"]) if algorithm.credit == "split" else 1
+            turns = max(1, sample.metadata[NOTES]["turns"]) if algorithm.split_advantage else 1
             advantages[sample.rollout_id] = (advantage or 0.0) / turns
     return [read_reward(s, reward_key) for s in samples], [advantages[s.rollout_id] for s in samples]

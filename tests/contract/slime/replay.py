@@ -82,7 +82,8 @@ def our_rows(
     if case.spec.regrade is not None:
         tasks = [read_task(group[0], args.prompt_data) for group in group_samples(samples)]
         groups = [case.spec.regrade(recipe, task, group) for task, group in zip(tasks, groups, strict=True)]
-    rows = rows_from_groups(groups, **AlgorithmSection.model_validate(args.agentic_recipe["algorithm"]).rows())
+    algorithm = AlgorithmSection.model_validate(args.agentic_recipe["algorithm"])
+    rows = rows_from_groups(groups, **algorithm.row_options())
     return list(groups), [replace(row, logprobs=as_float32(row.logprobs)) for row in rows]
 
 

@@ -36,11 +36,11 @@ dynamic_filter = hooks.dynamic_filter
 rollout_log = hooks.rollout_log
 eval_log = hooks.eval_log
 
-PAPER = ("algorithm.loss_unit=rollout_turn", "agentflow.planner.final.trained=false")
+PAPER = ("algorithm.loss_agg=rollout_turn", "agentflow.planner.final.trained=false")
 """Next steps alone are trained."""
 SEED = (
     "agentflow.planner.final.trained=false",
-    "algorithm.loss_unit=turn",
+    "algorithm.loss_agg=turn",
     "agentflow.planner.plan={engine: policy, max_tokens: 8, trained: true}",
 )
 

@@ -63,7 +63,7 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
     overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
     overrides += [f"toolorchestra.{name}={json.dumps(value)}" for name, value in section.items()]
     overrides += [f"roles.{name}=python:{__name__}.{name}" for name in EXPERTS.values()]
-    return load_recipe("tiny", [*overrides, "algorithm.merge_turns=true"]).dump()
+    return load_recipe("tiny", [*overrides, "algorithm.rows=segment"]).dump()
 
 
 def strong(recipe: Recipe, tokenizer: Any) -> ScriptedPolicy:

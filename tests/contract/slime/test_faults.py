@@ -217,7 +217,7 @@ async def test_a_thousand_faults_and_no_crash(server: Any, sample_type: type, to
     data = hooks.convert(args, done)
     right, wrong = await healthy(server, tokenizer, recipe)
     lost = Trajectory("", (), status="failed", failure="any")
-    ours = rows_from_groups([[right, wrong, lost, lost]] * GROUPS, std_norm=False, credit="broadcast")
+    ours = rows_from_groups([[right, wrong, lost, lost]] * GROUPS, std_normalization=False, split_advantage=False)
     columns = ("tokens", "loss_masks", "rollout_log_probs", "rewards", "rollout_ids")
     theirs = [
         Row(tuple(tokens), tuple(mask), tuple(logprobs), advantage, rollout)

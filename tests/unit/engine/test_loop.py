@@ -50,7 +50,7 @@ async def one_step(
             "follows": "nothing",
             "model": {"path": str(model), "device": "cpu"},
             "data": {"train": "none", "eval": "none", "shuffle": False},
-            "algorithm": {},
+            "algorithm": {"name": "grpo", "kl_loss_coef": 0},
             "optimizer": {"lr": 1e-3},
             "engine": {"kv_tokens": 1024},
             "run": {"steps": 1, "eval_every": 1},
@@ -75,7 +75,7 @@ async def one_step(
 async def test_training_sees_the_group_and_evaluation_the_rollout(
     qwen2: Path, tmp_path: Path, regrade: Any, min_group_std: float, signal: float, reward: float
 ) -> None:
-    sections = {"algorithm": {"min_group_std": min_group_std}}
+    sections = {"algorithm": {"name": "grpo", "kl_loss_coef": 0, "min_group_std": min_group_std}}
     train, evaluated, _ = await one_step(qwen2, tmp_path, Given(), sections, regrade)
     assert (train["groups_with_signal"], train["reward"]) == (signal, reward)
     assert (train.get("grad_norm", 0.0) > 0) == bool(signal)
@@ -85,7 +85,8 @@ async def test_training_sees_the_group_and_evaluation_the_rollout(
 async def test_groups_that_a_filter_leaves_out_stay_in_the_figures(qwen2: Path, tmp_path: Path) -> None:
     """t0 has no signal and t2 takes its place: two of three groups have one."""
     rewards = {"t0": [0.0] * 5, "t1": [1.0] * 2 + [0.0, 1.0, 0.0], "t2": [1.0, 1.0, 0.0, 0.0]}
-    train, _, _ = await one_step(qwen2, tmp_path, Given(rewards), {"rollout": {"filter": "zero_std"}})
+    sections = {"algorithm": {"name": "grpo", "kl_loss_coef": 0, "dynamic_sampling": True}}
+    train, _, _ = await one_step(qwen2, tmp_path, Given(rewards), sections)
     assert train["tasks"] == ["t0", "t1", "t2"]
     assert train["rows"] == 8
     assert train["groups_with_signal"] == pytest.approx(2 / 3)

@@ -50,13 +50,13 @@ def samples(bonus: float = 2.0) -> list[Sample]:
     return filled
 
 
-@pytest.mark.parametrize("merge", [True, False])
-def test_convert_grades_within_the_group_as_the_embedded_engine_does(merge: bool) -> None:
-    recipe = {**RECIPE, "algorithm": {"merge_turns": merge, "advantage_clip": 0.5}}
+@pytest.mark.parametrize("rows", ["turn", "segment"])
+def test_convert_grades_within_the_group_as_the_embedded_engine_does(rows: Any) -> None:
+    recipe = {**RECIPE, "algorithm": {"name": "grpo", "rows": rows, "advantage_clip": 0.5}}
     data = SlimeBridge(SPEC).convert(arguments(recipe), samples())
     task = Task("t", "q", ("a",), metadata={"bonus": 2.0})
     graded = [by_turns(Recipe.model_validate(recipe), task, group) for group in groups()]
-    ours = rows_from_groups(graded, std_norm=True, credit="broadcast", advantage_clip=0.5, merge_turns=merge)
+    ours = rows_from_groups(graded, std_normalization=True, split_advantage=False, advantage_clip=0.5, rows=rows)
     trained = [i for i, mask in enumerate(data["loss_masks"]) if any(mask)]
     assert [data["rewards"][i] for i in trained] == [row.advantage for row in ours]
     assert [data["tokens"][i] for i in trained] == [list(row.tokens) for row in ours]
@@ -71,7 +71,7 @@ def test_the_filter_sees_the_rewards_within_the_group() -> None:
     first, second = samples()[:4], samples()[4:]
     assert hooks.dynamic_filter(args, first).keep
     assert not hooks.dynamic_filter(args, second).keep
-    strict = arguments({**RECIPE, "algorithm": {"min_group_std": 5.0}})
+    strict = arguments({**RECIPE, "algorithm": {"name": "grpo", "min_group_std": 5.0}})
     assert not SlimeBridge(SPEC).dynamic_filter(strict, first).keep
 
 
@@ -90,12 +90,17 @@ def test_a_group_whose_record_is_broken_stays_failed() -> None:
 
 
 def test_groups_that_hardly_differ_are_masked() -> None:
-    data = SlimeBridge(SPEC).convert(arguments({**RECIPE, "algorithm": {"min_group_std": 5.0}}), samples())
+    data = SlimeBridge(SPEC).convert(
+        arguments({**RECIPE, "algorithm": {"name": "grpo", "min_group_std": 5.0}}), samples()
+    )
     assert not any(any(mask) for mask in data["loss_masks"])
     assert len(set(data["rollout_ids"])) == 8
 
 
-@pytest.mark.parametrize(("algorithm", "spec"), [({}, SPEC), ({"merge_turns": True}, replace(SPEC, regrade=None))])
+@pytest.mark.parametrize(
+    ("algorithm", "spec"),
+    [({"name": "grpo"}, SPEC), ({"name": "grpo", "rows": "segment"}, replace(SPEC, regrade=None))],
+)
 def test_fanned_out_rollouts_cannot_have_it(algorithm: dict[str, Any], spec: MethodSpec) -> None:
     args = arguments({**RECIPE, "algorithm": algorithm})
     args.custom_convert_samples_to_train_data_path = None
