@@ -1,4 +1,4 @@
-"""Builds small start models for `tiny` presets: a byte-level BPE tokenizer over a method's own words, and a small Qwen2.
+"""Builds the start models of `tiny` presets: a byte-level BPE tokenizer over a method's own words, and a small Qwen2.
 
 `build` writes a Hugging Face folder that `AutoTokenizer` and any Qwen2 loader read. The tokenizer is trained inside
 `Qwen2Tokenizer` because `AutoTokenizer` replaces every other pre-tokenizer by that class's own.

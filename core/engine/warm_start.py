@@ -49,7 +49,7 @@ def copying_drill(rng: Random, token_ids: Sequence[int]) -> Example:
 
 
 def batch_by_length(rng: Random, examples: Iterable[Example], size: int) -> list[list[Example]]:
-    """Cut batches of `size` in random order; examples of similar length come together, so that attention pads little."""
+    """Make batches of `size` in random order. Examples of similar length come together, so attention pads little."""
     ordered = sorted(examples, key=lambda example: len(example[0]))
     batches = [ordered[i : i + size] for i in range(0, len(ordered), size)]
     rng.shuffle(batches)

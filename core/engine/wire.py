@@ -72,7 +72,7 @@ class GenerateBody(_StrictBody):
 
 
 class UpdateWeightsBody(BaseModel):
-    """Names the weights to load. Options such as `load_format` and `flush_cache` are ignored: loading always flushes."""
+    """Names the weights to load. It ignores options such as `load_format` and `flush_cache`: loading always flushes."""
 
     model_config = ConfigDict(protected_namespaces=())
     model_path: str
