@@ -3,7 +3,7 @@
 loss = sum over trained tokens of scale * (tis * policy loss + kl_loss_coef * KL - entropy_coef * entropy)
 
 `scale` comes from `aggregate.row_scales` over the whole batch, so the losses, gradients and statistics of packs add up
-to those of the batch. Suffix _T: one entry per response token, all rows of the pack one after another.
+to those of the batch. Tensor suffixes: core/algorithms/__init__.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from core.algorithms.losses import (
 
 @dataclass(frozen=True)
 class GRPOConfig:
-    """Coefficients of the loss.
+    """Holds the coefficients of the loss.
 
     The ratio is clipped to [1 - clip_ratio_low, 1 + clip_ratio_high]. `clip_ratio_c` (> 1) and `tis` (lowest and
     highest ratio of trainer to rollout probability) are off when None.
@@ -71,7 +71,7 @@ def grpo_loss(
     scales_T: Tensor,
     config: GRPOConfig,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Scalar loss, and detached statistics under slime's names, each the sum of scale * value over trained tokens.
+    """Return the scalar loss and detached statistics under slime's names: sums of scale * value over trained tokens.
 
     `logprobs_T` (with gradient) and `old_logprobs_T` are the trainer's, now and before the first step on this batch;
     `rollout_logprobs_T` are the inference engine's; all in nats, float32 or wider. Tokens with mask 0 are dropped
@@ -82,7 +82,8 @@ def grpo_loss(
     """
     if config.kl_loss_coef and ref_logprobs_T is None:
         raise ValueError(
-            f"kl_loss_coef is {config.kl_loss_coef}, but there are no reference log-probs: load a reference or set it to 0"
+            f"kl_loss_coef is {config.kl_loss_coef}, but there are no reference log-probs: load a reference or set it "
+            "to 0"
         )
     if config.entropy_coef and entropy_T is None:
         raise ValueError(
@@ -98,37 +99,38 @@ def grpo_loss(
         mask_T=mask_T,
         scales_T=scales_T,
     )
+    # From here on R: the tokens of T that are trained.
     trained_T = mask_T.bool()
-    logprobs, old_logprobs, rollout_logprobs = (
-        x[trained_T] for x in (logprobs_T, old_logprobs_T.detach(), rollout_logprobs_T.detach())
-    )
-    scales = scales_T[trained_T]
+    logprobs_R = logprobs_T[trained_T]
+    old_logprobs_R = old_logprobs_T.detach()[trained_T]
+    rollout_logprobs_R = rollout_logprobs_T.detach()[trained_T]
+    scales_R = scales_T[trained_T]
 
-    def total(x: Tensor) -> Tensor:
-        return (scales * x).sum()
+    def total(x_R: Tensor) -> Tensor:
+        return (scales_R * x_R).sum()
 
-    policy, clipped = clipped_policy_loss(
-        logprobs,
-        old_logprobs,
+    policy_loss_R, clipped_R = clipped_policy_loss(
+        logprobs_R,
+        old_logprobs_R,
         advantages_T[trained_T],
         clip_ratio_low=config.clip_ratio_low,
         clip_ratio_high=config.clip_ratio_high,
         clip_ratio_c=config.clip_ratio_c,
     )
     stats = {
-        "pg_clipfrac": total(clipped),
-        "ppo_kl": total(old_logprobs - logprobs),
-        "train_rollout_logprob_abs_diff": total((old_logprobs - rollout_logprobs).abs()),
+        "pg_clipfrac": total(clipped_R),
+        "ppo_kl": total(old_logprobs_R - logprobs_R),
+        "train_rollout_logprob_abs_diff": total((old_logprobs_R - rollout_logprobs_R).abs()),
     }
     if config.tis is not None:
         low, high = config.tis
-        weights = tis_weights(old_logprobs, rollout_logprobs, low=low, high=high, mode=config.tis_mode)
-        policy = policy * weights
-        ratio = (old_logprobs - rollout_logprobs).exp()
-        stats |= {"tis": total(ratio), "tis_clipfrac": total((weights != ratio).to(ratio.dtype))}
-    loss = stats["pg_loss"] = total(policy)
+        weights_R = tis_weights(old_logprobs_R, rollout_logprobs_R, low=low, high=high, mode=config.tis_mode)
+        policy_loss_R = policy_loss_R * weights_R
+        ratio_R = (old_logprobs_R - rollout_logprobs_R).exp()
+        stats |= {"tis": total(ratio_R), "tis_clipfrac": total((weights_R != ratio_R).to(ratio_R.dtype))}
+    loss = stats["pg_loss"] = total(policy_loss_R)
     if ref_logprobs_T is not None:
-        stats["kl_loss"] = total(kl_penalty(logprobs, ref_logprobs_T[trained_T], config.kl_loss_type))
+        stats["kl_loss"] = total(kl_penalty(logprobs_R, ref_logprobs_T[trained_T], config.kl_loss_type))
         if config.kl_loss_coef:
             loss = loss + config.kl_loss_coef * stats["kl_loss"]
     if entropy_T is not None:
