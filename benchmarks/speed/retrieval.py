@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from benchmarks.speed.measure import align_columns, describe_environment
-from core.options import checked
+from core.options import argparse_type
 from core.policy.serving import free_port, run_server
 from core.tools.retrieval.base import Kind, Vectors, normalise
 from core.tools.retrieval.corpus import Corpus
@@ -176,10 +176,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue speed retrieval", description=__doc__)
-    parser.add_argument("--rows", type=checked(PositiveInt), default=100_000, help="passages")
-    parser.add_argument("--queries", type=checked(PositiveInt), default=1000)
+    parser.add_argument("--rows", type=argparse_type(PositiveInt), default=100_000, help="passages")
+    parser.add_argument("--queries", type=argparse_type(PositiveInt), default=1000)
     parser.add_argument(
-        "--repeats", type=checked(PositiveInt), default=3, help="repeats of the latency test; the best counts"
+        "--repeats", type=argparse_type(PositiveInt), default=3, help="repeats of the latency test; the best counts"
     )
     parser.add_argument("--output", type=Path, default=Path("runs/speed/retrieval.json"))
     return parser
