@@ -73,7 +73,7 @@ class Models:
             eos_token_ids=weights.eos_token_ids(resolve(model)),
             max_model_len=context,
             kv_tokens=budget,
-            prefill_budget=self.recipe.engine.prefill_budget,
+            max_prefill_tokens=self.recipe.engine.max_prefill_tokens,
             decode=self.tokenizer(model).decode,
         )
         embedded = EmbeddedPolicy(engine)
@@ -103,7 +103,7 @@ async def check_server(url: str, timeout_s: float = 10.0) -> None:
     except (TimeoutError, aiohttp.ClientError, ValueError) as error:
         raise ServerError(
             f"policy url {url}: no answer ({type(error).__name__}: {error}). Start a server there, such as "
-            "`python -m core.engine.server --model MODEL --port PORT`, or correct the URL (http://host:port)."
+            "`tokentrue serve model --model MODEL --port PORT`, or correct the URL (http://host:port)."
         ) from error
     if status != 200:
         raise ServerError(f"policy url {url}: GET /health gave HTTP {status}. Wait until the model is loaded.")

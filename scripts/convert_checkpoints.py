@@ -1,11 +1,12 @@
-"""Checkpoints between Hugging Face folders and Megatron's torch_dist, by slime's own converters.
+"""Convert checkpoints between Hugging Face folders and Megatron's torch_dist with slime's own converters.
 
-    python -m scripts.convert_checkpoints to-dist --hf Qwen/Qwen2.5-7B-Instruct --dist /data/start --model qwen2.5-7B
-    python -m scripts.convert_checkpoints to-hf --hf Qwen/Qwen2.5-7B-Instruct --dist /data/run --out /data/run_hf
-    python -m scripts.convert_checkpoints to-hf ... --iterations 20,40 --dry-run
+    tokentrue convert to-dist --hf Qwen/Qwen2.5-7B-Instruct --dist /data/start --model qwen2.5-7B
+    tokentrue convert to-hf --hf Qwen/Qwen2.5-7B-Instruct --dist /data/run --out /data/run_hf
+    tokentrue convert to-hf ... --iterations 20,40 --dry-run
 
-To be run in slime's container, where slime and Megatron-LM are in /root. What is converted already is left alone; what
-was interrupted is done again, for an output is written beside its place and moved there when it is complete.
+Run it in slime's container, where slime and Megatron-LM are in /root. A finished conversion is left alone, and an
+interrupted one starts again: each output is written to a hidden folder beside its target and renamed when it is
+complete.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ from pathlib import Path
 from core.hub import CheckpointError, read_json, resolve
 
 CONVERTERS = {"to-dist": "convert_hf_to_torch_dist.py", "to-hf": "convert_torch_dist_to_hf.py"}
-"""In slime's tools/."""
+"""Maps a direction to a file of slime's tools/."""
 TRACKER = "latest_checkpointed_iteration.txt"
 """Megatron writes it when a checkpoint is complete."""
 
 
 class ConversionError(RuntimeError):
-    """A conversion that cannot be done; the message says why and what to do."""
+    """Says why a conversion cannot be done, and what to do."""
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """One run of a converter: `command` writes `partial`, which becomes `target`."""
+    """Describes one run of a converter: `command` writes the folder `partial`, which is then renamed to `target`."""
 
     target: Path
     command: Sequence[str]
 
     @property
     def partial(self) -> Path:
-        return partial_of(self.target)
+        return partial_path(self.target)
 
     def run(self) -> None:
-        """Raises ConversionError when the command fails."""
+        """Run the command; raise ConversionError if it fails."""
         shutil.rmtree(self.partial, ignore_errors=True)
         self.partial.parent.mkdir(parents=True, exist_ok=True)
         status = subprocess.run(self.command).returncode
@@ -52,20 +53,20 @@ class Conversion:
         self.partial.rename(self.target)
 
 
-def partial_of(target: Path) -> Path:
+def partial_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.partial")
 
 
 @dataclass(frozen=True)
-class Tools:
-    """Where slime and Megatron-LM are, and the Python that has their packages."""
+class ConverterTools:
+    """Holds the folders of slime and Megatron-LM, and the Python that has their packages."""
 
     slime: Path
     megatron: Path
     python: str
 
     def check(self, direction: str) -> None:
-        """Raises ConversionError naming the option whose folder is not what it should be."""
+        """Raise ConversionError, which names the option, if a folder lacks the file that it must have."""
         for option, folder, file in (
             ("--slime", self.slime, f"tools/{CONVERTERS[direction]}"),
             ("--megatron", self.megatron, "megatron/core/__init__.py"),
@@ -74,7 +75,7 @@ class Tools:
                 raise ConversionError(f"{option} {folder}: has no {file}. Give the folder of its source: {option} PATH")
 
     def command(self, tool: str, *args: str, gpus: int = 1) -> list[str]:
-        """The command line of a converter, by torchrun where it takes several GPUs."""
+        """Return the command line of a converter; several GPUs take torchrun."""
         launcher = [self.python]
         if gpus > 1:
             launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}"]
@@ -82,7 +83,7 @@ class Tools:
         return ["env", path, "CUDA_DEVICE_MAX_CONNECTIONS=1", *launcher, str(self.slime / "tools" / tool), *args]
 
     def model_args(self, model: str) -> list[str]:
-        """MODEL_ARGS of slime's scripts/models/`model`.sh, the architecture in Megatron's options."""
+        """Return the architecture in Megatron's options: MODEL_ARGS of slime's scripts/models/`model`.sh."""
         folder = self.slime / "scripts" / "models"
         script = folder / f"{model}.sh"
         if not script.is_file():
@@ -96,25 +97,25 @@ class Tools:
 
 
 def to_dist(
-    tools: Tools, hf: Path, dist: Path, model: str, *, gpus: int = 1, extra: Sequence[str] = ()
+    tools: ConverterTools, hf: Path, dist: Path, model: str, *, gpus: int = 1, extra: Sequence[str] = ()
 ) -> list[Conversion]:
-    """Hugging Face folder -> torch_dist `dist`, which training takes as its start; nothing if it is there."""
+    """Plan `hf` -> `dist`, the torch_dist checkpoint that training starts from; return nothing if it exists."""
     if (dist / TRACKER).is_file():
         return []
     if dist.exists():
         raise ConversionError(f"{dist}: exists but holds no complete checkpoint (no {TRACKER}). Delete it first.")
-    io = ["--hf-checkpoint", str(hf), "--save", str(partial_of(dist))]
+    io = ["--hf-checkpoint", str(hf), "--save", str(partial_path(dist))]
     command = tools.command(CONVERTERS["to-dist"], *tools.model_args(model), *io, *extra, gpus=gpus)
     return [Conversion(dist, command)]
 
 
 def to_hf(
-    tools: Tools, hf: Path, dist: Path, out: Path, *, iterations: Sequence[int] = (), extra: Sequence[str] = ()
+    tools: ConverterTools, hf: Path, dist: Path, out: Path, *, iterations: Sequence[int] = (), extra: Sequence[str] = ()
 ) -> list[Conversion]:
-    """The checkpoints of `dist`, or only `iterations`, -> one Hugging Face folder each in `out`, unless it is there.
+    """Plan one Hugging Face folder in `out` for each checkpoint of `dist` (only `iterations`, if given) that lacks it.
 
-    `hf` is the model that training started from: its config and tokenizer are copied, and its vocabulary says how many
-    rows of padding Megatron had added.
+    Training started from the model `hf`: its config and tokenizer are copied. Megatron pads the embedding; the size of
+    this model's vocabulary tells the converter which rows to drop.
     """
     found = {folder.name: folder for folder in sorted(dist.glob("iter_*")) if is_complete(folder)}
     if not found:
@@ -123,21 +124,21 @@ def to_hf(
     if absent := [name for name in names if name not in found]:
         raise ConversionError(f"{dist / absent[0]}: no complete checkpoint. There are: {', '.join(found)}")
     targets = {name: out / name for name in names if not (out / name).exists()}
-    assets = ["--origin-hf-dir", str(hf), "--vocab-size", str(vocabulary(hf))]
+    assets = ["--origin-hf-dir", str(hf), "--vocab-size", str(vocabulary_size(hf))]
 
     def command(source: Path, partial: Path) -> list[str]:
         io = ["--input-dir", str(source), "--output-dir", str(partial)]
         return tools.command(CONVERTERS["to-hf"], *io, *assets, *extra)
 
-    return [Conversion(target, command(found[name], partial_of(target))) for name, target in targets.items()]
+    return [Conversion(target, command(found[name], partial_path(target))) for name, target in targets.items()]
 
 
 def is_complete(iteration: Path) -> bool:
-    """Whether Megatron finished this save: `.metadata` of torch_dist is written after all shards."""
+    """Tell whether Megatron finished this save: torch_dist writes `.metadata` after all shards."""
     return (iteration / ".metadata").is_file() and (iteration / "common.pt").is_file()
 
 
-def vocabulary(hf: Path) -> int:
+def vocabulary_size(hf: Path) -> int:
     config = read_json(hf / "config.json")
     size: int | None = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
     if size is None:
@@ -146,9 +147,9 @@ def vocabulary(hf: Path) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
-        conversions = plan(options)
+        conversions = plan_conversions(options)
         if not conversions:
             print("nothing to do: all of it is converted already")
         for conversion in conversions:
@@ -163,9 +164,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def plan(options: argparse.Namespace) -> list[Conversion]:
-    """What the command line asks for and is not there yet."""
-    tools = Tools(options.slime.absolute(), options.megatron.absolute(), options.python)
+def plan_conversions(options: argparse.Namespace) -> list[Conversion]:
+    """Return the conversions that the command line asks for and that are not done yet."""
+    tools = ConverterTools(options.slime.absolute(), options.megatron.absolute(), options.python)
     tools.check(options.direction)
     dist, extra = options.dist.absolute(), shlex.split(options.converter_args)
     if options.direction == "to-dist":
@@ -175,28 +176,36 @@ def plan(options: argparse.Namespace) -> list[Conversion]:
     return to_hf(tools, hf, dist, options.out.absolute(), iterations=options.iterations, extra=extra)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--hf", required=True, metavar="ID_OR_PATH", help="the model that training starts from")
     common.add_argument("--dist", required=True, type=Path, metavar="DIR", help="torch_dist checkpoints")
-    common.add_argument("--slime", type=Path, default=Path("/root/slime"), help="its source (default: %(default)s)")
-    common.add_argument("--megatron", type=Path, default=Path("/root/Megatron-LM"), help="(default: %(default)s)")
-    common.add_argument("--python", default=sys.executable, help="that has their packages (default: this one)")
+    common.add_argument(
+        "--slime", type=Path, default=Path("/root/slime"), help="folder of slime's source (default: %(default)s)"
+    )
+    common.add_argument("--megatron", type=Path, default=Path("/root/Megatron-LM"), help="default: %(default)s")
+    common.add_argument(
+        "--python", default=sys.executable, help="the Python that has their packages (default: this one)"
+    )
     common.add_argument("--converter-args", default="", metavar="ARGS", help="more options of slime's converter")
     common.add_argument("--dry-run", action="store_true", help="print the commands and stop")
     first, _, _ = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(prog="python -m scripts.convert_checkpoints", description=first)
+    parser = argparse.ArgumentParser(prog="tokentrue convert", description=first)
     directions = parser.add_subparsers(dest="direction", required=True)
     there = directions.add_parser("to-dist", parents=[common], help="Hugging Face -> torch_dist")
     there.add_argument("--model", required=True, help="its name in slime's scripts/models, such as qwen2.5-7B")
-    there.add_argument("--gpus", type=int, default=1, help="of this machine; several for a model too big for one")
+    there.add_argument(
+        "--gpus", type=int, default=1, help="GPUs of this machine; give several if one cannot hold the model"
+    )
     back = directions.add_parser("to-hf", parents=[common], help="torch_dist -> Hugging Face")
     back.add_argument("--out", required=True, type=Path, metavar="DIR", help="gets one folder per iteration")
-    back.add_argument("--iterations", type=_numbers, default=(), metavar="N,N", help="such as 20,40 (default: all)")
+    back.add_argument(
+        "--iterations", type=_parse_iterations, default=(), metavar="N,N", help="such as 20,40 (default: all)"
+    )
     return parser
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_iterations(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in text.split(",")))
 
 

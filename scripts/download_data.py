@@ -1,9 +1,9 @@
 """Fetch a published data set, check it, and write it where the presets look for it.
 
-    python -m scripts.download_data aime24 dapo-math-17k
-    python -m scripts.download_data hotpotqa --out data --from FOLDER_WITH_BOTH_FILES
+    tokentrue data download aime24 dapo-math-17k
+    tokentrue data download hotpotqa --out data --from FOLDER_WITH_BOTH_FILES
 
-What each set is, and what is checked: core/data/sets.py.
+core/data/sets.py describes each set and the checks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ from core.data.sets import SETS, prepare
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.download_data", description="Fetch a published data set and check it."
-    )
-    parser.add_argument("names", nargs="+", choices=SETS, metavar="NAME", help=", ".join(SETS))
-    parser.add_argument("--out", type=Path, default=Path("data"), metavar="DIR", help="default: data")
-    parser.add_argument("--from", dest="source", type=Path, metavar="PATH", help="a local file instead of the hub")
-    parser.add_argument("--rows", type=int, metavar="N", help="the number of records, where the published set changed")
+    parser = make_parser()
     options = parser.parse_args(arguments)
     if len(options.names) > 1 and (options.source or options.rows):
         parser.error("--from and --rows are for one data set at a time")
@@ -35,6 +29,17 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue data download", description="Fetch a published data set and check it."
+    )
+    parser.add_argument("names", nargs="+", choices=SETS, metavar="NAME", help=", ".join(SETS))
+    parser.add_argument("--out", type=Path, default=Path("data"), metavar="DIR", help="default: data")
+    parser.add_argument("--from", dest="source", type=Path, metavar="PATH", help="a local file instead of the hub")
+    parser.add_argument("--rows", type=int, metavar="N", help="the number of records, where the published set changed")
+    return parser
 
 
 if __name__ == "__main__":

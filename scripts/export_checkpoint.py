@@ -1,11 +1,11 @@
-"""A checkpoint of a run as a folder for the hub: weights, tokenizer, chat template, generation config, model card.
+"""Export a checkpoint of a run as a folder for the hub.
 
-    python -m scripts.export_checkpoint runs/memagent-tiny --out release --license apache-2.0 [--seed 0] [--step 40]
-    python -m scripts.export_checkpoint RUN_DIR --out release --license apache-2.0 --checkpoint HF_FOLDER --results DIR
+    tokentrue convert to-hub runs/memagent-tiny --out release --license apache-2.0 [--seed 0] [--step 40]
+    tokentrue convert to-hub RUN_DIR --out release --license apache-2.0 --checkpoint HF_FOLDER --results DIR
 
-The second form takes the weights from elsewhere, such as those of a cluster run that convert_checkpoints made, and the
-scores from the folder where they were evaluated. Otherwise the card is filled from the run folder: recipe, departures,
-scores, commit. The resolved recipe goes along as recipe.yaml.
+The folder gets weights, tokenizer, chat template, generation config, the resolved recipe (recipe.yaml) and a model
+card with recipe, departures, scores and commit of the run. The second form takes the weights from another folder, such
+as one that `tokentrue convert to-hf` made, and the scores from the folder of their evaluation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from core.runs.run_folder import RunFolder, RunFolderError
 from core.text.tokenizer import load_tokenizer
 
 
-def export(
+def export_checkpoint(
     run: RunFolder,
     source: Path,
     out: Path,
@@ -37,9 +37,10 @@ def export(
     base_model: str | None = None,
     results: RunFolder | None = None,
 ) -> None:
-    """Copy the Hugging Face folder `source` to `out` and add what the hub wants. `title` says which weights they are.
+    """Copy the Hugging Face folder `source` to `out` and add the files that the hub wants.
 
-    `results` is the folder of an evaluation of these weights; None: the run's own evaluations.
+    `title` names the weights in the card. `results` is the folder of their evaluation; with None the card shows the
+    run's own evaluations.
 
     Raises:
         CheckpointError: `out` exists, or `source` lacks weights, tokenizer or chat template.
@@ -58,13 +59,13 @@ def export(
         ends = list(weights.eos_token_ids(source))
         (partial / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}, indent=2) + "\n")
     shutil.copyfile(run.path / "config.yaml", partial / "recipe.yaml")
-    card = model_card(run, out.name, title=title, license_id=license_id, base_model=base_model, results=results)
+    card = write_model_card(run, out.name, title=title, license_id=license_id, base_model=base_model, results=results)
     (partial / "README.md").write_text(card, encoding="utf-8")
     partial.rename(out)
 
 
 def check_readable(path: Path) -> None:
-    """Raises CheckpointError when a safetensors file is torn: its header says how long it must be."""
+    """Raise CheckpointError if a safetensors file is torn: its header says how long it must be."""
     try:
         with safe_open(path, "pt"):
             pass
@@ -72,7 +73,7 @@ def check_readable(path: Path) -> None:
         raise CheckpointError(f"{path}: cannot be read ({error}); copy or convert it again") from error
 
 
-def model_card(
+def write_model_card(
     run: RunFolder,
     name: str,
     *,
@@ -81,7 +82,7 @@ def model_card(
     base_model: str | None = None,
     results: RunFolder | None = None,
 ) -> str:
-    """README.md for the hub, with its YAML front matter."""
+    """Return the hub's README.md, with its YAML front matter."""
     evaluated = results or run
     config, summary = run.config, build_summary(evaluated)
     method = config["method"]
@@ -129,8 +130,12 @@ bash agentic/{method}/evaluate.sh --model {name} --serve sglang
 """
 
 
-def choose(run: RunFolder, seed: int | None, step: int | None) -> tuple[Path, str]:
-    """The checkpoint of a seed (the first) at a step (the last), and what to call it. Raises CheckpointError."""
+def choose_checkpoint(run: RunFolder, seed: int | None, step: int | None) -> tuple[Path, str]:
+    """Return the checkpoint of a seed (default: the first) at a step (default: the last), and its title.
+
+    Raises:
+        CheckpointError: there is no such seed or step; the message lists those that there are.
+    """
     if not run.seeds:
         raise CheckpointError(f"{run.path}: no seed has been trained (no seed-* folder). Train first.")
     seed = run.seeds[0] if seed is None else seed
@@ -147,17 +152,17 @@ def choose(run: RunFolder, seed: int | None, step: int | None) -> tuple[Path, st
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         run = RunFolder(options.run)
         if options.checkpoint is None:
-            source, title = choose(run, options.seed, options.step)
+            source, title = choose_checkpoint(run, options.seed, options.step)
         else:
             source, title = options.checkpoint, f"`{options.checkpoint.name}`"
         start = str(run.config["model"]["path"])
         base_model = options.base_model or (start if is_hub_id(start) else None)
         results = RunFolder(options.results) if options.results else None
-        export(
+        export_checkpoint(
             run,
             source,
             options.out,
@@ -174,13 +179,16 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     first, _, _ = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(prog="python -m scripts.export_checkpoint", description=first)
+    parser = argparse.ArgumentParser(prog="tokentrue convert to-hub", description=first)
     parser.add_argument("run", type=Path, metavar="RUN_DIR")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="its name is the model's in the card")
     parser.add_argument(
-        "--license", required=True, metavar="ID", help="such as apache-2.0; the base model's binds yours"
+        "--license",
+        required=True,
+        metavar="ID",
+        help="such as apache-2.0; the license of the base model limits your choice",
     )
     parser.add_argument(
         "--base-model", metavar="ID", help="on the hub (default: the recipe's model.path if it is an id)"
@@ -189,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     chosen.add_argument("--seed", type=int, help="default: the first")
     chosen.add_argument("--checkpoint", type=Path, metavar="DIR", help="weights from here instead")
     parser.add_argument("--step", type=int, help="default: the last")
-    parser.add_argument("--results", type=Path, metavar="DIR", help="of these weights (default: those in RUN_DIR)")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="their evaluation (default: those in RUN_DIR)")
     return parser
 
 

@@ -1,10 +1,10 @@
 """Fetch tau2-bench's data at the commit of benchmarks/tau2/pin.py, and check it file by file against git's own ids.
 
-    python -m scripts.fetch_tau2_data --out TAU2_DATA        # 12 MB: retail, airline, telecom
-    python -m scripts.fetch_tau2_data --out TAU2_DATA --check-only
+    tokentrue data tau2 --out TAU2_DATA        # 12 MB: retail, airline, telecom
+    tokentrue data tau2 --out TAU2_DATA --check-only
 
-TAU2_DATA is then what `--tau2-data` and TAU2_DATA_DIR want. The data are not ours and never go into this repository;
-nor does tau2-bench itself, which pip installs from its own (benchmarks/tau2/README.md).
+Give TAU2_DATA to `--tau2-data`, or set TAU2_DATA_DIR to it. The data are never part of this repository; nor is
+tau2-bench, which pip installs from its own (benchmarks/tau2/README.md).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FOLDERS = tuple(sorted({f"data/tau2/{path.rpartition('/')[0]}" for path in BLOBS
 
 
 def fetch(out: Path, source: str = SOURCE, commit: str = COMMIT) -> None:
-    """A sparse, shallow checkout whose `data/tau2` becomes `out`/tau2.
+    """Make a sparse, shallow checkout and move its `data/tau2` to `out`/tau2.
 
     Raises:
-        RuntimeError: git says no; or `out` has such a folder already.
+        RuntimeError: git failed, or `out` has such a folder already.
     """
     target = out / "tau2"
     if target.exists():
@@ -46,37 +46,39 @@ def fetch(out: Path, source: str = SOURCE, commit: str = COMMIT) -> None:
     (checkout / "data" / "tau2").rename(target)
 
 
-def wrong(out: Path, blobs: Mapping[str, str] = BLOBS) -> list[str]:
-    """The files that are not those of the commit, with what is wrong."""
+def find_differences(out: Path, blobs: Mapping[str, str] = BLOBS) -> list[str]:
+    """Return a line for each file that is missing or differs from the one of the commit."""
     found = []
     for path, blob in blobs.items():
         file = out / "tau2" / path
         if not file.is_file():
             found.append(f"{file}: missing")
-        elif (held := git_blob(file.read_bytes())) != blob:
-            found.append(f"{file}: git blob {held[:12]}, expected {blob[:12]}")
+        elif (found_blob := git_blob(file.read_bytes())) != blob:
+            found.append(f"{file}: git blob {found_blob[:12]}, expected {blob[:12]}")
     return found
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.fetch_tau2_data", description="Fetch tau2-bench's data and check it."
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--from", dest="source", default=SOURCE, metavar="URL", help=f"git repository, not {SOURCE}")
-    parser.add_argument("--check-only", action="store_true", help="what is there, without fetching")
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         if not options.check_only:
             fetch(options.out, options.source)
     except (RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if problems := wrong(options.out):
+    if problems := find_differences(options.out):
         print("error: not the data of the pinned commit:\n" + "\n".join(problems), file=sys.stderr)
         return 1
     print(f"{options.out}: {len(BLOBS)} files of tau2-bench {COMMIT[:12]}")
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue data tau2", description="Fetch tau2-bench's data and check it.")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--from", dest="source", default=SOURCE, metavar="URL", help=f"git repository, not {SOURCE}")
+    parser.add_argument("--check-only", action="store_true", help="check the files that are there; fetch nothing")
+    return parser
 
 
 if __name__ == "__main__":

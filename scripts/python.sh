@@ -1,9 +1,39 @@
-# Sourced by the scripts of the methods: `prepare_python [options of setup.sh]` goes to the root and leaves `python`.
+# Functions that run.sh and evaluate.sh of every method source.
+
+# prepare_python [options of setup.sh]: go to the repository's root, make .venv where it is needed, and set `python`.
 prepare_python() {
   cd "$(dirname "${BASH_SOURCE[0]}")/.."
-  # slime's container has a Python with everything; anywhere else .venv is made.
+  # The Python of slime's container has all packages. Anywhere else they are in .venv.
   python=python3
   python3 -c 'import slime' 2>/dev/null || { bash scripts/setup.sh "$@"; python=.venv/bin/python; }
   # OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their core.
   export OMP_WAIT_POLICY=passive TOKENIZERS_PARALLELISM=false
+}
+
+# prepare_run METHOD [options of run.sh]: the same, and set `out` to the run folder if the options ask for the whole
+# experiment of preset tiny. Otherwise `out` is empty: then there is a training alone, a dry run or help.
+prepare_run() {
+  if [[ " $* " =~ ' '(--help|-h|--dry-run)' ' ]]; then
+    out=
+    cd "$(dirname "${BASH_SOURCE[0]}")/.."
+    # These must not install anything.
+    [[ -x .venv/bin/python ]] && python=.venv/bin/python || python=python3
+    [[ $* == *--dry-run* ]] || sed -n '2,/^set /s/^# *//p' "agentic/$1/run.sh"
+  else
+    prepare_python
+    out=$("$python" -m scripts.train "$@")
+  fi
+}
+
+tokentrue() { "$python" -m scripts.tokentrue "$@"; }
+
+# at_once COMMAND ...: run commands at the same time. If one fails, show the logs of all evaluations.
+at_once() {
+  local command pid pids=() failed=
+  for command; do
+    $command &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+  [[ ! $failed ]] || { cat "$out"/evaluate-*.log >&2 && return 1; }
 }

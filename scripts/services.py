@@ -1,6 +1,6 @@
 """Start the services that a run needs, run a command once each of them answers, and stop what was started.
 
-    python -m scripts.services FILE.yaml --logs DIR -- COMMAND ...
+    tokentrue serve services FILE.yaml --logs DIR -- COMMAND ...
 
 FILE.yaml says for each name how its service is started; `{port}`, `{host}` and `{python}` are filled in:
 
@@ -34,7 +34,7 @@ import yaml
 from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_validator
 
 from core.config import RecipeError, Section
-from core.config.load import read_yaml, refused
+from core.config.load import as_recipe_error, read_yaml
 from core.policy.server_process import ServerError, find_free_port, start_keeper, start_server, wait_until_healthy
 from core.runs.files import write_text
 
@@ -73,7 +73,7 @@ def read_services(path: Path) -> dict[str, Service]:
     try:
         return TypeAdapter(Services).validate_python(read_yaml(path))
     except ValidationError as error:
-        raise refused(error, Service, path) from error
+        raise as_recipe_error(error, Service, path) from error
 
 
 @contextmanager
@@ -149,11 +149,7 @@ def _make_command(service: Service, port: int) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m scripts.services", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("file", type=Path, metavar="FILE.yaml")
-    parser.add_argument("--logs", type=Path, required=True, metavar="DIR", help="of the services, and their addresses")
-    parser.add_argument("command", nargs="+", metavar="COMMAND")
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_by_signal)
     try:
@@ -164,6 +160,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RecipeError, ServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue serve services", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("file", type=Path, metavar="FILE.yaml")
+    parser.add_argument("--logs", type=Path, required=True, metavar="DIR", help="of the services, and their addresses")
+    parser.add_argument("command", nargs="+", metavar="COMMAND")
+    return parser
 
 
 def _exit_by_signal(number: int, frame: FrameType | None) -> None:

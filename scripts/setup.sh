@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv with the pinned requirements. Does nothing, in a few milliseconds, when they are already there.
+# Makes .venv with the pinned requirements and the command `tokentrue`. Does nothing, in a few milliseconds, when they are
+# already there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,14 +37,15 @@ while (($#)); do
   shift
 done
 
-# What .venv was installed from: its Python and every pin, as plain text, so that a diff tells what changed.
+# The stamp holds what .venv was installed from, as plain text, so that a diff shows what changed: its Python, this folder
+# (the command `tokentrue` imports from it) and every pin.
 stamp=.venv/.installed
-pins() { .venv/bin/python -V && cat requirements.txt "$@"; }
+pins() { .venv/bin/python -V && pwd && cat pyproject.toml requirements.txt "$@"; }
 up_to_date() {
   [[ -f $stamp && -x .venv/bin/python ]] || return 1
   local installed
   installed=$(<"$stamp")
-  # A .venv with the development tools also serves whoever asked to leave them out.
+  # A .venv with the development tools is also right for --no-dev.
   [[ $installed == "$(pins requirements-dev.txt)" ]] ||
     [[ $requirements == requirements.txt && $installed == "$(pins)" ]]
 }
@@ -74,6 +76,8 @@ pip_install() {
 echo "setup: installing $requirements into .venv (into an empty one: about 2 GB, a minute or two)"
 pip_install ${torch_index:+--extra-index-url "$torch_index"} "$(grep '^torch==' requirements.txt)"
 pip_install -r "$requirements"
+# torch has brought the setuptools that this needs; an isolated build would download another.
+pip_install --no-deps --no-build-isolation --editable .
 echo "$installing" >"$stamp.new"
 mv "$stamp.new" "$stamp"
 if compgen -G '.venv/lib/python*/site-packages/nvidia' >/dev/null; then

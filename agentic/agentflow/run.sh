@@ -5,8 +5,10 @@
 #   bash agentic/agentflow/run.sh --preset seed --engine slime    # the same files on a cluster, in slime's container
 #   bash agentic/agentflow/run.sh --dry-run                       # print the resolved recipe, or slime's command
 set -euo pipefail
-method=agentflow
-source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/method.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
+prepare_run agentflow "$@"
+# Other presets bring their own data and are evaluated by evaluate.sh.
+[[ $out ]] || exec "$python" -m scripts.tokentrue train agentflow "$@"
 
 # The start model with its tokenizer, then questions: no fact of one split is in another.
 data=runs/data/agentflow-tiny
@@ -15,12 +17,12 @@ for split in train:2048 dev:64 test:256; do
   file=$data/${split%:*}.jsonl
   [[ -f $file ]] || "$python" -m agentic.agentflow.tiny.tasks --split "${split%:*}" --count "${split#*:}" --out "$file"
 done
-train
+tokentrue train agentflow "$@"
 
 # Two evaluations at a time: one core each.
 evaluate() {
-  "$python" -m benchmarks.heldout agentflow --run "$out" --data "$data/test.jsonl" --tasks 256 --variants "$@" >"$out/evaluate-$1.log"
+  tokentrue evaluate heldout agentflow --run "$out" --data "$data/test.jsonl" --tasks 256 --variants "$@" >"$out/evaluate-$1.log"
 }
 echo "evaluation: the planner before and after training, and planners that cannot choose (see $out/evaluate-*.log)"
 at_once "evaluate untrained always-python-coder no-tool" "evaluate trained always-base-generator random-tool"
-"$python" -m core.report "$out"
+tokentrue report "$out"

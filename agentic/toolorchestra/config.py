@@ -171,7 +171,7 @@ def located(config: ToolOrchestraSection) -> ToolOrchestraSection:
         known = yaml.safe_load(Path(config.addresses).read_text())
     except OSError as error:
         raise RecipeError(
-            f"toolorchestra.addresses: {error}; start the services first (python -m scripts.services, see run.sh)"
+            f"toolorchestra.addresses: {error}; start the services first (tokentrue serve services, see run.sh)"
         ) from error
 
     def filled(url: str) -> str:

@@ -6,8 +6,10 @@
 #   bash agentic/toolorchestra/run.sh --preset seed --engine slime  # the same files on a cluster, in slime's container
 #   bash agentic/toolorchestra/run.sh --dry-run                     # print the resolved recipe, or slime's command
 set -euo pipefail
-method=toolorchestra
-source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/method.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
+prepare_run toolorchestra "$@"
+# Other presets bring their own data and are evaluated by evaluate.sh.
+[[ $out ]] || exec "$python" -m scripts.tokentrue train toolorchestra "$@"
 
 # The start model with its tokenizer, the corpus, then tasks: no thing and no expression of one split is in another.
 data=runs/data/toolorchestra-tiny
@@ -19,20 +21,17 @@ tasks dev --split dev --count 64
 tasks test --split test --count 256
 tasks test-turned --split test --count 256 --turn-wishes
 
+# Training and evaluation ask the experts and the retrieval service: start these, and this script again beneath them.
+[[ ${SERVICES_RUN:-} ]] || SERVICES_RUN=1 exec "$python" -m scripts.tokentrue serve services \
+  agentic/toolorchestra/services/tiny.yaml --logs "$data/services" -- bash agentic/toolorchestra/run.sh "$@"
+tokentrue train toolorchestra "$@"
+
 # Two evaluations at a time: one core each. `test-turned` asks the same questions with other wishes.
 evaluate() {
-  "$python" -m benchmarks.heldout toolorchestra --run "$out" --data "$data/$1.jsonl" --tasks 256 --by kind preference case \
+  tokentrue evaluate heldout toolorchestra --run "$out" --data "$data/$1.jsonl" --tasks 256 --by kind preference case \
     >"$out/evaluate-$1.log"
 }
-evaluate_all() {
-  echo "evaluation: orchestrators before and after training, and fixed routes (see $out/evaluate-*.log)"
-  at_once "evaluate test" "evaluate test-turned"
-  "$python" -m agentic.toolorchestra.tiny.compare "$out"
-}
-
-# All that asks the experts and the retrieval service, which end with this script.
-export -f train at_once evaluate evaluate_all
-export python method preset out data
-"$python" -m scripts.services "agentic/$method/services/tiny.yaml" --logs "$data/services" -- \
-  bash -euo pipefail -c 'arguments=("$@") && train && evaluate_all' - ${arguments[@]+"${arguments[@]}"}
-"$python" -m core.report "$out" --data test
+echo "evaluation: orchestrators before and after training, and fixed routes (see $out/evaluate-*.log)"
+at_once "evaluate test" "evaluate test-turned"
+"$python" -m agentic.toolorchestra.tiny.compare "$out"
+tokentrue report "$out" --data test

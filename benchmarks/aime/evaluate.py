@@ -1,8 +1,8 @@
 """Evaluate a model on the AIME: a single call and an agent, on the same questions, with the same sampling and budget.
 
-    python -m benchmarks.aime.evaluate --data aime24 --model CHECKPOINT --baseline ID --preset seed --k 64
-    python -m benchmarks.aime.evaluate --data problems.jsonl --model ID --policy-url http://host:30000 --variants single
-    python -m benchmarks.aime.evaluate --data aime25 --model ID --serve sglang --serve-args="--tp 2"
+    tokentrue evaluate aime --data aime24 --model CHECKPOINT --baseline ID --preset seed --k 64
+    tokentrue evaluate aime --data problems.jsonl --model ID --policy-url http://host:30000 --variants single
+    tokentrue evaluate aime --data aime25 --model ID --serve sglang --serve-args="--tp 2"
 
 | variant | model | how |
 |---|---|---|
@@ -38,11 +38,12 @@ from benchmarks.models import Models, check_server
 from benchmarks.plan import Plan, drop_failed, held, missing
 from benchmarks.serving import add_server_options, check_server_options, server
 from core.config import Recipe
-from core.engine.roles import open_roles
+from core.engine.policy import open_frozen_model
 from core.hub import is_hub_id, resolve
 from core.policy.base import Roles
 from core.report import write_report
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
+from core.rollout.roles import open_roles
 from core.runs.run_folder import RunFolder
 from core.types import Sampling
 
@@ -65,7 +66,7 @@ class Evaluation:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         folder, evaluation = prepare(options)
         with folder.lock(), server(options, folder.path) as urls:
@@ -198,7 +199,7 @@ async def _opened(evaluation: Evaluation, variant: str, model: str) -> AsyncIter
         if variant == "single":
             yield SingleCall(tokenizer, evaluation.budget), Roles({"policy": policy}), tokenizer
             return
-        async with open_roles(evaluation.recipe, tokenizer) as others:
+        async with open_roles(evaluation.recipe, tokenizer, open_frozen_model) as others:
             method = evaluation.spec.build(evaluation.recipe, tokenizer)
             try:
                 check_roles(method, others)
@@ -207,10 +208,10 @@ async def _opened(evaluation: Evaluation, variant: str, model: str) -> AsyncIter
                 await method.close()
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """The options."""
     first, _, _ = (__doc__ or "").partition("\n")
-    commands = argparse.ArgumentParser(prog="python -m benchmarks.aime.evaluate", description=first)
+    commands = argparse.ArgumentParser(prog="tokentrue evaluate aime", description=first)
     models = commands.add_argument_group("models")
     models.add_argument("--model", required=True, metavar="ID_OR_PATH", help="the model evaluated")
     models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from")

@@ -1,8 +1,8 @@
 """Evaluate any method on held-out tasks: before and after training, and beside the method's own baselines.
 
-    python -m benchmarks.heldout agentflow --run runs/agentflow-tiny
-    python -m benchmarks.heldout toolorchestra --run RUN_DIR --data flipped.jsonl --by kind preference
-    python -m benchmarks.heldout memagent --model ID_OR_PATH --baseline ID_OR_PATH --preset paper --data FILE
+    tokentrue evaluate heldout agentflow --run runs/agentflow-tiny
+    tokentrue evaluate heldout toolorchestra --run RUN_DIR --data flipped.jsonl --by kind preference
+    tokentrue evaluate heldout memagent --model ID_OR_PATH --baseline ID_OR_PATH --preset paper --data FILE
 
 | variant | weights | method |
 |---|---|---|
@@ -46,7 +46,7 @@ TASKS_OF_A_RUN = 256
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         folder, plan, models = prepare(options)
         with server(options, folder.path) as urls:
@@ -180,9 +180,9 @@ def _from_model(
     return folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     first, _, _ = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.heldout", description=first)
+    parser = argparse.ArgumentParser(prog="tokentrue evaluate heldout", description=first)
     parser.add_argument("method", metavar="METHOD", help="a folder of agentic/")
     models = parser.add_argument_group("models")
     models.add_argument("--run", type=Path, metavar="RUN_DIR", help="a training run: its seeds, its recipe, its folder")

@@ -1,8 +1,8 @@
 """Evaluate a model, or the models of a training run, on RULER or HotpotQA at any document length.
 
-    python -m benchmarks.ruler.evaluate --run runs/memagent-tiny --lengths 7K 14K 28K 56K 112K 224K 448K
-    python -m benchmarks.ruler.evaluate --model ID_OR_PATH --data hotpotqa --hotpotqa FILE --pool FILE
-    python -m benchmarks.ruler.evaluate --model ID_OR_PATH --serve sglang --serve-args="--tp 2"
+    tokentrue evaluate ruler --run runs/memagent-tiny --lengths 7K 14K 28K 56K 112K 224K 448K
+    tokentrue evaluate ruler --model ID_OR_PATH --data hotpotqa --hotpotqa FILE --pool FILE
+    tokentrue evaluate ruler --model ID_OR_PATH --serve sglang --serve-args="--tp 2"
 
 Variants are explained in variants.py. One result is saved per variant, length and seed; those that are there already are not run
 again, so a call that was killed goes on with the cell it was in. Departures from MemAgent's official evaluation (arXiv
@@ -47,7 +47,7 @@ ModelsOfSeed = dict[int, dict[str, str]]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         folder, plan, models = prepare(options)
         with server(options, folder.path) as urls:
@@ -182,9 +182,9 @@ def _data(options: argparse.Namespace, tokenizer: Any) -> EvalData:
         raise EvaluationError(str(error)) from error
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     first, _, _ = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ruler.evaluate", description=first)
+    parser = argparse.ArgumentParser(prog="tokentrue evaluate ruler", description=first)
     models = parser.add_argument_group("models")
     models.add_argument("--run", type=Path, metavar="RUN_DIR", help="a training run: its seeds, its recipe, its folder")
     models.add_argument("--model", metavar="ID_OR_PATH", help="a model by folder or hub id")

@@ -1,7 +1,7 @@
-"""The sides of the rollout comparison, one call each: requests in, samples with log-probs out.
+"""Run the sides of the rollout comparison behind one call: it takes requests and returns samples with log-probs.
 
-All sample at temperature 1 without filters from float32 weights of one folder and ignore EOS, so that token counts are
-equal. Computing the log-probs of the sampled tokens is part of every side's work.
+All sides sample at temperature 1 without filters, from float32 weights of one folder. They ignore EOS, so that token
+counts are equal. Computing the log-probs of the sampled tokens is part of every side's work.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
-from benchmarks.speed.workload import PAD, Request, Sample
+from benchmarks.speed.workload import PAD, GenerationRequest, GenerationSample
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
 from core.types import Sampling
 
-Generate = Callable[[Sequence[Request]], list[Sample]]
+Generate = Callable[[Sequence[GenerationRequest]], list[GenerationSample]]
 
 
-class Ours:
-    """The embedded engine on `model`: a slot for each of `requests`, for sequences of up to `longest` tokens."""
+class EmbeddedSide:
+    """Runs the embedded engine on `model`, with a slot for each request and sequences of up to `longest` tokens."""
 
     def __init__(self, model: CausalLM, requests: int, longest: int):
         self.engine = Engine(model, max_model_len=longest, kv_tokens=longest * requests)
@@ -29,7 +29,7 @@ class Ours:
         """Forget every cached prefix, so that a repeat costs what the first run cost."""
         self.engine.flush_cache()
 
-    def generate(self, batch: Sequence[Request]) -> list[Sample]:
+    def generate(self, batch: Sequence[GenerationRequest]) -> list[GenerationSample]:
         running = [
             self.engine.submit(r.prompt_ids, Sampling(max_new_tokens=r.max_new_tokens), session=str(i))
             for i, r in enumerate(batch)
@@ -37,22 +37,23 @@ class Ours:
         while self.engine.has_work():
             self.engine.step()
         done = [request.completion for request in running]
-        return [Sample(r.prompt_ids, c.token_ids, c.logprobs) for r, c in zip(batch, done, strict=True) if c]
+        return [GenerationSample(r.prompt_ids, c.token_ids, c.logprobs) for r, c in zip(batch, done, strict=True) if c]
 
 
-class Transformers:
-    """`model.generate` on left-padded prompts; every row runs to the longest of its batch and is cut."""
+class TransformersSide:
+    """Runs `model.generate` on left-padded prompts. Every row runs to the longest of its batch and is then cut."""
 
     def __init__(self, model: Any, cache: str):
         self.model, self.cache = model, cache
 
-    def generate(self, batch: Sequence[Request]) -> list[Sample]:
+    def generate(self, batch: Sequence[GenerationRequest]) -> list[GenerationSample]:
         from transformers import GenerationConfig
 
         width, new = max(len(r.prompt_ids) for r in batch), max(r.max_new_tokens for r in batch)
         ids = torch.full((len(batch), width), PAD)
         for row, request in zip(ids, batch, strict=True):
             row[width - len(request.prompt_ids) :] = torch.tensor(request.prompt_ids)
+        # N: requests of the batch. Prompts are padded on the left, so real tokens start at width - length.
         lengths_N = torch.tensor([len(r.prompt_ids) for r in batch])
         attention_mask = (torch.arange(width) >= width - lengths_N[:, None]).long()
         config = GenerationConfig(
@@ -67,16 +68,19 @@ class Transformers:
             for step, logits in enumerate(out.logits)
         ]
         rows = zip(batch, tokens.tolist(), torch.stack(picked, dim=1).tolist(), strict=True)
-        return [Sample(r.prompt_ids, tuple(t[: r.max_new_tokens]), tuple(p[: r.max_new_tokens])) for r, t, p in rows]
+        return [
+            GenerationSample(r.prompt_ids, tuple(t[: r.max_new_tokens]), tuple(p[: r.max_new_tokens]))
+            for r, t, p in rows
+        ]
 
 
-class ContinuousBatching:
-    """transformers' continuous batching: paged cache, prefix sharing, each request ends on its own."""
+class ContinuousBatchingSide:
+    """Runs transformers' continuous batching, with a paged cache and shared prefixes; each request ends on its own."""
 
     def __init__(self, model: Any):
         self.model = model
 
-    def generate(self, batch: Sequence[Request]) -> list[Sample]:
+    def generate(self, batch: Sequence[GenerationRequest]) -> list[GenerationSample]:
         from transformers import ContinuousBatchingConfig, GenerationConfig
 
         page = 64
@@ -104,14 +108,17 @@ class ContinuousBatching:
         if failed:
             raise RuntimeError(f"continuous batching: {len(failed)} requests failed, the first with {failed[0]}")
         return [
-            Sample(r.prompt_ids, tuple(x.generated_tokens), tuple(x.logprobs or ()))
+            GenerationSample(r.prompt_ids, tuple(x.generated_tokens), tuple(x.logprobs or ()))
             for r, x in zip(batch, results, strict=True)
         ]
 
 
 @torch.no_grad()
-def logprob_error(model: Any, samples: Sequence[Sample], batch: int = 8) -> float | None:
-    """Largest |reported log-prob - that of a full forward of Hugging Face's model|; None without log-probs."""
+def max_logprob_error(model: Any, samples: Sequence[GenerationSample], batch: int = 8) -> float | None:
+    """Return the largest difference from the log-probs of a full forward of Hugging Face's model, or None.
+
+    None means that a sample lacks log-probs.
+    """
     if any(len(s.logprobs) != len(s.token_ids) for s in samples):
         return None
     worst = 0.0
@@ -121,6 +128,7 @@ def logprob_error(model: Any, samples: Sequence[Sample], batch: int = 8) -> floa
         ids = torch.nn.utils.rnn.pad_sequence(whole, batch_first=True, padding_value=PAD)
         logprobs = torch.log_softmax(model(ids).logits.float(), dim=-1)
         for row, sample in zip(logprobs, part, strict=True):
+            # Logits at position p predict the token at p + 1, so those before `first` score the first sampled token.
             first = len(sample.prompt_ids)
             targets = torch.tensor(sample.token_ids)[:, None]
             exact = row[first - 1 : first - 1 + len(targets)].gather(1, targets).squeeze(1)

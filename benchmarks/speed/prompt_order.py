@@ -1,10 +1,10 @@
-"""How many tokens the engine prefills per trajectory under MemAgent's two prompt orders, in groups of 16.
+"""Count the tokens that the engine prefills per trajectory under MemAgent's two prompt orders, in groups of 16.
 
-    python -m benchmarks.speed.prompt_order [--out runs/speed/prompt_order.json]
+    tokentrue speed prompt-order [--out runs/speed/prompt_order.json]
 
-A random tiny policy writes memories to the full budget, so hot that no two members of a group write the same: where
-they do, both orders share alike. Sizes are an eighth of the paper's: chunks of 5000 tokens, memories of 1024 (full)
-or 300 (as they really are), a document of 24 chunks.
+A random tiny policy writes memories up to the full budget. Its temperature is so high that no two members of a group
+write the same memory; equal memories would be shared under both orders. Sizes are an eighth of the paper's: chunks of
+5000 tokens, memories of 1024 (full) or 300 (as they really are), and a document of 24 chunks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import random
+import sys
 import tempfile
 from pathlib import Path
 
@@ -32,8 +33,8 @@ from core.types import Sampling, Task
 CHUNK, MEMORIES, CHUNKS, GROUP, TASKS = 625, (128, 38), 24, 16, 1
 
 
-async def prefilled(folder: Path, order: Order, memory: int) -> float:
-    """Tokens prefilled per trajectory, counted by the engine."""
+async def count_prefilled_tokens(folder: Path, order: Order, memory: int) -> float:
+    """Return the tokens prefilled per trajectory, as the engine counts them."""
     tokenizer = load_tokenizer(folder)
     config = MemAgentSection(
         chunk_tokens=CHUNK, max_memory_tokens=memory, max_final_tokens=8, prompt_style="compact", prompt_order=order
@@ -52,22 +53,29 @@ async def prefilled(folder: Path, order: Order, memory: int) -> float:
     return engine.stats().prefilled_tokens / (GROUP * TASKS)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Prefilled tokens under MemAgent's prompt orders.")
-    parser.add_argument("--out", type=Path, default=Path("runs/speed/prompt_order.json"))
-    options = parser.parse_args()
+def main(arguments: list[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = start_model.build(Path(temporary) / "model", seed=0)
         for memory in MEMORIES:
-            official = asyncio.run(prefilled(folder, "official", memory))
-            friendly = asyncio.run(prefilled(folder, "prefix_friendly", memory))
+            official = asyncio.run(count_prefilled_tokens(folder, "official", memory))
+            friendly = asyncio.run(count_prefilled_tokens(folder, "prefix_friendly", memory))
             rows.append(
                 {"memory": memory, "official": official, "prefix_friendly": friendly, "ratio": official / friendly}
             )
             print(json.dumps(rows[-1]))
     write_json(options.out, {"chunk": CHUNK, "chunks": CHUNKS, "group": GROUP, "rows": rows})
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue speed prompt-order", description="Prefilled tokens under MemAgent's prompt orders."
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/speed/prompt_order.json"))
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

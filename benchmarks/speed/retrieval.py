@@ -1,7 +1,8 @@
-"""The retrieval service: recall against exact search, and latency over HTTP: `python -m benchmarks.speed.retrieval`.
+"""Measure the retrieval service: recall against exact search, and latency over HTTP (`tokentrue speed retrieval`).
 
-Recall: clustered vectors, as embeddings are, through the service's own build. Latency: the service as a child process,
-hashing encoder, passages of made-up words; clients that each ask again as soon as they have an answer.
+Recall is measured on clustered vectors, as embeddings are, with indexes that the service's own code builds. For latency
+the service runs as a child process with the hashing encoder, on passages of made-up words. Each client sends its next
+query as soon as it has an answer.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import aiohttp
 import numpy as np
 from pydantic import PositiveInt
 
-from benchmarks.speed.measure import environment, table
-from core.options import checked
+from benchmarks.speed.measure import align_columns, describe_environment
+from core.options import argparse_type
 from core.policy.server_process import find_free_port, run_server
 from core.tools.retrieval.corpus import Corpus
 from core.tools.retrieval.encoders import TextKind, Vectors, normalize_rows
@@ -32,8 +33,8 @@ CLIENTS = (1, 16, 64)
 _WORDS_PER_PASSAGE, _WORDS_PER_QUERY, _VOCABULARY, _TOPIC_WORDS = 60, 10, 30_000, 200
 
 
-class Clustered:
-    """An encoder of row numbers: vectors around random centres, the noise 0.7 as long as the centre."""
+class ClusteredEncoder:
+    """Encodes row numbers as vectors around random centres; the noise is 0.7 times as long as the centre."""
 
     name, dimension = "clustered", DIMENSION
 
@@ -53,10 +54,10 @@ class Clustered:
 def measure_recall(
     rows: int, queries: int, folder: Path, centres: int = 1000, kinds: Sequence[str] = tuple(KINDS)
 ) -> dict[str, dict[str, float]]:
-    """For each kind with its default options: recall@10 against the first, and time to build and to search."""
+    """Return recall@10 against the first kind, and build and search time, of each kind with its default options."""
     path = folder / "numbers.jsonl"
     path.write_text("".join(f'{{"id": {row}, "contents": "{row}"}}\n' for row in range(rows)))
-    corpus, encoder = Corpus(path), Clustered(centres)
+    corpus, encoder = Corpus(path), ClusteredEncoder(centres)
     asked = encoder.encode([str(query) for query in range(queries)], "query")
     result: dict[str, dict[str, float]] = {}
     exact: list[set[int]] = []
@@ -76,7 +77,7 @@ def measure_recall(
 
 
 def write_texts(path: Path, rows: int, queries: int) -> list[str]:
-    """A corpus of passages, each half of the words of one topic and half of a long tail; returns queries like them."""
+    """Write a corpus of passages, half words of one topic and half of a long tail; return queries like them."""
     random = np.random.default_rng(0)
 
     def text(words: int) -> str:
@@ -92,7 +93,7 @@ def write_texts(path: Path, rows: int, queries: int) -> list[str]:
 
 
 async def measure_latency(url: str, queries: Sequence[str], clients: int) -> tuple[dict[str, float], list[set[str]]]:
-    """p50 and p99 in ms and requests per second, and the ids that each query got."""
+    """Return p50 and p99 in ms, requests per second, and the ids that each query found."""
     waiting = iter(enumerate(queries))
     seconds: list[float] = []
     found: list[set[str]] = [set()] * len(queries)
@@ -116,7 +117,7 @@ async def measure_latency(url: str, queries: Sequence[str], clients: int) -> tup
 def measure_service(
     rows: int, queries: int, repeats: int, folder: Path, kinds: Sequence[str] = tuple(KINDS)
 ) -> dict[str, Any]:
-    """For each kind: the repeat with the best p50 at each number of clients, and recall@10 against the first."""
+    """Return, for each kind, the repeat with the best p50 per number of clients, and recall@10 against the first."""
     corpus = folder / "texts.jsonl"
     texts = write_texts(corpus, rows, queries)
     result: dict[str, Any] = {}
@@ -140,44 +141,49 @@ def measure_service(
     return result
 
 
-def recall_table(cells: dict[str, dict[str, float]]) -> str:
+def format_recall(cells: dict[str, dict[str, float]]) -> str:
     rows = [
         [kind, f"{cell['recall']:.4f}", f"{cell['build_cpu_s']:.1f}", f"{cell['search_cpu_ms']:.2f}"]
         for kind, cell in cells.items()
     ]
-    return table(["clustered vectors", "recall@10", "build, CPU s", "search, CPU ms / query"], rows)
+    return align_columns(["clustered vectors", "recall@10", "build, CPU s", "search, CPU ms / query"], rows)
 
 
-def service_table(cells: dict[str, Any]) -> str:
+def format_service(cells: dict[str, Any]) -> str:
     def lap(lap: dict[str, float]) -> str:
         return f"{lap['p50_ms']:.1f} / {lap['p99_ms']:.1f} ({lap['requests_per_s']:.0f})"
 
     rows = [[kind, f"{cell['recall']:.3f}", *map(lap, cell["clients"].values())] for kind, cell in cells.items()]
     clients = [f"{clients} client{'s' * (clients > 1)}" for clients in CLIENTS]
-    return table(["p50 / p99 ms (requests / s)", "recall@10", *clients], rows)
+    return align_columns(["p50 / p99 ms (requests / s)", "recall@10", *clients], rows)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.retrieval", description=__doc__)
-    parser.add_argument("--rows", type=checked(PositiveInt), default=100_000, help="passages")
-    parser.add_argument("--queries", type=checked(PositiveInt), default=1000)
-    parser.add_argument(
-        "--repeats", type=checked(PositiveInt), default=3, help="of latency, of which the best is taken"
-    )
-    parser.add_argument("--output", type=Path, default=Path("runs/speed/retrieval.json"))
-    args = parser.parse_args(argv)
+def main(arguments: list[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
     import faiss
 
     faiss.omp_set_num_threads(1)
-    result: dict[str, Any] = {"environment": environment(1), "rows": args.rows}
+    result: dict[str, Any] = {"environment": describe_environment(1), "rows": options.rows}
     with tempfile.TemporaryDirectory() as scratch:
-        result["recall"] = measure_recall(args.rows, args.queries, Path(scratch))
-        print(recall_table(result["recall"]), end="\n\n", flush=True)
-        result["service"] = measure_service(args.rows, args.queries, args.repeats, Path(scratch))
-        print(service_table(result["service"]))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(result, indent=2) + "\n")
+        result["recall"] = measure_recall(options.rows, options.queries, Path(scratch))
+        print(format_recall(result["recall"]), end="\n\n", flush=True)
+        result["service"] = measure_service(options.rows, options.queries, options.repeats, Path(scratch))
+        print(format_service(result["service"]))
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue speed retrieval", description=__doc__)
+    parser.add_argument("--rows", type=argparse_type(PositiveInt), default=100_000, help="passages")
+    parser.add_argument("--queries", type=argparse_type(PositiveInt), default=1000)
+    parser.add_argument(
+        "--repeats", type=argparse_type(PositiveInt), default=3, help="repeats of the latency test; the best counts"
+    )
+    parser.add_argument("--output", type=Path, default=Path("runs/speed/retrieval.json"))
+    return parser
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,7 @@
-"""Rollout throughput: our engine, `model.generate` (static and dynamic cache) and transformers' continuous batching.
+"""Compare rollout throughput: our engine, `model.generate` (static and dynamic cache), continuous batching.
 
-Regimes: distinct prompts, groups on one prompt, heavy-tailed lengths, sessions of five turns. A row counts when the
-log-probs it reports are within 1e-5 of a full forward; otherwise it is marked.
+The regimes are distinct prompts, groups on one prompt, heavy-tailed lengths, and sessions of five turns. A row whose
+log-probs differ by more than 1e-5 from those of a full forward is marked.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.engines import ContinuousBatching, Generate, Ours, Transformers, logprob_error
-from benchmarks.speed.measure import Timing, ratio, repeat, table
-from benchmarks.speed.workload import OBSERVATION, SESSION_TURNS, Request, Sample, next_turn, regimes
+from benchmarks.speed.engines import ContinuousBatchingSide, EmbeddedSide, Generate, TransformersSide, max_logprob_error
+from benchmarks.speed.measure import Timing, align_columns, ratio, repeat
+from benchmarks.speed.workload import (
+    OBSERVATION,
+    SESSION_TURNS,
+    GenerationRequest,
+    GenerationSample,
+    continue_sessions,
+    make_regimes,
+)
 from core.engine import weights
 
 TOLERANCE = 1e-5
@@ -21,28 +28,28 @@ OURS = "ours"
 
 
 def compare(folder: Path, vocab_size: int, *, repeats: int, scale: float, with_batching: bool) -> dict[str, Any]:
-    """Every regime on every side, as JSON: seconds, generated tokens per second, log-prob error, ratios to ours."""
+    """Run every regime on every side; return seconds, tokens per second, log-prob error and ratios to ours as JSON."""
     from transformers import AutoModelForCausalLM
 
     hf = AutoModelForCausalLM.from_pretrained(folder).eval()
     model = weights.load(folder).eval()
     result: dict[str, Any] = {}
-    for regime, requests in regimes(vocab_size, scale=scale).items():
+    for regime, requests in make_regimes(vocab_size, scale=scale).items():
         turns = SESSION_TURNS if regime == "sessions" else 1
-        ours = Ours(model, len(requests), longest_sequence(requests, turns))
+        ours = EmbeddedSide(model, len(requests), longest_sequence(requests, turns))
         sides: dict[str, Generate] = {
             OURS: ours.generate,
-            "generate static": Transformers(hf, "static").generate,
-            "generate dynamic": Transformers(hf, "dynamic").generate,
+            "generate static": TransformersSide(hf, "static").generate,
+            "generate dynamic": TransformersSide(hf, "dynamic").generate,
         }
         if with_batching:
-            sides["continuous batching"] = ContinuousBatching(hf).generate
+            sides["continuous batching"] = ContinuousBatchingSide(hf).generate
         rows: dict[str, dict[str, Any]] = {}
         timings: dict[str, Timing] = {}
         for side, generate in sides.items():
             once = partial(run_turns, generate, requests, turns, vocab_size)
             samples, timings[side] = repeat(once, repeats, before=ours.reset)
-            rows[side] = _row(timings[side], samples, logprob_error(hf, samples))
+            rows[side] = _measure_side(timings[side], samples, max_logprob_error(hf, samples))
             print(f"  {regime}, {side}: {rows[side]['tokens_per_cpu_s']:.0f} tokens per CPU second", flush=True)
         if len({row["generated_tokens"] for row in rows.values()}) != 1:
             raise RuntimeError(f"{regime}: the sides generated different numbers of tokens")
@@ -52,7 +59,7 @@ def compare(folder: Path, vocab_size: int, *, repeats: int, scale: float, with_b
     return result
 
 
-def _row(timing: Timing, samples: Sequence[Sample], error: float | None) -> dict[str, Any]:
+def _measure_side(timing: Timing, samples: Sequence[GenerationSample], error: float | None) -> dict[str, Any]:
     seconds = timing.as_json()
     tokens = sum(len(s.token_ids) for s in samples)
     return {
@@ -64,21 +71,23 @@ def _row(timing: Timing, samples: Sequence[Sample], error: float | None) -> dict
     }
 
 
-def run_turns(generate: Generate, requests: Sequence[Request], turns: int, vocab_size: int) -> list[Sample]:
-    """All samples of all turns; a turn starts when every session has ended the one before."""
+def run_turns(
+    generate: Generate, requests: Sequence[GenerationRequest], turns: int, vocab_size: int
+) -> list[GenerationSample]:
+    """Return all samples of all turns. A turn starts when every session has ended the turn before."""
     samples = generate(requests)
     everything = list(samples)
     for turn in range(1, turns):
-        samples = generate(next_turn(samples, vocab_size, turn))
+        samples = generate(continue_sessions(samples, vocab_size, turn))
         everything += samples
     return everything
 
 
-def longest_sequence(requests: Sequence[Request], turns: int) -> int:
+def longest_sequence(requests: Sequence[GenerationRequest], turns: int) -> int:
     return max(len(r.prompt_ids) + turns * r.max_new_tokens + (turns - 1) * OBSERVATION for r in requests)
 
 
-def as_table(result: dict[str, Any]) -> str:
+def format_table(result: dict[str, Any]) -> str:
     rows = [
         [
             regime,
@@ -86,17 +95,17 @@ def as_table(result: dict[str, Any]) -> str:
             f"{row['tokens_per_cpu_s']:.0f}",
             f"{row['cpu_s']:.2f}",
             f"{row['wall_s']:.2f}",
-            _error(row),
+            _format_error(row),
             "" if side == OURS else f"{row['ratio']['cpu_s']:.2f} / {row['ratio']['wall_s']:.2f}",
         ]
         for regime, sides in result.items()
         for side, row in sides.items()
     ]
     header = ["regime", "side", "tokens/CPU s", "CPU s", "wall s", "log-prob error", "ours faster by (CPU / wall)"]
-    return table(header, rows)
+    return align_columns(header, rows)
 
 
-def _error(row: dict[str, Any]) -> str:
+def _format_error(row: dict[str, Any]) -> str:
     if row["logprob_error"] is None:
         return "NO LOG-PROBS"
     return f"{row['logprob_error']:.1e}" + ("" if row["logprobs_exact"] else " NOT EXACT")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Side-by-side speed in one run: bash benchmarks/speed/run.sh [--quick] [options of `python -m benchmarks.speed --help`]
+# Side-by-side speed in one run: bash benchmarks/speed/run.sh [--quick] [options of `tokentrue speed engines --help`]
 # TRL goes into benchmarks/speed/.venv, which sees the packages of .venv, so that the repository's own stays as it is.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

@@ -1,7 +1,7 @@
-"""TRL's GRPOTrainer with everything neutralised that our step does not do (the protocol's list).
+"""Run TRL's GRPOTrainer without the parts that our step lacks.
 
-No gradient checkpointing, no reference model, one iteration, no logging, saving or progress bar, float32 on the CPU;
-AdamW, learning rate, clipping, loss and advantages as in `grpo_step.run_ours`.
+It has no gradient checkpointing, no reference model, one iteration, no logging, saving or progress bar, and float32 on
+the CPU. AdamW, learning rate, clipping, loss and advantages are those of `grpo_step.run_embedded`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from benchmarks.speed.measure import Stopwatch
-from benchmarks.speed.workload import Request, Sample, reward, word
+from benchmarks.speed.workload import GenerationRequest, GenerationSample, grade, spell
 
 
 @dataclass
 class TRLRun:
-    """What was seen in the steps of one `train` call."""
+    """Records the steps of one `train` call."""
 
     watch: Stopwatch = field(default_factory=Stopwatch)
     losses: list[float] = field(default_factory=list)
@@ -28,9 +28,9 @@ class TRLRun:
 
 def run_trl(
     folder: Path,
-    requests: Sequence[Request],
+    requests: Sequence[GenerationRequest],
     group_size: int,
-    samples: Sequence[Sample] | None,
+    samples: Sequence[GenerationSample] | None,
     *,
     steps: int,
     lr: float,
@@ -43,7 +43,7 @@ def run_trl(
 
     run = TRLRun()
 
-    class Recorded(GRPOTrainer):
+    class RecordingTrainer(GRPOTrainer):
         def compute_loss(self, *args: Any, **kwargs: Any) -> torch.Tensor:
             loss: torch.Tensor = super().compute_loss(*args, **kwargs)
             run.losses.append(loss.item())
@@ -54,14 +54,14 @@ def run_trl(
             run.gradient_norms.append(float(norm))
             return norm
 
-    class Timer(TrainerCallback):
+    class StepTimer(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             run.watch.start()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             run.watch.stop()
 
-    def injected(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    def inject_rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         assert samples is not None
         return {
             "prompt_ids": [list(s.prompt_ids) for s in samples],
@@ -82,17 +82,17 @@ def run_trl(
         logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
     )  # fmt: skip
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, padding_side="left")
-    prompts = [" ".join(map(word, r.prompt_ids)) for r in requests[::group_size]]
+    prompts = [" ".join(map(spell, r.prompt_ids)) for r in requests[::group_size]]
     if tokenizer(prompts)["input_ids"] != [list(r.prompt_ids) for r in requests[::group_size]]:
         raise RuntimeError(f"{folder}: the tokenizer does not give back the prompt ids; TRL would see other prompts")
-    trainer = Recorded(
+    trainer = RecordingTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder),
         processing_class=tokenizer,
-        reward_funcs=lambda completion_ids, **_: [reward(ids) for ids in completion_ids],
+        reward_funcs=lambda completion_ids, **_: [grade(ids) for ids in completion_ids],
         args=args,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
-        rollout_func=None if samples is None else injected,
-        callbacks=[Timer()],
+        rollout_func=None if samples is None else inject_rollouts,
+        callbacks=[StepTimer()],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()

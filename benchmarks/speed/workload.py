@@ -1,4 +1,4 @@
-"""What is run: seeded checkpoints, and requests as token ids, the same for every side."""
+"""Make the work of all sides: seeded checkpoints, and requests as token ids."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ SIZES: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 PAD, EOS = 0, 1
-"""Never drawn for prompts; EOS ends nothing here, since every side is told to ignore it."""
+"""Prompts never contain these ids. EOS ends no completion, since every side ignores it."""
 SESSION_TURNS = 5
 OBSERVATION = 48
-"""Tokens that the environment adds between two turns of a session."""
+"""Counts the tokens that the environment adds between two turns of a session."""
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerationRequest:
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One sampled completion. `logprobs` is empty when the engine does not report them."""
+class GenerationSample:
+    """Holds one sampled completion. `logprobs` is empty if the engine does not report them."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -43,15 +43,15 @@ class Sample:
 
 
 def make_checkpoint(size: str, folder: Path, seed: int = 0) -> Path:
-    """A random Qwen2 of `size` with a tokenizer that has one word, `t<i>`, for each token id i."""
+    """Save a random Qwen2 of `size`, with a tokenizer that has one word, `t<i>`, for each token id i."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
     sizes = SIZES[size]
-    tokenizer = Tokenizer(models.WordLevel({word(i): i for i in range(sizes["vocab_size"])}, unk_token=word(PAD)))
+    tokenizer = Tokenizer(models.WordLevel({spell(i): i for i in range(sizes["vocab_size"])}, unk_token=spell(PAD)))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=word(PAD), eos_token=word(EOS)).save_pretrained(
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=spell(PAD), eos_token=spell(EOS)).save_pretrained(
         folder
     )
     config = Qwen2Config(
@@ -67,47 +67,54 @@ def make_checkpoint(size: str, folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def word(token_id: int) -> str:
-    """The special words are the beginning of no other: tokenizers look for them inside words too."""
+def spell(token_id: int) -> str:
+    """Return the word of a token id. No word begins with a special word, since tokenizers find these inside words."""
     return {PAD: "<pad>", EOS: "<eos>"}.get(token_id, f"t{token_id}")
 
 
-def regimes(vocab_size: int, *, scale: float = 1.0, seed: int = 0) -> dict[str, list[Request]]:
-    """Requests of each regime; `scale` < 1 makes fewer of them."""
+def make_regimes(vocab_size: int, *, scale: float = 1.0, seed: int = 0) -> dict[str, list[GenerationRequest]]:
+    """Return the requests of each regime; `scale` < 1 makes fewer of them."""
     rng = random.Random(seed)
     requests = max(8, round(64 * scale))
     group = 16 if scale == 1 else 8
-    shared = [prompt(rng, vocab_size, 300) for _ in range(requests // group)]
+    shared = [draw_prompt(rng, vocab_size, 300) for _ in range(requests // group)]
     return {
-        "distinct": [Request(prompt(rng, vocab_size, 300), 64) for _ in range(requests)],
-        "groups": [Request(ids, 64) for ids in shared for _ in range(group)],
-        "heavy_tailed": [Request(prompt(rng, vocab_size, 300), heavy_tailed(rng)) for _ in range(requests)],
-        "sessions": [Request(prompt(rng, vocab_size, 120), 32) for _ in range(requests // 2)],
+        "distinct": [GenerationRequest(draw_prompt(rng, vocab_size, 300), 64) for _ in range(requests)],
+        "groups": [GenerationRequest(ids, 64) for ids in shared for _ in range(group)],
+        "heavy_tailed": [
+            GenerationRequest(draw_prompt(rng, vocab_size, 300), draw_length(rng)) for _ in range(requests)
+        ],
+        "sessions": [GenerationRequest(draw_prompt(rng, vocab_size, 120), 32) for _ in range(requests // 2)],
     }
 
 
-def prompt(rng: random.Random, vocab_size: int, length: int) -> tuple[int, ...]:
+def draw_prompt(rng: random.Random, vocab_size: int, length: int) -> tuple[int, ...]:
     return tuple(rng.randrange(EOS + 1, vocab_size) for _ in range(length))
 
 
-def heavy_tailed(rng: random.Random) -> int:
-    """Lognormal number of tokens: median 40, one in twenty above 200, within [8, 400]."""
+def draw_length(rng: random.Random) -> int:
+    """Draw a lognormal number of tokens: median 40, one in twenty above 200, within [8, 400]."""
     return max(8, min(400, round(rng.lognormvariate(math.log(40), 1.0))))
 
 
-def next_turn(samples: Sequence[Sample], vocab_size: int, turn: int) -> list[Request]:
-    """The sessions' next prompts: all so far, and an observation that depends on session and turn alone."""
+def continue_sessions(samples: Sequence[GenerationSample], vocab_size: int, turn: int) -> list[GenerationRequest]:
+    """Return the next prompt of each session: its tokens so far, then an observation.
+
+    The observation depends on session and turn alone.
+    """
     return [
-        Request(
-            (*s.prompt_ids, *s.token_ids, *prompt(random.Random(f"{turn}-{i}"), vocab_size, OBSERVATION)),
+        GenerationRequest(
+            (*s.prompt_ids, *s.token_ids, *draw_prompt(random.Random(f"{turn}-{i}"), vocab_size, OBSERVATION)),
             len(s.token_ids),
         )
         for i, s in enumerate(samples)
     ]
 
 
-def step_requests(kind: str, vocab_size: int, groups: int, group_size: int, seed: int = 0) -> list[Request]:
-    """Requests of one GRPO step, group after group.
+def make_step_requests(
+    kind: str, vocab_size: int, groups: int, group_size: int, seed: int = 0
+) -> list[GenerationRequest]:
+    """Return the requests of one GRPO step, group after group.
 
     `equal`: prompts of 300 tokens, 64 new ones. `uneven`: prompts of 100 to 500 tokens, heavy-tailed completions.
     `distinct`: uneven, and every rollout has a prompt of its own, so that nothing can be shared.
@@ -115,18 +122,18 @@ def step_requests(kind: str, vocab_size: int, groups: int, group_size: int, seed
     rng = random.Random(seed)
 
     def draw() -> tuple[int, ...]:
-        return prompt(rng, vocab_size, 300 if kind == "equal" else rng.randint(100, 500))
+        return draw_prompt(rng, vocab_size, 300 if kind == "equal" else rng.randint(100, 500))
 
-    requests: list[Request] = []
+    requests: list[GenerationRequest] = []
     for _ in range(groups):
         ids = draw()
         for _ in range(group_size):
             ids = draw() if kind == "distinct" else ids
-            requests.append(Request(ids, 64 if kind == "equal" else min(128, heavy_tailed(rng))))
+            requests.append(GenerationRequest(ids, 64 if kind == "equal" else min(128, draw_length(rng))))
     return requests
 
 
-def reward(token_ids: Sequence[int]) -> float:
-    """A verifiable reward that random models score on: the share of even ids among the first eight tokens."""
+def grade(token_ids: Sequence[int]) -> float:
+    """Return the reward: the share of even ids among the first eight tokens, on which random models score too."""
     first = token_ids[:8]
     return sum(token % 2 == 0 for token in first) / len(first)

@@ -1,6 +1,6 @@
 """Evaluate an orchestrator on the real tau2-bench under one of three named protocols (protocols.py).
 
-    python -m benchmarks.tau2.evaluate --protocol standard --model Qwen/Qwen3-8B --policy-url http://host:30000 \\
+    tokentrue evaluate tau2 --protocol standard --model Qwen/Qwen3-8B --policy-url http://host:30000 \\
         --tau2-python TAU2/bin/python --tau2-data TAU2_DATA --trials 4 \\
         --set toolorchestra.models.user="{url: http://host:30001/v1, name: Qwen/Qwen3-32B}" --user user --judge user
 
@@ -44,10 +44,11 @@ from benchmarks.tau2.results import (
     write_results,
 )
 from benchmarks.tau2.statistics import statistics
-from core.engine.roles import open_roles
+from core.engine.policy import open_frozen_model
 from core.policy.base import Roles
 from core.report import write_report
 from core.rollout.method import Method, check_roles
+from core.rollout.roles import open_roles
 from core.runs.files import read_json, write_json
 from core.runs.run_folder import RunFolder, flatten
 from core.types import Sampling
@@ -79,7 +80,7 @@ class Evaluation:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         folder, evaluation = prepare(options)
         with folder.lock(), server(options, folder.path) as urls:
@@ -244,7 +245,10 @@ async def _opened(evaluation: Evaluation, variant: str, workers: Workers) -> Asy
     if url := served.urls.get(model):
         await check_server(url)
     tokenizer = served.tokenizer(model)
-    async with served.policy(model, served.limit(model)) as policy, open_roles(evaluation.recipe, tokenizer) as others:
+    async with (
+        served.policy(model, served.limit(model)) as policy,
+        open_roles(evaluation.recipe, tokenizer, open_frozen_model) as others,
+    ):
         method = Recorded(ToolOrchestra(evaluation.recipe, tokenizer))
         try:
             check_roles(method, others)
@@ -277,10 +281,10 @@ def _real(domains: Sequence[str]) -> list[str]:
     return [domain.removesuffix("-solo") for domain in domains]
 
 
-def parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """The options."""
     first, _, _ = (__doc__ or "").partition("\n")
-    commands = argparse.ArgumentParser(prog="python -m benchmarks.tau2.evaluate", description=first)
+    commands = argparse.ArgumentParser(prog="tokentrue evaluate tau2", description=first)
     models = commands.add_argument_group("models")
     models.add_argument("--model", metavar="ID_OR_PATH", help="the orchestrator")
     add_server_options(models)

@@ -66,7 +66,7 @@ def _choose_converter(record: Record, location: SourceLocation) -> Callable[[Rec
     if {"supporting_facts", "question", "answer"} <= fields:
         raise DataError(
             f"{location}: a raw HotpotQA item, which is documents and not yet a task. Fix: build tasks from the file "
-            "with `python -m benchmarks.ruler.generate --task hqa --hotpotqa FILE`."
+            "with `tokentrue data ruler --task hqa --hotpotqa FILE`."
         )
     for marks, convert in _FORMATS:
         if marks <= fields:
@@ -244,7 +244,7 @@ def _read_context(value: Any, location: SourceLocation) -> str:
         raise location.error(
             "context",
             "holds document numbers (MemAgent's format above 10,000 documents) and not their text",
-            "build the task with `python -m benchmarks.ruler.generate --task hqa --num-docs N`",
+            "build the task with `tokentrue data ruler --task hqa --num-docs N`",
         )
     raise location.error(
         "context", f"must be a string, is a {type(value).__name__}", "join the documents into one text"

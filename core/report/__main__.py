@@ -12,10 +12,7 @@ from core.runs.run_folder import RunFolder
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m core.report", description=__doc__)
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a folder that a run has left")
-    parser.add_argument("--data", help="data set of the headline table (default: the most evaluated one)")
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         folder = RunFolder(options.run_dir)
         summary = write_report(folder, options.data)
@@ -25,6 +22,13 @@ def main(arguments: list[str] | None = None) -> int:
     print_summary(summary)
     print(f"report: {folder.path / 'report.html'}")
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue report", description=__doc__)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a folder that a run has left")
+    parser.add_argument("--data", help="data set of the headline table (default: the most evaluated one)")
+    return parser
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
     seed-<n>/checkpoints/         Hugging Face folders
     evaluation/<name>.json        one EvalResult per variant, data set, length and seed (core/runs/evaluation.py)
     evaluation/<name>.jsonl       all trajectories of that result, where the evaluator keeps them
-    summary.json, table.md, report.html     the report; `python -m core.report RUN_DIR` rebuilds it at any time
+    summary.json, table.md, report.html     the report; `tokentrue report RUN_DIR` rebuilds it at any time
     .lock                         the process that writes the run holds a lock on this file
 
 Fields of metrics.jsonl that reports know are `reward`, `loss`, `kl`, `tokens_per_second` and `seconds`, the duration of

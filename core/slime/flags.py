@@ -54,11 +54,11 @@ def cluster(recipe: Recipe) -> SlimeSection:
             f"rollout.top_p is {recipe.rollout.top_p}; on slime rows are trained without top-p, set it to 1"
         )
     if (
-        batch_size(recipe) * recipe.algorithm.steps_per_batch
+        batch_size(recipe) * recipe.algorithm.num_steps_per_rollout
         != recipe.rollout.tasks_per_step * recipe.rollout.group_size
     ):
         raise RecipeError(
-            "slime splits a batch evenly; let algorithm.steps_per_batch divide tasks_per_step x group_size"
+            "slime splits a batch evenly; let algorithm.num_steps_per_rollout divide tasks_per_step x group_size"
         )
     if elsewhere := [
         role for role, place in recipe.roles.items() if place.startswith("model:") and role not in slime.roles
@@ -72,7 +72,7 @@ def cluster(recipe: Recipe) -> SlimeSection:
 
 def batch_size(recipe: Recipe) -> int:
     """Rollouts of one optimizer step."""
-    return recipe.rollout.tasks_per_step * recipe.rollout.group_size // recipe.algorithm.steps_per_batch
+    return recipe.rollout.tasks_per_step * recipe.rollout.group_size // recipe.algorithm.num_steps_per_rollout
 
 
 def groups(recipe: Recipe, paths: Paths) -> dict[str, list[str]]:
@@ -170,7 +170,7 @@ def _evaluation(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
 
 
 def _perf(recipe: Recipe, slime: SlimeSection) -> Flags:
-    perf, full = slime.perf, recipe.optimizer.recompute
+    perf, full = slime.perf, recipe.optimizer.gradient_checkpointing
     return {
         "--tensor-model-parallel-size": perf.tensor,
         "--sequence-parallel": perf.sequence and perf.tensor > 1,
@@ -188,18 +188,18 @@ def _perf(recipe: Recipe, slime: SlimeSection) -> Flags:
 
 def _grpo(recipe: Recipe) -> Flags:
     algorithm = recipe.algorithm
-    kl, (tis_low, tis_high) = algorithm.kl_coef > 0, algorithm.tis or (None, None)
+    kl, (tis_low, tis_high) = algorithm.kl_loss_coef > 0, algorithm.tis or (None, None)
     icepop = "slime.backends.megatron_utils.loss.icepop_function"
     return {
         "--advantage-estimator": "grpo",
-        "--disable-grpo-std-normalization": not algorithm.std_norm,
+        "--disable-grpo-std-normalization": not algorithm.std_normalization,
         "--use-kl-loss": kl,
-        "--kl-loss-coef": algorithm.kl_coef if kl else None,
-        "--kl-loss-type": algorithm.kl_kind if kl else None,
+        "--kl-loss-coef": algorithm.kl_loss_coef if kl else None,
+        "--kl-loss-type": algorithm.kl_loss_type if kl else None,
         "--entropy-coef": algorithm.entropy_coef,
-        "--eps-clip": algorithm.clip_low,
-        "--eps-clip-high": algorithm.clip_high,
-        "--eps-clip-c": algorithm.dual_clip,
+        "--eps-clip": algorithm.clip_ratio_low,
+        "--eps-clip-high": algorithm.clip_ratio_high,
+        "--eps-clip-c": algorithm.clip_ratio_c,
         "--use-tis": algorithm.tis is not None,
         "--tis-clip-low": tis_low,
         "--tis-clip": tis_high,
@@ -212,9 +212,9 @@ def _optimizer(recipe: Recipe) -> Flags:
     return {
         "--optimizer": "adam",
         "--lr": optimizer.lr,
-        "--lr-decay-style": optimizer.decay,
-        "--lr-decay-iters": optimizer.decay_steps,
-        "--lr-warmup-iters": optimizer.warmup_steps or None,
+        "--lr-decay-style": optimizer.lr_scheduler_type,
+        "--lr-decay-iters": optimizer.lr_decay_steps,
+        "--lr-warmup-iters": optimizer.lr_warmup_steps or None,
         "--weight-decay": optimizer.weight_decay,
         "--adam-beta1": optimizer.beta1,
         "--adam-beta2": optimizer.beta2,
@@ -268,7 +268,7 @@ def _custom(recipe: Recipe, paths: Paths) -> Flags:
     return {
         "--custom-generate-function-path": f"{module}.generate",
         "--custom-rm-path": f"{module}.reward_func",
-        "--dynamic-sampling-filter-path": f"{module}.dynamic_filter" if recipe.rollout.filter != "none" else None,
+        "--dynamic-sampling-filter-path": f"{module}.dynamic_filter" if recipe.algorithm.dynamic_sampling else None,
         "--custom-rollout-log-function-path": f"{module}.rollout_log",
         "--custom-eval-rollout-log-function-path": f"{module}.eval_log",
         "--custom-convert-samples-to-train-data-path": f"{module}.convert",

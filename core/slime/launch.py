@@ -1,6 +1,6 @@
 """Start a method on slime from a preset.
 
-python -m core.slime.launch METHOD --preset NAME --out DIR [--set key.path=value ...] [--dry-run] [--start-ray]
+    tokentrue train METHOD --engine slime --preset NAME --out DIR [--set key.path=value ...] [--dry-run] [--start-ray]
 
 The dry run prints the script that would run and needs neither slime nor a GPU. Nothing is ever killed, and no Ray
 cluster is started unless asked. The same command again goes on from the newest checkpoint.
@@ -8,7 +8,6 @@ cluster is started unless asked. The same command again goes on from the newest 
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from core.config import Recipe, RecipeError
 from core.rollout.method import method_spec
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.slime import checks, flags, job
+from core.training_options import make_training_parser
 
 
 class LaunchError(RuntimeError):
@@ -25,16 +25,7 @@ class LaunchError(RuntimeError):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m core.slime.launch", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("method", help="a folder of agentic/")
-    parser.add_argument("--preset", default="seed", help="a name in presets/ of the method, or a file")
-    parser.add_argument(
-        "--out", type=Path, help="run folder, on a disk that every node sees; default runs/METHOD-PRESET"
-    )
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--dry-run", action="store_true", help="print the script that would run and stop")
-    parser.add_argument("--start-ray", action="store_true", help="start Ray's head on this machine if none answers")
-    options = parser.parse_args(arguments)
+    options = make_training_parser("slime").parse_args(arguments)
     try:
         spec = method_spec(options.method)
         recipe = spec.load(options.preset, options.overrides)

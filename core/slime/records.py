@@ -1,6 +1,6 @@
 """Any data set that we read, as the JSONL that slime reads: prompt, label, and our own record as metadata.
 
-python -m core.slime.records SOURCE TARGET [--limit N]
+    tokentrue data slime SOURCE TARGET [--limit N]
 
 slime passes metadata on unread, so that the hooks find the very task that the embedded engine would train on.
 """
@@ -33,11 +33,7 @@ def convert(source: Path, target: Path, limit: int | None = None) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Write a data set as the JSONL that slime reads.")
-    parser.add_argument("source", type=Path)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("--limit", type=int, help="the first N tasks only")
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         count = convert(options.source, options.target, options.limit)
     except DataError as error:
@@ -45,6 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     print(f"{options.target}: {count} tasks of {options.source}")
     return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue data slime", description="Write a data set as the JSONL that slime reads."
+    )
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--limit", type=int, help="the first N tasks only")
+    return parser
 
 
 if __name__ == "__main__":

@@ -33,13 +33,17 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
     if not converted and not fanned_out:
         either = " or ".join(f"--{hook.replace('_', '-')}" for hook in hooks)
         raise RecipeError(f"slime would make rows of its own: give {either} this method's hook (core/slime/hooks.py)")
-    if not converted and (recipe.algorithm.merge_turns or spec.regrade):
-        what = "algorithm.merge_turns" if recipe.algorithm.merge_turns else f"the reward of {spec.name}, within a group"
+    if not converted and (recipe.algorithm.rows == "segment" or spec.regrade):
+        what = (
+            "algorithm.rows: segment"
+            if recipe.algorithm.rows == "segment"
+            else f"the reward of {spec.name}, within a group"
+        )
         raise RecipeError(f"fanned-out rollouts lack {what}; use --{hooks[0].replace('_', '-')}")
-    unit = recipe.algorithm.loss_unit
+    unit = recipe.algorithm.loss_agg
     if not converted and unit not in ("rollout", "token"):
         raise RecipeError(
-            f"algorithm.loss_unit is {unit}, which slime does not have for fanned-out rollouts; "
+            f"algorithm.loss_agg is {unit}, which slime does not have for fanned-out rollouts; "
             f"use --{hooks[0].replace('_', '-')}"
         )
     rollout, missing = recipe.rollout, object()

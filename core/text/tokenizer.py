@@ -12,8 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from core.hub import CheckpointError, read_json, resolve
-
 Ids = tuple[int, ...]
 
 _CUT = "\x00cut\x00"
@@ -26,6 +24,8 @@ def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Any:
         CheckpointError: the tokenizer is broken or, with `for_chat`, it has no chat template or no end token.
     """
     from transformers import AutoTokenizer
+
+    from core.hub import CheckpointError, read_json, resolve
 
     folder = resolve(model, weights=False)
     if (folder / "config.json").is_file():

@@ -34,7 +34,7 @@ RECIPE = {
     "model": {"path": "", "device": "cpu"},
     "data": {"train": "none"},
     "rollout": {"tasks_per_step": 1, "group_size": 2},
-    "algorithm": {},
+    "algorithm": {"name": "grpo", "kl_loss_coef": 0},
     "optimizer": {"lr": 1e-6},
     "run": {"steps": 1},
     "agentflow": {
@@ -191,7 +191,7 @@ def test_the_real_problems_with_a_checkpoint_in_the_embedded_engine(
 
 def test_each_variant_has_its_model(model: Path, preset: Path, problems: Path, tmp_path: Path) -> None:
     command = arguments(model, preset, problems, tmp_path, "--baseline", "owner/start", "--budget", "77")
-    _, evaluation = cli.prepare(cli.parser().parse_args(command))
+    _, evaluation = cli.prepare(cli.make_parser().parse_args(command))
     assert evaluation.models == {"single": "owner/start", "agent-untrained": "owner/start", "agent": str(model)}
     assert evaluation.recipe.dump()["agentflow"]["planner"]["final"]["max_tokens"] == 77
 

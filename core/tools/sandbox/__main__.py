@@ -1,6 +1,6 @@
 """Run one file in the sandbox and print the result as JSON.
 
-python -m core.tools.sandbox FILE [--timeout S] [--memory MB] [--backend B] [--unsafe-local]
+tokentrue sandbox FILE [--timeout S] [--memory MB] [--backend B] [--unsafe-local]
 """
 
 from __future__ import annotations
@@ -19,8 +19,20 @@ from core.tools.sandbox.sandbox import Sandbox
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 if the code ended with `ok`, 1 if not; exit with 2 if it could not be run."""
-    parser = argparse.ArgumentParser(prog="python -m core.tools.sandbox", description="run a file in the sandbox")
+    """Exit code: 0 when the code ended with `ok`, 1 when not, 2 when it could not be run."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    try:
+        sandbox = Sandbox(SandboxLimits(timeout_s=options.timeout, memory_mb=options.memory), options.backend)
+        result = asyncio.run(sandbox.run(options.file.read_text()))
+    except (SandboxUnavailable, OSError, ValueError) as problem:
+        parser.exit(2, f"{problem}\n")
+    print(json.dumps(asdict(result)))
+    return int(result.status != "ok")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue sandbox", description="run a file in the sandbox")
     parser.add_argument("file", type=Path)
     parser.add_argument("--timeout", type=float, default=SandboxLimits().timeout_s, metavar="S")
     parser.add_argument("--memory", type=int, default=SandboxLimits().memory_mb, metavar="MB")
@@ -30,14 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--unsafe-local", action="store_const", dest="backend", const="unsafe_local",
         help="no isolation at all: only for code that you trust",
     )  # fmt: skip
-    options = parser.parse_args(arguments)
-    try:
-        sandbox = Sandbox(SandboxLimits(timeout_s=options.timeout, memory_mb=options.memory), options.backend)
-        result = asyncio.run(sandbox.run(options.file.read_text()))
-    except (SandboxUnavailable, OSError, ValueError) as problem:
-        parser.exit(2, f"{problem}\n")
-    print(json.dumps(asdict(result)))
-    return int(result.status != "ok")
+    return parser
 
 
 if __name__ == "__main__":

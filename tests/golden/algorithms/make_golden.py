@@ -40,23 +40,23 @@ STATS = (
 )
 
 TIS = [0.7, 1.3]
-KL_TIS = {"kl_coef": 0.1, "tis": [0.0, 1.3]}
-ALL = {"clip_low": 0.1, "clip_high": 0.3, "dual_clip": 1.2, "kl_coef": 0.1, "entropy_coef": 0.05, "tis": TIS}
+KL_TIS = {"kl_loss_coef": 0.1, "tis": [0.0, 1.3]}
+ALL = {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3, "clip_ratio_c": 1.2, "kl_loss_coef": 0.1, "entropy_coef": 0.05, "tis": TIS}
 # (name, unit, config, optional: the sampling temperature, or the micro-batches of row indices instead of all in one)
 GRPO_CASES: list[tuple[Any, ...]] = [
     ("plain", "rollout", {}),
-    ("clip_higher", "rollout", {"clip_low": 0.1, "clip_high": 0.3}),
-    ("dual_clip", "rollout", {"dual_clip": 1.2}),
-    *((kind, "rollout", {"kl_coef": 0.1, "kl_kind": kind}) for kind in ("k1", "k2", "k3")),
-    ("low_var_kl", "rollout", {"kl_coef": 0.1}),
+    ("clip_higher", "rollout", {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3}),
+    ("clip_ratio_c", "rollout", {"clip_ratio_c": 1.2}),
+    *((kind, "rollout", {"kl_loss_coef": 0.1, "kl_loss_type": kind}) for kind in ("k1", "k2", "k3")),
+    ("low_var_kl", "rollout", {"kl_loss_coef": 0.1}),
     ("entropy", "rollout", {"entropy_coef": 0.05}),
     ("tis_clamp", "rollout", {"tis": TIS}),
     ("tis_mask", "rollout", {"tis": TIS, "tis_mode": "mask"}),
-    ("temperature", "rollout", {"kl_coef": 0.1, "entropy_coef": 0.05}, {"temperature": 0.7}),
-    ("micro_batches", "rollout", {"kl_coef": 0.1}, {"micro_batches": [[4, 0], [2, 5], [1, 6, 3]]}),
+    ("temperature", "rollout", {"kl_loss_coef": 0.1, "entropy_coef": 0.05}, {"temperature": 0.7}),
+    ("micro_batches", "rollout", {"kl_loss_coef": 0.1}, {"micro_batches": [[4, 0], [2, 5], [1, 6, 3]]}),
     ("turn", "turn", KL_TIS),
     ("token", "token", KL_TIS),
-    ("token_micro_batches", "token", {"dual_clip": 3.0}, {"micro_batches": [[4, 0], [2, 5, 1, 6]]}),
+    ("token_micro_batches", "token", {"clip_ratio_c": 3.0}, {"micro_batches": [[4, 0], [2, 5, 1, 6]]}),
     ("everything", "rollout", ALL, {"temperature": 1.3}),
 ]
 
@@ -111,13 +111,13 @@ class Slime:
         self.manager = RolloutManager
         self.sample = Sample
 
-    def compute_advantages(self, groups: list[list[float]], std_norm: bool) -> list[float]:
+    def compute_advantages(self, groups: list[list[float]], std_normalization: bool) -> list[float]:
         """Run one batch of equal groups through the rollout manager's reward post-processing."""
         size = len(groups[0])
         args = SimpleNamespace(
             advantage_estimator="grpo",
             rewards_normalization=True,
-            grpo_std_normalization=std_norm and size > 1,  # what slime's argument check does to a group of one
+            grpo_std_normalization=std_normalization and size > 1,  # what slime's argument check does to a group of one
             n_samples_per_prompt=size,
             rollout_batch_size=len(groups),
             reward_key=None,
@@ -133,12 +133,12 @@ class Slime:
         return SimpleNamespace(
             loss_type="policy_loss",
             advantage_estimator="grpo",
-            eps_clip=config.get("clip_low", 0.2),
-            eps_clip_high=config.get("clip_high", 0.2),
-            eps_clip_c=config.get("dual_clip"),
+            eps_clip=config.get("clip_ratio_low", 0.2),
+            eps_clip_high=config.get("clip_ratio_high", 0.2),
+            eps_clip_c=config.get("clip_ratio_c"),
             use_kl_loss=True,
-            kl_loss_coef=config.get("kl_coef", 0.0),
-            kl_loss_type=config.get("kl_kind", "low_var_kl"),
+            kl_loss_coef=config.get("kl_loss_coef", 0.0),
+            kl_loss_type=config.get("kl_loss_type", "low_var_kl"),
             use_unbiased_kl=False,
             entropy_coef=config.get("entropy_coef", 0.0),
             use_tis="tis" in config,
@@ -176,7 +176,7 @@ def compute_policy_loss(slime: Slime) -> dict[str, Any]:
         x = torch.tensor(log_ratio, requires_grad=True)
         loss, clipped = slime.ppo_utils.compute_policy_loss(-x, torch.full((len(x),), advantage), low, high, dual)
         loss.sum().backward()
-        case = {"config": {"clip_low": low, "clip_high": high, "dual_clip": dual}, "advantage": advantage}
+        case = {"config": {"clip_ratio_low": low, "clip_ratio_high": high, "clip_ratio_c": dual}, "advantage": advantage}
         cases.append(case | {"value": loss.tolist(), "grad": read_gradient(x, len(x)), "clipped": clipped.tolist()})
     return {"log_ratio": log_ratio, "cases": cases}
 
@@ -208,8 +208,8 @@ def compute_advantage(slime: Slime) -> list[dict[str, Any]]:
         [[1.0, 0.0]],
     ]
     return [
-        {"groups": groups, "std_norm": std_norm, "advantages": slime.compute_advantages(groups, std_norm)}
-        for groups, std_norm in product(batches, (True, False))
+        {"groups": groups, "std_normalization": std_normalization, "advantages": slime.compute_advantages(groups, std_normalization)}
+        for groups, std_normalization in product(batches, (True, False))
     ]
 
 

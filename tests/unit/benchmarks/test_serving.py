@@ -17,10 +17,14 @@ OPTIONS = (("--temperature", "-1"), ("--top-p", "2"), ("--top-p", "0"), ("--dead
 @pytest.mark.parametrize(
     ("parser", "option", "value"),
     [
-        *((make(), *given) for make in (aime.parser, heldout._parser, ruler._parser, tau2.parser) for given in OPTIONS),
-        (aime.parser(), "--seed", "-1"),
-        (heldout._parser(), "--seeds", "-1"),
-        (ruler._parser(), "--seeds", "-1"),
+        *(
+            (make(), *given)
+            for make in (aime.make_parser, heldout.make_parser, ruler.make_parser, tau2.make_parser)
+            for given in OPTIONS
+        ),
+        (aime.make_parser(), "--seed", "-1"),
+        (heldout.make_parser(), "--seeds", "-1"),
+        (ruler.make_parser(), "--seeds", "-1"),
     ],
 )
 def test_what_no_task_can_be_sampled_with(

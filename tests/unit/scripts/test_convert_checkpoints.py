@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.convert_checkpoints import ConversionError, Tools, main, to_dist, to_hf
+from scripts.convert_checkpoints import ConversionError, ConverterTools, main, to_dist, to_hf
 
 # Writes its arguments to the output folder; fails half-way as long as a file `fail` stands beside slime.
 CONVERTER = """
@@ -38,7 +38,7 @@ MODEL_ARGS=(
 
 
 @pytest.fixture
-def tools(tmp_path: Path) -> Tools:
+def tools(tmp_path: Path) -> ConverterTools:
     slime, megatron = tmp_path / "slime", tmp_path / "megatron"
     for name in ("convert_hf_to_torch_dist.py", "convert_torch_dist_to_hf.py"):
         (slime / "tools").mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def tools(tmp_path: Path) -> Tools:
     (slime / "scripts/models/small.sh").write_text(MODEL)
     (megatron / "megatron/core").mkdir(parents=True)
     (megatron / "megatron/core/__init__.py").touch()
-    return Tools(slime, megatron, sys.executable)
+    return ConverterTools(slime, megatron, sys.executable)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def save(dist: Path, iteration: int, complete: bool = True) -> None:
         (folder / ".metadata").touch()
 
 
-def common(tools: Tools, hf: Path, dist: Path) -> list[str]:
+def common(tools: ConverterTools, hf: Path, dist: Path) -> list[str]:
     return ["--hf", str(hf), "--dist", str(dist), "--slime", str(tools.slime), "--megatron", str(tools.megatron)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentic.toolorchestra.tau2.worker import git_blob
-from scripts.fetch_tau2_data import fetch, main, wrong
+from scripts.fetch_tau2_data import fetch, find_differences, main
 
 FILE = "domains/retail/policy.md"
 
@@ -38,9 +38,9 @@ def test_only_the_data_arrive_and_are_checked(source: Path, tmp_path: Path) -> N
     fetch(out, str(source), git(source, "rev-parse", "HEAD"))
     assert (out / "tau2" / FILE).read_text() == "Be kind.\n"
     assert not (out / ".tau2-bench" / "src").exists()
-    assert wrong(out, {FILE: git_blob(b"Be kind.\n")}) == []
+    assert find_differences(out, {FILE: git_blob(b"Be kind.\n")}) == []
     (out / "tau2" / FILE).write_text("Be rude.\n")
-    problems = wrong(out, {FILE: git_blob(b"Be kind.\n"), "domains/retail/db.json": "0" * 40})
+    problems = find_differences(out, {FILE: git_blob(b"Be kind.\n"), "domains/retail/db.json": "0" * 40})
     assert ["expected" in problems[0], "missing" in problems[1]] == [True, True]
     with pytest.raises(RuntimeError, match="is there already"):
         fetch(out, str(source), "HEAD")

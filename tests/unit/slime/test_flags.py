@@ -44,16 +44,20 @@ def test_rates_survive_the_way_through_text() -> None:
 @pytest.mark.parametrize(
     ("override", "group", "words"),
     [
-        ("algorithm.std_norm=false", "GRPO", "--disable-grpo-std-normalization"),
-        ("algorithm.dual_clip=3", "GRPO", "--eps-clip-c 3.0"),
+        ("algorithm.std_normalization=false", "GRPO", "--disable-grpo-std-normalization"),
+        ("algorithm.clip_ratio_c=3", "GRPO", "--eps-clip-c 3.0"),
         ("algorithm.tis=[0.5,2]", "GRPO", "--use-tis --tis-clip-low 0.5 --tis-clip 2.0"),
-        ("optimizer.warmup_steps=20", "OPTIMIZER", "--lr-warmup-iters 20"),
+        ("optimizer.lr_warmup_steps=20", "OPTIMIZER", "--lr-warmup-iters 20"),
         ("optimizer.clip_grad=0.5", "OPTIMIZER", "--clip-grad 0.5"),
         ("slime.perf.context=2", "PERF", "--max-tokens-per-gpu 8192"),
-        ("algorithm.steps_per_batch=4", "ROLLOUT", "--global-batch-size 64"),
+        ("algorithm.num_steps_per_rollout=4", "ROLLOUT", "--global-batch-size 64"),
         ("run.seeds=[7]", "ROLLOUT", "--rollout-seed 7"),
         ("run.seeds=[7]", "OPTIMIZER", "--seed 7"),
-        ("rollout.filter=zero_std", "CUSTOM", "--dynamic-sampling-filter-path agentic.memagent.rollout.dynamic_filter"),
+        (
+            "algorithm.dynamic_sampling=true",
+            "CUSTOM",
+            "--dynamic-sampling-filter-path agentic.memagent.rollout.dynamic_filter",
+        ),
         ("slime.num_epoch=2", "ROLLOUT", "--num-epoch 2 --rollout-batch-size"),
         ("slime.sglang.router=consistent_hashing", "SGLANG", "--router-policy consistent_hashing"),
         ("rollout.concurrency=100", "SGLANG", "--sglang-server-concurrency 50"),
@@ -70,12 +74,12 @@ def test_a_setting_reaches_its_group(override: str, group: str, words: str) -> N
 
 
 def test_without_kl_no_reference_is_kept() -> None:
-    assert not any("kl" in word for word in rendered("algorithm.kl_coef=0")["GRPO"])
+    assert not any("kl" in word for word in rendered("algorithm.kl_loss_coef=0")["GRPO"])
 
 
 def test_recompute_is_all_or_nothing() -> None:
-    assert value(rendered("optimizer.recompute=true")["PERF"], "--recompute-granularity") == "full"
-    assert not any("recompute" in word for word in rendered("optimizer.recompute=false")["PERF"])
+    assert value(rendered("optimizer.gradient_checkpointing=true")["PERF"], "--recompute-granularity") == "full"
+    assert not any("recompute" in word for word in rendered("optimizer.gradient_checkpointing=false")["PERF"])
 
 
 def test_without_evaluation_its_group_is_empty() -> None:
@@ -137,7 +141,7 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
         (["run.seeds=[0, 1]"], "set run.seeds=[0]"),
         (["model.dtype=float32"], "set model.dtype=bfloat16"),
         (["rollout.top_p=0.9"], "rollout.top_p is 0.9"),
-        (["algorithm.steps_per_batch=3"], "let algorithm.steps_per_batch divide"),
+        (["algorithm.num_steps_per_rollout=3"], "let algorithm.num_steps_per_rollout divide"),
         (["roles={judge: 'model:/data/judge'}"], "slime.roles.judge, or set roles.judge=http"),
         (["slime.extra={--lr: 1e-5}"], "slime.extra.--lr: already in group OPTIMIZER"),
         (["slime.extra={lr: 1e-5}"], "with its leading --"),

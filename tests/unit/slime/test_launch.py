@@ -165,7 +165,7 @@ def test_a_dry_run_shows_further_models_and_nodes(capsys) -> None:
         ("slime.model", "qwen2.5-7b", "did you mean qwen2.5-7B?"),
         ("slime.megatron", "/nowhere", "slime.megatron: no Megatron-LM at /nowhere"),
         ("slime.checkpoint.hf", "/nowhere", "hf download Qwen/Qwen2.5-7B-Instruct --local-dir /nowhere"),
-        ("slime.checkpoint.ref_load", "/nowhere", "scripts.convert_checkpoints to-dist --hf"),
+        ("slime.checkpoint.ref_load", "/nowhere", "tokentrue convert to-dist --hf"),
         ("slime.checkpoint.save", "models/x", "slime.checkpoint.save: models/x is relative"),
         ("slime.checkpoint.load", "/nowhere", "slime.checkpoint.load: no folder /nowhere"),
         ("data.train", "nowhere.jsonl", "data.train: no file"),

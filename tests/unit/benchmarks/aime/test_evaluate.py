@@ -195,7 +195,10 @@ def test_a_model_that_is_not_there_is_named_before_its_problems(
 
 
 def test_arms_are_words_as_in_the_other_evaluations() -> None:
-    assert cli.parser().parse_args(["--model", "m", "--variants", "single", "agent"]).variants == ["single", "agent"]
+    assert cli.make_parser().parse_args(["--model", "m", "--variants", "single", "agent"]).variants == [
+        "single",
+        "agent",
+    ]
 
 
 def test_problems_out_of_reach_are_told_with_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

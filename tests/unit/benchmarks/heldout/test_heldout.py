@@ -230,7 +230,7 @@ def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run,
 
 
 def planned(*words: str) -> Plan:
-    _, plan, _ = command.prepare(command._parser().parse_args(["memagent", *words]))
+    _, plan, _ = command.prepare(command.make_parser().parse_args(["memagent", *words]))
     return plan
 
 

@@ -265,7 +265,7 @@ async def test_long_lengths_take_fewer_tasks_and_no_turn_exceeds_the_context_mad
 )
 def test_how_many_tasks_are_taken(tiny_model, tmp_path, extra, short, long):
     call = ["--model", str(tiny_model), "--out", str(tmp_path / "out"), *extra]
-    _, plan, _ = command.prepare(command._parser().parse_args(call))
+    _, plan, _ = command.prepare(command.make_parser().parse_args(call))
     assert (plan.count(7168), plan.count(458752)) == (short, long)
     assert plan.method.max_chunks > 10**6
     assert plan.data.lengths == tuple(7168 << i for i in range(7))

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM
 
-from benchmarks.speed.engines import ContinuousBatching, Ours, Transformers, logprob_error
+from benchmarks.speed.engines import ContinuousBatchingSide, EmbeddedSide, TransformersSide, max_logprob_error
 from benchmarks.speed.rollout import TOLERANCE, longest_sequence, run_turns
-from benchmarks.speed.workload import Request, make_checkpoint
+from benchmarks.speed.workload import GenerationRequest, make_checkpoint
 from core.engine import weights
 
-REQUESTS = [Request((5, 6, 7), 4), Request(tuple(range(10, 40)), 9), Request((5, 6, 7), 1)]
+REQUESTS = [
+    GenerationRequest((5, 6, 7), 4),
+    GenerationRequest(tuple(range(10, 40)), 9),
+    GenerationRequest((5, 6, 7), 1),
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,29 +34,29 @@ def hf(folder: Path) -> Any:
 @pytest.mark.parametrize("side", ["ours", "static", "dynamic", "batching"])
 def test_counts_and_logprobs(side, folder, hf):
     if side == "ours":
-        generate = Ours(weights.load(folder), len(REQUESTS), 64).generate
+        generate = EmbeddedSide(weights.load(folder), len(REQUESTS), 64).generate
     elif side == "batching":
-        generate = ContinuousBatching(AutoModelForCausalLM.from_pretrained(folder).eval()).generate
+        generate = ContinuousBatchingSide(AutoModelForCausalLM.from_pretrained(folder).eval()).generate
     else:
-        generate = Transformers(hf, side).generate
+        generate = TransformersSide(hf, side).generate
     samples = generate(REQUESTS)
     assert [s.prompt_ids for s in samples] == [r.prompt_ids for r in REQUESTS]
     assert [len(s.token_ids) for s in samples] == [r.max_new_tokens for r in REQUESTS]
-    error = logprob_error(hf, samples)
+    error = max_logprob_error(hf, samples)
     assert error is not None
     assert error <= TOLERANCE
 
 
 def test_sessions_sample_every_turn_within_the_length_foreseen(folder):
-    requests = [Request((5, 6, 7), 4), Request((8,), 3)]
+    requests = [GenerationRequest((5, 6, 7), 4), GenerationRequest((8,), 3)]
     longest = longest_sequence(requests, turns=3)
-    samples = run_turns(Ours(weights.load(folder), 2, longest).generate, requests, 3, 1280)
+    samples = run_turns(EmbeddedSide(weights.load(folder), 2, longest).generate, requests, 3, 1280)
     assert [len(s.token_ids) for s in samples] == [4, 3] * 3
     assert max(len(s.prompt_ids) + len(s.token_ids) for s in samples) == longest
 
 
 def test_wrong_or_missing_logprobs_are_noticed(folder, hf):
-    samples = Ours(weights.load(folder), len(REQUESTS), 64).generate(REQUESTS)
+    samples = EmbeddedSide(weights.load(folder), len(REQUESTS), 64).generate(REQUESTS)
     shifted = replace(samples[0], logprobs=tuple(value - 1e-3 for value in samples[0].logprobs))
-    assert logprob_error(hf, [shifted, *samples[1:]]) == pytest.approx(1e-3, rel=0.05)
-    assert logprob_error(hf, [replace(samples[0], logprobs=()), *samples[1:]]) is None
+    assert max_logprob_error(hf, [shifted, *samples[1:]]) == pytest.approx(1e-3, rel=0.05)
+    assert max_logprob_error(hf, [replace(samples[0], logprobs=()), *samples[1:]]) is None

@@ -7,13 +7,13 @@ from importlib.util import find_spec
 import pytest
 
 from benchmarks.speed import grpo_step
-from benchmarks.speed.workload import Sample, make_checkpoint, step_requests
+from benchmarks.speed.workload import GenerationSample, make_checkpoint, make_step_requests
 from tests.kit import require
 
 
 def test_rows_carry_advantages_of_their_own_group():
-    samples = [Sample((5,), ids, (-1.0,) * len(ids)) for ids in [(2, 2), (3, 3), (2, 3), (2, 3)]]
-    rows = grpo_step.rows_of(samples, group_size=2)
+    samples = [GenerationSample((5,), ids, (-1.0,) * len(ids)) for ids in [(2, 2), (3, 3), (2, 3), (2, 3)]]
+    rows = grpo_step.make_rows(samples, group_size=2)
     assert [row.advantage for row in rows] == [0.5, -0.5, 0.0, 0.0]
     assert [row.rollout_id for row in rows] == [0, 1, 2, 3]
     assert rows[0].tokens == (5, 2, 2)
@@ -36,9 +36,9 @@ def test_the_step_equals_trl_s(kind, tmp_path):
     from benchmarks.speed.trl_side import run_trl
 
     folder = make_checkpoint("tiny", tmp_path / "model")
-    requests = step_requests(kind, 1280, groups=2, group_size=4)
-    samples = grpo_step.sample(folder, requests)
+    requests = make_step_requests(kind, 1280, groups=2, group_size=4)
+    samples = grpo_step.sample_rollouts(folder, requests)
     theirs = run_trl(folder, requests, 4, samples, steps=0, lr=grpo_step.LR, output=tmp_path / "trl")
-    ours, _ = grpo_step.run_ours(folder, requests, 4, samples, steps=1)
+    ours, _ = grpo_step.run_embedded(folder, requests, 4, samples, steps=1)
     assert theirs.gradient_norms[0] > 0.01
     grpo_step.check_equal(kind, ours, {"loss": theirs.losses[0], "grad_norm": theirs.gradient_norms[0]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.speed.measure import Timing, environment, ratio, repeat, table
+from benchmarks.speed.measure import Timing, align_columns, describe_environment, ratio, repeat
 
 
 def test_repeat_warms_up_once_and_prepares_every_call():
@@ -26,11 +26,11 @@ def test_medians_go_into_the_file_with_every_repeat():
 
 
 def test_environment_names_machine_and_versions():
-    found = environment(threads=1)
+    found = describe_environment(threads=1)
     assert found["cpu"]
     assert found["torch"]
     assert found["threads"] == 1
 
 
 def test_table_aligns_its_columns():
-    assert table(["a", "b"], [["long", "x"]]) == "| a    | b |\n| ---- | - |\n| long | x |"
+    assert align_columns(["a", "b"], [["long", "x"]]) == "| a    | b |\n| ---- | - |\n| long | x |"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.speed.retrieval import CLIENTS, measure_recall, measure_service, recall_table, service_table
+from benchmarks.speed.retrieval import CLIENTS, format_recall, format_service, measure_recall, measure_service
 
 
 def test_the_presets_find_what_exact_search_finds(tmp_path: Path):
     """2,500 vectors x 384 around 25 centres; the full size has 100,000 around 1,000."""
     cells = measure_recall(2500, 100, tmp_path, centres=25)
-    assert "| flat              | 1.0000    |" in recall_table(cells)
+    assert "| flat              | 1.0000    |" in format_recall(cells)
     assert cells["ivf"]["recall"] >= 0.99
     assert cells["hnsw"]["recall"] >= 0.99
 
@@ -22,4 +22,4 @@ def test_latency_of_a_service_is_measured(tmp_path: Path):
     for cell in cells.values():
         assert 0 < cell["p50_ms"] <= cell["p99_ms"]
     assert result["flat"]["recall"] == 1
-    assert "64 clients" in service_table(result)
+    assert "64 clients" in format_service(result)

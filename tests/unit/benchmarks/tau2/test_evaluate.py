@@ -199,7 +199,7 @@ def test_each_user_has_a_folder_unless_another_is_named(
     named = ["--set", "toolorchestra.models.user={url: http://h/v1, name: Qwen/Qwen3-32B}"]
     options = ["--model", model, "--set", "toolorchestra.max_tokens=12"]
     for chosen in (["--user", "scripted"], ["--user", "gpt-5"], ["--user", "user", *named]):
-        evaluate.prepare(evaluate.parser().parse_args([*options, *chosen]))
+        evaluate.prepare(evaluate.make_parser().parse_args([*options, *chosen]))
     start = f"tau2-standard-{Path(model).name}"
     assert {path.name for path in Path("runs").iterdir()} == {
         f"{start}-scripted",

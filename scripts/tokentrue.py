@@ -1,0 +1,160 @@
+"""The command line `tokentrue`. A capability adds its command with one line of COMMANDS.
+
+A command's module has `main(arguments) -> int` and `make_parser()`; it is imported when the command is chosen, so help
+and completion stay quick. The file is in scripts/ because it calls benchmarks, agentic and core, and none of them may
+import it. In an environment without the console command, use `python -m scripts.tokentrue`.
+
+Switch completion on, in bash or zsh:
+
+    eval "$(.venv/bin/register-python-argcomplete tokentrue)"
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    module: str
+    help: str
+    passes_name: bool = False
+    """Hands the last word of the command's name to the module, which has several commands."""
+
+
+GROUPS = {
+    "evaluate": "Compare models, or the models of a run, on a benchmark",
+    "serve": "Start a server, or all services of a run",
+    "data": "Download, generate or rewrite data sets",
+    "convert": "Convert checkpoints",
+    "speed": "Measure speed",
+}
+COMMANDS = {
+    "train": Command("scripts.train", "Train a method on the embedded engine or on slime, from a preset"),
+    "evaluate ruler": Command("benchmarks.ruler.evaluate", "RULER or HotpotQA at any document length"),
+    "evaluate heldout": Command("benchmarks.heldout.__main__", "Held-out tasks of any method, with its baselines"),
+    "evaluate aime": Command("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),
+    "evaluate tau2": Command("benchmarks.tau2.evaluate", "Conversations of tau2-bench"),
+    "serve model": Command("core.engine.server", "A model behind SGLang's endpoints"),
+    "serve retrieval": Command("core.tools.retrieval.__main__", "Passages of a corpus"),
+    "serve services": Command("scripts.services", "The services of a file, while a command runs"),
+    "report": Command("core.report.__main__", "Write the report of a run and print its summary"),
+    "data download": Command("scripts.download_data", "A published data set, checked"),
+    "data ruler": Command("benchmarks.ruler.generate", "RULER tasks of any length"),
+    "data tau2": Command("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),
+    "data tau2-tasks": Command("benchmarks.tau2.tasks", "The tasks of tau2-bench as a data file"),
+    "data slime": Command("core.slime.records", "A data set as the JSONL that slime reads"),
+    "convert to-dist": Command("scripts.convert_checkpoints", "Hugging Face folder to Megatron's torch_dist", True),
+    "convert to-hf": Command("scripts.convert_checkpoints", "Megatron's torch_dist to Hugging Face folders", True),
+    "convert to-hub": Command(
+        "scripts.export_checkpoint", "Checkpoint of a run to a folder for the hub, with its card"
+    ),
+    "speed engines": Command("benchmarks.speed.__main__", "Rollouts and training steps beside Transformers and TRL"),
+    "speed retrieval": Command("benchmarks.speed.retrieval", "Recall and latency of the retrieval service"),
+    "speed prompt-order": Command("benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"),
+    "sandbox": Command("core.tools.sandbox.__main__", "Run a Python file in the sandbox and print its result"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    # OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their
+    # core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if "_ARGCOMPLETE" in os.environ:
+        complete()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = find_command(words)
+    if name is None:
+        make_parser().parse_args(words)  # prints help or what is wrong with `words`, and exits
+        return 2
+    try:
+        return import_module(COMMANDS[name].module).main(words[words_before_arguments(name) :]) or 0
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("agentic", "benchmarks", "core", "scripts"):
+            raise
+        print(f"error: {error.name} is not installed in {sys.prefix}; run bash scripts/setup.sh", file=sys.stderr)
+        return 1
+
+
+def find_command(words: Sequence[str]) -> str | None:
+    """Return the name of the command that `words` begin with."""
+    names = (" ".join(words[:length]) for length in (1, 2))
+    return next((name for name in names if name in COMMANDS), None)
+
+
+def words_before_arguments(name: str) -> int:
+    return len(name.split()) - COMMANDS[name].passes_name
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return a parser that knows the commands but not their options."""
+    parser = argparse.ArgumentParser(
+        prog="tokentrue",
+        description="Train agentic RL methods, evaluate them, and run what they need. Each command has --help.",
+    )
+    top = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    groups = {}
+    for name, command in COMMANDS.items():
+        group, _, last = name.partition(" ")
+        if not last:
+            top.add_parser(name, help=command.help)
+            continue
+        if group not in groups:
+            members = ", ".join(other.split()[1] for other in COMMANDS if other.startswith(f"{group} "))
+            about = GROUPS[group]
+            group_parser = top.add_parser(group, help=f"{about}: {members}", description=f"{about}.")
+            groups[group] = group_parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        groups[group].add_parser(last, help=command.help)
+    return parser
+
+
+def complete() -> None:
+    """Answer the shell, which asks by environment variables how the words before the cursor may go on; then exit."""
+    import argcomplete
+    from argcomplete.lexers import split_line
+
+    line, point = os.environ["COMP_LINE"], int(os.environ["COMP_POINT"])
+    _, _, _, words, _ = split_line(line, point)
+    name = find_command(words[1:])
+    if name is None:
+        parser = make_parser()
+    else:
+        parser = import_module(COMMANDS[name].module).make_parser()
+        add_completers(parser)
+        # argcomplete takes this number of words, and the program's name counts as the first, for the program.
+        os.environ["_ARGCOMPLETE"] = str(1 + words_before_arguments(name))
+    argcomplete.autocomplete(parser)
+
+
+def add_completers(parser: argparse.ArgumentParser) -> None:
+    """Complete methods, presets and run folders by what is on the disk; other values are choices or files."""
+    for action in parser._actions:
+        if complete_value := COMPLETERS.get(action.dest):
+            action.completer = complete_value  # type: ignore[attr-defined]
+
+
+def complete_method(**_: object) -> list[str]:
+    return [path.parent.name for path in AGENTIC.glob("*/rollout.py")]
+
+
+def complete_preset(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    method = getattr(parsed_args, "method", None) or "*"
+    return sorted({path.stem for path in AGENTIC.glob(f"{method}/presets/*.yaml")})
+
+
+def complete_run(**_: object) -> list[str]:
+    return [str(path.parent) for path in Path("runs").glob("*/config.yaml")]
+
+
+AGENTIC = Path(__file__).resolve().parents[1] / "agentic"
+COMPLETERS = {"method": complete_method, "preset": complete_preset, "run": complete_run, "run_dir": complete_run}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
