@@ -41,7 +41,14 @@ STATS = (
 
 TIS = [0.7, 1.3]
 KL_TIS = {"kl_loss_coef": 0.1, "tis": [0.0, 1.3]}
-ALL = {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3, "clip_ratio_c": 1.2, "kl_loss_coef": 0.1, "entropy_coef": 0.05, "tis": TIS}
+ALL = {
+    "clip_ratio_low": 0.1,
+    "clip_ratio_high": 0.3,
+    "clip_ratio_c": 1.2,
+    "kl_loss_coef": 0.1,
+    "entropy_coef": 0.05,
+    "tis": TIS,
+}
 # (name, unit, config, optional: the sampling temperature, or the micro-batches of row indices instead of all in one)
 GRPO_CASES: list[tuple[Any, ...]] = [
     ("plain", "rollout", {}),
@@ -176,7 +183,10 @@ def compute_policy_loss(slime: Slime) -> dict[str, Any]:
         x = torch.tensor(log_ratio, requires_grad=True)
         loss, clipped = slime.ppo_utils.compute_policy_loss(-x, torch.full((len(x),), advantage), low, high, dual)
         loss.sum().backward()
-        case = {"config": {"clip_ratio_low": low, "clip_ratio_high": high, "clip_ratio_c": dual}, "advantage": advantage}
+        case = {
+            "config": {"clip_ratio_low": low, "clip_ratio_high": high, "clip_ratio_c": dual},
+            "advantage": advantage,
+        }
         cases.append(case | {"value": loss.tolist(), "grad": read_gradient(x, len(x)), "clipped": clipped.tolist()})
     return {"log_ratio": log_ratio, "cases": cases}
 
@@ -208,7 +218,11 @@ def compute_advantage(slime: Slime) -> list[dict[str, Any]]:
         [[1.0, 0.0]],
     ]
     return [
-        {"groups": groups, "std_normalization": std_normalization, "advantages": slime.compute_advantages(groups, std_normalization)}
+        {
+            "groups": groups,
+            "std_normalization": std_normalization,
+            "advantages": slime.compute_advantages(groups, std_normalization),
+        }
         for groups, std_normalization in product(batches, (True, False))
     ]
 
