@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from core.data.files import DataError
-from core.data.sets import SETS, Questions, read_hub_records, prepare
+from core.data.sets import SETS, Questions, prepare, read_hub_records
 from core.data.tasks import convert_records, read_tasks
 from core.rewards.grade import integer
 from core.types import Task
