@@ -48,7 +48,7 @@ def test_a_question_without_the_whole_wrapper_is_refused(question: str) -> None:
         strip_dapo_wrapper(Task("t", question, ("1",)))
 
 
-def test_dapo_from_a_local_file(tmp_path: Path) -> None:
+def test_dapo_is_read_from_a_local_file(tmp_path: Path) -> None:
     source = write(tmp_path / "dapo.jsonl", [dapo(QUESTION, "-3"), dapo("Find $n$.", "34", DAPO_PREFIXES[1])])
     (path,) = prepare("dapo-math-17k", tmp_path / "data", source, rows=2)
     tasks = read_tasks(path, require_context=False)
@@ -164,7 +164,7 @@ def test_a_corpus_without_text_is_refused(tmp_path: Path) -> None:
         prepare("toolorchestra-corpus", tmp_path / "data", source, rows=1)
 
 
-def test_the_real_aime(shared_data: Path, tmp_path: Path) -> None:
+def test_the_real_aime_passes_its_checks(shared_data: Path, tmp_path: Path) -> None:
     (path,) = prepare("aime24", tmp_path, shared_data / "aime24.jsonl")
     tasks = read_tasks(path, require_context=False)
     assert (len(tasks), tasks[0].answers) == (30, ("73",))
