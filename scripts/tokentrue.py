@@ -4,9 +4,7 @@ A command's module has `main(arguments) -> int` and `make_parser()`; it is impor
 and completion stay quick. The file is in scripts/ because it calls benchmarks, agentic and core, and none of them may
 import it. In an environment without the console command, use `python -m scripts.tokentrue`.
 
-Switch completion on, in bash or zsh:
-
-    eval "$(.venv/bin/register-python-argcomplete tokentrue)"
+`tokentrue --help` shows the line that switches on completion in bash and zsh.
 """
 
 from __future__ import annotations
@@ -96,7 +94,9 @@ def make_parser() -> argparse.ArgumentParser:
     """Return a parser that knows the commands but not their options."""
     parser = argparse.ArgumentParser(
         prog="tokentrue",
-        description="Train agentic RL methods, evaluate them, and run what they need. Each command has --help.",
+        description="Train agentic RL methods, evaluate them, and run what they need.",
+        epilog='completion in bash and zsh:\n  eval "$(.venv/bin/register-python-argcomplete tokentrue)"',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     groups = {}
@@ -115,7 +115,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def complete() -> None:
-    """Answer the shell, which asks by environment variables how the words before the cursor may go on; then exit."""
+    """Print how the words before the cursor may continue, as the shell asks by environment variables; then exit."""
     import argcomplete
     from argcomplete.lexers import split_line
 
@@ -133,7 +133,7 @@ def complete() -> None:
 
 
 def add_completers(parser: argparse.ArgumentParser) -> None:
-    """Complete methods, presets and run folders by what is on the disk; other values are choices or files."""
+    """Let methods, presets and run folders complete from the disk. Argcomplete completes choices and files itself."""
     for action in parser._actions:
         if complete_value := COMPLETERS.get(action.dest):
             action.completer = complete_value  # type: ignore[attr-defined]

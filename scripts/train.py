@@ -1,6 +1,6 @@
 """Train a method on the engine that --engine names, then write the report of an embedded run.
 
-Where the engine runs elsewhere (slime) or nothing was run (--dry-run), there is no report.
+A run on slime and a dry run get no report here.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def resolve_defaults(options: argparse.Namespace) -> argparse.Namespace:
 
 
 def print_tiny_folder(arguments: list[str]) -> None:
-    """Print the run folder if a run.sh with these options makes the whole experiment of preset tiny; else nothing.
+    """Print the run folder if these options of run.sh ask for the whole experiment of preset tiny; else print nothing.
 
     The whole experiment is data, training and evaluation. Other presets bring their own data and are evaluated by
-    evaluate.sh; on slime and with --dry-run there is nothing but the training.
+    evaluate.sh; slime and --dry-run only train.
     """
     options = resolve_defaults(make_parser().parse_args(arguments))
     if options.preset == "tiny" and options.engine == "embedded" and not options.dry_run:

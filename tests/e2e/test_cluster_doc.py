@@ -101,6 +101,7 @@ class Image:
         self.tool("bin/hf", PYTHON + HF.format(model=str(model)))
         self.tool("bin/docker", '#!/bin/sh\n[ "$1" != build ] || [ -f "$3" ]\n')
         self.tool("bin/python3", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        self.tool("bin/tokentrue", '#!/bin/sh\nexec python3 -m scripts.tokentrue "$@"\n')
         self.tool("slime/tools/convert_hf_to_torch_dist.py", TO_DIST)
         self.tool("slime/tools/convert_torch_dist_to_hf.py", TO_HF)
         self.tool("slime/scripts/models/qwen2.5-7B.sh", "MODEL_ARGS=(--num-layers 28)")
@@ -122,11 +123,11 @@ class Image:
         """The document's command, with this folder's places for the image's and the hub's."""
         words = [re.sub(r"^/data\b", str(self.data), word) for word in shlex.split(command)]
         tools = [self.folder / "slime", self.folder / "megatron"]
-        if "scripts.convert_checkpoints" in words:
+        if {"to-dist", "to-hf"} & set(words):
             words += ["--slime", str(tools[0]), "--megatron", str(tools[1])]
-        elif "scripts.download_data" in words:
+        elif {"scripts.download_data", "download"} & set(words):
             words += ["--from", str(self.folder / "published")]
-        elif "benchmarks.ruler.evaluate" in words:
+        elif {"benchmarks.ruler.evaluate", "ruler"} & set(words):
             # The same server and evaluation with our engine on the stand-in for 7B weights, and little to do.
             words += "--serve embedded --seeds 0 --tasks 2 --variants trained".split()
             words += ["--set", "memagent.max_memory_tokens=4", "--set", "memagent.max_final_tokens=4"]

@@ -1,4 +1,4 @@
-"""What can be said of docker/ without a container engine: the files agree with themselves and with the repository."""
+"""Tests docker/ without a container engine: the files agree with one another and with the repository."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_services_of_a_method_share_no_port(profile):
     assert len(set(ports)) == len(ports)
 
 
-def test_agentflows_share_no_gpu_and_serve_each_of_its_roles_once():
+def test_services_of_agentflow_share_no_gpu_and_serve_each_role_once():
     services = [service for service in SERVICES.values() if "agentflow" in service["profiles"]]
     gpus = [gpu for service in services for gpu in devices(service)]
     assert len(set(gpus)) == len(gpus)
@@ -53,8 +53,8 @@ def test_agentflows_share_no_gpu_and_serve_each_of_its_roles_once():
     assert sorted(served) == sorted({role for path in paths for role in yaml.safe_load(path.read_text())["roles"]})
 
 
-def test_toolorchestras_are_those_of_its_file_of_services():
-    """The same command on the same GPUs at the same port, but reachable from other nodes."""
+def test_services_of_toolorchestra_are_those_of_its_service_file():
+    """Command, GPUs and port are the same; the containers are also reachable from other nodes."""
     ours = {name: service for name, service in SERVICES.items() if "toolorchestra" in service["profiles"]}
     theirs = read_services(ROOT / "agentic/toolorchestra/services/seed.yaml")
     assert ours.keys() == theirs.keys()

@@ -1,4 +1,4 @@
-"""The wrapper around slime's converters, with stand-ins for them; tests/optional/megatron_cpu runs slime's own."""
+"""Tests `tokentrue convert` with stand-ins for slime's converters; tests/optional/megatron_cpu runs slime's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's checkpoint as a folder for the hub: it loads by itself, and its card says what the run folder says."""
+"""Tests that an exported checkpoint loads by itself and that its card agrees with the run folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scripts.export_checkpoint import main
 
 @pytest.fixture(scope="module")
 def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """Two seeds with checkpoints at steps 5 and 10, and an evaluation."""
+    """Return a run of two seeds with checkpoints at steps 5 and 10, and an evaluation."""
     base = tmp_path_factory.mktemp("run")
     folder = RunFolder.create(base / "run", load_recipe("tiny", [f"model.path={model}"]).dump())
     loaded = weights.load(model, device="cpu")

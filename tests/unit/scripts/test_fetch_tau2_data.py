@@ -1,4 +1,4 @@
-"""The data script, on a small repository of the same shape."""
+"""Tests `tokentrue data tau2` on a small repository of the same shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""requirements*.txt (exact pins) and pyproject.toml (bounds) name the same packages and agree on versions."""
+"""Tests that requirements*.txt (pins) and pyproject.toml (bounds) name the same packages and agree on versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def pins(file: str) -> dict[str, str]:
-    """Package -> version of a requirements file, without the files it includes."""
+    """Return package -> version of a requirements file, without the files that it includes."""
     lines = [line.strip() for line in (ROOT / file).read_text().splitlines()]
     wanted = [Requirement(line) for line in lines if line and not line.startswith(("#", "-r "))]
     versions = {}
@@ -25,7 +25,7 @@ def pins(file: str) -> dict[str, str]:
 
 
 def bounds(*extras: str, base: bool = True) -> dict[str, Requirement]:
-    """Package -> bound in pyproject.toml, of the dependencies (`base`) and of some extras."""
+    """Return package -> bound of pyproject.toml, for the dependencies (`base`) and some extras."""
     lines = PROJECT["dependencies"] * base + [line for e in extras for line in PROJECT["optional-dependencies"][e]]
     return {canonicalize_name(Requirement(line).name): Requirement(line) for line in lines}
 

@@ -1,4 +1,4 @@
-"""Every side returns as many tokens as asked for, with log-probs that a full forward confirms."""
+"""Tests that every side returns the requested number of tokens, with log-probs that a full forward confirms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hf(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("side", ["ours", "static", "dynamic", "batching"])
-def test_counts_and_logprobs(side, folder, hf):
+def test_every_side_returns_the_requested_tokens_and_exact_logprobs(side, folder, hf):
     if side == "ours":
         generate = EmbeddedSide(weights.load(folder), len(REQUESTS), 64).generate
     elif side == "batching":
@@ -47,7 +47,7 @@ def test_counts_and_logprobs(side, folder, hf):
     assert error <= TOLERANCE
 
 
-def test_sessions_sample_every_turn_within_the_length_foreseen(folder):
+def test_sessions_sample_every_turn_within_the_planned_length(folder):
     requests = [GenerationRequest((5, 6, 7), 4), GenerationRequest((8,), 3)]
     longest = longest_sequence(requests, turns=3)
     samples = run_turns(EmbeddedSide(weights.load(folder), 2, longest).generate, requests, 3, 1280)

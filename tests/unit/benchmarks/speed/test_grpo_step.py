@@ -1,4 +1,4 @@
-"""What must hold before a step is timed: both trainers compute the same loss and gradient norm."""
+"""Tests that no step is timed unless both trainers compute the same loss and gradient norm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_difference_stops_the_benchmark(name):
 
 @pytest.mark.optional
 @pytest.mark.parametrize("kind", grpo_step.KINDS)
-def test_the_step_equals_trl_s(kind, tmp_path):
+def test_our_step_equals_that_of_trl(kind, tmp_path):
     require(find_spec("trl"), "needs trl: benchmarks/speed/run.sh installs it into benchmarks/speed/.venv")
     from benchmarks.speed.trl_side import run_trl
 

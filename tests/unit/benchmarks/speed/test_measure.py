@@ -1,4 +1,4 @@
-"""Times without the warm-up, ratios of medians."""
+"""Tests that times leave out the warm-up and that ratios compare medians."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small version of the benchmark: recall of every kind's preset, and the service over HTTP."""
+"""Tests a small version of the benchmark: recall of every index kind, and the service over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.speed.retrieval import CLIENTS, format_recall, format_service, m
 
 
 def test_the_presets_find_what_exact_search_finds(tmp_path: Path):
-    """2,500 vectors x 384 around 25 centres; the full size has 100,000 around 1,000."""
+    """This takes 2,500 vectors x 384 around 25 centres; the full size has 100,000 around 1,000."""
     cells = measure_recall(2500, 100, tmp_path, centres=25)
     assert "| flat              | 1.0000    |" in format_recall(cells)
     assert cells["ivf"]["recall"] >= 0.99

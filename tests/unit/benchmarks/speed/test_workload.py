@@ -1,4 +1,4 @@
-"""Every side gets the same work: seeded, of equal token counts, and never a token that means something."""
+"""Tests that the work is seeded, has equal token counts and contains no special token."""
 
 from __future__ import annotations
 
