@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Launcher
-from tests.e2e.test_resume import arguments, assert_same_run, weights_moved, records
+from tests.e2e.test_resume import arguments, assert_same_run, records, weights_moved
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

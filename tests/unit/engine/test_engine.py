@@ -12,17 +12,13 @@ from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.scheduler import Request
 from core.types import Sampling
+from tests.unit.engine.conftest import drain
 
 TOLERANCE = 1e-5
 
 
 def make_engine(folder: Path, **options: int) -> Engine:
     return Engine.from_pretrained(folder, device="cpu", **{"max_model_len": 128, "kv_tokens": 128 * 8, **options})
-
-
-def drain(engine: Engine) -> None:
-    while engine.has_work():
-        engine.step()
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
