@@ -52,17 +52,17 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
     # AgentFlow, arXiv 2510.05592, and its released train/config.yaml (verl 0.5) where the paper is silent
     "flow_grpo": {
         "std_normalization": (True, "equation 5: A = (R_i - mean(R)) / std(R)"),
-        "split_advantage": (False, "section 3.2 broadcasts one outcome to every turn"),
+        "split_advantage": (False, "section 3: one outcome is broadcast to every turn"),
         "loss_agg": ("rollout_turn", "equation 5: 1/G sum_i 1/T_i sum_t 1/|a_i^t|"),
         "clip_ratio_low": (0.2, "train/config.yaml: clip_ratio_low: 0.2"),
         "clip_ratio_high": (0.3, "train/config.yaml: clip_ratio_high: 0.3"),
         "clip_ratio_c": (3.0, "not in train/config.yaml; verl's default"),
-        "kl_loss_coef": (0.001, "appendix C.1: beta 0.001; train/config.yaml: kl_loss_coef: 0.001"),
+        "kl_loss_coef": (0.001, "section 4.1, appendix C.1: beta 0.001; train/config.yaml: kl_loss_coef: 0.001"),
         "kl_loss_type": ("low_var_kl", "not in train/config.yaml; verl's default"),
     },
     # ToolOrchestra, arXiv 2511.21689, and its released train_orchestrator.sh (a fork of verl) where the paper is silent
     "toolorchestra": {
-        "std_normalization": (True, "section 3.2: A = (R - mean(R)) / std(R)"),
+        "std_normalization": (True, "A = (R - mean(R)) / std(R) over the rollouts of a task"),
         "advantage_clip": (3.0, "released code: advantages clipped to [-3, 3]"),
         "min_group_std": (0.1, "section 3.2, homogeneity filter: groups of reward std below 0.1 are dropped"),
         "loss_agg": ("token", "train_orchestrator.sh: token mean"),

@@ -38,6 +38,14 @@ RENAMED = {
     "optimizer.recompute": "optimizer.gradient_checkpointing",
     "engine.prefill_budget": "engine.max_prefill_tokens",
     "engine.prefix_tokens": "engine.prefix_cache_tokens",
+    "slime.extra": "slime.flags",
+    "slime.perf": "slime.flags (such as --tensor-model-parallel-size), and slime.context_parallel for `context`",
+    "slime.sglang.mem_fraction": "slime.flags, as --sglang-mem-fraction-static",
+    "slime.sglang.context_length": "slime.flags, as --sglang-context-length",
+    "slime.sglang.router": "slime.flags, as --router-policy",
+    "slime.max_response_len": "slime.flags, as --rollout-max-response-len and --eval-max-response-len",
+    "slime.reward_key": "slime.flags, as --reward-key",
+    "slime.nvlink": "slime.env, as NCCL_NVLS_ENABLE",
 }
 """Maps each old key of a recipe to its new name, for the error that tells it."""
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class EmbeddedPolicy:
-    """A policy over an Engine in this process.
+    """Samples completions from an Engine in this process.
 
     `threaded` steps the engine in a worker thread, so that the event loop stays responsive (the server). Otherwise the
     steps run in the event loop itself, which is faster (the trainer).

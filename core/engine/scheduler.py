@@ -15,7 +15,7 @@ from core.types import Completion, FinishReason, Sampling
 
 @dataclass(eq=False)
 class Request:
-    """One call on its way through the engine.
+    """Tracks one call on its way through the engine.
 
     `cached_tokens` counts the tokens found in the prefix store, over all its prefills. `completion` is set at the end.
     """

@@ -42,8 +42,10 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
 
 
 def copying_drill(rng: Random, token_ids: Sequence[int]) -> Example:
-    """Draw 8 to 24 of the `token_ids` as a prompt and repeat them as its completion; copying, once learned, makes
-    extraction easy."""
+    """Draw 8 to 24 of the `token_ids` as a prompt and repeat them as its completion.
+
+    Copying, once learned, makes extraction easy.
+    """
     sequence = tuple(rng.choices(token_ids, k=rng.randint(8, 24)))
     return sequence, sequence
 

@@ -50,16 +50,19 @@ SEED_WITH_EVERYTHING = [
     "run.trackers=[wandb, tensorboard]",
     "slime.colocate=false",
     "slime.rollout_gpus=16",
-    "slime.sglang.router=power_of_two",  # consistent_hashing is in the router of slime's image, not in PyPI's
     "slime.sglang.policy_groups=[{worker: prefill, gpus: 8}, {worker: decode, gpus: 8}]",
-    "slime.extra={--use-fault-tolerance: true}",
+    # consistent_hashing is in the router of slime's image, not in PyPI's
+    "slime.flags={--use-fault-tolerance: true, --router-policy: power_of_two}",
 ]
 AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
 RECIPES: dict[str, tuple[str, str, list[str]]] = {
     f"{path.parents[1].name}-{path.stem}": (path.parents[1].name, path.stem, [])
     for path in sorted(AGENTIC.glob("*/presets/*.yaml"))
     if "slime" in yaml.safe_load(path.read_text())
-} | {"memagent-everything": ("memagent", "seed", SEED_WITH_EVERYTHING)}
+} | {
+    "memagent-everything": ("memagent", "seed", SEED_WITH_EVERYTHING),
+    "memagent-fan-out": ("memagent", "seed", ["slime.rows=fan_out", "algorithm.loss_agg=token"]),
+}
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -158,14 +161,14 @@ def test_slimes_parser_takes_them_all_and_reads_the_recipe(name: str, tmp_path: 
         "clip_grad": recipe.optimizer.clip_grad,
         "lr_warmup_iters": recipe.optimizer.lr_warmup_steps,
         "lr_decay_style": recipe.optimizer.lr_scheduler_type,
-        "tensor_model_parallel_size": slime.perf.tensor,
+        "tensor_model_parallel_size": slime.flags.get("--tensor-model-parallel-size", 1),
         "world_size": slime.train_gpus,
         "rollout_num_gpus": slime.serving_gpus,
         "colocate": slime.colocate,
         "save_interval": recipe.run.save_every,
         "eval_interval": recipe.run.eval_every,
-        "sglang_context_length": slime.sglang.context_length,
-        "reward_key": slime.reward_key,
+        "sglang_context_length": slime.flags.get("--sglang-context-length"),
+        "reward_key": slime.flags.get("--reward-key"),
     }
     assert {key: args[key] for key in expected} == expected
 

@@ -102,6 +102,12 @@ class Launcher:
         self._say("\t".join(arguments))
         return int(self._hear())
 
+    def run(self, arguments: list[str], status: int = 0) -> str:
+        """Run to the end, expect the exit status, and return the output of all runs so far."""
+        self.start(arguments)
+        assert self.wait() == status, self.log.read_text()
+        return self.log.read_text()
+
     def wait(self) -> int:
         """The exit status of the run; -9 when it was killed."""
         self._say("")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Launcher
-from tests.e2e.test_resume import arguments, assert_same_run, learned, records
+from tests.e2e.test_resume import arguments, assert_same_run, records, weights_moved
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -25,16 +25,14 @@ PARALLEL = [*RECIPE, "run.parallel_seeds=2"]
 @pytest.fixture(scope="module")
 def one_by_one(launcher: Launcher, preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("one-by-one") / "run"
-    launcher.start(arguments(preset, run, RECIPE))
-    assert launcher.wait() == 0, launcher.log.read_text()
-    assert learned(run)
+    launcher.run(arguments(preset, run, RECIPE))
+    assert weights_moved(run)
     assert records(run / "seed-3" / "metrics.jsonl") != records(run / "seed-4" / "metrics.jsonl")
     return run
 
 
 def test_side_by_side_is_as_one_by_one(launcher: Launcher, preset: Path, tmp_path: Path, one_by_one: Path):
-    launcher.start(arguments(preset, tmp_path / "run", PARALLEL))
-    assert launcher.wait() == 0, launcher.log.read_text()
+    launcher.run(arguments(preset, tmp_path / "run", PARALLEL))
     assert_same_run(tmp_path / "run", one_by_one)
 
 
@@ -60,8 +58,7 @@ def test_workers_end_with_a_parent_that_is_killed(launcher: Launcher, preset: Pa
     wait_until(lambda: not any(map(alive, workers)), 10)
     assert not all((run / f"seed-{seed}" / "checkpoints" / "step-000004").is_dir() for seed in SEEDS)
 
-    launcher.start(command)
-    assert launcher.wait() == 0, launcher.log.read_text()
+    launcher.run(command)
     assert_same_run(run, one_by_one)
 
 

@@ -82,13 +82,12 @@ def test_a_run_killed_at_random_moments_ends_as_one_that_was_not(
     launcher: Launcher, preset: Path, tmp_path: Path, scenario: str
 ):
     overrides = SCENARIOS[scenario]
-    began = time.monotonic()
-    launcher.start(arguments(preset, tmp_path / "untouched", overrides))
-    assert launcher.wait() == 0, launcher.log.read_text()
-    whole = time.monotonic() - began
+    started = time.monotonic()
+    launcher.run(arguments(preset, tmp_path / "untouched", overrides))
+    whole = time.monotonic() - started
     assert_every_task_in_turn(tmp_path / "untouched", preset.parent / "train.jsonl")
     assert_trajectories_belong_to_their_tasks(tmp_path / "untouched", preset.parent / "train.jsonl")
-    assert learned(tmp_path / "untouched")
+    assert weights_moved(tmp_path / "untouched")
 
     rng = random.Random(scenario)
     kills = attempt = 0
@@ -107,7 +106,7 @@ def test_a_run_killed_at_random_moments_ends_as_one_that_was_not(
         assert_same_run(run, tmp_path / "untouched")
 
 
-def learned(run: Path) -> bool:
+def weights_moved(run: Path) -> bool:
     """Whether the weights moved in every seed; without that, equality of two runs would say little."""
     for seed in run.glob("seed-*"):
         first, *_, last = sorted((seed / "checkpoints").iterdir())
@@ -121,8 +120,7 @@ def test_a_finished_run_is_left_as_it_is(launcher: Launcher, preset: Path, tmp_p
     command = arguments(preset, tmp_path / "run", ["run.steps=2"])
     contents = []
     for _ in range(2):
-        launcher.start(command)
-        assert launcher.wait() == 0, launcher.log.read_text()
+        launcher.run(command)
         files = [path for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()]
         contents.append({path: path.read_bytes() for path in files})
     assert contents[0] == contents[1]
@@ -132,30 +130,23 @@ def test_another_recipe_is_refused_and_fresh_starts_it_anew(launcher: Launcher, 
     short = {"steps": 2, "copy_steps": 1, "lookup_steps": 0, "batch_size": 2}
     cold = ["run.steps=1", *(f"warm_start.{name}={value}" for name, value in short.items())]
     run = tmp_path / "run"
-    launcher.start(arguments(preset, run, cold))
-    assert launcher.wait() == 0, launcher.log.read_text()
+    launcher.run(arguments(preset, run, cold))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     other = [*cold, "warm_start.steps=3"]
-    launcher.start(arguments(preset, run, other))
-    assert launcher.wait() == 1
-    assert "warm_start.steps: 2 in the folder, 3 asked for" in launcher.log.read_text()
+    assert "warm_start.steps: 2 in the folder, 3 asked for" in launcher.run(arguments(preset, run, other), status=1)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-    launcher.start([*arguments(preset, run, other), "--fresh"])
-    assert launcher.wait() == 0, launcher.log.read_text()
+    launcher.run([*arguments(preset, run, other), "--fresh"])
     stages = [record["stage"] for record in read_jsonl(run / "seed-0" / "metrics.jsonl")]
     assert stages == ["warm_start"] * 4 + ["eval", "train", "eval"]
 
 
 def test_a_corrupt_checkpoint_stops_the_run_with_its_name(launcher: Launcher, preset: Path, tmp_path: Path):
     command = arguments(preset, tmp_path / "run", ["run.steps=4"])
-    launcher.start(command)
-    assert launcher.wait() == 0, launcher.log.read_text()
+    launcher.run(command)
     newest = tmp_path / "run" / "seed-0" / "checkpoints" / "step-000004"
     (newest / "trainer.pt").write_bytes(b"torn")
     metrics = (tmp_path / "run" / "seed-0" / "metrics.jsonl").read_bytes()
-    launcher.start(command)
-    assert launcher.wait() == 1
-    assert f"error: {newest / 'trainer.pt'}: cannot be read" in launcher.log.read_text()
+    assert f"error: {newest / 'trainer.pt'}: cannot be read" in launcher.run(command, status=1)
     assert (tmp_path / "run" / "seed-0" / "metrics.jsonl").read_bytes() == metrics
 
 
@@ -172,18 +163,16 @@ def test_a_corrupt_checkpoint_stops_the_run_with_its_name(launcher: Launcher, pr
 def test_a_run_that_cannot_go_on_says_why(
     launcher: Launcher, preset: Path, tmp_path: Path, overrides: list[str], named: str
 ):
-    launcher.start(arguments(preset, tmp_path / "run", overrides))
-    assert launcher.wait() == 1
-    assert named in launcher.log.read_text()
-    assert "Traceback" not in launcher.log.read_text()
+    output = launcher.run(arguments(preset, tmp_path / "run", overrides), status=1)
+    assert named in output
+    assert "Traceback" not in output
 
 
 def test_more_steps_and_seeds_continue_a_run(launcher: Launcher, preset: Path, tmp_path: Path):
     """As if it had been asked for them at once, but for the evaluation that ended it the first time."""
     whole = ["run.steps=3", "run.seeds=[0, 1]"]
     for run, overrides in (("grown", ["run.steps=2"]), ("grown", whole), ("at_once", whole)):
-        launcher.start(arguments(preset, tmp_path / run, overrides))
-        assert launcher.wait() == 0, launcher.log.read_text()
+        launcher.run(arguments(preset, tmp_path / run, overrides))
     for seed in ("seed-0", "seed-1"):
         grown, at_once = (tmp_path / run / seed for run in ("grown", "at_once"))
         trained = [

@@ -11,6 +11,7 @@ import urllib.request
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from core.algorithms.aggregate import LOSS_AGGS, row_scales
 from core.algorithms.grpo import grpo_loss
 from core.config import AlgorithmSection
 from core.rollout.runner import Failures, has_signal
+from core.slime import flags
 from core.slime.log import summarize
 from core.slime.samples import read_task
 from core.types import Row, Task
@@ -256,15 +258,18 @@ def test_evaluation(
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if not case.spec.regrade], indirect=True)
 def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any) -> None:
-    """slime's own converter makes the rows, with our rewards: the same rows, in its order."""
+    """With the hooks that `slime.rows: fan_out` renders, slime's own converter makes the same rows, in its order."""
     recipe = case.recipe()
     recipe["algorithm"] |= {"loss_agg": "rollout", "std_normalization": True, "rows": "turn"}
-    args = arguments(
-        recipe,
-        list(case.faulty[:4]),
-        custom_convert_samples_to_train_data_path=None,
-        custom_reward_post_process_path=f"{case.hooks}.post_process_rewards",
-    )
+    launched = case.spec.load("seed", ["slime.rows=fan_out", "algorithm.loss_agg=rollout"])
+    words = flags.groups(launched, flags.Paths(Path("/x")))["CUSTOM"]
+    paths = dict(zip(words[::2], words[1::2], strict=True))
+    hooks = {
+        name: path and path.replace(f"agentic.{launched.method}.rollout", case.hooks)
+        for name in ("custom_convert_samples_to_train_data_path", "custom_reward_post_process_path")
+        for path in [paths.get(f"--{name.replace('_', '-')}")]
+    }
+    args = arguments(recipe, list(case.faulty[:4]), **hooks)
     made = manager(args)
     post_process, samples = made.custom_reward_post_process_func, []
     made.custom_reward_post_process_func = lambda args, flat: samples.extend(flat) or post_process(args, flat)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,12 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from core.config import OptimizerSection
+from core.engine import weights
+from core.engine.engine import Engine
+from core.engine.model import ModelConfig
+from core.engine.trainer import Trainer
+from core.types import Completion, Row, Sampling
 from tests import kit
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
@@ -26,6 +33,9 @@ ARCHITECTURES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
     "llama": (LlamaConfig, LlamaForCausalLM, {"attention_bias": True, "mlp_bias": True}),
 }
+
+MODEL_CONFIG = ModelConfig(8, 4, 4, 1, 1, 1, 1, 1e-6, 64, False, False, False, False, False, (1.0,), 1.0)
+"""The smallest model: one layer, one head, one coordinate."""
 
 Reference = Callable[[Path, Sequence[int], Sequence[int], float], torch.Tensor]
 
@@ -64,3 +74,44 @@ def reference() -> Reference:
         return scores.gather(1, torch.tensor(completion)[:, None]).squeeze(1)
 
     return logprobs
+
+
+def drain(engine: Engine) -> None:
+    while engine.has_work():
+        engine.step()
+
+
+def complete(folder: Path, prompt: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+    """Sample one completion on an engine that has nothing else to do."""
+    engine = Engine.from_pretrained(folder, device="cpu", max_model_len=128, kv_tokens=128)
+    request = engine.submit(prompt, sampling, session)
+    drain(engine)
+    assert request.completion is not None
+    return request.completion
+
+
+def stamps(tokens: Sequence[int]) -> torch.Tensor:
+    """Stand for keys: each depends on all tokens up to it, as a real one does."""
+    return torch.tensor([float(hash(tuple(tokens[: end + 1])) % 100_003) for end in range(len(tokens))])
+
+
+def gradients(
+    folder: Path, rows: Sequence[Row], *, max_tokens: int, checkpointing: bool = False, **options: Any
+) -> Any:
+    """Return the gradient of one step by parameter name, as AdamW gets it."""
+    model = weights.load(folder, device="cpu")
+    section = OptimizerSection(
+        lr=0.0,
+        weight_decay=0.0,
+        clip_grad=1e9,
+        bf16_autocast=False,
+        max_tokens_per_pack=max_tokens,
+        gradient_checkpointing=checkpointing,
+    )
+    trainer = Trainer(model, section, **options)
+    found: dict[str, torch.Tensor] = {}
+    trainer.optimizer.register_step_pre_hook(
+        lambda *_: found.update({name: p.grad.clone() for name, p in model.named_parameters()})
+    )
+    trainer.grpo_step(rows)
+    return found

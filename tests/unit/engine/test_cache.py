@@ -7,23 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.engine.cache import PrefixStore, SlotCache
-from core.engine.model import ModelConfig
-
-CONFIG = ModelConfig(8, 4, 4, 1, 1, 1, 1, 1e-6, 64, False, False, False, False, False, (1.0,), 1.0)
+from tests.unit.engine.conftest import MODEL_CONFIG, stamps
 
 
 def make_store(blocks: int) -> PrefixStore:
-    cache = SlotCache(CONFIG, slots=2, max_len=32, dtype=torch.float32, device=torch.device("cpu"))
+    cache = SlotCache(MODEL_CONFIG, slots=2, max_len=32, dtype=torch.float32, device=torch.device("cpu"))
     return PrefixStore(cache, blocks=blocks, block_size=4)
 
 
-def value(tokens: list[int], position: int) -> float:
-    """Stands for the key at `position`: depends on all tokens up to it, as a real one does."""
-    return float(hash(tuple(tokens[: position + 1])) % 100_003)
-
-
-def fill(store: PrefixStore, tokens: list[int]) -> None:
-    store.cache.kv[:, :, 0, 0, : len(tokens), 0] = torch.tensor([value(tokens, i) for i in range(len(tokens))])
+def store_tokens(store: PrefixStore, tokens: list[int]) -> None:
+    store.cache.kv[:, :, 0, 0, : len(tokens), 0] = stamps(tokens)
+    store.insert(tokens, slot=0)
 
 
 @settings(deadline=None)
@@ -34,22 +28,16 @@ def test_whatever_matches_was_computed_for_the_same_prefix(sequences, blocks):
         found = store.match(tokens)
         cached = store.load(found, slot=1)
         assert cached == 4 * len(found) < len(tokens)
-        expected = torch.tensor([value(tokens, i) for i in range(cached)])
-        assert torch.equal(store.cache.kv[0, 0, 1, 0, :cached, 0], expected)
-        fill(store, tokens)
-        store.insert(tokens, slot=0)
+        assert torch.equal(store.cache.kv[0, 0, 1, 0, :cached, 0], stamps(tokens)[:cached])
+        store_tokens(store, tokens)
 
 
 def test_oldest_prefix_goes_first():
     store = make_store(blocks=4)
-    for first in (1, 2):
-        tokens = [first] * 8
-        fill(store, tokens)
-        store.insert(tokens, slot=0)
+    store_tokens(store, [1] * 8)
+    store_tokens(store, [2] * 8)
     assert len(store.match([1] * 9)) == 2  # touched: now 2 is the oldest
-    tokens = [3] * 8
-    fill(store, tokens)
-    store.insert(tokens, slot=0)
+    store_tokens(store, [3] * 8)
     assert len(store.match([1] * 9)) == 2
     assert len(store.match([3] * 9)) == 2
     assert store.match([2] * 9) == []
@@ -57,8 +45,7 @@ def test_oldest_prefix_goes_first():
 
 def test_the_last_token_is_always_left_to_compute():
     store = make_store(blocks=8)
-    fill(store, [1] * 8)
-    store.insert([1] * 8, slot=0)
+    store_tokens(store, [1] * 8)
     assert len(store.match([1] * 8)) == 1
 
 

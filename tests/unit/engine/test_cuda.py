@@ -15,6 +15,7 @@ from core.engine.engine import Engine
 from core.engine.trainer import Trainer
 from core.types import Row, Sampling
 from tests import kit
+from tests.unit.engine.conftest import drain
 
 pytestmark = [
     pytest.mark.optional,
@@ -23,23 +24,22 @@ pytestmark = [
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 
 
-def sampled(folder: Path, dtype: str) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
+def sample_all(folder: Path, dtype: str) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
     """(prompt, tokens, log-probs) of uneven requests, eight of which share a prompt."""
     engine = Engine.from_pretrained(folder, dtype=dtype, device="cuda", max_model_len=128, kv_tokens=128 * 16)
     prompts = [tuple(range(5 + i, 25 + 4 * i)) for i in range(8)] + [tuple(range(40, 90))] * 8
     requests = [
         engine.submit(p, Sampling(temperature=0.8, max_new_tokens=8 + i, seed=i)) for i, p in enumerate(prompts)
     ]
-    while engine.has_work():
-        engine.step()
-    done = [request.completion for request in requests]
-    return [(p, c.token_ids, c.logprobs) for p, c in zip(prompts, done, strict=True) if c is not None]
+    drain(engine)
+    completions = [request.completion for request in requests]
+    return [(p, c.token_ids, c.logprobs) for p, c in zip(prompts, completions, strict=True) if c is not None]
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_logprobs_are_those_of_a_full_forward(any_model, dtype):
     model = AutoModelForCausalLM.from_pretrained(any_model, dtype=getattr(torch, dtype)).cuda().eval()
-    samples = sampled(any_model, dtype)
+    samples = sample_all(any_model, dtype)
     assert len(samples) == 16
     for prompt, tokens, logprobs in samples:
         ids = torch.tensor([[*prompt, *tokens]], device="cuda")
@@ -50,10 +50,10 @@ def test_logprobs_are_those_of_a_full_forward(any_model, dtype):
 
 
 def test_a_seed_gives_the_same_tokens_again(any_model):
-    assert sampled(any_model, "float32") == sampled(any_model, "float32")
+    assert sample_all(any_model, "float32") == sample_all(any_model, "float32")
 
 
-def stepped(folder: Path, device: str, **options: bool) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+def take_step(folder: Path, device: str, **options: bool) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
     model = weights.load(folder, device=device)
     section = OptimizerSection(lr=1e-3, max_tokens_per_pack=64, bf16_autocast=False, **options)
     trainer = Trainer(model, section, GRPOConfig(kl_loss_coef=0.01))
@@ -69,23 +69,20 @@ def stepped(folder: Path, device: str, **options: bool) -> tuple[dict[str, float
 def test_new_weights_reach_the_recorded_decode_steps(qwen2, other_qwen2):
     engine = Engine.from_pretrained(qwen2, device="cuda", max_model_len=128, kv_tokens=1024)
     fresh = Engine.from_pretrained(other_qwen2, device="cuda", max_model_len=128, kv_tokens=1024)
-    for round_, expected in (("old", False), ("new", True)):
-        if round_ == "new":
+    for update in (False, True):
+        if update:
             engine.set_weights(weights.read(engine.model, other_qwen2))
-        done = []
-        for each in (engine, fresh):
-            request = each.submit(tuple(range(20)), Sampling(max_new_tokens=40, seed=0))
-            while each.has_work():
-                each.step()
-            done.append(request.completion)
-        assert (done[0].token_ids == done[1].token_ids) == expected
+        requests = [each.submit(tuple(range(20)), Sampling(max_new_tokens=40, seed=0)) for each in (engine, fresh)]
+        drain(engine)
+        drain(fresh)
+        assert (requests[0].completion.token_ids == requests[1].completion.token_ids) == update
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_step_is_that_of_the_cpu(any_model, checkpointing):
     (on_gpu, gpu_weights), (on_cpu, cpu_weights) = (
-        stepped(any_model, "cuda", gradient_checkpointing=checkpointing),
-        stepped(any_model, "cpu"),
+        take_step(any_model, "cuda", gradient_checkpointing=checkpointing),
+        take_step(any_model, "cpu"),
     )
     assert on_gpu["grad_norm"] == pytest.approx(on_cpu["grad_norm"], rel=1e-3)
     assert on_gpu["loss"] == pytest.approx(on_cpu["loss"], abs=1e-5)

@@ -12,17 +12,13 @@ from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.scheduler import Request
 from core.types import Sampling
+from tests.unit.engine.conftest import drain
 
 TOLERANCE = 1e-5
 
 
 def make_engine(folder: Path, **options: int) -> Engine:
     return Engine.from_pretrained(folder, device="cpu", **{"max_model_len": 128, "kv_tokens": 128 * 8, **options})
-
-
-def drain(engine: Engine) -> None:
-    while engine.has_work():
-        engine.step()
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
@@ -38,7 +34,7 @@ def check(request: Request, folder: Path, reference) -> None:  # type: ignore[no
 
 
 def test_batch_of_uneven_requests(any_model, reference):
-    engine = make_engine(any_model)
+    engine = make_engine(any_model)  # of 8 slots
     requests = [
         engine.submit(prompt(3 + 7 * i, i), Sampling(temperature=0.5 + 0.1 * i, max_new_tokens=5 + i, seed=i))
         for i in range(12)
@@ -189,11 +185,3 @@ def test_bfloat16_stays_close(qwen2, reference):
 def test_impossible_requests_name_the_field(qwen2, ids, sampling, field):
     with pytest.raises(ValueError, match=field):
         make_engine(qwen2).submit(ids, sampling)
-
-
-def test_more_requests_than_slots_all_finish(qwen2, reference):
-    engine = make_engine(qwen2, kv_tokens=128 * 3)
-    requests = [engine.submit(prompt(5 + i % 9, i), Sampling(max_new_tokens=1 + i % 7, seed=i)) for i in range(40)]
-    drain(engine)
-    for request in requests:
-        check(request, qwen2, reference)

@@ -8,11 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config import OptimizerSection
 from core.engine import weights
 from core.engine.packing import grow_trees, pack_rows
-from core.engine.trainer import Trainer
 from core.types import Row
+from tests.unit.engine.conftest import gradients
 
 
 def make_rows(seed: int, groups: int = 4, members: int = 5) -> list[Row]:
@@ -25,15 +24,9 @@ def make_rows(seed: int, groups: int = 4, members: int = 5) -> list[Row]:
             own = [rng.randrange(96) for _ in range(rng.choice([0, 0, 3, 9]))]
             response = [rng.randrange(96) for _ in range(rng.randint(1, 7))]
             mask = tuple(rng.choice([0, 1]) for _ in response)
-            rows.append(
-                Row(
-                    (*shared, *own, *response),
-                    mask,
-                    (-4.5,) * len(mask),
-                    rng.choice([-1.0, 0.0, 0.7]),
-                    group * members + member,
-                )
-            )
+            advantage = rng.choice([-1.0, 0.0, 0.7])
+            tokens = (*shared, *own, *response)
+            rows.append(Row(tokens, mask, (-4.5,) * len(mask), advantage, group * members + member))
     rng.shuffle(rows)
     return rows
 
@@ -64,19 +57,9 @@ def test_groups_become_trees():
 
 def test_tree_gradients_equal_those_of_separate_rows(qwen2):
     rows = make_rows(3)
-    model = weights.load(qwen2, device="cpu")
-    whole = gradients(model, rows, max_tokens=4096)
-    single = gradients(model, rows, max_tokens=1)
+    whole, single = (gradients(qwen2, rows, max_tokens=max_tokens) for max_tokens in (4096, 1))
     for name, gradient in whole.items():
         torch.testing.assert_close(gradient, single[name], atol=1e-6, rtol=1e-4)
-
-
-def gradients(model, rows, max_tokens):  # type: ignore[no-untyped-def]
-    trainer = Trainer(model, OptimizerSection(lr=0.0, weight_decay=0.0, clip_grad=1e9, max_tokens_per_pack=max_tokens))
-    trainer.optimizer.zero_grad = lambda set_to_none=True: None  # type: ignore[method-assign]
-    model.zero_grad()
-    trainer.grpo_step(rows)
-    return {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
 def test_what_predicts_nothing_is_left_out_and_a_branch_may_be_empty():

@@ -17,6 +17,7 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.policy.base import PolicyError
 from core.types import Sampling
+from tests.unit.engine.conftest import complete
 
 CALLS = 40
 
@@ -72,12 +73,7 @@ def call(number: int) -> tuple[list[int], Sampling]:
 
 
 def alone(folder: Path, number: int) -> tuple[int, ...]:
-    engine = Engine.from_pretrained(folder, device="cpu", max_model_len=128, kv_tokens=128)
-    request = engine.submit(*call(number))
-    while engine.has_work():
-        engine.step()
-    assert request.completion is not None
-    return request.completion.token_ids
+    return complete(folder, *call(number)).token_ids
 
 
 async def test_an_engine_that_fails_while_it_admits_leaves_no_caller_waiting(policy, engine, qwen2, monkeypatch):
@@ -198,6 +194,33 @@ async def test_a_step_that_fails_fails_the_calls_in_it_and_no_later_one(policy, 
     assert not engine.has_work()
     assert len((await policy.generate(*call(2))).token_ids) == 5
     assert (await policy.generate(prompt, once)).cached_tokens == 0
+
+
+async def test_a_prompt_of_the_wrong_type_harms_nobody_else(policy):
+    fine = asyncio.create_task(policy.generate(*call(7)))
+    with pytest.raises(TypeError):
+        await asyncio.wait_for(policy.generate(["text"], Sampling(max_new_tokens=8)), 5)
+    assert len((await fine).token_ids) == 10
+
+
+async def test_a_call_made_while_a_step_fails_is_answered(engine):
+    policy, step = EmbeddedPolicy(engine, threaded=True), engine.step
+
+    def fail_slowly() -> list[Any]:
+        engine.step = step
+        engine.in_step.set()
+        time.sleep(0.1)
+        raise RuntimeError("lost device")
+
+    engine.step = fail_slowly
+    first = asyncio.create_task(policy.generate(*call(1)))
+    while not engine.in_step.is_set():
+        await asyncio.sleep(0.001)
+    second = asyncio.create_task(policy.generate(*call(2)))
+    with pytest.raises(PolicyError, match="lost device"):
+        await first
+    assert len((await asyncio.wait_for(second, 5)).token_ids) == 5
+    await policy.close()
 
 
 async def test_giving_up_a_call_spares_another_of_the_same_name(engine):

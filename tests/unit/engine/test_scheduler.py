@@ -12,18 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from core.engine.cache import PrefixStore, SlotCache
 from core.engine.engine import Engine
-from core.engine.model import ModelConfig
 from core.engine.scheduler import Request, Scheduler
 from core.types import Sampling
+from tests.unit.engine.conftest import MODEL_CONFIG, complete, stamps
 
-CONFIG = ModelConfig(8, 4, 4, 1, 1, 1, 1, 1e-6, 64, False, False, False, False, False, (1.0,), 1.0)
 SLOTS, MAX_LEN, BLOCK, BUDGET = 3, 24, 4, 20
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=16).map(tuple)
-
-
-def stamps(tokens: list[int]) -> torch.Tensor:
-    """Stand for keys: each depends on all tokens up to it, as a real one does."""
-    return torch.tensor([float(hash(tuple(tokens[: end + 1])) % 100_003) for end in range(len(tokens))])
 
 
 class SlotsKeepTheirOwners(RuleBasedStateMachine):
@@ -31,7 +25,7 @@ class SlotsKeepTheirOwners(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = SlotCache(CONFIG, SLOTS, MAX_LEN, torch.float32, torch.device("cpu"))
+        self.cache = SlotCache(MODEL_CONFIG, SLOTS, MAX_LEN, torch.float32, torch.device("cpu"))
         self.prefixes = PrefixStore(self.cache, blocks=6, block_size=BLOCK)
         self.scheduler = Scheduler(self.cache, self.prefixes, BUDGET)
         self.live: list[Request] = []
@@ -118,7 +112,7 @@ TestSlotsKeepTheirOwners = SlotsKeepTheirOwners.TestCase
 
 
 def test_prompts_wait_for_each_other_only_when_they_share_a_block():
-    cache = SlotCache(CONFIG, 8, MAX_LEN, torch.float32, torch.device("cpu"))
+    cache = SlotCache(MODEL_CONFIG, 8, MAX_LEN, torch.float32, torch.device("cpu"))
     scheduler = Scheduler(cache, PrefixStore(cache, blocks=6, block_size=BLOCK), max_prefill_tokens=100)
     prompts = [(1,), (2,), (1, 2), (5,) * 9, (6,) * 9, (5,) * 10, (5,) * 4]
     scheduler.waiting.extend(Request(f"r{i}", prompt, Sampling(), seed=0) for i, prompt in enumerate(prompts))
@@ -148,12 +142,7 @@ def call(number: int) -> tuple[list[int], Sampling, str | None]:
 
 def tokens_alone(folder: Path, number: int) -> tuple[int, ...]:
     if number not in _alone:
-        engine = Engine.from_pretrained(folder, device="cpu", max_model_len=64, kv_tokens=64)
-        request = engine.submit(*call(number))
-        while engine.has_work():
-            engine.step()
-        assert request.completion is not None
-        _alone[number] = request.completion.token_ids
+        _alone[number] = complete(folder, *call(number)).token_ids
     return _alone[number]
 
 

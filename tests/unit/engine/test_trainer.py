@@ -17,6 +17,7 @@ from core.engine.engine import Engine
 from core.engine.model import CausalLM
 from core.engine.trainer import POLICY_STATISTICS, Trainer
 from core.types import Row, Sampling
+from tests.unit.engine.conftest import drain, gradients
 
 
 def make_rows(seed: int = 0, rollouts: int = 6, logprob: float = -4.5) -> list[Row]:
@@ -55,19 +56,6 @@ class Forwards:
     def _count(self, module, arguments) -> None:
         self.calls += 1
         self.tokens += len(arguments[0])
-
-
-def gradients(folder, rows, *, max_tokens: int, checkpointing: bool = False, **options) -> dict[str, torch.Tensor]:
-    """The gradient of one step, as AdamW gets it."""
-    model = weights.load(folder)
-    section = optimizer(lr=0.0, clip_grad=1e9, max_tokens_per_pack=max_tokens, gradient_checkpointing=checkpointing)
-    trainer = Trainer(model, section, **options)
-    seen: dict[str, torch.Tensor] = {}
-    trainer.optimizer.register_step_pre_hook(
-        lambda *_: seen.update({name: p.grad.clone() for name, p in model.named_parameters()})
-    )
-    trainer.grpo_step(rows)
-    return seen
 
 
 @pytest.mark.parametrize("loss_agg", ["rollout", "turn", "token"])
@@ -124,20 +112,16 @@ def test_statistics_of_the_policy_do_not_shrink_with_the_rows_left_out(qwen2, lo
         assert left_out["pg_loss"] == pytest.approx(kept["pg_loss"], rel=1e-4)
 
 
-def test_a_batch_without_any_advantage_changes_nothing(qwen2):
+@pytest.mark.parametrize("num_steps_per_rollout", [1, 3])
+@pytest.mark.parametrize("rows", [make_rows(), []], ids=["no advantage", "no rows"])
+def test_a_batch_without_rows_or_advantage_changes_nothing(qwen2, rows, num_steps_per_rollout):
     model = weights.load(qwen2)
-    trainer, forwards = Trainer(model, optimizer()), Forwards(model)
-    before = snapshot(model)
-    stats = trainer.grpo_step([replace(row, advantage=0.0) for row in make_rows()])
+    trainer = Trainer(model, optimizer(), num_steps_per_rollout=num_steps_per_rollout)
+    forwards, before = Forwards(model), snapshot(model)
+    stats = trainer.grpo_step([replace(row, advantage=0.0) for row in rows])
+    assert stats == {"rows": len(rows), "rows_skipped": len(rows)}
     assert forwards.calls == trainer.steps == 0
     assert same(before, snapshot(model))
-    assert "loss" not in stats
-
-
-@pytest.mark.parametrize("num_steps_per_rollout", [1, 3])
-def test_a_batch_without_rows_changes_nothing(qwen2, num_steps_per_rollout):
-    trainer = Trainer(weights.load(qwen2), optimizer(), num_steps_per_rollout=num_steps_per_rollout)
-    assert trainer.grpo_step([]) == {"rows": 0, "rows_skipped": 0}
 
 
 def test_skipped_rows_stay_in_the_denominator(qwen2):
@@ -160,12 +144,8 @@ def test_kl_is_measured_against_a_reference_that_stays(qwen2):
     assert kl[3] > 1e-3
     assert same(start, snapshot(trainer.reference))
     assert not same(start, snapshot(model))
-    assert Trainer(model, optimizer()).reference is None
-
-
-def test_kl_keeps_rows_without_advantage(qwen2):
-    trainer = Trainer(weights.load(qwen2), optimizer(), GRPOConfig(kl_loss_coef=0.1))
     assert trainer.grpo_step(make_rows())["rows_skipped"] == 0
+    assert Trainer(model, optimizer()).reference is None
 
 
 def test_kl_alone_pulls_back_to_the_reference(qwen2, other_qwen2):
@@ -186,15 +166,10 @@ def test_steps_of_a_batch_share_out_whole_rollouts(qwen2, steps):
     assert len(parts) == steps
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert sorted(map(id, rows)) == sorted(id(row) for part in trainer._split(rows) for row in part)
-
-
-def test_each_batch_is_dealt_anew(qwen2):
-    trainer = Trainer(weights.load(qwen2), optimizer(), num_steps_per_rollout=2)
-    rows = make_rows(rollouts=20)
     first = trainer._split(rows)
     assert trainer._split(rows) == first
-    trainer.steps += 2
-    assert trainer._split(rows) != first
+    trainer.steps += steps
+    assert trainer._split(rows) != first  # each batch is dealt anew
 
 
 def test_later_steps_of_a_batch_are_off_policy(qwen2):
@@ -231,8 +206,7 @@ def test_the_trainers_log_probs_are_the_engines(any_model, temperature):
         engine.submit(prompt, Sampling(temperature=temperature, max_new_tokens=12, seed=i))
         for i, prompt in enumerate(prompts)
     ]
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     completions = [request.completion for request in requests]
     rows = [
         Row((*prompt, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, 1.0, i)

@@ -45,19 +45,13 @@ def trained(trajectory: Trajectory) -> list[Turn]:
 @given(GROUPS, st.booleans(), st.booleans())
 def test_rows_hold_what_was_sampled_in_trained_turns_and_nothing_else(groups, std_normalization, split):
     rows = rows_from_groups(groups, std_normalization=std_normalization, split_advantage=split)
-    alive = [t for group in groups for t in group if t.status != "failed"]
-    wanted = [turn for trajectory in alive for turn in trained(trajectory)]
+    numbered = enumerate(t for group in groups for t in group)
+    valid = [(number, trajectory) for number, trajectory in numbered if trajectory.status != "failed"]
+    wanted = [turn for _, trajectory in valid for turn in trained(trajectory)]
+    assert [row.rollout_id for row in rows] == [number for number, t in valid for _ in trained(t)]
     assert [row.tokens for row in rows] == [(*t.prompt_ids, *t.completion.token_ids) for t in wanted]
     assert [row.logprobs for row in rows] == [turn.completion.logprobs for turn in wanted]
     assert sum(row.trained_tokens for row in rows) == sum(len(turn.completion.token_ids) for turn in wanted)
-
-
-@given(GROUPS, st.booleans(), st.booleans())
-def test_a_rollout_id_is_a_trajectory(groups, std_normalization, split):
-    rows = rows_from_groups(groups, std_normalization=std_normalization, split_advantage=split)
-    numbered = list(enumerate(t for group in groups for t in group))
-    expected = [number for number, t in numbered if t.status != "failed" for _ in trained(t)]
-    assert [row.rollout_id for row in rows] == expected
 
 
 @given(GROUPS, st.booleans(), st.booleans())

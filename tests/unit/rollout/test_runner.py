@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -182,57 +181,6 @@ async def test_cancelling_the_run_cancels_its_rollouts():
         await run
     await asyncio.sleep(0)
     assert policy.cancelled == 6
-
-
-async def test_an_engine_that_fails_fails_its_calls_by_name_and_serves_the_next(qwen2: Path):
-    engine = Engine.from_pretrained(qwen2, device="cpu", max_model_len=64, kv_tokens=256)
-    policy = EmbeddedPolicy(engine)
-    expected = await policy.generate([5] * 40, Sampling(max_new_tokens=4, seed=1))
-    engine.flush_cache()
-    prefill = engine._prefill
-
-    def broken(admitted):
-        raise RuntimeError("out of memory")
-
-    engine._prefill = broken
-    run = runner(turns_of(lambda _: 1), policy)
-    groups = await run.run_groups(make_tasks(2), 2, Sampling(max_new_tokens=4), seed=0)
-    assert {t.failure for group in groups for t in group} == {"engine"}
-    assert "out of memory" in groups[0][0].log["error"]
-    with pytest.raises(PolicyError):
-        await policy.generate([5] * 40, Sampling(max_new_tokens=4, seed=1), session="s")
-    engine._prefill = prefill
-    assert await policy.generate([5] * 40, Sampling(max_new_tokens=4, seed=1)) == expected
-    await policy.close()
-
-
-async def test_calls_made_while_a_threaded_engine_fails_are_answered(qwen2: Path):
-    engine = Engine.from_pretrained(qwen2, device="cpu", max_model_len=64, kv_tokens=256)
-    policy = EmbeddedPolicy(engine, threaded=True)
-    step = engine.step
-
-    def fail_slowly():
-        engine.step = step
-        time.sleep(0.1)
-        raise RuntimeError("lost device")
-
-    engine.step = fail_slowly
-    first = asyncio.create_task(policy.generate([1, 2], Sampling(max_new_tokens=2)))
-    await asyncio.sleep(0.03)
-    second = asyncio.create_task(policy.generate([1, 2], Sampling(max_new_tokens=2)))
-    with pytest.raises(PolicyError, match="lost device"):
-        await first
-    assert len((await asyncio.wait_for(second, 5)).token_ids) == 2
-    await policy.close()
-
-
-async def test_a_prompt_of_the_wrong_type_harms_nobody_else(qwen2: Path):
-    policy = EmbeddedPolicy(Engine.from_pretrained(qwen2, device="cpu", max_model_len=64, kv_tokens=256))
-    fine = asyncio.create_task(policy.generate([1, 2], Sampling(max_new_tokens=8)))
-    with pytest.raises(TypeError):
-        await asyncio.wait_for(policy.generate(["text"], Sampling(max_new_tokens=8)), 5)
-    assert len((await fine).token_ids) == 8
-    await policy.close()
 
 
 def test_failures_are_counted_with_the_first_message_of_each_kind():

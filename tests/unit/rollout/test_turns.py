@@ -20,7 +20,7 @@ def echo() -> ScriptedPolicy:
 
 
 async def test_a_call_becomes_a_turn_with_the_very_ids():
-    policy, turns = echo(), Turns(SAMPLING)
+    policy, turns = echo(), Turns(SAMPLING, "conversation-1")
     written = await turns.ask(policy, "update", [1, 2], 8, trained=False)
     answer = await turns.ask(policy, "final", [3], 1)
     assert (written.token_ids, answer.token_ids, answer.finish_reason) == ((1, 2, 9), (3,), "length")
@@ -28,7 +28,10 @@ async def test_a_call_becomes_a_turn_with_the_very_ids():
         ("update", (1, 2), written, False),
         ("final", (3,), answer, True),
     ]
-    assert [call.sampling.max_new_tokens for call in policy.calls] == [8, 1]
+    assert [(call.sampling.max_new_tokens, call.session) for call in policy.calls] == [
+        (8, "conversation-1"),
+        (1, "conversation-1"),
+    ]
 
 
 async def test_calls_are_sampled_alike_under_other_seeds_and_again_the_same():
@@ -41,9 +44,6 @@ async def test_calls_are_sampled_alike_under_other_seeds_and_again_the_same():
         assert {replace(call.sampling, seed=5, max_new_tokens=256) for call in policy.calls} == {SAMPLING}
     assert seeds[0] == seeds[1]
     assert len({*seeds[0], SAMPLING.seed}) == 4
-
-
-async def test_without_a_seed_none_is_made_up():
     policy = echo()
     await Turns(replace(SAMPLING, seed=None)).ask(policy, "update", [1], 4)
     assert policy.calls[0].sampling.seed is None
@@ -56,14 +56,6 @@ async def test_a_call_may_bring_its_own_sampling():
     frozen, own = (call.sampling for call in policy.calls)
     assert (frozen.temperature, frozen.stop_token_ids, own.temperature) == (0.0, (), 0.7)
     assert frozen.seed != own.seed
-
-
-@pytest.mark.parametrize("session", [None, "conversation-1"])
-async def test_all_calls_are_of_one_session(session):
-    policy, turns = echo(), Turns(SAMPLING, session)
-    for _ in range(2):
-        await turns.ask(policy, "update", [1], 4)
-    assert [call.session for call in policy.calls] == [session] * 2
 
 
 async def test_an_aborted_call_fails_the_rollout_and_is_no_turn():
