@@ -146,7 +146,7 @@ def _explain(kind: type[BaseModel], location: Sequence[str], problem: Mapping[st
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e-6 as text; this reads it as the number it is."""
+    """Reads 1e-6 as a number. YAML 1.1 would read it as text."""
 
 
 _Loader.add_implicit_resolver(
