@@ -222,7 +222,8 @@ def test_a_malformed_override_is_shown(presets, override, named):
         ("- a", "must be a mapping"),
         ("", "must be a mapping"),
         (PRESET.replace("demo: {size: 3}", ""), "demo: missing"),
-        (PRESET.replace("lr: 1e-6", ""), "optimizer.lr: missing"),
+        (PRESET.replace("lr: 1e-6", ""), "optimizer.lr: missing; add it"),
+        (PRESET.replace("name: grpo, ", ""), "algorithm.name: missing; add one of core/algorithms/named.py"),
     ],
 )
 def test_a_broken_file_is_named(presets, text, named):

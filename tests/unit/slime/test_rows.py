@@ -27,11 +27,8 @@ def rows_of(data: dict[str, list[Any]]) -> list[Row]:
 
 def slime_scales(data: dict[str, list[Any]], rollouts_per_step: int) -> list[float]:
     """slime's factor of a row's sum over trained tokens (get_sum_of_sample_mean, loss_function)."""
-    return [1 / (max(d, 1) * rollouts_per_step) if any(m) else 0.0 for d, m in zip(*pick(data), strict=True)]
-
-
-def pick(data: dict[str, list[Any]]) -> tuple[list[float], list[list[int]]]:
-    return data["rollout_mask_sums"], data["loss_masks"]
+    columns = zip(data["rollout_mask_sums"], data["loss_masks"], strict=True)
+    return [1 / (max(d, 1) * rollouts_per_step) if any(mask) else 0.0 for d, mask in columns]
 
 
 @pytest.mark.parametrize("std_normalization", [True, False])

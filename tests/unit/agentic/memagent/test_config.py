@@ -1,24 +1,18 @@
-"""The presets load, and say what they are."""
+"""MemAgent's presets: which of our own options they use, and what a mistake says."""
 
 from __future__ import annotations
 
 import pytest
 
-from agentic.memagent.config import PRESETS, load_recipe
+from agentic.memagent.config import load_recipe
 from core.engine.train import main
-
-NAMES = sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", ["seed", "paper"])
 def test_our_own_options_are_off_where_a_source_is_followed(name):
     section = load_recipe(name).memagent
-    assert (section.gate_update, section.align, section.prompt_order, section.prompt_style) == (
-        False,
-        "none",
-        "official",
-        "official",
-    )
+    options = (section.gate_update, section.align, section.prompt_order, section.prompt_style)
+    assert options == (False, "none", "official", "official")
 
 
 def test_a_mistake_on_the_command_line_is_an_error_message(capsys, tmp_path):
