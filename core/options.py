@@ -1,4 +1,4 @@
-"""Types of values that recipes and command lines share, with one wording for what is wrong with a value."""
+"""Defines types of values that recipes and command lines share, with one wording for a wrong value."""
 
 from __future__ import annotations
 

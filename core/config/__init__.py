@@ -1,4 +1,4 @@
-"""Recipes: what a run is, as typed data."""
+"""Recipes: a run described as typed data."""
 
 from core.config.load import load
 from core.config.recipe import AlgorithmSection, OptimizerSection, Recipe, WarmStartSection

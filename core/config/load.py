@@ -48,6 +48,7 @@ RENAMED = {
     "slime.nvlink": "slime.env, as NCCL_NVLS_ENABLE",
 }
 """Maps each old key of a recipe to its new name, for the error that tells it."""
+MISSING = {"algorithm.name": "missing; add one of core/algorithms/named.py, such as grpo"}
 
 
 def load(kind: type[R], presets: Path, preset: str, overrides: Sequence[str] = (), *, method: str | None = None) -> R:
@@ -128,7 +129,7 @@ def _source(path: Path, location: Sequence[str], overridden: Sequence[Sequence[s
 
 def _explain(kind: type[BaseModel], location: Sequence[str], problem: Mapping[str, Any]) -> str:
     if problem["type"] == "missing":
-        return "missing; add it"
+        return MISSING.get(".".join(location), "missing; add it")
     if problem["type"] != "extra_forbidden":
         return format_problem(problem)
     if new := RENAMED.get(".".join(location)):
@@ -146,7 +147,7 @@ def _explain(kind: type[BaseModel], location: Sequence[str], problem: Mapping[st
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e-6 as text; this reads it as the number it is."""
+    """Reads 1e-6 as a number. YAML 1.1 would read it as text."""
 
 
 _Loader.add_implicit_resolver(

@@ -1,4 +1,4 @@
-"""The sections that every recipe has. A method subclasses `Recipe` with a section of its own."""
+"""Defines the sections that every recipe has. A method subclasses `Recipe` and adds a section of its own."""
 
 from __future__ import annotations
 

@@ -107,13 +107,13 @@ class SlimeSection(Section):
 
     @property
     def all_nodes(self) -> int:
-        """Count the nodes of the Ray cluster."""
+        """Return the number of nodes of the Ray cluster."""
         gpus = max(self.train_gpus, self.serving_gpus) if self.colocate else self.train_gpus + self.serving_gpus
         return -(-gpus // self.gpus_per_node)
 
     @property
     def policy_gpus(self) -> int:
-        """Count the GPUs that serve the policy: those that further models leave."""
+        """Return the number of GPUs that serve the policy: those that further models leave."""
         return self.serving_gpus - sum(group.gpus for model in self.sglang.models.values() for group in model.groups)
 
     @model_validator(mode="after")

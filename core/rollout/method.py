@@ -1,4 +1,4 @@
-"""What a method is to the engines: a task becomes a Trajectory with a reward."""
+"""Defines what a method is to the engines: it turns a task into a Trajectory with a reward."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from core.types import Group, Sampling, Task, Trajectory
 
 
 class Method(Protocol):
-    """One agentic-RL method. The embedded engine and slime both call nothing but this."""
+    """One agentic-RL method. The embedded engine and slime call nothing else of it."""
 
     needs: tuple[str, ...] = ()
-    """Roles that it asks beside `policy`."""
+    """Names the roles that it asks, beside `policy`."""
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        """Run one task to its end. `sampling` brings temperature, filters and seed; lengths are the method's own.
+        """Run one task to its end. `sampling` holds temperature, filters and seed; the method sets the lengths.
 
         Raises:
-            RolloutError: this rollout cannot be had; it is counted under its kind and left out of the baseline.
+            RolloutError: the rollout failed; it is counted under its kind and left out of the baseline.
         """
         ...
 
@@ -37,26 +37,26 @@ class Method(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """What the engines, the launcher and slime's hooks know of a method folder."""
+    """Describes a method folder to the engines, the launcher and slime's hooks."""
 
     name: str
     recipe: type[Recipe]
     presets: Path
     build: Callable[[Any, Any], Method]
-    """(recipe, tokenizer) -> Method. A plain function: worker processes import it by name."""
+    """Makes the Method from (recipe, tokenizer). It is a plain function: worker processes import it by name."""
     needs_context: bool = False
-    """Whether a task without context is an error in the data."""
+    """Makes a task without context an error in the data."""
     regrade: Callable[[Any, Task, Group], Sequence[Trajectory]] | None = None
-    """(recipe, task, its group) -> the same trajectories in their order, with rewards that compare them; for methods
-    whose reward depends on the group. A plain function too. Evaluation keeps the rewards of the rollouts themselves."""
+    """Maps (recipe, task, group) to the same trajectories in the same order, with rewards that compare them. Only a
+    method whose reward depends on the group has it. Evaluation keeps the rewards of the single rollouts."""
 
     def load(self, preset: str, overrides: Sequence[str] = ()) -> Any:
-        """A recipe of this method. Raises RecipeError as core.config.load."""
+        """Load a recipe of this method. Raises RecipeError as core.config.load."""
         return load(self.recipe, self.presets, preset, overrides, method=self.name)
 
 
 class RolloutError(RuntimeError):
-    """A rollout that failed for a known reason; `kind` is its name in the failure counts."""
+    """Says that a rollout failed for a known reason; `kind` is its name in the failure counts."""
 
     def __init__(self, kind: str, message: str):
         super().__init__(message)
@@ -64,14 +64,14 @@ class RolloutError(RuntimeError):
 
 
 def tiny_module(method: str, name: str) -> ModuleType | None:
-    """Import agentic.`method`.tiny.`name`; None where the method has no such file."""
+    """Import agentic.`method`.tiny.`name`. Return None if the method has no such file."""
     package = f"agentic.{method}.tiny"
     path = f"{package}.{name}"
     return import_module(path) if find_spec(package) and find_spec(path) else None
 
 
 def method_spec(method: str) -> MethodSpec:
-    """The SPEC of agentic.`method`.rollout. Raises RecipeError for a method that is not there."""
+    """Return the SPEC of agentic.`method`.rollout. Raises RecipeError for an unknown method."""
     folder = Path(__file__).resolve().parents[2] / "agentic"
     known = sorted(path.parent.name for path in folder.glob("*/rollout.py"))
     if method not in known:
@@ -81,7 +81,7 @@ def method_spec(method: str) -> MethodSpec:
 
 
 def check_roles(method: Method, roles: Collection[str]) -> None:
-    """Raises RecipeError if the method asks a role that is not among `roles`."""
+    """Raise RecipeError if the method asks a role that is not among `roles`."""
     for role in method.needs:
         if role not in roles:
             raise RecipeError(
@@ -91,6 +91,6 @@ def check_roles(method: Method, roles: Collection[str]) -> None:
 
 
 def derive_seed(*parts: object) -> int:
-    """A 63-bit seed from anything with a stable text, the same on every machine and in every process."""
+    """Derive a 63-bit seed from values with a stable text; it is the same on every machine and in every process."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

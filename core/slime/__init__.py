@@ -1,1 +1,1 @@
-"""The only room that knows slime: hooks made from a method, and the launch command made from a preset."""
+"""The only package that knows slime: a method's hooks, and the launch command of a preset."""

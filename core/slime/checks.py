@@ -1,4 +1,4 @@
-"""What must be there before a job is submitted: each thing that is not becomes a line with its fix."""
+"""Checks what must exist before a job is submitted: each missing thing becomes a line with its fix."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PATIENCE_S = 10.0
 
 
-def problems(recipe: Recipe) -> list[str]:
-    """Everything that keeps the job from starting, Ray apart; empty when all is well.
+def find_problems(recipe: Recipe) -> list[str]:
+    """List everything except Ray that keeps the job from starting.
 
     Raises:
         RecipeError: the recipe cannot run on slime at all.
@@ -39,15 +39,17 @@ def problems(recipe: Recipe) -> list[str]:
     ]
 
 
-def head_problem(slime: SlimeSection) -> str | None:
+def find_head_problem(slime: SlimeSection) -> str | None:
+    """Say why other nodes cannot reach the head node; None if they can."""
     if slime.all_nodes > 1 and slime.ray.head in LOOPBACK:
         return f"slime.ray.head is {slime.ray.head}, which other nodes cannot reach; --set slime.ray.head=ADDRESS"
     return None
 
 
-def ray_problem(slime: SlimeSection) -> str | None:
-    if error := unreachable(f"{slime.ray.url}/api/version"):
-        commands = "\n".join(f"    {line}" for line in RayCommands.of(slime).lines())
+def find_ray_problem(slime: SlimeSection) -> str | None:
+    """Say why no Ray cluster answers, with the commands that start one; None if one answers."""
+    if error := get_error(f"{slime.ray.url}/api/version"):
+        commands = "\n".join(f"    {line}" for line in RayCommands.for_cluster(slime).lines())
         return (
             f"no Ray cluster answers at {slime.ray.url} ({error}). Start one, with slime's Python:\n{commands}\n"
             "  or give --start-ray, which starts the head; or name a running one: --set slime.ray.head=HOST"
@@ -55,10 +57,10 @@ def ray_problem(slime: SlimeSection) -> str | None:
     return None
 
 
-def job_problem(slime: SlimeSection, recipe: Path) -> str | None:
-    """A job of Ray's that still trains by the file `recipe`: a second one would write the same checkpoints.
+def find_running_job(slime: SlimeSection, recipe: Path) -> str | None:
+    """Name a Ray job that still trains by the file `recipe`; a second one would write the same checkpoints.
 
-    Ctrl-C ends the launcher and leaves its job running, so that the lock of the run folder does not tell.
+    Ctrl-C ends the launcher but not its job, so the lock of the run folder cannot tell.
     """
     with urlopen(f"{slime.ray.url}/api/jobs/", timeout=PATIENCE_S) as reply:
         jobs = json.load(reply)
@@ -72,8 +74,8 @@ def job_problem(slime: SlimeSection, recipe: Path) -> str | None:
     return None
 
 
-def unreachable(url: str) -> str | None:
-    """Why a GET of `url` does not succeed; None if it does."""
+def get_error(url: str) -> str | None:
+    """Say why a GET of `url` fails; None if it succeeds."""
     try:
         with urlopen(url, timeout=PATIENCE_S):  # an HTTP status of 400 or more raises
             return None
@@ -82,7 +84,7 @@ def unreachable(url: str) -> str | None:
 
 
 def _paths(slime: SlimeSection) -> Iterator[str]:
-    """Workers of Ray have working directories of their own."""
+    # Workers of Ray have working directories of their own, so every path must be absolute.
     places = {"root": slime.root, "megatron": slime.megatron}
     places |= {f"checkpoint.{key}": path for key, path in slime.checkpoint if path is not None}
     places |= {f"sglang.models.{name}.path": model.path for name, model in slime.sglang.models.items()}
@@ -103,15 +105,15 @@ def _sources(slime: SlimeSection) -> Iterator[str]:
         yield f"slime.megatron: no Megatron-LM at {megatron}. It is in slime's image; or --set slime.megatron=PATH"
     if shutil.which("ray") is None:
         yield "no command `ray`. Run inside slime's image, or pip install ray"
-    if unreached := head_problem(slime):
-        yield unreached
+    if problem := find_head_problem(slime):
+        yield problem
 
 
 def _hooks(method: str) -> Iterator[str]:
     module = import_module(f"agentic.{method}.rollout")
     for hook in HOOKS:
         if not callable(getattr(module, hook, None)):
-            yield f"agentic/{method}/rollout.py has no `{hook}`, which slime calls: core/slime/hooks.py makes it"
+            yield f"agentic/{method}/rollout.py has no `{hook}`, which slime calls: add it as the other methods do"
 
 
 def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
@@ -144,7 +146,7 @@ def _services(recipe: Recipe) -> Iterator[str]:
     for role, place in recipe.roles.items():
         if place.startswith("http") and role not in slime.roles:
             urls[f"roles.{role}"] = f"{place.rstrip('/')}/health"
-    answers = {url: unreachable(url) for url in dict.fromkeys(urls.values())}
+    answers = {url: get_error(url) for url in dict.fromkeys(urls.values())}
     for key, url in urls.items():
         if error := answers[url]:
             named = url.removesuffix("/health") if key.startswith("roles.") else url  # as the recipe does

@@ -25,15 +25,7 @@ from core.rollout.method import MethodSpec
 if TYPE_CHECKING:
     from core.slime.bridge import SlimeBridge
 
-HOOKS = (
-    "generate",
-    "reward_func",
-    "convert",
-    "post_process_rewards",
-    "dynamic_filter",
-    "rollout_log",
-    "eval_log",
-)
+HOOKS = "generate reward_func convert post_process_rewards dynamic_filter rollout_log eval_log".split()
 """Names the functions that slime calls."""
 
 

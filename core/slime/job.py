@@ -1,4 +1,4 @@
-"""A recipe as one shell script that writes slime's files and submits the job to Ray: the dry run prints what runs.
+"""Writes a recipe as one shell script, which writes slime's files and submits the job; the dry run prints it.
 
 The script is slime's own idiom (scripts/run-*.sh in slime's repository), so that the two can be laid side by side.
 """
@@ -22,14 +22,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class RayCommands:
-    """How a Ray cluster of the wanted size is started, by hand and once."""
+    """Holds the commands that start a Ray cluster for a job, once and by hand."""
 
     head: str
     worker: str
     workers: int
 
     @classmethod
-    def of(cls, slime: SlimeSection) -> RayCommands:
+    def for_cluster(cls, slime: SlimeSection) -> RayCommands:
         ray, gpus = slime.ray, f"--num-gpus={slime.gpus_per_node} --disable-usage-stats"
         return cls(
             head=f"ray start --head --node-ip-address={ray.head} --port={ray.port} {gpus} "
@@ -46,7 +46,7 @@ class RayCommands:
 
 
 def environment(slime: SlimeSection) -> dict[str, str]:
-    """Environment variables of every process of the job."""
+    """Return the environment variables of every process of the job."""
     return {
         "PYTHONPATH": f"{slime.megatron}:{REPOSITORY}:{slime.root}",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
@@ -61,7 +61,7 @@ def model_file(slime: SlimeSection) -> Path:
 
 
 def script(recipe: Recipe, paths: flags.Paths) -> str:
-    """The whole script.
+    """Write the whole script.
 
     Raises:
         RecipeError: as `flags.groups`.
@@ -79,7 +79,7 @@ def script(recipe: Recipe, paths: flags.Paths) -> str:
     lines = [
         "#!/usr/bin/env bash",
         f"# {recipe.method}, preset {recipe.preset}, on slime. Ray must be running:",
-        *(f"#   {line}" for line in RayCommands.of(slime).lines()),
+        *(f"#   {line}" for line in RayCommands.for_cluster(slime).lines()),
         "set -eo pipefail",
         *_files(recipe, paths),
         "",
@@ -93,17 +93,17 @@ def script(recipe: Recipe, paths: flags.Paths) -> str:
 
 
 def sglang_config(slime: SlimeSection) -> str | None:
-    """The YAML of --sglang-config, where the policy has groups of its own or further models are served."""
+    """Write the YAML of --sglang-config; None unless the policy has groups or further models are served."""
     serving = slime.sglang
     if not serving.policy_groups and not serving.models:
         return None
     policy = serving.policy_groups or (ServerGroup(gpus=slime.policy_gpus),)
-    models = [_served("policy", slime.checkpoint.hf, policy, update=True)]
-    models += [_served(name, model.path, model.groups, update=False) for name, model in serving.models.items()]
+    models = [_model_entry("policy", slime.checkpoint.hf, policy, update=True)]
+    models += [_model_entry(name, model.path, model.groups, update=False) for name, model in serving.models.items()]
     return str(yaml.safe_dump({"sglang": models}, sort_keys=False))
 
 
-def _served(name: str, path: str, groups: tuple[ServerGroup, ...], update: bool) -> dict[str, Any]:
+def _model_entry(name: str, path: str, groups: tuple[ServerGroup, ...], update: bool) -> dict[str, Any]:
     return {
         "name": name,
         "model_path": path,
@@ -121,7 +121,7 @@ def _served(name: str, path: str, groups: tuple[ServerGroup, ...], update: bool)
 
 
 def _files(recipe: Recipe, paths: flags.Paths) -> list[str]:
-    """What slime reads, written into the run folder."""
+    # Lines of the script that write what slime reads into the run folder.
     files = {paths.recipe: yaml.safe_dump({"agentic_recipe": recipe.dump()}, sort_keys=False, allow_unicode=True)}
     if config := sglang_config(flags.cluster(recipe)):
         files[paths.sglang] = config

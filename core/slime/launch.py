@@ -21,7 +21,7 @@ from core.training_options import make_training_parser
 
 
 class LaunchError(RuntimeError):
-    """The job cannot start; the message lists every reason with its fix."""
+    """Says that the job cannot start; the message lists every reason with its fix."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,8 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
         script = job.script(recipe, paths)
         if options.dry_run:
             print(script, end="")
-            if unreached := checks.head_problem(flags.cluster(recipe)):
-                print(f"warning: {unreached}", file=sys.stderr)
+            if problem := checks.find_head_problem(flags.cluster(recipe)):
+                print(f"warning: {problem}", file=sys.stderr)
             return 0
         return launch(recipe, paths, script, start_ray=options.start_ray)
     except (RecipeError, RunFolderError, LaunchError) as error:
@@ -43,23 +43,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def launch(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool = False) -> int:
-    """Check everything, write the run folder and run the script to the job's end; its exit status.
+    """Check everything, write the run folder, run the script to the job's end and return its exit status.
 
     Raises:
         LaunchError: something is missing, or Ray does not start.
     """
     slime = flags.cluster(recipe)
-    found = checks.problems(recipe)
-    no_ray = checks.ray_problem(slime)
-    if no_ray and not (start_ray and not found):
-        found.append(no_ray)
-    if not no_ray and (running := checks.job_problem(slime, paths.recipe)):
-        found.append(running)
-    if found:
-        raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in found))
+    problems = checks.find_problems(recipe)
+    no_ray = checks.find_ray_problem(slime)
+    if no_ray and not (start_ray and not problems):
+        problems.append(no_ray)
+    if not no_ray and (running := checks.find_running_job(slime, paths.recipe)):
+        problems.append(running)
+    if problems:
+        raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in problems))
     with RunFolder.create(paths.out, recipe.dump()).lock():
         paths.script.write_text(script, encoding="utf-8")
-        start = job.RayCommands.of(slime).head
+        start = job.RayCommands.for_cluster(slime).head
         if no_ray and subprocess.run(shlex.split(start)).returncode:
             raise LaunchError(f"Ray did not start, see above: {start}")
         return subprocess.run(["bash", str(paths.script)]).returncode

@@ -1,8 +1,8 @@
-"""Any data set that we read, as the JSONL that slime reads: prompt, label, and our own record as metadata.
+"""Writes a data set as the JSONL that slime reads: prompt, label, and our own record as metadata.
 
     tokentrue data slime SOURCE TARGET [--limit N]
 
-slime passes metadata on unread, so that the hooks find the very task that the embedded engine would train on.
+slime passes metadata on unread, so the hooks find the same task that the embedded engine would train on.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from core.types import Task
 
 
 def to_record(task: Task) -> dict[str, Any]:
+    """Make the record that slime reads for a task."""
     return {"prompt": task.question, "label": next(iter(task.answers), ""), "metadata": task_to_record(task)}
 
 
 def convert(source: Path, target: Path, limit: int | None = None) -> int:
-    """Write the first `limit` tasks (all by default), all or nothing; the number written.
+    """Write the first `limit` tasks (all by default) and return their number. A broken task writes nothing.
 
     Raises:
         DataError: as `core.data.iter_tasks`.

@@ -66,9 +66,11 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
 
 
 def has_path(args: Any, name: str) -> bool:
+    """Tell whether slime was given a hook of this name."""
     return getattr(args, name, None) is not None
 
 
 def reward_key(args: Any, evaluation: bool = False) -> str | None:
+    """Return the key under which slime wants rewards; None for plain numbers."""
     training: str | None = getattr(args, "reward_key", None)
     return (getattr(args, "eval_reward_key", None) or training) if evaluation else training

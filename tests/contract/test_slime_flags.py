@@ -171,9 +171,3 @@ def test_slimes_parser_takes_them_all_and_reads_the_recipe(name: str, tmp_path: 
         "reward_key": slime.flags.get("--reward-key"),
     }
     assert {key: args[key] for key in expected} == expected
-
-
-def test_the_literals_of_a_source_are_found(tmp_path: Path) -> None:
-    path = tmp_path / "arguments.py"
-    path.write_text('parser.add_argument("--a", help="--b")\nreset_arg(parser, "--c", default="--d")\n')
-    assert flags_in(path) == {"--a", "--c"}

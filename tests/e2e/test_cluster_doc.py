@@ -166,7 +166,7 @@ def test_the_document_starts_ray_as_the_dry_run_says(tmp_path: Path) -> None:
 
     slime = load_recipe("seed").slime
     assert slime is not None
-    assert RayCommands.of(slime).head in commands()
+    assert RayCommands.for_cluster(slime).head in commands()
 
 
 def test_every_key_that_the_document_sets_is_a_key_of_the_recipe() -> None:

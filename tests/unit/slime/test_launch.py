@@ -250,7 +250,7 @@ def test_a_method_without_hooks_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     import agentic.memagent.rollout as method
 
     monkeypatch.delattr(method, "eval_log")
-    assert any("rollout.py has no `eval_log`" in problem for problem in checks.problems(load_recipe("seed")))
+    assert any("rollout.py has no `eval_log`" in problem for problem in checks.find_problems(load_recipe("seed")))
 
 
 def test_records_keep_the_whole_task(tmp_path: Path) -> None:

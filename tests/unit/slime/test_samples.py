@@ -83,14 +83,6 @@ def test_a_second_attempt_leaves_nothing_of_the_first() -> None:
     assert sample == fresh
 
 
-def test_metadata_and_record_of_the_prompt_are_not_touched() -> None:
-    metadata = {"level": 1}
-    sample = Sample(metadata=metadata)
-    fill_sample(sample, trajectory(1.0, turn(1)), None)
-    assert metadata == {"level": 1}
-    assert sample.metadata["level"] == 1
-
-
 def test_a_reward_key_wraps_the_reward() -> None:
     sample = Sample()
     fill_sample(sample, trajectory(0.5, turn(1)), "score")

@@ -162,7 +162,3 @@ def test_the_document_tells_every_difference_and_no_other() -> None:
         flag for row in re.findall(r"^\| (`--[^|]*)\|", section, re.MULTILINE) for flag in re.findall(r"--[\w-]+", row)
     }
     assert told == {flag for differences in DIFFERENCES.values() for flag in differences}
-
-
-def test_the_sources_words_are_read_as_a_shell_would() -> None:
-    assert parsed(shlex.split("--a --b 1 2 --c x")) == {"--a": (), "--b": ("1", "2"), "--c": ("x",)}

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from agentic.agentflow.config import PRESETS, load_recipe, make_toolbox
-from agentic.agentflow.rollout import SPEC, AgentFlow, build
+from agentic.agentflow.config import load_recipe, make_toolbox
+from agentic.agentflow.rollout import AgentFlow, build
 from core.config import RecipeError
 from core.rollout.method import check_roles
 
 GENERATOR = "{path: core.tools.base_generator.BaseGenerator}"
 ONLY_GENERATOR = f"agentflow.tools={{base_generator: {GENERATOR}}}"
 """Tools that can be made anywhere: python_coder wants isolation, and search a service."""
-
-
-@pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_presets_load_and_name_their_source(path: Path):
-    recipe = load_recipe(path.stem)
-    assert recipe.method == SPEC.name
-    assert recipe.follows
-    assert recipe.departures
-
-
-@pytest.mark.parametrize(
-    ("preset", "trained", "loss_agg", "max_steps", "temperature"),
-    [
-        ("seed", ["planner.plan", "planner.next_step"], "turn", 5, 0.7),
-        ("paper", ["planner.next_step"], "rollout_turn", 3, 0.5),
-    ],
-)
-def test_presets_say_what_their_source_says(preset, trained, loss_agg, max_steps, temperature):
-    recipe = load_recipe(preset)
-    assert [role for role, section in recipe.agentflow.every_role() if section.trained] == trained
-    assert recipe.algorithm.loss_agg == loss_agg
-    assert recipe.agentflow.max_steps == max_steps
-    assert recipe.rollout.temperature == temperature
-    assert recipe.algorithm.split_advantage is False
-    assert recipe.algorithm.std_normalization
-    assert (recipe.algorithm.clip_ratio_low, recipe.algorithm.clip_ratio_high) == (0.2, 0.3)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""Every shipped preset: it loads, names its source, and its dump loads again to the same recipe."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from core.engine.train import main
+from core.rollout.method import method_spec
+
+AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
+PRESETS = sorted((path.parents[1].name, path.stem) for path in AGENTIC.glob("*/presets/*.yaml"))
+METHODS = sorted({method for method, _ in PRESETS})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_has_the_presets_that_the_readme_promises(method: str) -> None:
+    assert {"tiny", "seed", "paper"} <= {preset for name, preset in PRESETS if name == method}
+
+
+@pytest.mark.parametrize(("method", "preset"), PRESETS)
+def test_a_dry_run_prints_a_recipe_that_loads_as_the_same(
+    method: str, preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ["optimizer.lr=3e-7", "run.seeds=[1, 2]"]
+    recipe = method_spec(method).load(preset, overrides)
+    assert (recipe.method, recipe.preset) == (method, preset)
+    assert recipe.follows
+    assert recipe.departures
+    arguments = [word for override in overrides for word in ("--set", override)]
+    assert main([method, "--preset", preset, "--dry-run", *arguments]) == 0
+    path = tmp_path / "printed.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert method_spec(method).load(str(path)) == recipe
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_number_of_the_paper_has_its_source(method: str) -> None:
+    """On the numbers that say how to train; prices and addresses have one comment for all of them."""
+    text = (AGENTIC / method / "presets" / "paper.yaml").read_text()
+    sections = re.findall(r"^(rollout|algorithm|optimizer|run):\n((?:  .*\n)+)", text, re.MULTILINE)
+    assert len(sections) == 4
+    lines = [line for _, body in sections for line in body.splitlines()]
+    assert not [line for line in lines if re.search(r": [\d.-]", line) and "#" not in line]
