@@ -270,7 +270,6 @@ CALLS = [
         "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nfor n in {*range(1024)} - {335, 336}:\n"
         "    if n not in W['allowed_calls'] and (libc.syscall(n, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1):\n"
         "        print('ESCAPED', n)",
-        "denied",
         ("ok",),
     ),
 ]
