@@ -1,4 +1,4 @@
-"""The only way to an LLM: `await policy.generate(prompt_ids, sampling, session)`; and the table role -> policy."""
+"""Defines the only way to call an LLM, `await policy.generate(prompt_ids, sampling, session)`, and the roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders of texts: by shared words, which needs no download, and by transformers; and `make_encoder` by name.
+"""Encodes texts by shared words, which needs no download, or by a transformer; `make_encoder` makes either by name.
 
 Pooling and prefixes of the transformers are those of each family's model card.
 """

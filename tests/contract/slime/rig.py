@@ -20,17 +20,17 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.contract.slime.settings import DATA_PARALLEL
-from tests.golden.algorithms.make_golden import StandIn, StandInImporter
+from tests.golden.algorithms.make_golden import MockImporter, MockModule
 
 
-class OnlyMissing(StandInImporter):
+class OnlyMissing(MockImporter):
     """Asked last, so that whatever is installed is taken as it is."""
 
     packages = ("megatron", "sglang", "sglang_router", "mbridge", "pybase64", "pylatexenc", "zstandard", "openai")
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         parent = sys.modules.get(fullname.rpartition(".")[0])
-        if "." in fullname and not isinstance(parent, StandIn):
+        if "." in fullname and not isinstance(parent, MockModule):
             return None
         return super().find_spec(fullname, path, target)
 

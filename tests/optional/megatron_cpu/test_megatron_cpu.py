@@ -26,9 +26,7 @@ SLIME = os.environ.get("SLIME_ROOT")
 pytestmark = [
     pytest.mark.optional,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(
-        not PYTHON.is_file(), reason="needs Megatron: run setup.sh here, or set MEGATRON_PYTHON"
-    ),
+    pytest.mark.skipif(not PYTHON.is_file(), reason="needs Megatron: run setup.sh here, or set MEGATRON_PYTHON"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""What sandboxed code must not manage to do, as data: one short program for each way out (facts: escape classes).
+"""What sandboxed code must not manage to do, as data: one short program for each way out.
 
 A program that gets what it should not prints ESCAPED. `W` is the bait of `honeypot.py`: files, servers, a process
 and a secret of the host, all within reach of an ordinary program of the same user. With `control` the same program is
@@ -8,134 +8,130 @@ run without isolation and must print ESCAPED there, or it proves nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-Expects = Literal["denied", "limited", "harmless"]
 
 
 @dataclass(frozen=True)
 class Probe:
     name: str
     code: str
-    expects: Expects
     statuses: tuple[str, ...]
-    """How the run may end."""
+    """Lists how the run may end."""
     control: bool = False
     timeout_s: float = 30.0
 
 
-def denied(name: str, code: str, control: bool = True) -> Probe:
-    return Probe(name, code, "denied", ("error", "blocked"), control)
+def deny(name: str, code: str, control: bool = True) -> Probe:
+    return Probe(name, code, ("error", "blocked"), control)
 
 
-def limited(name: str, code: str, *statuses: str, timeout_s: float = 30.0) -> Probe:
-    return Probe(name, code, "limited", statuses, timeout_s=timeout_s)
+def limit(name: str, code: str, *statuses: str, timeout_s: float = 30.0) -> Probe:
+    return Probe(name, code, statuses, timeout_s=timeout_s)
 
 
 def endless(name: str, code: str) -> Probe:
-    return limited(name, code, "timeout", timeout_s=0.5)
+    return limit(name, code, "timeout", timeout_s=0.5)
 
 
 def harmless(name: str, code: str, *statuses: str) -> Probe:
-    return Probe(name, code, "harmless", statuses)
+    return Probe(name, code, statuses)
 
 
 def raw(name: str, x86_64: int, aarch64: int, *arguments: object, control: bool = False) -> Probe:
-    """A system call through ctypes; -1 means refused."""
+    """Make a system call through ctypes; -1 means refused."""
     words = ", ".join(str(argument) for argument in arguments)
     call = f"libc.syscall({{'x86_64': {x86_64}, 'aarch64': {aarch64}}}[os.uname().machine], {words})"
     code = f"import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nr = {call}\n"
     verdict = "if r == -1: raise OSError(ctypes.get_errno(), 'refused')\nprint('ESCAPED')"
-    return denied(f"raw_{name}", code + verdict, control)
+    return deny(f"raw_{name}", code + verdict, control)
 
 
 FILES = [
-    denied("read_file", "print('ESCAPED', open(W['file']).read())"),
-    denied("read_home", "print('ESCAPED', open(W['home'] + '/.ssh/id').read())"),
-    denied("list_folder", "import os; print('ESCAPED', os.listdir(W['folder']))"),
-    denied("stat_file", "import os; print('ESCAPED', os.stat(W['file']))"),
-    denied("read_passwd", "print('ESCAPED', open('/etc/passwd').read())"),
-    denied("read_repository", "print('ESCAPED', open(W['repository'] + '/core/types.py').read())"),
-    denied("write_file", "open(W['folder'] + '/new', 'w').write('x'); print('ESCAPED')"),
-    denied("append_file", "open(W['file'], 'a').write('x'); print('ESCAPED')"),
-    denied("chmod_file", "import os; os.chmod(W['file'], 0o600); print('ESCAPED')"),
-    denied("touch_file", "import os; os.utime(W['file'], (1, 1)); print('ESCAPED')"),
-    denied("truncate_file", "import os; os.truncate(W['file'], 3); print('ESCAPED')"),
-    denied(
+    deny("read_file", "print('ESCAPED', open(W['file']).read())"),
+    deny("read_home", "print('ESCAPED', open(W['home'] + '/.ssh/id').read())"),
+    deny("list_folder", "import os; print('ESCAPED', os.listdir(W['folder']))"),
+    deny("stat_file", "import os; print('ESCAPED', os.stat(W['file']))"),
+    deny("read_passwd", "print('ESCAPED', open('/etc/passwd').read())"),
+    deny("read_repository", "print('ESCAPED', open(W['repository'] + '/core/types.py').read())"),
+    deny("write_file", "open(W['folder'] + '/new', 'w').write('x'); print('ESCAPED')"),
+    deny("append_file", "open(W['file'], 'a').write('x'); print('ESCAPED')"),
+    deny("chmod_file", "import os; os.chmod(W['file'], 0o600); print('ESCAPED')"),
+    deny("touch_file", "import os; os.utime(W['file'], (1, 1)); print('ESCAPED')"),
+    deny("truncate_file", "import os; os.truncate(W['file'], 3); print('ESCAPED')"),
+    deny(
         "rename_file",
         "import os; os.rename(W['file'], W['file'] + '2'); os.rename(W['file'] + '2', W['file']); print('ESCAPED')",
     ),
-    denied("delete_file", "import os; os.remove(W['folder'] + '/spare'); print('ESCAPED')"),
-    denied("chdir_outside", "import os; os.chdir(W['folder']); print('ESCAPED')"),
-    denied("symlink", "import os; os.symlink(W['file'], 'link'); print('ESCAPED', open('link').read())"),
-    denied("hardlink", "import os; os.link(W['file'], 'link'); print('ESCAPED', open('link').read())"),
-    denied("dot_dot", "print('ESCAPED', open('../' * 20 + W['file'][1:]).read())"),
-    denied(
+    deny("delete_file", "import os; os.remove(W['folder'] + '/spare'); print('ESCAPED')"),
+    deny("chdir_outside", "import os; os.chdir(W['folder']); print('ESCAPED')"),
+    deny("symlink", "import os; os.symlink(W['file'], 'link'); print('ESCAPED', open('link').read())"),
+    deny("hardlink", "import os; os.link(W['file'], 'link'); print('ESCAPED', open('link').read())"),
+    deny("dot_dot", "print('ESCAPED', open('../' * 20 + W['file'][1:]).read())"),
+    deny(
         "path_descriptor",
         "import os; root = os.open('/', os.O_PATH)\n"
         "print('ESCAPED', os.read(os.open(W['file'][1:], os.O_RDONLY, dir_fd=root), 9))",
     ),
-    denied("chroot", "import os; os.mkdir('d'); os.chroot('d'); print('ESCAPED')", control=False),
-    denied("chmod_dev_null", "import os; os.chmod('/dev/null', 0o600); print('ESCAPED')", control=False),
-    denied("replace_dev_null", "import os; os.remove('/dev/null'); print('ESCAPED')", control=False),
-    denied(
+    deny("chroot", "import os; os.mkdir('d'); os.chroot('d'); print('ESCAPED')", control=False),
+    deny("chmod_dev_null", "import os; os.chmod('/dev/null', 0o600); print('ESCAPED')", control=False),
+    deny("replace_dev_null", "import os; os.remove('/dev/null'); print('ESCAPED')", control=False),
+    deny(
         "write_packages",
         "import numpy, os; open(os.path.dirname(numpy.__file__) + '/evil.py', 'w'); print('ESCAPED')",
         control=False,
     ),
-    denied("chmod_library", "import os; os.chmod(os.__file__, 0o777); print('ESCAPED')", control=False),
-    denied("write_library", "import os; open(os.__file__, 'a'); print('ESCAPED')", control=False),
-    denied("write_root", "open('/new', 'w'); print('ESCAPED')", control=False),
-    denied(
+    deny("chmod_library", "import os; os.chmod(os.__file__, 0o777); print('ESCAPED')", control=False),
+    deny("write_library", "import os; open(os.__file__, 'a'); print('ESCAPED')", control=False),
+    deny("write_root", "open('/new', 'w'); print('ESCAPED')", control=False),
+    deny(
         "make_device",
         "import os; os.mknod('mem', 0o20666, os.makedev(1, 1)); open('mem', 'rb'); print('ESCAPED')",
         False,
     ),
-    denied("read_memory_device", "open('/dev/mem', 'rb'); print('ESCAPED')", control=False),
-    denied("read_kernel_log", "open('/dev/kmsg'); print('ESCAPED')", control=False),
-    denied("shared_memory_file", "open(W['shared_memory'], 'r+').write('x'); print('ESCAPED')"),
-    denied("list_sys", "import os; print('ESCAPED', os.listdir('/sys'))"),
-    denied("list_proc", "import os; print('ESCAPED', os.listdir('/proc'))"),
-    denied("own_proc", "print('ESCAPED', open('/proc/self/mountinfo').read())"),
-    denied("sysctl", "print('ESCAPED', open('/proc/sys/kernel/ostype').read())"),
-    denied("parent_descriptors", "import os; print('ESCAPED', os.listdir(f'/proc/{os.getppid()}/fd'))"),
+    deny("read_memory_device", "open('/dev/mem', 'rb'); print('ESCAPED')", control=False),
+    deny("read_kernel_log", "open('/dev/kmsg'); print('ESCAPED')", control=False),
+    deny("shared_memory_file", "open(W['shared_memory'], 'r+').write('x'); print('ESCAPED')"),
+    deny("list_sys", "import os; print('ESCAPED', os.listdir('/sys'))"),
+    deny("list_proc", "import os; print('ESCAPED', os.listdir('/proc'))"),
+    deny("own_proc", "print('ESCAPED', open('/proc/self/mountinfo').read())"),
+    deny("sysctl", "print('ESCAPED', open('/proc/sys/kernel/ostype').read())"),
+    deny("parent_descriptors", "import os; print('ESCAPED', os.listdir(f'/proc/{os.getppid()}/fd'))"),
 ]
 
 SECRETS = [
-    denied(
+    deny(
         "parent_environment",
         "import os; text = open(f'/proc/{os.getppid()}/environ').read()\nassert W['secret'] in text; print('ESCAPED')",
     ),
-    denied(
+    deny(
         "any_environment",
         "import glob\nfor path in glob.glob('/proc/[0-9]*/environ'):\n"
         "    try:\n        if W['secret'] in open(path).read(): print('ESCAPED'); break\n    except OSError: pass\n"
         "else: raise SystemExit(1)",
     ),
-    denied("own_environment", "import os; assert W['secret'] in str(os.environ); print('ESCAPED')", control=False),
-    denied(
+    deny("own_environment", "import os; assert W['secret'] in str(os.environ); print('ESCAPED')", control=False),
+    deny(
         "inherited_descriptors",
         "import os\nfor fd in range(4, 1024):\n    try: os.fstat(fd)\n    except OSError: continue\n"
         "    print('ESCAPED', fd)\n"
         "raise SystemExit(1)",
         control=False,
     ),
-    denied("name_of_host", "import os; assert os.uname().nodename == W['host']; print('ESCAPED')", control=False),
+    deny("name_of_host", "import os; assert os.uname().nodename == W['host']; print('ESCAPED')", control=False),
 ]
 
 NETWORK = [
-    denied("tcp", "import socket; socket.create_connection(('127.0.0.1', W['tcp']), 2); print('ESCAPED')"),
-    denied("udp", "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.1', W['udp'])); print('ESCAPED')"),
-    denied("unix_socket", "import socket; socket.socket(1).connect(W['unix']); print('ESCAPED')"),
-    denied("abstract_socket", "import socket; socket.socket(1).connect('\\0' + W['abstract']); print('ESCAPED')"),
-    denied("listen", "import socket; socket.create_server(('127.0.0.1', 0)); print('ESCAPED')"),
-    denied("netlink", "import socket; socket.socket(16, 3, 0); print('ESCAPED')"),
-    denied("raw_packets", "import socket; socket.socket(17, 3); print('ESCAPED')", control=False),
-    denied("socket_pair", "import socket; socket.socketpair(); print('ESCAPED')"),
-    denied("name_lookup", "import socket; print('ESCAPED', socket.getaddrinfo('example.com', 80))", control=False),
-    denied("name_server", "import socket; socket.socket(2, 2).sendto(b'x', ('8.8.8.8', 53)); print('ESCAPED')", False),
-    denied("metadata", "import socket; socket.create_connection(('169.254.169.254', 80), 1); print('ESCAPED')", False),
-    denied(
+    deny("tcp", "import socket; socket.create_connection(('127.0.0.1', W['tcp']), 2); print('ESCAPED')"),
+    deny("udp", "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.1', W['udp'])); print('ESCAPED')"),
+    deny("unix_socket", "import socket; socket.socket(1).connect(W['unix']); print('ESCAPED')"),
+    deny("abstract_socket", "import socket; socket.socket(1).connect('\\0' + W['abstract']); print('ESCAPED')"),
+    deny("listen", "import socket; socket.create_server(('127.0.0.1', 0)); print('ESCAPED')"),
+    deny("netlink", "import socket; socket.socket(16, 3, 0); print('ESCAPED')"),
+    deny("raw_packets", "import socket; socket.socket(17, 3); print('ESCAPED')", control=False),
+    deny("socket_pair", "import socket; socket.socketpair(); print('ESCAPED')"),
+    deny("name_lookup", "import socket; print('ESCAPED', socket.getaddrinfo('example.com', 80))", control=False),
+    deny("name_server", "import socket; socket.socket(2, 2).sendto(b'x', ('8.8.8.8', 53)); print('ESCAPED')", False),
+    deny("metadata", "import socket; socket.create_connection(('169.254.169.254', 80), 1); print('ESCAPED')", False),
+    deny(
         "url",
         "import urllib.request as u; u.urlopen(f\"http://127.0.0.1:{W['tcp']}/\", timeout=1); print('ESCAPED')",
         False,
@@ -143,60 +139,60 @@ NETWORK = [
 ]
 
 PROCESSES = [
-    denied("fork", "import os\nif os.fork() == 0: os._exit(0)\nprint('ESCAPED')"),
-    denied("thread", "import threading; threading.Thread(target=print).start(); print('ESCAPED')"),
-    denied("subprocess", "import subprocess; print('ESCAPED', subprocess.check_output(['/bin/echo']))"),
-    denied("shell", "import os; assert os.system('true') == 0; print('ESCAPED')"),
-    denied("exec", "import os; os.execv('/bin/echo', ['echo', 'ESCAPED'])"),
-    denied("exec_loader", "import glob, os; os.execv(glob.glob('/lib*/ld-linux*')[0], ['ld', '/bin/echo', 'ESCAPED'])"),
-    denied("spawn", "import os; os.posix_spawn('/bin/true', ['true'], {}); print('ESCAPED')"),
-    denied("pool", "import multiprocessing as m; print('ESCAPED', m.get_context('fork').Pool(2).map(abs, [1]))"),
-    limited("fork_bomb", "import os\nwhile True: os.fork()", "blocked"),
-    limited(
+    deny("fork", "import os\nif os.fork() == 0: os._exit(0)\nprint('ESCAPED')"),
+    deny("thread", "import threading; threading.Thread(target=print).start(); print('ESCAPED')"),
+    deny("subprocess", "import subprocess; print('ESCAPED', subprocess.check_output(['/bin/echo']))"),
+    deny("shell", "import os; assert os.system('true') == 0; print('ESCAPED')"),
+    deny("exec", "import os; os.execv('/bin/echo', ['echo', 'ESCAPED'])"),
+    deny("exec_loader", "import glob, os; os.execv(glob.glob('/lib*/ld-linux*')[0], ['ld', '/bin/echo', 'ESCAPED'])"),
+    deny("spawn", "import os; os.posix_spawn('/bin/true', ['true'], {}); print('ESCAPED')"),
+    deny("pool", "import multiprocessing as m; print('ESCAPED', m.get_context('fork').Pool(2).map(abs, [1]))"),
+    limit("fork_bomb", "import os\nwhile True: os.fork()", "blocked"),
+    limit(
         "thread_bomb",
         "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(99,)).start()",
         "error",
     ),
-    denied(
+    deny(
         "orphan",
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
         "        print('ESCAPED', flush=True)\n"
         "        time.sleep(2)\n    os._exit(0)\nos.wait()",
     ),
-    denied("kill", "import os; os.kill(W['victim'], 0); print('ESCAPED')"),
-    denied("kill_parent", "import os; assert os.getppid() > 1; os.kill(os.getppid(), 0); print('ESCAPED')"),
-    denied("kill_group", "import os; os.kill(0, 0); print('ESCAPED')"),
-    denied("kill_everything", "import os; os.kill(-1, 9); print('ESCAPED')", control=False),
-    denied("pidfd", "import os; os.pidfd_open(W['victim']); print('ESCAPED')"),
-    denied(
+    deny("kill", "import os; os.kill(W['victim'], 0); print('ESCAPED')"),
+    deny("kill_parent", "import os; assert os.getppid() > 1; os.kill(os.getppid(), 0); print('ESCAPED')"),
+    deny("kill_group", "import os; os.kill(0, 0); print('ESCAPED')"),
+    deny("kill_everything", "import os; os.kill(-1, 9); print('ESCAPED')", control=False),
+    deny("pidfd", "import os; os.pidfd_open(W['victim']); print('ESCAPED')"),
+    deny(
         "thread_kill",
         "import ctypes; assert ctypes.CDLL(None).tgkill(W['victim'], W['victim'], 0) == 0; print('ESCAPED')",
     ),
-    denied(
+    deny(
         "ptrace_attach",
         "import ctypes; assert ctypes.CDLL(None).ptrace(16, W['victim'], 0, 0) == 0; print('ESCAPED')",
         False,
     ),
-    denied(
+    deny(
         "read_process_memory",
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True); pair = (ctypes.c_size_t * 2)(8, 8)\n"
         "libc.process_vm_readv(W['victim'], pair, 1, pair, 1, 0); assert ctypes.get_errno() == 14; print('ESCAPED')",
     ),
-    denied("priority", "import os; os.setpriority(os.PRIO_PROCESS, W['victim'], 19); print('ESCAPED')"),
+    deny("priority", "import os; os.setpriority(os.PRIO_PROCESS, W['victim'], 19); print('ESCAPED')"),
 ]
 
 LIMITS = [
-    limited("bytearray", "bytearray(4 << 30)", "memory"),
-    limited("list_growth", "x = []\nwhile True: x.append(bytearray(1 << 20))", "memory"),
-    limited("mmap", "import mmap; mmap.mmap(-1, 4 << 30)", "memory"),
-    limited("array", "import numpy; numpy.ones((1 << 16, 1 << 16))", "memory"),
-    limited("text", "x = 'x' * 10\nwhile True: x += x", "memory"),
+    limit("bytearray", "bytearray(4 << 30)", "memory"),
+    limit("list_growth", "x = []\nwhile True: x.append(bytearray(1 << 20))", "memory"),
+    limit("mmap", "import mmap; mmap.mmap(-1, 4 << 30)", "memory"),
+    limit("array", "import numpy; numpy.ones((1 << 16, 1 << 16))", "memory"),
+    limit("text", "x = 'x' * 10\nwhile True: x += x", "memory"),
     endless(
         "memory_errors_ignored",
         "x = []\nwhile True:\n    try: x.append(bytearray(1 << 22))\n    except MemoryError: pass",
     ),
-    limited("recursion", "def f(): f()\nf()", "error"),
-    limited(
+    limit("recursion", "def f(): f()\nf()", "error"),
+    limit(
         "deep_recursion",
         "import sys; sys.setrecursionlimit(10 ** 9)\ndef f(): f()\nf()",
         "error",
@@ -204,19 +200,19 @@ LIMITS = [
         "timeout",
         timeout_s=0.5,
     ),
-    limited(
+    limit(
         "nested_calls",
         "import sys; sys.setrecursionlimit(10 ** 9)\nclass A:\n  def __repr__(s): return repr(s)\nrepr(A())",
         "error",
         "memory",
     ),
-    limited("power", "10 ** 10 ** 8", "timeout", "memory", timeout_s=0.5),
-    limited("big_file", "open('f', 'w').truncate(1 << 40)", "error"),
-    limited("full_folder", "n = 0\nwhile True: open(f'f{n}', 'wb').write(bytes(1 << 20)); n += 1", "error"),
-    limited("many_files", "n = 0\nwhile True: open(f'f{n}', 'w').close(); n += 1", "error"),
-    limited("many_descriptors", "x = []\nwhile True: x.append(open('main.py'))", "error"),
-    limited("many_pipes", "import os\nwhile True: os.pipe()", "error"),
-    limited("raise_limit", "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 40, 1 << 40))", "error"),
+    limit("power", "10 ** 10 ** 8", "timeout", "memory", timeout_s=0.5),
+    limit("big_file", "open('f', 'w').truncate(1 << 40)", "error"),
+    limit("full_folder", "n = 0\nwhile True: open(f'f{n}', 'wb').write(bytes(1 << 20)); n += 1", "error"),
+    limit("many_files", "n = 0\nwhile True: open(f'f{n}', 'w').close(); n += 1", "error"),
+    limit("many_descriptors", "x = []\nwhile True: x.append(open('main.py'))", "error"),
+    limit("many_pipes", "import os\nwhile True: os.pipe()", "error"),
+    limit("raise_limit", "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 40, 1 << 40))", "error"),
     endless("endless_loop", "while True: pass"),
     endless("sleep", "import time; time.sleep(1000)"),
     endless("pause", "import signal; signal.pause()"),
@@ -227,20 +223,20 @@ LIMITS = [
     ),
     endless("never_back_in_python", "import re; re.match('(a+)+b', 'a' * 64)"),
     endless("output_closed", "import os, time; os.close(1); os.close(2); os.close(3); time.sleep(1000)"),
-    limited("stdout_flood", "while True: print('x' * 1000)", "output_limit"),
-    limited("stderr_flood", "import os\nwhile True: os.write(2, b'x' * 10000)", "output_limit"),
-    limited("one_line_flood", "import sys\nwhile True: sys.stdout.write('x')", "output_limit"),
+    limit("stdout_flood", "while True: print('x' * 1000)", "output_limit"),
+    limit("stderr_flood", "import os\nwhile True: os.write(2, b'x' * 10000)", "output_limit"),
+    limit("one_line_flood", "import sys\nwhile True: sys.stdout.write('x')", "output_limit"),
 ]
 
 CALLS = [
-    denied("memory_file", "import os; os.memfd_create('x'); print('ESCAPED')"),
-    denied(
+    deny("memory_file", "import os; os.memfd_create('x'); print('ESCAPED')"),
+    deny(
         "exec_memory_file",
         "import os; fd = os.memfd_create('x'); os.write(fd, open('/bin/echo', 'rb').read())\n"
         "os.execve(fd, ['echo', 'ESCAPED'], {})",
     ),
-    denied("terminal_input", "import fcntl; fcntl.ioctl(0, 0x5412, b'x'); print('ESCAPED')", control=False),
-    denied("unpickle", "import pickle; assert pickle.loads(b\"cos\\nsystem\\n(S'true'\\ntR.\") == 0; print('ESCAPED')"),
+    deny("terminal_input", "import fcntl; fcntl.ioctl(0, 0x5412, b'x'); print('ESCAPED')", control=False),
+    deny("unpickle", "import pickle; assert pickle.loads(b\"cos\\nsystem\\n(S'true'\\ntR.\") == 0; print('ESCAPED')"),
     raw("unshare_user", 272, 97, "0x10000000", control=True),
     raw("unshare_network", 272, 97, "0x40000000"),
     raw("clone_user", 56, 220, "0x10000011", 0, 0, 0, 0),
@@ -274,7 +270,6 @@ CALLS = [
         "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nfor n in {*range(1024)} - {335, 336}:\n"
         "    if n not in W['allowed_calls'] and (libc.syscall(n, 0, 0, 0, 0, 0, 0) != -1 or ctypes.get_errno() != 1):\n"
         "        print('ESCAPED', n)",
-        "denied",
         ("ok",),
     ),
 ]

@@ -171,7 +171,7 @@ def test_without_isolation_it_refuses_and_says_what_is_missing(monkeypatch: pyte
 
 
 def test_kernel_that_forbids_user_namespaces_is_found_out() -> None:
-    """As in a container: a process whose user may make no further namespace."""
+    """A container may look like this: a process whose user may make no further namespace."""
     kit.require(os.getuid() == 0, kit.ROOT)
     script = (
         "import ctypes, os; libc = ctypes.CDLL(None)\n"
