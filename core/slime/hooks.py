@@ -18,12 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 from core.rollout.method import MethodSpec
-
-if TYPE_CHECKING:
-    from core.slime.bridge import SlimeBridge
 
 HOOKS = "generate reward_func convert post_process_rewards dynamic_filter rollout_log eval_log".split()
 """Names the functions that slime calls."""
@@ -39,10 +37,9 @@ class SlimeHooks:
         self.spec = spec
 
     @cached_property
-    def bridge(self) -> SlimeBridge:
-        from core.slime.bridge import SlimeBridge
-
-        return SlimeBridge(self.spec)
+    def bridge(self) -> Any:
+        # By name, so that importing a method brings neither the bridge nor what the bridge imports.
+        return import_module("core.slime.bridge").SlimeBridge(self.spec)
 
     async def generate(
         self, args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False
