@@ -11,7 +11,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from agentic.toolorchestra.config import load_recipe
 from agentic.toolorchestra.rollout import SPEC
 from core.config import Recipe
 from core.policy.base import PolicyError
@@ -56,7 +55,7 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
     overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
     overrides += [f"toolorchestra.{name}={json.dumps(value)}" for name, value in section.items()]
     overrides += [f"roles.{name}=python:{__name__}.{name}" for name in EXPERTS.values()]
-    return load_recipe("tiny", [*overrides, "algorithm.merge_turns=true"]).dump()
+    return SPEC.load("tiny", [*overrides, "algorithm.merge_turns=true"]).dump()
 
 
 def strong(recipe: Recipe, tokenizer: Any) -> ScriptedPolicy:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic.agentflow.config import PRESETS, load_recipe, make_toolbox
+from agentic.agentflow.config import PRESETS, make_toolbox
 from agentic.agentflow.rollout import SPEC, AgentFlow, build
 from core.config import RecipeError
 from core.rollout.method import check_roles
@@ -18,7 +18,7 @@ ONLY_GENERATOR = f"agentflow.tools={{base_generator: {GENERATOR}}}"
 
 @pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_presets_load_and_name_their_source(path: Path):
-    recipe = load_recipe(path.stem)
+    recipe = SPEC.load(path.stem)
     assert recipe.method == SPEC.name
     assert recipe.follows
     assert recipe.departures
@@ -32,7 +32,7 @@ def test_presets_load_and_name_their_source(path: Path):
     ],
 )
 def test_presets_say_what_their_source_says(preset, trained, loss_unit, max_steps, temperature):
-    recipe = load_recipe(preset)
+    recipe = SPEC.load(preset)
     assert [role for role, section in recipe.agentflow.every_role() if section.trained] == trained
     assert recipe.algorithm.loss_unit == loss_unit
     assert recipe.agentflow.max_steps == max_steps
@@ -50,7 +50,7 @@ def test_presets_say_what_their_source_says(preset, trained, loss_unit, max_step
     ],
 )
 async def test_roles_that_the_user_must_give_are_asked_for_by_name(preset, needs, tokenizer):
-    method = build(load_recipe(preset, [ONLY_GENERATOR]), tokenizer)
+    method = build(SPEC.load(preset, [ONLY_GENERATOR]), tokenizer)
     assert isinstance(method, AgentFlow)
     assert method.needs == needs
     check_roles(method, needs)
@@ -72,7 +72,7 @@ async def test_roles_that_the_user_must_give_are_asked_for_by_name(preset, needs
 )  # fmt: skip
 def test_a_section_that_cannot_work_is_refused(override, problem):
     with pytest.raises(RecipeError) as caught:
-        load_recipe("seed", [override])
+        SPEC.load("seed", [override])
     assert problem in str(caught.value)
 
 
@@ -89,10 +89,10 @@ def test_a_section_that_cannot_work_is_refused(override, problem):
 )  # fmt: skip
 def test_a_tool_that_cannot_be_made_is_refused(overrides, problem):
     with pytest.raises(RecipeError) as caught:
-        make_toolbox(load_recipe("seed", [ONLY_GENERATOR, *overrides]).agentflow)
+        make_toolbox(SPEC.load("seed", [ONLY_GENERATOR, *overrides]).agentflow)
     assert problem in str(caught.value)
 
 
 def test_a_tool_has_the_name_of_the_preset():
-    tools = make_toolbox(load_recipe("seed", [ONLY_GENERATOR, f"agentflow.tools.maths={GENERATOR}"]).agentflow)
+    tools = make_toolbox(SPEC.load("seed", [ONLY_GENERATOR, f"agentflow.tools.maths={GENERATOR}"]).agentflow)
     assert tools.names == ["base_generator", "maths"]

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentic.agentflow.config import AgentFlowRecipe, load_recipe
+from agentic.agentflow.config import AgentFlowRecipe
+from agentic.agentflow.rollout import SPEC
 from core.algorithms.advantages import group_advantages
 from core.algorithms.aggregate import row_scales
 from core.rollout.rows import rows_from_groups
 from core.types import Completion, Row, Trajectory, Turn
 
-RECIPES = {name: load_recipe(name) for name in ("paper", "seed")}
+RECIPES = {name: SPEC.load(name) for name in ("paper", "seed")}
 
 
 def trajectory(recipe: AgentFlowRecipe, reward: float | None, steps: int, tokens: int) -> Trajectory:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentic.agentflow.calls import CallError
+from agentic.agentflow.role_client import RoleCallError
 from agentic.agentflow.rollout import AgentFlow
 from core.policy.base import PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
@@ -282,7 +282,7 @@ async def test_a_call_that_cannot_be_had_fails_the_rollout_by_name(tokenizer, en
     method = AgentFlow(
         section(roles=HELPER, call_timeout_s=0.2 if fault == "slow" else 600), Toolbox([Asking()]), tokenizer
     )
-    with pytest.raises(CallError) as caught:
+    with pytest.raises(RoleCallError) as caught:
         await method.rollout(Task("t", "q", ("a",)), Roles(engines), Sampling())
     assert caught.value.kind == kind
 

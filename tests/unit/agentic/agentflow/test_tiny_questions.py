@@ -7,21 +7,21 @@ from random import Random
 
 import pytest
 
-from agentic.agentflow.tiny.demonstrations import Annotator, demonstrate
-from agentic.agentflow.tiny.questions import CODER, GENERATOR, Question
-from agentic.agentflow.tiny.tasks import KINDS, draw, generate, main, solve
-from agentic.agentflow.tiny.world import ENTITIES, UNKNOWN, know
+from agentic.agentflow.tiny.demonstrations import CarelessAnnotator, demonstrate
+from agentic.agentflow.tiny.facts import ENTITIES, UNKNOWN, look_up
+from agentic.agentflow.tiny.questions import CODER, GENERATOR, ToyQuestion
+from agentic.agentflow.tiny.tasks import KINDS, draw_question, generate, main, solve
 from core.data import read_tasks
 
 
 def test_the_right_steps_of_the_longest_question():
-    question = Question.read("Which item has number 37 times the age of boat?")
-    age = know("age of boat")
+    question = ToyQuestion.read("Which item has number 37 times the age of boat?")
+    age = look_up("age of boat")
     value = str(37 * int(age))
     assert question.next_step({}) == (GENERATOR, "age of boat")
     assert question.next_step({"age of boat": age}) == (CODER, f"37 * {age}")
     assert question.next_step({"age of boat": age, f"37 * {age}": value}) == (GENERATOR, f"item {value}")
-    assert solve(question) == {"age of boat": age, f"37 * {age}": value, f"item {value}": know(f"item {value}")}
+    assert solve(question) == {"age of boat": age, f"37 * {age}": value, f"item {value}": look_up(f"item {value}")}
     assert question.needs == 3
 
 
@@ -29,31 +29,31 @@ def test_the_right_steps_of_the_longest_question():
     ("text", "steps"),
     [
         ("What is 12 minus 30?", {"12 - 30": "-18"}),
-        ("What is the price of lamp?", {"price of lamp": know("price of lamp")}),
-        ("Which item has number 12 minus 30?", {"12 - 30": "-18", "item -18": know("item -18")}),
+        ("What is the price of lamp?", {"price of lamp": look_up("price of lamp")}),
+        ("Which item has number 12 minus 30?", {"12 - 30": "-18", "item -18": look_up("item -18")}),
     ],
 )
 def test_solutions(text, steps):
-    assert solve(Question.read(text)) == steps
+    assert solve(ToyQuestion.read(text)) == steps
 
 
 def test_every_question_reads_back_and_needs_as_many_results_as_it_has_steps():
     rng = Random(0)
     for _ in range(300):
-        _, question = draw(rng, "train")
-        assert Question.read(question.text) == question
+        _, question = draw_question(rng, "train")
+        assert ToyQuestion.read(question.text) == question
         assert len(solve(question)) == question.needs
 
 
 @pytest.mark.parametrize("text", ["", "What is love?", "What is 1 times 2 ?", "What is 1 over 2?"])
 def test_other_questions_are_refused(text):
     with pytest.raises(ValueError, match="not a question"):
-        Question.read(text)
+        ToyQuestion.read(text)
 
 
 @pytest.mark.parametrize("query", ["price of gold", "colour of lamp", "37 * 2", "item lamp", "price of lamp?", ""])
 def test_the_world_does_not_know_everything(query):
-    assert know(query) == UNKNOWN
+    assert look_up(query) == UNKNOWN
 
 
 def test_no_fact_and_no_question_is_in_two_splits():
@@ -62,8 +62,8 @@ def test_no_fact_and_no_question_is_in_two_splits():
         tasks = generate(split, count)
         texts[split] = {task.question for task in tasks}
         assert len(texts[split]) == count
-        solved = [solve(Question.read(task.question)) for task in tasks]
-        steps[split] = {step for steps in solved for step in steps if know(step) != UNKNOWN}
+        solved = [solve(ToyQuestion.read(task.question)) for task in tasks]
+        steps[split] = {step for steps in solved for step in steps if look_up(step) != UNKNOWN}
     for one, other in (("train", "dev"), ("train", "test"), ("dev", "test")):
         assert not texts[one] & texts[other]
         assert not steps[one] & steps[other]
@@ -71,7 +71,7 @@ def test_no_fact_and_no_question_is_in_two_splits():
 
 def test_a_demonstration_asks_no_held_out_question():
     rng, held_out = Random(1), {task.question for split in ("dev", "test") for task in generate(split, 64)}
-    asked = {turn.question for _ in range(1000) for turn in demonstrate(rng, Annotator())}
+    asked = {turn.question for _ in range(1000) for turn in demonstrate(rng, CarelessAnnotator())}
     assert len(asked) > 800
     assert not asked & held_out
 
@@ -79,9 +79,9 @@ def test_a_demonstration_asks_no_held_out_question():
 def test_a_demonstration_does_not_tell_what_the_world_knows():
     rng, told = Random(1), []
     for _ in range(1000):
-        for turn in demonstrate(rng, Annotator()):
+        for turn in demonstrate(rng, CarelessAnnotator()):
             lines = [line.strip().partition(" = ") for line in turn.memory.splitlines() if line.startswith(" base")]
-            told += [know(line[0].partition(" : ")[2]) == line[2] for line in lines if line[2] in ENTITIES]
+            told += [look_up(line[0].partition(" : ")[2]) == line[2] for line in lines if line[2] in ENTITIES]
     assert len(told) > 50
     assert sum(told) / len(told) < 0.1  # one in 62 by chance
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from agentic.agentflow.config import AgentFlowRecipe, load_recipe
+from agentic.agentflow.config import AgentFlowRecipe
 from agentic.agentflow.memory import Memory, Step
-from agentic.agentflow.rollout import AgentFlow, build
+from agentic.agentflow.rollout import SPEC, AgentFlow, build
 from agentic.agentflow.tiny import scripted_roles as scripted
 from agentic.agentflow.tiny import start_model
-from agentic.agentflow.tiny.baselines import BASELINES, GivenTools
-from agentic.agentflow.tiny.demonstrations import ANSWER, Annotator, demonstrate
-from agentic.agentflow.tiny.questions import CODER, GENERATOR, Question
-from agentic.agentflow.tiny.scripted_roles import Script, is_result, verdict
+from agentic.agentflow.tiny.baselines import BASELINES, FixedToolPlanner
+from agentic.agentflow.tiny.demonstrations import ANSWER, CarelessAnnotator, demonstrate
+from agentic.agentflow.tiny.questions import CODER, GENERATOR, ToyQuestion
+from agentic.agentflow.tiny.scripted_roles import ScriptedRole, give_verdict, is_result
 from agentic.agentflow.tiny.tasks import generate
 from core.policy.base import PolicyError, Roles
 from core.rollout.runner import Runner
@@ -37,7 +37,7 @@ def recipe() -> AgentFlowRecipe:
         Sandbox()
     except SandboxUnavailable as problem:
         pytest.skip(f"no isolation here: {problem}")
-    return load_recipe("tiny")
+    return SPEC.load("tiny")
 
 
 def boxes_the_last_result(message: str) -> str:
@@ -59,13 +59,13 @@ def planner(decide: Any) -> Any:
 
 
 def right(question: str, results: dict[str, str]) -> str:
-    tool, sub_goal = Question.read(question).next_step(results) or ("", "")
+    tool, sub_goal = ToyQuestion.read(question).next_step(results) or ("", "")
     return f" {tool} : {sub_goal}"
 
 
 async def run(method: AgentFlow, recipe: AgentFlowRecipe, tokenizer: Any, reply: Any, tasks: list[Task]) -> list[Any]:
     makers = {"executor": scripted.executor, "verifier": scripted.verifier, "generator": scripted.generator}
-    roles = {name: make(recipe, tokenizer) for name, make in makers.items()} | {"policy": Script(tokenizer, reply)}
+    roles = {name: make(recipe, tokenizer) for name, make in makers.items()} | {"policy": ScriptedRole(tokenizer, reply)}
     groups = await Runner(method, Roles(roles), concurrency=32, deadline_s=60).run_groups(tasks, 1, Sampling(), 0)
     await method.close()
     assert not [t.log for (t,) in groups if t.status == "failed"]
@@ -81,7 +81,7 @@ async def test_the_right_steps_earn_every_reward(recipe, tokenizer):
     trajectories = await run(build(recipe, tokenizer), recipe, tokenizer, planner(right), tasks)
     assert score(trajectories) == 1.0
     for task, trajectory in zip(tasks, trajectories, strict=True):
-        assert trajectory.metrics["steps"] == Question.read(task.question).needs
+        assert trajectory.metrics["steps"] == ToyQuestion.read(task.question).needs
         assert {turn.role for turn in trajectory.turns if turn.trained} == {"planner.next_step", "planner.final"}
         commands = [step for step in trajectory.log["steps"] if step["tool"] == CODER]
         assert all(step["result"] == str(eval(step["command"])) for step in commands)
@@ -116,7 +116,7 @@ async def test_a_step_too_many_is_wrong(recipe, tokenizer):
     def repeats(question: str, results: dict[str, str]) -> str:
         return right(question, {})
 
-    tasks = [task for task in generate("test", 24) if Question.read(task.question).needs > 1][:8]
+    tasks = [task for task in generate("test", 24) if ToyQuestion.read(task.question).needs > 1][:8]
     trajectories = await run(build(recipe, tokenizer), recipe, tokenizer, planner(repeats), tasks)
     assert score(trajectories) == 0
 
@@ -142,7 +142,7 @@ async def test_malformed_steps_and_failing_tools_are_counted(recipe, tokenizer):
 )
 def test_the_verifier_counts_results_and_does_not_judge_them(memory, says):
     rendered = Memory(tuple(memory)).render("compact")
-    assert verdict(f"<verify>What is the price of lamp times 2?<memory>{rendered}") == says
+    assert give_verdict(f"<verify>What is the price of lamp times 2?<memory>{rendered}") == says
 
 
 async def test_the_verifier_refuses_questions_that_it_cannot_read(recipe, tokenizer):
@@ -153,8 +153,8 @@ async def test_the_verifier_refuses_questions_that_it_cannot_read(recipe, tokeni
 def test_the_annotators_faults_have_their_frequencies():
     rng, first = Random(0), []
     for _ in range(3000):
-        turns = [turn for turn in demonstrate(rng, Annotator(0.35, 0.4, 0.05)) if turn.role == "planner.next_step"]
-        first.append((Question.read(turns[0].question), turns[0].completion))
+        turns = [turn for turn in demonstrate(rng, CarelessAnnotator(0.35, 0.4, 0.05)) if turn.role == "planner.next_step"]
+        first.append((ToyQuestion.read(turns[0].question), turns[0].completion))
     named = [(question, text) for question, text in first if " : " in text]
     assert 1 - len(named) / len(first) == pytest.approx(0.05, abs=0.02)
     look_ups = [text.split(" : ") for question, text in named if question.facts and not question.numbers]
@@ -167,7 +167,7 @@ def test_the_annotators_faults_have_their_frequencies():
 def test_no_fault_no_difference():
     rng = Random(0)
     for _ in range(100):
-        turns = list(demonstrate(rng, Annotator(0, 0, 0)))
+        turns = list(demonstrate(rng, CarelessAnnotator(0, 0, 0)))
         results: dict[str, str] = {}
         for turn in turns:
             lines = [line.partition(" : ")[2].partition(" = ") for line in turn.memory.splitlines()]
@@ -179,5 +179,5 @@ def test_no_fault_no_difference():
 
 def test_given_tools_draws_both(recipe, tokenizer):
     method = BASELINES["random-tool"](recipe, tokenizer)
-    assert isinstance(method, GivenTools)
+    assert isinstance(method, FixedToolPlanner)
     assert method.tools == (CODER, GENERATOR)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from agentic.memagent.config import PRESETS, load_recipe
+from agentic.memagent.config import PRESETS
+from agentic.memagent.rollout import SPEC
 from core.config import RecipeError
 from core.engine.train import main
 
@@ -14,7 +15,7 @@ NAMES = sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_loads_and_names_what_it_follows(name):
-    recipe = load_recipe(name)
+    recipe = SPEC.load(name)
     assert recipe.method == "memagent"
     assert recipe.preset == name
     assert recipe.follows
@@ -27,7 +28,7 @@ def test_the_presets_of_the_issue_are_there():
 
 
 def test_seed_follows_slime_agentic():
-    recipe = load_recipe("seed")
+    recipe = SPEC.load("seed")
     section, algorithm = recipe.memagent, recipe.algorithm
     assert (section.train_update, section.train_final) == (True, False)
     assert (algorithm.std_norm, algorithm.credit) == (True, "split")
@@ -35,7 +36,7 @@ def test_seed_follows_slime_agentic():
 
 
 def test_paper_follows_the_paper():
-    recipe = load_recipe("paper")
+    recipe = SPEC.load("paper")
     section, algorithm = recipe.memagent, recipe.algorithm
     assert (section.train_update, section.train_final) == (True, True)
     assert (algorithm.std_norm, algorithm.loss_unit, algorithm.kl_coef) == (False, "token", 0.001)
@@ -43,7 +44,7 @@ def test_paper_follows_the_paper():
 
 @pytest.mark.parametrize("name", ["seed", "paper"])
 def test_our_own_options_are_off_where_a_source_is_followed(name):
-    section = load_recipe(name).memagent
+    section = SPEC.load(name).memagent
     assert (section.gate_update, section.align, section.prompt_order, section.prompt_style) == (
         False,
         "none",
@@ -54,13 +55,13 @@ def test_our_own_options_are_off_where_a_source_is_followed(name):
 
 def test_a_wrong_key_of_the_warm_start_names_the_right_one():
     with pytest.raises(RecipeError, match=r"did you mean warm_start\.steps"):
-        load_recipe("tiny", ["warm_start.step=3"])
+        SPEC.load("tiny", ["warm_start.step=3"])
 
 
 @pytest.mark.parametrize("override", ["memagent.chunk_tokens=0", "memagent.max_chunks=0", "memagent.align=words"])
 def test_a_wrong_value_names_its_key(override):
     with pytest.raises(RecipeError, match=override.split("=")[0]):
-        load_recipe("tiny", [override])
+        SPEC.load("tiny", [override])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,7 +72,7 @@ def test_dry_run_prints_a_recipe_that_loads_as_the_same(name, capsys, tmp_path):
     printed = capsys.readouterr().out
     path = tmp_path / "printed.yaml"
     path.write_text(printed)
-    assert load_recipe(str(path)) == load_recipe(name, overrides)
+    assert SPEC.load(str(path)) == SPEC.load(name, overrides)
     assert yaml.safe_load(printed)["optimizer"]["lr"] == 3e-7
 
 

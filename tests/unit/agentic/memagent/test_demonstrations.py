@@ -10,8 +10,7 @@ from random import Random
 
 import pytest
 
-from agentic.memagent.config import load_recipe
-from agentic.memagent.rollout import MemAgent
+from agentic.memagent.rollout import SPEC, MemAgent
 from agentic.memagent.tiny.demonstrations import (
     FACT,
     UNKNOWN,
@@ -217,7 +216,7 @@ def test_noise_never_names_the_keys_of_its_turn(turns):
 
 @pytest.fixture(scope="module")
 def method(tokenizer) -> MemAgent:
-    return MemAgent(load_recipe("tiny").memagent, tokenizer)
+    return MemAgent(SPEC.load("tiny").memagent, tokenizer)
 
 
 async def test_an_update_is_encoded_as_the_rollout_does_it(method, tokenizer):

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent.config import DrillsAndDemonstrations, MemAgentRecipe, load_recipe
+from agentic.memagent.config import DrillsAndDemonstrations, MemAgentRecipe
+from agentic.memagent.rollout import SPEC
 from agentic.memagent.tiny import start_model
 from agentic.memagent.tiny import warm_start as drawn
 from agentic.memagent.tiny.words import KEYS, VALUES
@@ -24,7 +25,7 @@ SHORT = DrillsAndDemonstrations(copy_steps=1, lookup_steps=1, steps=3, batch_siz
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> MemAgentRecipe:
     start = start_model.build(tmp_path_factory.mktemp("start") / "model", SHORT.seed)
-    return load_recipe("tiny", [f"model.path={start}"])
+    return SPEC.load("tiny", [f"model.path={start}"])
 
 
 def batches(config: DrillsAndDemonstrations, recipe: MemAgentRecipe, tokenizer: Any) -> list[Any]:
@@ -150,8 +151,8 @@ def test_the_stage_trains_the_start_model(recipe, tmp_path):
 )
 def test_a_warm_start_that_makes_no_sense_is_refused_by_name(overrides, named):
     with pytest.raises(RecipeError, match=named):
-        load_recipe("tiny", overrides)
+        SPEC.load("tiny", overrides)
 
 
 def test_a_warm_start_can_be_left_out():
-    assert load_recipe("tiny", ["warm_start=null"]).warm_start is None
+    assert SPEC.load("tiny", ["warm_start=null"]).warm_start is None

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agentic.toolorchestra.config import PRESETS, load_recipe
+from agentic.toolorchestra.config import PRESETS
 from agentic.toolorchestra.environment import make_worlds
 from agentic.toolorchestra.experts import Experts, Models
+from agentic.toolorchestra.rollout import SPEC
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.types import Task
@@ -18,7 +19,7 @@ from tests.unit.agentic.toolorchestra.conftest import recipe
 
 @pytest.mark.parametrize("preset", ["seed", "paper"])
 def test_a_preset_says_what_it_follows_and_where_it_departs(preset: str) -> None:
-    loaded = load_recipe(preset)
+    loaded = SPEC.load(preset)
     assert (loaded.method, loaded.preset) == ("toolorchestra", preset)
     assert loaded.departures
     with pytest.raises(RecipeError, match=r"TAU2/bin/python: no such program.*toolorchestra\.environment=null"):
@@ -30,7 +31,7 @@ def test_a_preset_says_what_it_follows_and_where_it_departs(preset: str) -> None
 
 def test_seed_is_slime_agentics_readme() -> None:
     """facts/toolorchestra_tau2.md, section 0."""
-    loaded = load_recipe("seed")
+    loaded = SPEC.load("seed")
     section, algorithm = loaded.toolorchestra, loaded.algorithm
     assert (section.max_turns, loaded.rollout.deadline_s, section.thinking, section.max_tokens) == (
         12,
@@ -51,7 +52,7 @@ def test_seed_is_slime_agentics_readme() -> None:
 
 def test_paper_is_the_papers_tables() -> None:
     """facts/toolorchestra_tau2.md, sections 1.2 and 1.4."""
-    loaded = load_recipe("paper")
+    loaded = SPEC.load("paper")
     section, algorithm, budget = loaded.toolorchestra, loaded.algorithm, loaded.toolorchestra.budget
     assert (loaded.rollout.tasks_per_step, loaded.rollout.group_size, loaded.rollout.temperature) == (16, 8, 1.0)
     assert (section.max_turns, section.max_tokens, loaded.run.eval_temperature) == (50, 8000, 0.0)
@@ -71,7 +72,7 @@ def test_paper_is_the_papers_tables() -> None:
 
 def test_seeds_records_are_priced_by_the_token(tokenizer: Any) -> None:
     """6e-7 stands there as `input_tokens_per_million`, and slime-agentic multiplies it by tokens as it is."""
-    section = load_recipe("seed").toolorchestra
+    section = SPEC.load("seed").toolorchestra
     pricing = {"input_tokens_per_million": 6e-7, "output_tokens_per_million": 1.2e-6}
     record = {"model_mapping": {"answer-1": "Qwen/Qwen3-32B"}, "tool_pricing": {"Qwen/Qwen3-32B": pricing}}
     models = Models(section, tokenizer).of(Roles({}))
@@ -101,7 +102,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> N
 
 def test_an_unknown_key_names_the_nearest() -> None:
     with pytest.raises(RecipeError, match=r"did you mean toolorchestra\.max_turns"):
-        load_recipe("seed", ["toolorchestra.max_turn=3"])
+        SPEC.load("seed", ["toolorchestra.max_turn=3"])
 
 
 def test_every_preset_is_a_recipe() -> None:
@@ -109,4 +110,4 @@ def test_every_preset_is_a_recipe() -> None:
     names = {path.stem for path in PRESETS.glob("*.yaml") if not path.stem.endswith(".services")}
     assert {"seed", "paper"} <= names
     for name in names:
-        assert load_recipe(name).method == "toolorchestra"
+        assert SPEC.load(name).method == "toolorchestra"

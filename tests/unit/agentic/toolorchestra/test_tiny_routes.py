@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic.toolorchestra.config import load_recipe
+from agentic.toolorchestra.rollout import SPEC
 from agentic.toolorchestra.tiny import tasks, world
 from agentic.toolorchestra.tiny.scripted_experts import SCOUT, reply, search_query, tokens
 from agentic.toolorchestra.tiny.tasks import (
@@ -32,7 +32,7 @@ from core.types import Task
 ROUTES: list[Route] = [
     (*((SEARCH,) * searches), expert) for searches, expert in product((0, 1, 2), (STRONG, OWN, CHEAP))
 ]
-LATENCY = {name: model.latency_s or 0.0 for name, model in load_recipe("tiny").toolorchestra.models.items()}
+LATENCY = {name: model.latency_s or 0.0 for name, model in SPEC.load("tiny").toolorchestra.models.items()}
 
 
 def outcome(task: Task, route: Route) -> Features:

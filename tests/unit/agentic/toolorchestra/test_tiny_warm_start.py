@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from agentic.toolorchestra.config import load_recipe
 from agentic.toolorchestra.experts import Experts, Models
 from agentic.toolorchestra.formats import FORMATS
 from agentic.toolorchestra.prompts import tool_schemas
+from agentic.toolorchestra.rollout import SPEC
 from agentic.toolorchestra.tiny.demonstrations import Annotator, demonstrate, found
 from agentic.toolorchestra.tiny.scripted_experts import reply
 from agentic.toolorchestra.tiny.start_model import TAGS, train_tokenizer
@@ -28,7 +28,7 @@ def turns():
 
 
 def test_the_rollout_reads_their_calls(turns):
-    config = load_recipe("tiny").toolorchestra
+    config = SPEC.load("tiny").toolorchestra
     models = {name: m.model_copy(update={"url": "http://127.0.0.1:1/v1"}) for name, m in config.models.items()}
     config = config.model_copy(update={"models": models})
     schemas = tool_schemas(config, Experts(Models(config, None).of(Roles({})), generate("dev", 1)[0]))
