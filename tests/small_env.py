@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from agentic.toolorchestra.environment import Ask, EnvironmentFault, Result, Said, Start
+from agentic.toolorchestra.environment import Ask, EnvironmentFault, CallResult, UserReply, Start
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.types import Task
 
@@ -84,7 +84,7 @@ def solution(task: Task) -> Sequence[ToolCall | str]:
             return look, ToolCall("restart_line", {"number": number}), "Please restart your phone."
 
 
-class SmallWorld:
+class SmallEnvironment:
     """One conversation. An Environment."""
 
     def __init__(self, patience: int = 4):
@@ -99,27 +99,27 @@ class SmallWorld:
         self._task, self._state, self._done = task, copy.deepcopy(task.metadata["state"]), False
         return Start(POLICY, TOOLS, task.question)
 
-    async def user_turn(self, message: str) -> Said:
+    async def user_turn(self, message: str) -> UserReply:
         task = self._open()
         did = _obey(self._state["phone"], message.lower())
         if _works(task, self._state):
             self._done = True
-            return Said(" ".join([*did, "Thank you, it works now."]), done=True)
+            return UserReply(" ".join([*did, "Thank you, it works now."]), done=True)
         self._patience -= 1
         if self._patience <= 0:
             self._done = True
-            return Said("This takes too long. Goodbye.", done=True)
-        return Said(" ".join([*did, f"It still does not work. My number is {task.metadata['number']}."]))
+            return UserReply("This takes too long. Goodbye.", done=True)
+        return UserReply(" ".join([*did, f"It still does not work. My number is {task.metadata['number']}."]))
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Result:
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
         self._open()
         error = check_call(ToolCall(name, arguments), TOOLS)
         if error is not None:
-            return Result(f"Error: {error.message}", error=True)
+            return CallResult(f"Error: {error.message}", error=True)
         line = self._state["lines"].get(arguments["number"])
         if line is None:
-            return Result(f"Error: there is no line {arguments['number']}", error=True)
-        return Result(_ACTIONS[name](line, arguments))
+            return CallResult(f"Error: there is no line {arguments['number']}", error=True)
+        return CallResult(_ACTIONS[name](line, arguments))
 
     async def evaluate(self) -> float:
         if self._task is None:
@@ -135,14 +135,14 @@ class SmallWorld:
         return self._task
 
 
-class SmallWorlds:
-    """A Worlds: `toolorchestra.environment: {path: tests.small_env.SmallWorlds}`."""
+class SmallEnvironmentFactory:
+    """A Worlds: `toolorchestra.environment: {path: tests.small_env.SmallEnvironmentFactory}`."""
 
     def __init__(self, patience: int = 4):
         self._patience = patience
 
-    def open(self, task: Task, ask: Ask) -> SmallWorld:
-        return SmallWorld(self._patience)
+    def open(self, task: Task, ask: Ask) -> SmallEnvironment:
+        return SmallEnvironment(self._patience)
 
     async def close(self) -> None:
         return None

@@ -12,21 +12,21 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/method.sh"
 # The start model with its tokenizer, the corpus, then tasks: no thing and no expression of one split is in another.
 data=runs/data/toolorchestra-tiny
 [[ -f $data/model/model.safetensors ]] || "$python" -m agentic.toolorchestra.tiny.start_model --out "$data"
-[[ -f $data/corpus.jsonl ]] || "$python" -m agentic.toolorchestra.tiny.world --out "$data/corpus.jsonl"
+[[ -f $data/corpus.jsonl ]] || "$python" -m agentic.toolorchestra.tiny.facts --out "$data/corpus.jsonl"
 tasks() { [[ -f $data/$1.jsonl ]] || "$python" -m agentic.toolorchestra.tiny.tasks --out "$data/$1.jsonl" "${@:2}"; }
 tasks train --split train --count 4096
 tasks dev --split dev --count 64
 tasks test --split test --count 256
-tasks test-turned --split test --count 256 --turn-wishes
+tasks test-other-preference --split test --count 256 --other-preference
 
-# Two evaluations at a time: one core each. `test-turned` asks the same questions with other wishes.
+# Two evaluations at a time: one core each. `test-other-preference` asks the same questions with other preferences.
 evaluate() {
   "$python" -m benchmarks.heldout toolorchestra --run "$out" --data "$data/$1.jsonl" --tasks 256 --by kind preference case \
     >"$out/evaluate-$1.log"
 }
 evaluate_all() {
   echo "evaluation: orchestrators before and after training, and fixed routes (see $out/evaluate-*.log)"
-  at_once "evaluate test" "evaluate test-turned"
+  at_once "evaluate test" "evaluate test-other-preference"
   "$python" -m agentic.toolorchestra.tiny.compare "$out"
 }
 

@@ -47,10 +47,10 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
         "budget": {},
         "tools": {"call_expert": list(EXPERTS), "answer": []},
         "experts": list(EXPERTS),
-        "environment": {"path": "tests.small_env.SmallWorlds"},
+        "environment": {"path": "tests.small_env.SmallEnvironmentFactory"},
         "models": models,
         "model_mapping": EXPERTS,
-        "latency": "told",
+        "latency": "declared",
     }
     overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
     overrides += [f"toolorchestra.{name}={json.dumps(value)}" for name, value in section.items()]

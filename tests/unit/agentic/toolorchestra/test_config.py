@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from agentic.toolorchestra.config import PRESETS
-from agentic.toolorchestra.environment import make_worlds
-from agentic.toolorchestra.experts import Experts, Models
+from agentic.toolorchestra.environment import make_environment_factory
+from agentic.toolorchestra.experts import Experts, ModelPool
 from agentic.toolorchestra.rollout import SPEC
 from core.config import RecipeError
 from core.policy.base import Roles
@@ -23,7 +23,7 @@ def test_a_preset_says_what_it_follows_and_where_it_departs(preset: str) -> None
     assert (loaded.method, loaded.preset) == ("toolorchestra", preset)
     assert loaded.departures
     with pytest.raises(RecipeError, match=r"TAU2/bin/python: no such program.*toolorchestra\.environment=null"):
-        make_worlds(loaded.toolorchestra.environment)
+        make_environment_factory(loaded.toolorchestra.environment)
     models = set(loaded.toolorchestra.model_mapping.values())
     assert models == set(loaded.toolorchestra.models) - {"judge"}
     assert set(loaded.toolorchestra.aliases) == set(loaded.toolorchestra.model_mapping)
@@ -75,7 +75,7 @@ def test_seeds_records_are_priced_by_the_token(tokenizer: Any) -> None:
     section = SPEC.load("seed").toolorchestra
     pricing = {"input_tokens_per_million": 6e-7, "output_tokens_per_million": 1.2e-6}
     record = {"model_mapping": {"answer-1": "Qwen/Qwen3-32B"}, "tool_pricing": {"Qwen/Qwen3-32B": pricing}}
-    models = Models(section, tokenizer).of(Roles({}))
+    models = ModelPool(section, tokenizer).for_rollout(Roles({}))
     priced = Experts(models, Task("t", "?", ("1",), metadata=record)).price("answer-1")
     assert (priced.input, priced.output) == pytest.approx((0.6, 1.2))
     assert Experts(models, Task("t", "?", ("1",))).price("answer-1") == priced, "a record without prices"

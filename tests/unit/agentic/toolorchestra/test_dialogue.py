@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.environment import Result, Said
+from agentic.toolorchestra.environment import CallResult, UserReply
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
 from core.text.tool_calls import ToolCall
 from core.types import Task, Trajectory
-from tests.small_env import SmallWorld, SmallWorlds, make_task, solution, tasks
+from tests.small_env import SmallEnvironment, SmallEnvironmentFactory, make_task, solution, tasks
 from tests.unit.agentic.toolorchestra.conftest import Services, Tell, call
 
 EMPTY = make_task("empty", "empty", 0)
@@ -74,29 +74,29 @@ async def test_a_refused_call_is_the_worlds_answer(tell: Tell) -> None:
     assert (story.metrics["tool_refused"], story.metrics["malformed"], story.trajectory.reward) == (1, 0, 1.0)
 
 
-class Recorded(SmallWorld):
+class Recorded(SmallEnvironment):
     """Keeps what reaches it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[tuple[str, Any]] = []
 
-    async def user_turn(self, message: str) -> Said:
+    async def user_turn(self, message: str) -> UserReply:
         self.heard.append(("say", message))
         return await super().user_turn(message)
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Result:
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
         self.heard.append((name, dict(arguments)))
         return await super().call_tool(name, arguments)
 
 
 async def test_a_tool_may_end_the_conversation(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def transfer(self: SmallWorld, name: str, arguments: Mapping[str, Any]) -> Result:
+    async def transfer(self: SmallEnvironment, name: str, arguments: Mapping[str, Any]) -> CallResult:
         self._open()
         self._done = True
-        return Result("transferred", done=True)
+        return CallResult("transferred", done=True)
 
-    monkeypatch.setattr(SmallWorld, "call_tool", transfer)
+    monkeypatch.setattr(SmallEnvironment, "call_tool", transfer)
     look = spoken(solution(EMPTY)[0])
     story = await tell([look + look.partition("</think>")[2]], EMPTY)
     assert (len(story.trajectory.turns), story.metrics["answered"], story.trajectory.reward) == (1, 1.0, 0.0)
@@ -122,11 +122,11 @@ async def test_an_expert_can_be_a_role(tell: Tell, tokenizer: Any) -> None:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     made: list[Recorded] = []
 
-    def open_(self: SmallWorlds, task: Task, ask: Any) -> Recorded:
+    def open_(self: SmallEnvironmentFactory, task: Task, ask: Any) -> Recorded:
         made.append(Recorded())
         return made[-1]
 
-    monkeypatch.setattr(SmallWorlds, "open", open_)
+    monkeypatch.setattr(SmallEnvironmentFactory, "open", open_)
     return made
 
 

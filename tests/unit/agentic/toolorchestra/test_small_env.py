@@ -7,13 +7,13 @@ import pytest
 from agentic.toolorchestra.environment import EnvironmentFault
 from core.text.tool_calls import ToolCall
 from core.types import Task
-from tests.small_env import KINDS, SmallWorld, make_task, solution, tasks
+from tests.small_env import KINDS, SmallEnvironment, make_task, solution, tasks
 
 TASKS = tasks(30)
 
 
-async def play(task: Task, steps: list[ToolCall | str]) -> SmallWorld:
-    world = SmallWorld()
+async def play(task: Task, steps: list[ToolCall | str]) -> SmallEnvironment:
+    world = SmallEnvironment()
     await world.reset(task)
     for step in steps:
         if isinstance(step, ToolCall):
@@ -49,7 +49,7 @@ async def test_the_phone_is_the_users_and_the_user_follows_the_script() -> None:
     said = await world.user_turn("Please leave airplane mode.")
     assert said.done
     assert said.text == "Airplane mode is off now. Thank you, it works now."
-    impatient = SmallWorld(patience=2)
+    impatient = SmallEnvironment(patience=2)
     await impatient.reset(task)
     assert not (await impatient.user_turn("Hello?")).done
     assert (await impatient.user_turn("Hello?")).done
@@ -57,7 +57,7 @@ async def test_the_phone_is_the_users_and_the_user_follows_the_script() -> None:
 
 async def test_refusals_are_results() -> None:
     task = make_task("t", "empty", 0)
-    world = SmallWorld()
+    world = SmallEnvironment()
     await world.reset(task)
     for name, arguments in (
         ("fly", {}),
@@ -72,7 +72,7 @@ async def test_refusals_are_results() -> None:
 
 
 async def test_faults_of_the_caller_have_names() -> None:
-    world = SmallWorld()
+    world = SmallEnvironment()
     for broken in (world.evaluate(), world.user_turn("hi"), world.call_tool("get_line", {})):
         with pytest.raises(EnvironmentFault) as caught:
             await broken

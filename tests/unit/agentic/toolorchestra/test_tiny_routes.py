@@ -22,9 +22,9 @@ from agentic.toolorchestra.tiny.tasks import (
     STRONG,
     Route,
     generate,
-    turned,
+    with_other_preference,
 )
-from agentic.toolorchestra.tiny.world import SPLITS, THINGS, passages, split_of, value_of
+from agentic.toolorchestra.tiny.facts import SPLITS, THINGS, passages, assign_split, fact_value
 from core.rewards.math import last_boxed
 from core.rewards.preference import Features, features, preference_rewards
 from core.types import Task
@@ -46,7 +46,7 @@ def outcome(task: Task, route: Route) -> Features:
         cost += price["input_tokens_per_million"] * tokens(message) + price["output_tokens_per_million"] * tokens(said)
         if model == SCOUT:
             fact = said if " of " in said and said != message else "price of anchor"
-            seen += f"\nsearch {SEARCH} = [1] {fact.rpartition(' ')[2]} The {fact} is {value_of(fact)}."
+            seen += f"\nsearch {SEARCH} = [1] {fact.rpartition(' ')[2]} The {fact} is {fact_value(fact)}."
         else:
             correct = last_boxed(said) == task.answers[0]
     latency = sum(LATENCY[MODEL_MAPPING[alias]] for alias in route)
@@ -85,17 +85,17 @@ def test_splits_share_no_question_no_thing_and_no_expression():
         assert not asked[one] & asked[other]
         assert not things[one] & things[other]
     assert all(things.values())
-    assert Counter(map(split_of, THINGS)).keys() == set(SPLITS)
+    assert Counter(map(assign_split, THINGS)).keys() == set(SPLITS)
 
 
 def test_turning_changes_the_wish_alone():
     for task in generate("test", 60):
-        other = turned(task)
+        other = with_other_preference(task)
         assert (other.task_id, other.question, other.answers) == (task.task_id, task.question, task.answers)
         assert other.metadata["preference"] != task.metadata["preference"]
         assert other.metadata["pref_vec"] != task.metadata["pref_vec"]
         assert other.metadata["tool_pricing"] == task.metadata["tool_pricing"]
-        assert turned(turned(other)).metadata["preference"] == task.metadata["preference"]
+        assert with_other_preference(with_other_preference(other)).metadata["preference"] == task.metadata["preference"]
 
 
 def test_generation_is_repeatable_and_refuses_what_a_split_has_not(monkeypatch: pytest.MonkeyPatch):
@@ -107,7 +107,7 @@ def test_generation_is_repeatable_and_refuses_what_a_split_has_not(monkeypatch: 
 
 
 def test_experts_read_and_compute_by_their_own_skill():
-    value, fact = value_of("price of lamp"), "The price of lamp is 41."
+    value, fact = fact_value("price of lamp"), "The price of lamp is 41."
     assert last_boxed(reply("sage", "answer: What is 37 times 48?")) == str(37 * 48)
     assert last_boxed(reply("abacus", "answer: What is 37 times 48?")) != str(37 * 48)
     assert last_boxed(reply("sage", "answer: What is the price of lamp plus 1?")) == str(value + 1)
@@ -124,7 +124,7 @@ def test_experts_read_and_compute_by_their_own_skill():
 def test_the_corpus_states_every_fact_once():
     texts = [passage["contents"] for passage in passages()]
     assert len(set(texts)) == len(texts) == 8 * len(THINGS)
-    assert f"lamp\nThe price of lamp is {value_of('price of lamp')}." in texts
+    assert f"lamp\nThe price of lamp is {fact_value('price of lamp')}." in texts
 
 
 def test_a_corpus_that_cannot_be_written_is_named(

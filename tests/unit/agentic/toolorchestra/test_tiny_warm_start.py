@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from agentic.toolorchestra.experts import Experts, Models
+from agentic.toolorchestra.experts import Experts, ModelPool
 from agentic.toolorchestra.formats import FORMATS
 from agentic.toolorchestra.prompts import tool_schemas
 from agentic.toolorchestra.rollout import SPEC
-from agentic.toolorchestra.tiny.demonstrations import Annotator, demonstrate, found
+from agentic.toolorchestra.tiny.demonstrations import HabitualAnnotator, demonstrate, found
 from agentic.toolorchestra.tiny.scripted_experts import reply
 from agentic.toolorchestra.tiny.start_model import TAGS, train_tokenizer
 from agentic.toolorchestra.tiny.tasks import BEST, KINDS, PREFERENCES, generate
-from agentic.toolorchestra.tiny.world import ATTRIBUTES, THINGS, split_of
+from agentic.toolorchestra.tiny.facts import ATTRIBUTES, THINGS, assign_split
 from core.policy.base import Roles
 from core.rewards.math import last_boxed
 from core.text.tool_calls import CallError, ToolCall
@@ -24,14 +24,14 @@ from core.text.tool_calls import CallError, ToolCall
 @pytest.fixture(scope="module")
 def turns():
     rng = Random(1)
-    return [turn for _ in range(400) for turn in demonstrate(rng, Annotator())]
+    return [turn for _ in range(400) for turn in demonstrate(rng, HabitualAnnotator())]
 
 
 def test_the_rollout_reads_their_calls(turns):
     config = SPEC.load("tiny").toolorchestra
     models = {name: m.model_copy(update={"url": "http://127.0.0.1:1/v1"}) for name, m in config.models.items()}
     config = config.model_copy(update={"models": models})
-    schemas = tool_schemas(config, Experts(Models(config, None).of(Roles({})), generate("dev", 1)[0]))
+    schemas = tool_schemas(config, Experts(ModelPool(config, None).for_rollout(Roles({})), generate("dev", 1)[0]))
     calls = [FORMATS["compact"].call(f"{turn.thought}</think>{turn.call}", schemas) for turn in turns]
     assert not [call for call in calls if isinstance(call, CallError)]
     names = Counter(call.name for call in calls if isinstance(call, ToolCall))
@@ -45,7 +45,7 @@ def test_they_think_of_kind_and_preference_before_each_call(turns):
 
 
 def test_habits_know_nothing_of_what_is_best():
-    annotator = Annotator()
+    annotator = HabitualAnnotator()
     best = [((kind, preference), route) for kind, routes in BEST.items() for preference, route in routes.items()]
     assert sum(annotator.favourite(*case) == route[-1] for case, route in best) == 3
     assert sum(annotator.searches(*case) == (len(route) == 2) for case, route in best) == 7
@@ -54,7 +54,7 @@ def test_habits_know_nothing_of_what_is_best():
 
 def test_nothing_of_dev_or_test_is_in_them(turns):
     seen = " ".join(f"{turn.task.question} {' '.join(turn.lines)}" for turn in turns)
-    assert {split_of(name) for name in THINGS if f" {name}" in seen} == {"train"}
+    assert {assign_split(name) for name in THINGS if f" {name}" in seen} == {"train"}
 
 
 def test_a_search_finds_what_is_asked_in_a_form_that_experts_read():

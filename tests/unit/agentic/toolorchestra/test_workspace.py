@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentic.toolorchestra.config import BudgetSection
-from agentic.toolorchestra.workspace import Workspace
+from agentic.toolorchestra.context import Workspace
 from core.text.tokenizer import encode_text
 
 
