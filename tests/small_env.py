@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from agentic.toolorchestra.environment import Ask, EnvironmentFault, CallResult, UserReply, Start
+from agentic.toolorchestra.environment import Ask, CallResult, EnvironmentFault, Start, UserReply
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.types import Task
 

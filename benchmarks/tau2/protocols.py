@@ -34,7 +34,7 @@ COMPAT_CONTEXT = 23000
 
 
 def under(protocol: str, recipe: ToolOrchestraRecipe, options: dict[str, Any], context: int) -> ToolOrchestraRecipe:
-    """The recipe under `protocol`; `options` are those of Tau2EnvironmentFactory, `context` the tokens of messages and tools."""
+    """The recipe under `protocol`; `options` are those of its factory, `context` the tokens of messages and tools."""
     section = recipe.toolorchestra
     if protocol != "standard" and not section.experts:
         raise EvaluationError(f"protocol {protocol} needs experts, and toolorchestra.experts of the preset is empty")

@@ -47,7 +47,7 @@ TOOLS = [
     ],
 )
 def test_compact_calls(text: str, expected: ToolCall | str) -> None:
-    found = FORMATS["compact"].call(text, TOOLS)
+    found = FORMATS["compact"].parse_call(text, TOOLS)
     assert (found.kind if isinstance(found, CallError) else found) == expected
 
 
@@ -74,11 +74,11 @@ CANCEL = call("cancel", order="7", items=1).partition("</think>")[2]
     ],
 )
 def test_actions(style: Any, text: str, expected: Any) -> None:
-    found = FORMATS[style].action(text, TOOLS)
+    found = FORMATS[style].parse_action(text, TOOLS)
     assert (found.kind if isinstance(found, CallError) else found) == expected
 
 
 @given(st.text(), st.sampled_from(["hermes", "compact"]))
 def test_no_text_raises(text: str, style: Any) -> None:
-    assert isinstance(FORMATS[style].call(text, TOOLS), ToolCall | CallError)
-    assert isinstance(FORMATS[style].action(text, TOOLS), AssistantMessage | list | CallError)
+    assert isinstance(FORMATS[style].parse_call(text, TOOLS), ToolCall | CallError)
+    assert isinstance(FORMATS[style].parse_action(text, TOOLS), AssistantMessage | list | CallError)
