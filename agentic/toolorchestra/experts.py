@@ -202,7 +202,7 @@ class Experts:
 
     @property
     def all_down(self) -> bool:
-        """Whether experts were asked and every call failed, none of them because the request was bad."""
+        """Return whether experts were asked and every call failed, none of them because the request was bad."""
         return bool(self.ledger) and all(call.failure not in (None, "bad_request") for call in self.ledger)
 
 

@@ -36,7 +36,7 @@ def _computation(rng: Random, item: bool = False) -> ToyQuestion:
     return ToyQuestion(draw_number(rng), draw_operation(rng), draw_number(rng), item)
 
 
-def _mixed(rng: Random, item: bool = False) -> ToyQuestion:
+def _mixture(rng: Random, item: bool = False) -> ToyQuestion:
     operands: list[Operand] = [draw_fact(rng), draw_number(rng)]
     rng.shuffle(operands)
     return ToyQuestion(operands[0], draw_operation(rng), operands[1], item)
@@ -52,10 +52,10 @@ def _two_facts(rng: Random) -> ToyQuestion:
 KINDS: Mapping[str, tuple[float, Callable[[Random], ToyQuestion]]] = {
     "compute": (0.08, _computation),
     "look_up": (0.08, lambda rng: ToyQuestion(draw_fact(rng))),
-    "look_up_compute": (0.22, _mixed),
+    "look_up_compute": (0.22, _mixture),
     "compute_look_up": (0.18, lambda rng: _computation(rng, item=True)),
     "twice_compute": (0.22, _two_facts),
-    "all_three": (0.22, lambda rng: _mixed(rng, item=True)),
+    "all_three": (0.22, lambda rng: _mixture(rng, item=True)),
 }
 """Maps each kind to its share of the questions and to the function that draws one."""
 

@@ -71,7 +71,9 @@ class Tau2EnvironmentFactory(EnvironmentFactory):
             check_paths(self.workers.python, data)
         except EnvironmentFault as fault:
             raise ValueError(f"{fault}; for questions alone, set toolorchestra.environment=null") from None
-        self._user, self._judge, self._compat = user, judge, compat
+        self._user = user
+        self._judge = judge
+        self._compat = compat
         self._limits = {"max_steps": max_steps, "max_errors": max_errors}
 
     def open(self, task: Task, ask: Ask) -> Tau2Environment:

@@ -175,7 +175,7 @@ class Conversation(threading.Thread):
                 orchestrator, evaluation_type=EvaluationType.ENV if unjudged else EvaluationType.ALL
             )
         except Stopped as stopped:
-            simulation = grade_aborted(orchestrator, str(stopped))
+            simulation = grade_early_end(orchestrator, str(stopped))
         simulation.info = {"assertions_not_judged": unjudged}
         return simulation
 
@@ -187,7 +187,7 @@ def needs_judge(task: Any) -> bool:
     return bool(criteria and criteria.nl_assertions and RewardType.NL_ASSERTION in criteria.reward_basis)
 
 
-def grade_aborted(orchestrator: Any, reason: str) -> Any:
+def grade_early_end(orchestrator: Any, reason: str) -> Any:
     """Grade the conversation so far as a run that ended too early and scores 0."""
     from tau2.data_model.simulation import SimulationRun, TerminationReason
     from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation

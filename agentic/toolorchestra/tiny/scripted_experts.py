@@ -2,7 +2,7 @@ r"""Serves the `tiny` preset's experts: small programs behind a real HTTP servic
 
     python -m agentic.toolorchestra.tiny.scripted_experts --port 30001
 
-Each expert reads the text of the request, as a language model would, and answers by its own skill. It gets nothing more.
+Each expert reads the text of the request, as a language model would, and answers by its own skill.
 
 | model | knows facts | computes | when it cannot |
 |---|---|---|---|
