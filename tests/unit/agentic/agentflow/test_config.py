@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from agentic.agentflow.config import PRESETS, make_toolbox
+from agentic.agentflow.config import make_toolbox
 from agentic.agentflow.rollout import SPEC, AgentFlow, build
 from core.config import RecipeError
 from core.rollout.method import check_roles
@@ -14,14 +12,6 @@ from core.rollout.method import check_roles
 GENERATOR = "{path: core.tools.base_generator.BaseGenerator}"
 ONLY_GENERATOR = f"agentflow.tools={{base_generator: {GENERATOR}}}"
 """Tools that can be made anywhere: python_coder wants isolation, and search a service."""
-
-
-@pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_presets_load_and_name_their_source(path: Path):
-    recipe = SPEC.load(path.stem)
-    assert recipe.method == SPEC.name
-    assert recipe.follows
-    assert recipe.departures
 
 
 @pytest.mark.parametrize(

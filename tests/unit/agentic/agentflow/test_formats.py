@@ -134,13 +134,6 @@ def test_what_is_not_a_command_of_literals_is_refused_and_never_run(text, kind):
     assert error.kind == kind
 
 
-def test_a_command_is_not_executed(tmp_path):
-    trace = tmp_path / "trace"
-    code = f"execution = tool.execute(query=open({str(trace)!r}, 'w').write('x'))"
-    assert isinstance(official.parse_command(code), ParseError)
-    assert not trace.exists()
-
-
 @pytest.mark.parametrize(
     ("text", "stop"),
     [

@@ -177,27 +177,6 @@ async def test_what_went_wrong_is_recorded_shown_and_counted(tell, step, command
     assert "none so far" not in story.prompts("policy")[-1]
 
 
-async def test_a_tool_is_found_whatever_its_case(tell):
-    story = await tell({**ROLES, "policy": ["a", "Sub-Goal: x\nTool Name: **ECHO**", ANSWER]})
-    assert [(s["status"], s["tool"]) for s in story.steps] == [("ok", "echo")]
-
-
-async def test_long_results_lose_their_middle(tell, tokenizer):
-    story = await tell(
-        {
-            **ROLES,
-            "policy": ["a", NEXT.format("x"), ANSWER],
-            "executor": [COMMAND.format("start" + "-x" * 400 + "end")],
-        },
-        max_result_tokens=30,
-    )
-    result = story.steps[0]["result"]
-    assert result.startswith("start")
-    assert result.endswith("end")
-    assert "tokens left out" in result
-    assert len(encode_text(tokenizer, result)) < 80
-
-
 class Asking(Tool):
     name: str = "asking"
     description: str = "Asks a role several times."

@@ -41,11 +41,6 @@ def test_the_right_steps_of_the_longest_question() -> None:
         ToyQuestion.read("What is love?")
 
 
-@pytest.mark.parametrize("query", ["price of gold", "colour of lamp", "37 * 2", "item lamp", ""])
-def test_what_is_no_fact_is_unknown(query: str) -> None:
-    assert look_up(query) == UNKNOWN
-
-
 def test_no_fact_and_no_question_is_in_two_splits_nor_in_a_demonstration_of_another() -> None:
     facts: dict[str, set[str]] = {}
     for split, count in zip(SPLITS, (2048, 64, 256), strict=True):

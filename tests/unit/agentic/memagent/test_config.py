@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import yaml
 
-from agentic.memagent.config import PRESETS
 from agentic.memagent.rollout import SPEC
 from core.config import RecipeError
 from core.engine.train import main
-
-NAMES = sorted(path.stem for path in PRESETS.glob("*.yaml"))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_preset_loads_and_names_what_it_follows(name):
-    recipe = SPEC.load(name)
-    assert recipe.method == "memagent"
-    assert recipe.preset == name
-    assert recipe.follows
-    assert recipe.departures
-    assert recipe.model.max_model_len is None or recipe.model.max_model_len > recipe.memagent.chunk_tokens
-
-
-def test_the_presets_of_the_issue_are_there():
-    assert {"tiny", "seed", "paper"} <= set(NAMES)
 
 
 def test_seed_follows_slime_agentic():
@@ -53,27 +35,10 @@ def test_our_own_options_are_off_where_a_source_is_followed(name):
     )
 
 
-def test_a_wrong_key_of_the_warm_start_names_the_right_one():
-    with pytest.raises(RecipeError, match=r"did you mean warm_start\.steps"):
-        SPEC.load("tiny", ["warm_start.step=3"])
-
-
 @pytest.mark.parametrize("override", ["memagent.chunk_tokens=0", "memagent.max_chunks=0", "memagent.align=words"])
 def test_a_wrong_value_names_its_key(override):
     with pytest.raises(RecipeError, match=override.split("=")[0]):
         SPEC.load("tiny", [override])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_dry_run_prints_a_recipe_that_loads_as_the_same(name, capsys, tmp_path):
-    overrides = ["optimizer.lr=3e-7", "run.seeds=[1, 2]"]
-    arguments = [part for override in overrides for part in ("--set", override)]
-    assert main(["memagent", "--preset", name, "--dry-run", *arguments]) == 0
-    printed = capsys.readouterr().out
-    path = tmp_path / "printed.yaml"
-    path.write_text(printed)
-    assert SPEC.load(str(path)) == SPEC.load(name, overrides)
-    assert yaml.safe_load(printed)["optimizer"]["lr"] == 3e-7
 
 
 def test_a_mistake_on_the_command_line_is_an_error_message(capsys, tmp_path):

@@ -53,11 +53,6 @@ def test_no_document_writes_a_tag(tokenizer: Any, text: str) -> None:
     assert tokenizer.decode(ids) == text
 
 
-def test_too_small_a_vocabulary_names_a_word_in_pieces() -> None:
-    with pytest.raises(ValueError, match=r"vocab_size=300 leaves \d+ words in pieces, such as '\w+': raise it"):
-        start_model.train_tokenizer(vocab_size=300)
-
-
 def test_the_command_writes_word_lists_and_a_model_that_follows_the_seed_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

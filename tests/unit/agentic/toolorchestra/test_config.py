@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agentic.toolorchestra.config import PRESETS
 from agentic.toolorchestra.environment import make_environment_factory
 from agentic.toolorchestra.experts import Experts, ModelPool
 from agentic.toolorchestra.rollout import SPEC
@@ -98,16 +97,3 @@ def test_seeds_records_are_priced_by_the_token(tokenizer: Any) -> None:
 def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         recipe(**changes)
-
-
-def test_an_unknown_key_names_the_nearest() -> None:
-    with pytest.raises(RecipeError, match=r"did you mean toolorchestra\.max_turns"):
-        SPEC.load("seed", ["toolorchestra.max_turn=3"])
-
-
-def test_every_preset_is_a_recipe() -> None:
-    """But for files of services, which start what a preset needs."""
-    names = {path.stem for path in PRESETS.glob("*.yaml") if not path.stem.endswith(".services")}
-    assert {"seed", "paper"} <= names
-    for name in names:
-        assert SPEC.load(name).method == "toolorchestra"
