@@ -42,10 +42,7 @@ def make_task(name: str, kind: str, seed: int) -> Task:
     number, wanted = f"555-{rng.randrange(10000):04d}", rng.randint(1, 9)
     line = {"owner": rng.choice(("Ada", "Ben", "Cleo", "Dan")), "roaming": False, "data": 3, "network": "ok"}
     other = {**line, "owner": "Eve"}
-    state = {
-        "lines": {number: line, "555-99999": other},
-        "phone": {"airplane": kind == "abroad", "restarts": 0},
-    }
+    state = {"lines": {number: line, "555-99999": other}, "phone": {"airplane": kind == "abroad", "restarts": 0}}
     if kind == "empty":
         line["data"] = 0
     if kind == "stuck":

@@ -142,11 +142,7 @@ async def test_the_engine_gets_the_sampling_that_was_asked_for(tell, tokenizer):
 
 
 async def test_the_engine_of_a_role_is_configuration(tell):
-    planner = {
-        "plan": None,
-        "next_step": {"engine": "policy", "trained": True},
-        "final": {"engine": "fixed"},
-    }
+    planner = {"plan": None, "next_step": {"engine": "policy", "trained": True}, "final": {"engine": "fixed"}}
     roles = {"executor": {"engine": "policy"}, "verifier": {"engine": "fixed"}}
     story = await tell(
         {"policy": [NEXT.format("x"), COMMAND.format("y")], "fixed": [STOP, ANSWER]}, planner=planner, roles=roles
@@ -351,3 +347,19 @@ async def test_the_judge_is_asked_greedily_and_is_no_turn(tell, tokenizer):
             assert "judge" not in roles_of(story.trajectory.turns)
     finally:
         await grading.close()
+
+
+async def test_long_results_lose_their_middle(tell, tokenizer):
+    story = await tell(
+        {
+            **ROLES,
+            "policy": ["a", NEXT.format("x"), ANSWER],
+            "executor": [COMMAND.format("start" + "-x" * 400 + "end")],
+        },
+        max_result_tokens=30,
+    )
+    result = story.steps[0]["result"]
+    assert result.startswith("start")
+    assert result.endswith("end")
+    assert "tokens left out" in result
+    assert len(encode_text(tokenizer, result)) < 80

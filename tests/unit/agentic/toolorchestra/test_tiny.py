@@ -16,7 +16,7 @@ from agentic.toolorchestra.rollout import SPEC
 from agentic.toolorchestra.tiny import tasks
 from agentic.toolorchestra.tiny.demonstrations import HabitualAnnotator, demonstrate, make_up_search
 from agentic.toolorchestra.tiny.facts import ATTRIBUTES, SPLITS, THINGS, assign_split, fact_value, passages
-from agentic.toolorchestra.tiny.scripted_experts import SCOUT, count_tokens, reply, search_query
+from agentic.toolorchestra.tiny.scripted_experts import SCOUT, count_tokens, reply
 from agentic.toolorchestra.tiny.start_model import TAGS, train_tokenizer
 from agentic.toolorchestra.tiny.tasks import (
     BEST,
@@ -104,20 +104,6 @@ def test_another_preference_changes_nothing_else() -> None:
         changed = {name for name, value in task.metadata.items() if other.metadata[name] != value}
         assert changed == {"preference", "case", "instruction", "pref_vec"}
         assert with_other_preference(with_other_preference(other)).metadata["preference"] == task.metadata["preference"]
-
-
-def test_experts_read_and_compute_by_their_own_skill() -> None:
-    value, fact = fact_value("price of lamp"), "The price of lamp is 41."
-    assert last_boxed(reply("sage", "answer: What is 37 times 48?")) == str(37 * 48)
-    assert last_boxed(reply("abacus", "answer: What is 37 times 48?")) != str(37 * 48)
-    assert last_boxed(reply("sage", "answer: What is the price of lamp plus 1?")) == str(value + 1)
-    assert last_boxed(reply("abacus", "answer: What is the price of lamp plus 1?")) == "unknown"
-    assert last_boxed(reply("abacus", f"answer: What is the price of lamp plus 1?\n{fact}")) == "42"
-    assert last_boxed(reply("reader", f"answer: What is the price of lamp?\n{fact}")) == "41"
-    assert last_boxed(reply("reader", "answer: What is the last letter of lamp?")) == "p"
-    assert search_query("search: What is 12 minus the age of lamp?") == "age of lamp"
-    with pytest.raises(ValueError, match="no question of the tiny preset"):
-        reply("sage", "answer: How are you?")
 
 
 def test_the_corpus_states_every_fact_once() -> None:
