@@ -53,7 +53,7 @@ async def test_an_unfinished_conversation_is_graded_and_not_trained(tell: Tell) 
     assert not any(turn.trained for turn in story.trajectory.turns)
 
 
-async def test_malformed_calls_are_shown_and_the_world_never_hears_of_them(tell: Tell) -> None:
+async def test_malformed_calls_are_shown_and_never_reach_the_environment(tell: Tell) -> None:
     look, add, say = map(spoken, solution(EMPTY))
     texts = ["<tool_call>{", call("fly"), look + look.partition("</think>")[2], add, say]
     for context in ("rebuilt", "append_only"):
@@ -66,7 +66,7 @@ async def test_malformed_calls_are_shown_and_the_world_never_hears_of_them(tell:
         assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool", "assistant", "user"]
 
 
-async def test_a_refused_call_is_the_worlds_answer(tell: Tell) -> None:
+async def test_a_refused_call_is_the_environments_answer(tell: Tell) -> None:
     _, add, say = map(spoken, solution(EMPTY))
     wrong = call("add_data", number="555-0", gigabytes=1)
     story = await tell([wrong, add, say], EMPTY)
@@ -131,7 +131,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
 
 
 @pytest.mark.parametrize("context", ["rebuilt", "append_only"])
-async def test_an_experts_turn_is_the_agents_to_the_world(
+async def test_an_experts_turn_is_the_agents_to_the_environment(
     tell: Tell, services: Services, recorded: list[Recorded], context: str
 ) -> None:
     look, add, say = solution(EMPTY)
@@ -220,6 +220,6 @@ async def test_compact_actions(tell: Tell) -> None:
         assert (story.trajectory.reward, story.metrics["malformed"]) == (1.0, 0)
 
 
-async def test_the_world_must_be_named(tell: Tell) -> None:
+async def test_the_environment_must_be_named(tell: Tell) -> None:
     with pytest.raises(RolloutError, match=r"set toolorchestra\.environment"):
         await tell(["hello"], EMPTY, environment=None)

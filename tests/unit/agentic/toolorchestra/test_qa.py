@@ -156,7 +156,7 @@ async def test_without_experts_search_takes_the_question_and_answer_the_latest_a
     assert (empty.trajectory.reward, empty.metrics["answered"]) == (0.0, 0.0)
 
 
-async def test_the_preference_is_the_orchestrators_alone(tell: Tell, services: Services) -> None:
+async def test_experts_never_see_the_preference(tell: Tell, services: Services) -> None:
     task = replace(QUESTION, metadata={"instruction": "Keep it cheap."})
     story = await tell([call("answer", model="answer-1")], task)
     assert "Keep it cheap." in story.prompts[0]

@@ -111,8 +111,8 @@ async def test_faults_name_who_is_to_blame(workers: Workers) -> None:
     ],
 )
 async def test_a_model_plays_the_user(workers: Workers, reply: ChatReply | PolicyError, fault: str | None) -> None:
-    worlds = Tau2EnvironmentFactory(user="simulator")
-    worlds.workers = workers
+    factory = Tau2EnvironmentFactory(user="simulator")
+    factory.workers = workers
     asked: list[str] = []
 
     async def ask(name: str, messages: Sequence[Any], tools: Sequence[Any]) -> ChatReply:
@@ -122,7 +122,7 @@ async def test_a_model_plays_the_user(workers: Workers, reply: ChatReply | Polic
         return reply
 
     task = (await tau2_tasks(workers, "telecom"))[0]
-    environment = worlds.open(task, ask)
+    environment = factory.open(task, ask)
     if fault is None:
         assert (await environment.reset(task)).message == "It is broken."
     else:
