@@ -1,24 +1,17 @@
-"""A small world of two: a provider's data base that the agent acts on, and a phone that only its user can touch.
+"""A small environment: a phone company's data base that the agent acts on, and a phone that only its user can touch.
 
-For tests and first steps, without a model or a download: the user follows a script, tells what is wrong, does to the
-phone what the agent asks for, and leaves when the phone works or patience ends. The grade is 1 if data base and phone
-end as they would after the task's own solution, else 0; so a missing, a wrong and a needless write all cost it.
-
-| kind | what is wrong | what solves it |
-|---|---|---|
-| abroad | no roaming, and the phone is in airplane mode | set_roaming, then ask the user to leave airplane mode |
-| empty | the data are used up | add_data with as much as the user wants |
-| stuck | the phone has lost its network | restart_line, then ask the user to restart the phone |
+The user follows a script: says what is wrong, does to the phone what the agent asks, and leaves when the phone works
+or after four turns. The grade is 1 if data base and phone end as they would after the task's own solution, else 0.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from agentic.toolorchestra.environment import Ask, EnvironmentFault, Result, Said, Start
+from agentic.toolorchestra.environment import Ask, CallResult, EnvironmentFault, Start, UserReply
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.types import Task
 
@@ -49,10 +42,7 @@ def make_task(name: str, kind: str, seed: int) -> Task:
     number, wanted = f"555-{rng.randrange(10000):04d}", rng.randint(1, 9)
     line = {"owner": rng.choice(("Ada", "Ben", "Cleo", "Dan")), "roaming": False, "data": 3, "network": "ok"}
     other = {**line, "owner": "Eve"}
-    state = {
-        "lines": {number: line, "555-99999": other},
-        "phone": {"airplane": kind == "abroad", "restarts": 0},
-    }
+    state = {"lines": {number: line, "555-99999": other}, "phone": {"airplane": kind == "abroad", "restarts": 0}}
     if kind == "empty":
         line["data"] = 0
     if kind == "stuck":
@@ -84,14 +74,14 @@ def solution(task: Task) -> Sequence[ToolCall | str]:
             return look, ToolCall("restart_line", {"number": number}), "Please restart your phone."
 
 
-class SmallWorld:
+class SmallEnvironment:
     """One conversation. An Environment."""
 
-    def __init__(self, patience: int = 4):
-        self._patience, self._task, self._done = patience, None, False
-        self._state: State = {}
+    _task: Task | None = None
 
-    _task: Task | None
+    def __init__(self) -> None:
+        self._turns_left, self._done = 4, False
+        self._state: State = {}
 
     async def reset(self, task: Task) -> Start:
         if task.metadata.get("kind") not in KINDS or "state" not in task.metadata:
@@ -99,32 +89,38 @@ class SmallWorld:
         self._task, self._state, self._done = task, copy.deepcopy(task.metadata["state"]), False
         return Start(POLICY, TOOLS, task.question)
 
-    async def user_turn(self, message: str) -> Said:
+    async def user_turn(self, message: str) -> UserReply:
         task = self._open()
         did = _obey(self._state["phone"], message.lower())
+        self._turns_left -= 1
         if _works(task, self._state):
             self._done = True
-            return Said(" ".join([*did, "Thank you, it works now."]), done=True)
-        self._patience -= 1
-        if self._patience <= 0:
+            return UserReply(" ".join([*did, "Thank you, it works now."]), done=True)
+        if self._turns_left <= 0:
             self._done = True
-            return Said("This takes too long. Goodbye.", done=True)
-        return Said(" ".join([*did, f"It still does not work. My number is {task.metadata['number']}."]))
+            return UserReply("This takes too long. Goodbye.", done=True)
+        return UserReply(" ".join([*did, f"It still does not work. My number is {task.metadata['number']}."]))
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Result:
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
         self._open()
         error = check_call(ToolCall(name, arguments), TOOLS)
         if error is not None:
-            return Result(f"Error: {error.message}", error=True)
+            return CallResult(f"Error: {error.message}", error=True)
         line = self._state["lines"].get(arguments["number"])
         if line is None:
-            return Result(f"Error: there is no line {arguments['number']}", error=True)
-        return Result(_ACTIONS[name](line, arguments))
+            return CallResult(f"Error: there is no line {arguments['number']}", error=True)
+        return CallResult(_act(name, line, arguments))
 
     async def evaluate(self) -> float:
         if self._task is None:
             raise EnvironmentFault("env_protocol", "reset comes first")
-        return float(self._state == solved(self._task))
+        state: State = copy.deepcopy(self._task.metadata["state"])
+        for step in solution(self._task):
+            if isinstance(step, ToolCall):
+                _act(step.name, state["lines"][step.arguments["number"]], step.arguments)
+            else:
+                _obey(state["phone"], step.lower())
+        return float(self._state == state)
 
     async def close(self) -> None:
         return None
@@ -135,32 +131,18 @@ class SmallWorld:
         return self._task
 
 
-class SmallWorlds:
-    """A Worlds: `toolorchestra.environment: {path: tests.small_env.SmallWorlds}`."""
+class SmallEnvironmentFactory:
+    """A factory: `toolorchestra.environment: {path: tests.small_env.SmallEnvironmentFactory}`."""
 
-    def __init__(self, patience: int = 4):
-        self._patience = patience
-
-    def open(self, task: Task, ask: Ask) -> SmallWorld:
-        return SmallWorld(self._patience)
+    def open(self, task: Task, ask: Ask) -> SmallEnvironment:
+        return SmallEnvironment()
 
     async def close(self) -> None:
         return None
 
 
-def solved(task: Task) -> State:
-    """The state after the task's own solution."""
-    state: State = copy.deepcopy(task.metadata["state"])
-    for step in solution(task):
-        if isinstance(step, ToolCall):
-            _ACTIONS[step.name](state["lines"][step.arguments["number"]], step.arguments)
-        else:
-            _obey(state["phone"], step.lower())
-    return state
-
-
 def _works(task: Task, state: State) -> bool:
-    """What the user sees: whether the phone does what was asked for."""
+    """Whether the phone does what its user asked for."""
     line, phone = state["lines"][task.metadata["number"]], state["phone"]
     match task.metadata["kind"]:
         case "abroad":
@@ -171,7 +153,7 @@ def _works(task: Task, state: State) -> bool:
             return bool(line["network"] == "ok") and phone["restarts"] > 0
 
 
-def _obey(phone: State, message: str) -> Iterable[str]:
+def _obey(phone: State, message: str) -> list[str]:
     """Do to the phone what the agent's message asks for, and say so."""
     did = []
     if "airplane" in message and phone["airplane"]:
@@ -183,28 +165,16 @@ def _obey(phone: State, message: str) -> Iterable[str]:
     return did
 
 
-def _look(line: State, arguments: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in line.items())
-
-
-def _roam(line: State, arguments: Mapping[str, Any]) -> str:
-    line["roaming"] = arguments["on"]
-    return f"roaming is {'on' if arguments['on'] else 'off'}"
-
-
-def _add(line: State, arguments: Mapping[str, Any]) -> str:
-    line["data"] += arguments["gigabytes"]
-    return f"{line['data']} gigabytes left"
-
-
-def _register(line: State, arguments: Mapping[str, Any]) -> str:
-    line["network"] = "ok"
-    return "the line is registered"
-
-
-_ACTIONS: Mapping[str, Callable[[State, Mapping[str, Any]], str]] = {
-    "get_line": _look,
-    "set_roaming": _roam,
-    "add_data": _add,
-    "restart_line": _register,
-}
+def _act(name: str, line: State, arguments: Mapping[str, Any]) -> str:
+    match name:
+        case "get_line":
+            return ", ".join(f"{key}: {value}" for key, value in line.items())
+        case "set_roaming":
+            line["roaming"] = arguments["on"]
+            return f"roaming is {'on' if arguments['on'] else 'off'}"
+        case "add_data":
+            line["data"] += arguments["gigabytes"]
+            return f"{line['data']} gigabytes left"
+        case _:
+            line["network"] = "ok"
+            return "the line is registered"

@@ -1,34 +1,33 @@
-"""AgentFlow's own section of a recipe, and where its presets are."""
+"""AgentFlow's section of a recipe, the folder of its presets, and its toolbox."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from agentic.agentflow.formats import Style
-from core.config import Recipe, RecipeError, Section, WarmStartSection, load
+from core.config import Recipe, RecipeError, Section, WarmStartSection
+from core.options import Probability
 from core.tools.base import ToolError
 from core.tools.registry import Toolbox, make_tool
 
 PRESETS = Path(__file__).parent / "presets"
 POLICY = "policy"
 
-Probability = Annotated[float, Field(ge=0, le=1)]
-
 
 class RoleSection(Section):
-    """Who speaks for a role, how long, and whether its turns are trained."""
+    """Names the engine of a role, the length of its completions, and whether its turns are trained."""
 
     engine: str
-    """`policy`, sampled as the recipe's rollout says; or a name under the recipe's `roles`, frozen and greedy."""
+    """Names `policy`, which samples as the recipe's rollout says, or one of the recipe's `roles`, frozen and greedy."""
     max_tokens: PositiveInt = 2048
-    """Of one completion."""
+    """Limits the tokens of one completion."""
     trained: bool = False
     tokenizer: str | None = None
-    """Folder or hub id; only where the engine has another vocabulary than the policy."""
+    """Names a folder or hub id, for an engine whose vocabulary is not the policy's."""
 
     @model_validator(mode="after")
     def _only_the_policy_learns(self) -> RoleSection:
@@ -41,14 +40,14 @@ class RoleSection(Section):
 
 class PlannerSection(Section):
     plan: RoleSection | None
-    """The analysis of the question; null leaves it out."""
+    """Describes the role that analyses the question first; null leaves the analysis out."""
     next_step: RoleSection
     final: RoleSection
 
 
 class ToolSection(Section):
     path: str
-    """`package.module.Class`, a core.tools.base.Tool."""
+    """Names a core.tools.base.Tool as `package.module.Class`."""
     options: Mapping[str, Any] = {}
 
 
@@ -56,19 +55,20 @@ class AgentFlowSection(Section):
     format: Style = "official"
     planner: PlannerSection
     roles: Mapping[str, RoleSection]
-    """The other roles: `executor` writes tool commands, `verifier` says when to stop, tools ask further ones. With a
-    `judge` answers that no rule decides are put to it."""
+    """Describes the other roles: `executor` writes tool commands, `verifier` says when to stop, and tools may ask
+    further roles. A `judge`, if there is one, decides about answers that no rule decides."""
     tools: Mapping[str, ToolSection] = Field(min_length=1)
-    """By the names that the planner knows them by."""
+    """Maps the name that the planner uses to a tool."""
     max_steps: PositiveInt = 5
     max_total_tokens: PositiveInt = 40960
-    """Prompt and completion tokens of all calls of one rollout; then the final answer is asked for, outside of it."""
+    """Limits the prompt and completion tokens of a rollout's calls. The final answer comes on top of it."""
     max_result_tokens: PositiveInt = 1024
-    """Of a tool's result, and of a command, in the memory; the middle of a longer one is left out."""
+    """Limits a result or command in the memory; a longer one loses its middle."""
     call_timeout_s: PositiveFloat = 600.0
-    """A call that takes longer fails the rollout with `call_timeout`."""
+    """Limits the seconds of one call; a longer one fails the rollout with `call_timeout`."""
     reward: Literal["math", "boxed"] = "math"
-    """`math`: integer rule, math-verify, judge (core/rewards/math_grader.py). `boxed`: equality of the boxed text alone."""
+    """Chooses the reward. `math` tries an integer rule, math-verify, then the judge (core/rewards/math_grader.py). `boxed`
+    compares the boxed text alone."""
 
     @model_validator(mode="after")
     def _has_every_role(self) -> AgentFlowSection:
@@ -78,7 +78,7 @@ class AgentFlowSection(Section):
         return self
 
     def every_role(self) -> Iterator[tuple[str, RoleSection]]:
-        """All roles with their full names, the planner's as `planner.plan`, `planner.next_step`, `planner.final`."""
+        """Yield all roles with their full names; those of the planner begin with `planner.`."""
         for name in PlannerSection.model_fields:
             section = getattr(self.planner, name)
             if section is not None:
@@ -86,13 +86,15 @@ class AgentFlowSection(Section):
         yield from self.roles.items()
 
 
-class DrillsAndDemonstrations(WarmStartSection):
+class AgentFlowWarmStart(WarmStartSection):
     copy_steps: NonNegativeInt = 100
-    """Steps on copying drills, which come first."""
+    """Counts the steps on copying drills, which come first."""
     wrong_tool: Probability = 0.3
+    """Says how often a demonstration names the wrong tool (tiny/demonstrations.py)."""
     skip: Probability = 0.4
+    """Says how often a demonstration skips a step, where it can."""
     malformed: Probability = 0.05
-    """How often the demonstrations name the wrong tool, skip a step, or name no tool (demonstrations.py)."""
+    """Says how often a demonstration names no tool."""
 
     @property
     def total_steps(self) -> int:
@@ -101,14 +103,14 @@ class DrillsAndDemonstrations(WarmStartSection):
 
 class AgentFlowRecipe(Recipe):
     agentflow: AgentFlowSection
-    warm_start: DrillsAndDemonstrations | None = None
+    warm_start: AgentFlowWarmStart | None = None
 
 
 def make_toolbox(config: AgentFlowSection) -> Toolbox:
-    """The section's tools.
+    """Make the section's tools.
 
     Raises:
-        RecipeError: a tool that cannot be made, or that asks a role which the section lacks.
+        RecipeError: a tool cannot be made, or it asks a role that the section lacks.
     """
     try:
         toolbox = Toolbox([make_tool(tool.path, {**tool.options, "name": name}) for name, tool in config.tools.items()])
@@ -122,7 +124,3 @@ def make_toolbox(config: AgentFlowSection) -> Toolbox:
                     "policy, or a name under the recipe's `roles`"
                 )
     return toolbox
-
-
-def load_recipe(preset: str, overrides: Sequence[str] = ()) -> AgentFlowRecipe:
-    return load(AgentFlowRecipe, PRESETS, preset, overrides)

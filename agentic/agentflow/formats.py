@@ -1,6 +1,6 @@
-r"""What a model's text says, as a typed result: the next step, a tool command, a verdict; or why it says none of them.
+r"""Parses what the roles write into a next step, a tool command or a verdict, or into an error with a name.
 
-`official` is the prose of the paper's prompts; `compact` has the same meaning in a few tokens, for small policies:
+`official` is the prose of the paper's prompts. `compact` says the same in a few tokens, for small policies:
 
 | | official | compact |
 |---|---|---|
@@ -29,14 +29,14 @@ class NextStep:
     context: str
     sub_goal: str
     tool: str
-    """As the model wrote it; whether there is such a tool is not the format's business."""
+    """Names the tool as the model wrote it. The format does not know which tools there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     arguments: Mapping[str, Any]
     text: str
-    """The command as the memory shows it."""
+    """Holds the command as the memory shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ParseError:
-    """A text that is not of the format. `message` tells the model that wrote it what is wrong."""
+    """A text that is not of the format. `message` says what is wrong, to the model that wrote it."""
 
     kind: str
     message: str
@@ -56,21 +56,22 @@ _NO_COMMAND = ParseError("no_command", 'there is no `execution = tool.execute(qu
 _NO_CONCLUSION = ParseError("no_conclusion", "there is no verdict STOP or CONTINUE at the end")
 
 
-class Format(Protocol):
-    def next_step(self, text: str) -> NextStep | ParseError: ...
+class RoleFormat(Protocol):
+    def parse_next_step(self, text: str) -> NextStep | ParseError: ...
 
-    def command(self, text: str) -> Command | ParseError: ...
+    def parse_command(self, text: str) -> Command | ParseError: ...
 
-    def verdict(self, text: str) -> Verdict | ParseError: ...
+    def parse_verdict(self, text: str) -> Verdict | ParseError: ...
 
 
 class OfficialFormat:
-    """Labels in any case, in bold, numbered or not; of several the last set counts, and lines after it do not."""
+    """Reads labels in any case, in bold, numbered or not. The last set of labels counts; later lines do not."""
 
-    def next_step(self, text: str) -> NextStep | ParseError:
+    def parse_next_step(self, text: str) -> NextStep | ParseError:
         labels = _labels(text, _LABEL_AT_START)
         if not {"tool", "sub_goal"} <= {label.name for label in labels}:
             labels = _labels(text, _LABEL_ANYWHERE)
+        # The fields stand in the order of the prompt. Read them from the last back: each ends where the next begins.
         fields: dict[str, str] = {}
         end = len(text)
         for name in ("tool", "sub_goal", "context", "justification"):
@@ -84,7 +85,7 @@ class OfficialFormat:
             return ParseError("no_sub_goal", "there is no `Sub-Goal:` with text after it, before `Tool Name:`")
         return NextStep(fields["justification"], fields["context"], fields["sub_goal"], tool)
 
-    def command(self, text: str) -> Command | ParseError:
+    def parse_command(self, text: str) -> Command | ParseError:
         blocks = [re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", block) for block in text.split("```")[1::2]]
         bare = text[max((match.start() for match in _EXECUTION.finditer(text)), default=len(text)) :]
         error = None
@@ -95,15 +96,15 @@ class OfficialFormat:
             error = error or (arguments if "execute" in code else None)
         return error or _NO_COMMAND
 
-    def verdict(self, text: str) -> Verdict | ParseError:
-        said = _CONCLUSION.findall(text)
-        if not said:
+    def parse_verdict(self, text: str) -> Verdict | ParseError:
+        conclusions = _CONCLUSION.findall(text)
+        if not conclusions:
             return _NO_CONCLUSION
-        return Verdict(said[-1].upper() == "STOP")
+        return Verdict(conclusions[-1].upper() == "STOP")
 
 
 class CompactFormat:
-    def next_step(self, text: str) -> NextStep | ParseError:
+    def parse_next_step(self, text: str) -> NextStep | ParseError:
         tool, colon, sub_goal = (part.strip() for part in text.partition(":"))
         if not colon or not tool:
             return ParseError("no_tool", "write `tool : sub-goal`")
@@ -111,16 +112,16 @@ class CompactFormat:
             return ParseError("no_sub_goal", "write a sub-goal after the colon")
         return NextStep("", "", sub_goal, tool)
 
-    def command(self, text: str) -> Command | ParseError:
+    def parse_command(self, text: str) -> Command | ParseError:
         query = text.strip()
         return Command({"query": query}, query) if query else ParseError("no_command", "the command is empty")
 
-    def verdict(self, text: str) -> Verdict | ParseError:
+    def parse_verdict(self, text: str) -> Verdict | ParseError:
         word = text.rstrip(" \t\n.").rsplit(maxsplit=1)[-1:]
         return Verdict(word == ["STOP"]) if word in (["STOP"], ["CONTINUE"]) else _NO_CONCLUSION
 
 
-FORMATS: Mapping[Style, Format] = {"official": OfficialFormat(), "compact": CompactFormat()}
+FORMATS: Mapping[Style, RoleFormat] = {"official": OfficialFormat(), "compact": CompactFormat()}
 
 _LABEL = r"(?P<name>justification|context|sub-?[ ]?goals?|tool(?:[ _-]?name)?)[ *_`]*:[*_`]*"
 _LABEL_AT_START = re.compile(rf"^[ \t*#>_`0-9.)(-]*{_LABEL}", re.IGNORECASE | re.MULTILINE)
@@ -143,7 +144,7 @@ def _labels(text: str, pattern: re.Pattern[str]) -> list[_Label]:
 
 
 def _clean(field: str) -> str:
-    """Without the marks around it and without the number or bullet of the list item that follows it."""
+    """Strip the marks around a field, and the number or bullet of the list item that follows it."""
     lines = field.strip().splitlines()
     while lines and re.fullmatch(r"(?:\d+[.)])?", lines[-1].strip(" \t*#>_`-")):
         lines.pop()
@@ -151,7 +152,7 @@ def _clean(field: str) -> str:
 
 
 def _arguments(code: str) -> dict[str, Any] | ParseError:
-    """The keyword arguments of the last `execution = tool.execute(...)`: literals, or names bound to literals above."""
+    """Read the keyword arguments of the last `execution = tool.execute(...)`: literals, or names bound to literals."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote

@@ -1,4 +1,5 @@
-"""What a rollout has done so far. A value: made anew for each question, and a step makes a new one of it."""
+"""Keeps what a rollout has done so far. A memory is a value: each question begins an empty one, each step makes a new
+one."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ Status = ToolStatus | Literal["malformed_step", "malformed_command", "tool_not_f
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One action. `status` is `ok` or names what went wrong; `result` is what the planner gets to read of it."""
+    """Describes one action. `status` is `ok` or names what went wrong; `result` is what the planner reads of it."""
 
     status: Status
     tool: str = ""
@@ -31,7 +32,7 @@ class Memory:
         return replace(self, steps=(*self.steps, step))
 
     def render(self, style: Style) -> str:
-        """The memory as the roles read it, empty fields left out."""
+        """Return the memory as the roles read it, without empty fields."""
         if style == "compact":
             return "".join(map(_line, self.steps))
         return "\n\n".join(_block(number, step) for number, step in enumerate(self.steps, 1)) or "none so far"
@@ -49,7 +50,7 @@ def _block(number: int, step: Step) -> str:
 
 
 def shorten(tokenizer: Any, text: str, max_tokens: int) -> str:
-    """`text`, or its first and last tokens with a note between them, about `max_tokens` together."""
+    """Return `text`, or its first and last tokens with a note between them: about `max_tokens` tokens."""
     # No token is shorter than one byte, so a text of so few bytes need not be encoded.
     if len(text.encode()) <= max_tokens:
         return text

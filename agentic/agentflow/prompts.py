@@ -1,7 +1,7 @@
-"""AgentFlow's prompts: messages with {slots}, one for each role of the flow.
+"""Holds AgentFlow's prompts: one message with {slots} for each role of the flow.
 
-`official` says what the released prompts say (lupantech/AgentFlow, MIT; slime-agentic's are nearly the same), with
-their field names, on which released planners depend. `compact` has the same inputs in a few tokens, for small models.
+`official` follows the released prompts (lupantech/AgentFlow, MIT; slime-agentic's are nearly the same) and keeps their
+field names: released planners depend on them. `compact` has the same inputs in a few tokens, for small models.
 """
 
 from __future__ import annotations
@@ -133,4 +133,4 @@ MESSAGES: Mapping[Style, Mapping[str, str]] = {
     },
 }
 MESSAGE = "{message}"
-"""The prompt of any other role: what a tool or a grader asks, as a user's message."""
+"""Asks any other role: the text of a tool or of the grader is the user's message."""

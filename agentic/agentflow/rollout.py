@@ -4,14 +4,14 @@ Paper: "In-the-Flow Agentic System Optimization for Effective Planning and Tool 
 Ports studied: the official trainer (verl) and slime-agentic's (slime).
 
 Departures from both, on purpose:
-1. Token ids from end to end; special tokens that a model wrote, or that stand in a question or a result, are never read
-   as such in a later prompt. slime-agentic pastes responses with their end tokens.
-2. The memory is a value made anew for each question; the official trainer's lives on from question to question.
-3. Each role gets the sampling that was asked for, frozen ones temperature 0; the official client replaces it.
-4. Commands are parsed, not executed. A malformed step or an unknown tool is recorded as such, shown to the planner and
-   counted; slime-agentic silently takes another tool.
-5. The token budget holds before every call, also those of tools; the final answer has its own.
-6. The planner reads the tools' limits and best practice, and a memory in words instead of a Python dictionary.
+1. Token ids stay token ids from end to end. A special token that a model wrote, or that stands in a question or a
+   result, never becomes one in a later prompt. slime-agentic pastes responses with their end tokens.
+2. Each question begins with an empty memory. The official trainer's memory lives on from question to question.
+3. Each role gets the sampling that was asked for, and frozen roles temperature 0. The official client replaces it.
+4. Commands are parsed and never run. A malformed step or an unknown tool is recorded, shown to the planner and counted.
+   slime-agentic silently takes another tool.
+5. The token budget is checked before every call, also before those of tools. The final answer has a budget of its own.
+6. The planner reads the limits and best practice of each tool, and a memory in words instead of a Python dictionary.
 
 Run:  bash agentic/agentflow/run.sh                         # tiny: two CPU cores, minutes
       bash agentic/agentflow/run.sh --preset seed --engine slime --dry-run
@@ -24,14 +24,14 @@ from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any
 
-from agentic.agentflow.calls import BudgetSpent, Calls, Slots, Voice, Written
 from agentic.agentflow.config import POLICY, PRESETS, AgentFlowRecipe, AgentFlowSection, make_toolbox
 from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import MESSAGE, MESSAGES
+from agentic.agentflow.role_client import BudgetSpent, RoleClient, RoleOutput, RolePrompter, Slots
 from core.policy.base import Roles
-from core.rewards.boxed import boxed_reward
 from core.rewards.math_grader import MathGrader
+from core.rewards.boxed import boxed_reward
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import load_tokenizer
@@ -41,13 +41,15 @@ from core.types import CALLS, Sampling, Task, Trajectory
 
 
 class AgentFlow(Method):
-    """The method. Roles: planner.plan, planner.next_step, planner.final, executor, verifier, and those of the tools."""
+    """Runs the method. Roles: planner.plan, planner.next_step, planner.final, executor, verifier, those of tools."""
 
     def __init__(self, config: AgentFlowSection, toolbox: Toolbox, tokenizer: Any):
-        self.config, self.toolbox, self.tokenizer = config, toolbox, tokenizer
-        self.format, self.style = FORMATS[config.format], config.format
-        self.voices = {
-            role: Voice(
+        self.config = config
+        self.toolbox = toolbox
+        self.tokenizer = tokenizer
+        self.format = FORMATS[config.format]
+        self.prompters = {
+            role: RolePrompter(
                 role,
                 section,
                 load_tokenizer(section.tokenizer) if section.tokenizer else tokenizer,
@@ -57,14 +59,14 @@ class AgentFlow(Method):
         }
         engines = (section.engine for _, section in config.every_role())
         self.needs = tuple(dict.fromkeys(engine for engine in engines if engine != POLICY))
-        # The judge is asked over the roles of the rollout that is being graded.
+        # The grader calls `judge` without the roles of the rollout that it grades, so they wait here.
         self.roles: ContextVar[Roles] = ContextVar("roles")
-        self.grader = MathGrader(self.judge if "judge" in self.voices else None)
+        self.grader = MathGrader(self.judge if "judge" in self.prompters else None)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        """Plan, then step after step until the verifier stops it or a budget ends, then the final answer."""
-        calls = self.calls(roles, sampling)
-        known: dict[str, str | Written] = {
+        """Plan, take steps until the verifier stops or a budget ends, then write and reward the final answer."""
+        client = self.new_client(roles, sampling)
+        known: dict[str, str | RoleOutput] = {
             "question": task.question,
             "analysis": "",
             "tools": ", ".join(self.toolbox.names),
@@ -72,13 +74,13 @@ class AgentFlow(Method):
         }
         memory, ending, unclear_verdicts = Memory(), "max_steps", 0
         try:
-            if "planner.plan" in self.voices:
-                known["analysis"] = await calls.ask("planner.plan", known)
+            if "planner.plan" in self.prompters:
+                known["analysis"] = await client.ask("planner.plan", known)
             while len(memory.steps) < self.config.max_steps:
-                memory = memory.add(await self.step(calls, known, memory))
+                memory = memory.add(await self.take_step(client, known, memory))
                 if memory.steps[-1].status in ("malformed_step", "malformed_command", "tool_not_found"):
-                    continue  # nothing happened that could be verified
-                verdict = self.format.verdict(await self.said(calls, "verifier", known, memory))
+                    continue  # no tool ran, so there is nothing to verify
+                verdict = self.format.parse_verdict(await self.ask_with_memory(client, "verifier", known, memory))
                 if isinstance(verdict, ParseError):
                     unclear_verdicts += 1
                 elif verdict.stop:
@@ -86,63 +88,64 @@ class AgentFlow(Method):
                     break
         except BudgetSpent:
             ending = "budget"
-        slots = {**known, "memory": memory.render(self.style)}
-        answer = await calls.ask("planner.final", slots, budgeted=False)
-        return await self.scored(task, roles, calls, memory, answer, ending, unclear_verdicts)
+        slots = {**known, "memory": memory.render(self.config.format)}
+        answer = await client.ask("planner.final", slots, budgeted=False)
+        return await self.make_trajectory(task, client, memory, answer, ending, unclear_verdicts)
 
-    async def step(self, calls: Calls, known: Slots, memory: Memory) -> Step:
-        """The planner's choice, its command, and what came of it."""
-        text = await self.said(calls, "planner.next_step", known, memory)
-        chosen = self.format.next_step(text)
-        if isinstance(chosen, ParseError):
-            return Step("malformed_step", result=f"Malformed step, {chosen.message}. It was: {self.short(text)}")
-        tool, sub_goal = self.toolbox.find(chosen.tool), self.short(chosen.sub_goal)
+    async def take_step(self, client: RoleClient, known: Slots, memory: Memory) -> Step:
+        """Ask the planner for a tool and the executor for its command; run it and return the step with its result."""
+        text = await self.ask_with_memory(client, "planner.next_step", known, memory)
+        choice = self.format.parse_next_step(text)
+        if isinstance(choice, ParseError):
+            return Step("malformed_step", result=f"Malformed step, {choice.message}. It was: {self.shorten(text)}")
+        tool, sub_goal = self.toolbox.find(choice.tool), self.shorten(choice.sub_goal)
         if tool is None:
             result = f"There is no such tool; the tools are {', '.join(self.toolbox.names)}."
-            return Step("tool_not_found", self.short(chosen.tool), sub_goal, result=result)
-        details = {"tool": tool.name, "tool_metadata": tool.describe(), "sub_goal": sub_goal, "context": chosen.context}
-        text = (await calls.ask("executor", {**known, **details})).text
-        command = self.format.command(text)
+            return Step("tool_not_found", self.shorten(choice.tool), sub_goal, result=result)
+        details = {"tool": tool.name, "tool_metadata": tool.describe(), "sub_goal": sub_goal, "context": choice.context}
+        text = (await client.ask("executor", {**known, **details})).text
+        command = self.format.parse_command(text)
         if isinstance(command, ParseError):
             reason = f"Malformed command, {command.message}."
-            return Step("malformed_command", tool.name, sub_goal, self.short(text), reason)
+            return Step("malformed_command", tool.name, sub_goal, self.shorten(text), reason)
 
         async def ask(role: str, message: str) -> str:
-            return (await calls.ask(role, {"message": message})).text
+            return (await client.ask(role, {"message": message})).text
 
         outcome = await self.toolbox.call(tool, command.arguments, ToolContext(ask))
-        return Step(outcome.status, tool.name, sub_goal, self.short(command.text), self.short(outcome.text))
+        return Step(outcome.status, tool.name, sub_goal, self.shorten(command.text), self.shorten(outcome.text))
 
-    async def scored(
-        self, task: Task, roles: Roles, calls: Calls, memory: Memory, answer: Written, ending: str, unclear: int
+    async def make_trajectory(
+        self, task: Task, client: RoleClient, memory: Memory, answer: RoleOutput, ending: str, unclear_verdicts: int
     ) -> Trajectory:
-        """The trajectory with the reward of its final answer."""
-        reward, by = await self.reward(task, roles, answer.text)
+        """Grade the final answer, and return the trajectory with its reward and metrics."""
+        reward, rule = await self.grade(task, client.roles, answer.text)
+        steps = [asdict(step) for step in memory.steps]
         statuses = Counter(step.status for step in memory.steps)
         used = Counter(step.tool for step in memory.steps if step.status not in ("malformed_command", "tool_not_found"))
         return Trajectory(
             task_id=task.task_id,
-            turns=tuple(calls.turns),
+            turns=tuple(client.turns),
             status="truncated" if answer.cut else "completed",
             reward=reward,
             metrics={
-                "turns": len(calls.turns),
+                "turns": len(client.turns),
                 "steps": len(memory.steps),
                 "parse_errors": statuses["malformed_step"],
                 "command_errors": statuses["malformed_command"],
-                "verdict_errors": unclear,
+                "verdict_errors": unclear_verdicts,
                 "tool_errors": sum(statuses[s] for s in ("tool_not_found", "bad_arguments", "error", "timeout")),
                 **{f"{CALLS}{name}": used[name] for name in self.toolbox.names},
                 "verified": float(ending == "verified"),
                 "budget_spent": float(ending == "budget"),
                 "answer_boxed": float("\\boxed" in answer.text),
-                **self.graded(by),
+                **self.grader_metrics(rule),
             },
-            log={"answer": answer.text, "graded_by": by, "ending": ending, "steps": [asdict(s) for s in memory.steps]},
+            log={"answer": answer.text, "graded_by": rule, "ending": ending, "steps": steps},
         )
 
-    async def reward(self, task: Task, roles: Roles, answer: str) -> tuple[float, str]:
-        """1 for a right answer, else 0; and the rule that decided."""
+    async def grade(self, task: Task, roles: Roles, answer: str) -> tuple[float, str]:
+        """Return the reward, 1 for a right answer and else 0, and the name of the rule that decided."""
         if self.config.reward == "boxed":
             return boxed_reward(answer, task.answers), "boxed"
         self.roles.set(roles)
@@ -151,26 +154,27 @@ class AgentFlow(Method):
             raise RolloutError("judge_failed", f"task {task.task_id}: the judge gave no reply")
         return float(grade.correct), grade.by
 
-    def graded(self, by: str) -> dict[str, float]:
-        """What went on in grading, where there is more to it than a comparison."""
+    def grader_metrics(self, rule: str) -> dict[str, float]:
+        """Return what went wrong in grading; a plain comparison of boxes has no such metrics."""
         if self.config.reward == "boxed":
             return {}
-        judged = {"judge_overruled": by == "judge", "judge_unreadable": by == "no_verdict"}
-        counted = {"verify_failed": by in ("timeout", "error"), **(judged if "judge" in self.voices else {})}
-        return {name: float(value) for name, value in counted.items()}
+        judge = {"judge_overruled": rule == "judge", "judge_unreadable": rule == "no_verdict"}
+        flags = {"verify_failed": rule in ("timeout", "error"), **(judge if "judge" in self.prompters else {})}
+        return {name: float(flag) for name, flag in flags.items()}
 
     async def judge(self, prompt: str) -> str:
-        calls = self.calls(self.roles.get(), Sampling(temperature=0.0))
-        return (await calls.ask("judge", {"message": prompt}, budgeted=False)).text
+        client = self.new_client(self.roles.get(), Sampling(temperature=0.0))
+        return (await client.ask("judge", {"message": prompt}, budgeted=False)).text
 
-    def calls(self, roles: Roles, sampling: Sampling) -> Calls:
+    def new_client(self, roles: Roles, sampling: Sampling) -> RoleClient:
         tokens, seconds = self.config.max_total_tokens, self.config.call_timeout_s
-        return Calls(self.voices, roles, sampling, max_total_tokens=tokens, timeout_s=seconds)
+        return RoleClient(self.prompters, roles, sampling, max_total_tokens=tokens, timeout_s=seconds)
 
-    async def said(self, calls: Calls, role: str, known: Slots, memory: Memory) -> str:
-        return (await calls.ask(role, {**known, "memory": memory.render(self.style)})).text
+    async def ask_with_memory(self, client: RoleClient, role: str, known: Slots, memory: Memory) -> str:
+        """Return what `role` writes when it reads the memory."""
+        return (await client.ask(role, {**known, "memory": memory.render(self.config.format)})).text
 
-    def short(self, text: str) -> str:
+    def shorten(self, text: str) -> str:
         return shorten(self.tokenizer, text, self.config.max_result_tokens)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A document's token ids in chunks of bounded length, cut anywhere or only between sentences or documents."""
+"""Splits a document into chunks of token ids, anywhere or only between sentences or documents."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ _UNIT_STARTS = {"sentence": re.compile(r"(?<=[.!?])(?=\s)"), "document": re.comp
 
 
 def split_chunks(tokenizer: Any, text: str, chunk_tokens: int, align: Align) -> list[Ids]:
-    """Chunks of at most `chunk_tokens` ids that together hold all of `text`.
+    """Return chunks of at most `chunk_tokens` ids that together hold all of `text`.
 
-    With an alignment, units (sentences or documents) are kept whole as far as they fit; a longer one is cut.
+    An alignment keeps units (sentences or documents) whole. Only a unit that is longer than a chunk is cut.
     """
     if align == "none":
-        ids = encode_text(tokenizer, text)
-        return _pieces(ids, chunk_tokens)
+        return _cut(encode_text(tokenizer, text), chunk_tokens)
     chunks: list[Ids] = []
     current: list[int] = []
     for unit in encode_texts(tokenizer, [u for u in _UNIT_STARTS[align].split(text) if u]):
@@ -27,7 +26,7 @@ def split_chunks(tokenizer: Any, text: str, chunk_tokens: int, align: Align) -> 
             chunks.append(tuple(current))
             current = []
         if len(unit) > chunk_tokens:
-            *whole, rest = _pieces(unit, chunk_tokens)
+            *whole, rest = _cut(unit, chunk_tokens)
             chunks += whole
             current = list(rest)
         else:
@@ -37,5 +36,5 @@ def split_chunks(tokenizer: Any, text: str, chunk_tokens: int, align: Align) -> 
     return chunks
 
 
-def _pieces(ids: Ids, size: int) -> list[Ids]:
+def _cut(ids: Ids, size: int) -> list[Ids]:
     return [ids[start : start + size] for start in range(0, len(ids), size)]

@@ -1,19 +1,17 @@
-"""MemAgent's own section of a recipe, and where its presets are."""
+"""MemAgent's section of a recipe, and the folder of its presets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from agentic.memagent.prompts import Order, Style
-from core.config import Recipe, Section, WarmStartSection, load
+from core.config import Recipe, Section, WarmStartSection
+from core.options import Probability
 
 PRESETS = Path(__file__).parent / "presets"
-
-Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 class MemAgentSection(Section):
@@ -22,26 +20,29 @@ class MemAgentSection(Section):
     max_final_tokens: PositiveInt = 1024
     max_chunks: PositiveInt = 512
     overlong: Literal["error", "truncate_middle"] = "error"
-    """A document of more than `max_chunks` chunks fails, or loses its middle as in the official trainer."""
+    """Says what happens to a document of more than `max_chunks` chunks: the rollout fails, or the document loses its
+    middle as in the official trainer."""
     align: Literal["none", "sentence", "document"] = "none"
-    """Where chunks may be cut: anywhere, between sentences, or between documents (blocks apart by a blank line)."""
+    """Says where a chunk may end: anywhere, between sentences, or between documents (`Document N:` after a blank
+    line)."""
     prompt_style: Style = "official"
     prompt_order: Order = "official"
     gate_update: bool = False
-    """A memory update of the one word KEEP leaves the memory as it was."""
+    """Lets the policy keep its memory by writing the one word KEEP."""
     train_update: bool = True
     train_final: bool = True
 
 
-class DrillsAndDemonstrations(WarmStartSection):
+class MemAgentWarmStart(WarmStartSection):
     copy_steps: NonNegativeInt = 100
-    """Steps on copying drills, which come first."""
+    """Counts the steps on copying drills, which come first."""
     lookup_steps: NonNegativeInt = 150
-    """Steps on lists of facts to be repeated in another order."""
+    """Counts the steps on lists of facts that are repeated in another order; they come second."""
     batch_size: PositiveInt = 16
     forget: Probability = 0.45
+    """Says how often the annotator forgets a fact that the memory holds (tiny/demonstrations.py)."""
     distract: Probability = 0.1
-    """How often the demonstrations forget the memory, or note a distractor (demonstrations.py)."""
+    """Says how often the annotator notes a distractor instead."""
 
     @property
     def total_steps(self) -> int:
@@ -50,8 +51,4 @@ class DrillsAndDemonstrations(WarmStartSection):
 
 class MemAgentRecipe(Recipe):
     memagent: MemAgentSection
-    warm_start: DrillsAndDemonstrations | None = None
-
-
-def load_recipe(preset: str, overrides: Sequence[str] = ()) -> MemAgentRecipe:
-    return load(MemAgentRecipe, PRESETS, preset, overrides)
+    warm_start: MemAgentWarmStart | None = None

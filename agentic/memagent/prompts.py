@@ -1,8 +1,8 @@
-"""MemAgent's prompts as token templates.
+"""Holds MemAgent's prompts as token templates.
 
-`official` keeps the wording of the paper's released templates (BytedTsinghua-SIA/MemAgent, Apache-2.0), on which the
-released checkpoints depend; `compact` has the same parts in a few tokens, for models with a small context.
-`prefix_friendly` puts the section before the memory: the members of a group then share all of a chunk's prefill.
+`official` keeps the words of the paper's released templates (BytedTsinghua-SIA/MemAgent, Apache-2.0): the released
+checkpoints depend on them. `compact` has the same parts in a few tokens, for models with a small context.
+`prefix_friendly` puts the section before the memory, so that the members of a group share the prefill of a chunk.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _COMPACT_PARTS = {name: f"<{name}>{{{name}}}</{name}>" for name in _OFFICIAL_PAR
 _ORDERS = {"official": ("problem", "memory", "section"), "prefix_friendly": ("problem", "section", "memory")}
 
 
-def update_template(tokenizer: Any, style: Style, order: Order, gate: bool) -> TokenTemplate:
-    """The prompt of a memory update, with slots problem, section and memory."""
+def make_update_template(tokenizer: Any, style: Style, order: Order, gate: bool) -> TokenTemplate:
+    """Make the prompt of a memory update, with the slots problem, section and memory."""
     names = _ORDERS[order]
     if style == "compact":
         message = "".join(_COMPACT_PARTS[name] for name in names)
@@ -48,8 +48,8 @@ def update_template(tokenizer: Any, style: Style, order: Order, gate: bool) -> T
     return TokenTemplate(tokenizer, message, slots=names)
 
 
-def final_template(tokenizer: Any, style: Style) -> TokenTemplate:
-    """The prompt of the final answer, with slots problem and memory."""
+def make_final_template(tokenizer: Any, style: Style) -> TokenTemplate:
+    """Make the prompt of the final answer, with the slots problem and memory."""
     names = ("problem", "memory")
     if style == "compact":
         message = "".join(_COMPACT_PARTS[name] for name in names)

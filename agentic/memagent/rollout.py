@@ -1,16 +1,17 @@
-"""MemAgent: read a document of any length chunk by chunk, keeping a memory of fixed size that each turn overwrites.
+"""MemAgent: read a document of any length chunk by chunk, and rewrite a memory of fixed size after each chunk.
 
 Paper: "MemAgent: Reshaping Long-Context LLM with Multi-Conv RL-based Memory Agent", arXiv 2507.02259.
 Ports studied: the official trainer (verl) and slime-agentic's (slime).
 
 Departures from both, on purpose (a preset may undo those marked *):
-1. Token ids from end to end. The official asynchronous path and slime-agentic's decode the memory and encode it again,
-   so that the tokens trained are not the tokens sampled.
-2. Special tokens that a model wrote are not carried into the next prompt, and none in a document are read as such.
-3. A document without context or of more than `max_chunks` chunks fails by name* instead of being cut in silence.
-4. Advantages are normalised per rollout, then given to turns; failed rollouts leave the baseline; no row is trimmed.
-5. Options of ours, off in `seed` and `paper`*: chunks aligned to sentences or documents, the section before the memory,
-   the KEEP gate.
+1. The memory stays token ids from end to end. The official asynchronous path and slime-agentic decode the memory and
+   encode it again, so the tokens that are trained are not the tokens that were sampled.
+2. A special token that the model wrote is left out of the next prompt. Text in a document never becomes one.
+3. A task without a document, or with more than `max_chunks` chunks, fails with a name*. Nothing is cut silently.
+4. Advantages are normalised over rollouts and then given to turns. A failed rollout leaves the baseline. No row is
+   trimmed.
+5. Three options of our own are off in `seed` and `paper`*: chunks that end between sentences or documents, the section
+   before the memory, and the KEEP gate.
 
 Run:  bash agentic/memagent/run.sh                        # tiny: two CPU cores, minutes
       bash agentic/memagent/run.sh --preset paper --engine slime --dry-run
@@ -23,7 +24,7 @@ from typing import Any
 
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
-from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, final_template, update_template
+from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, make_final_template, make_update_template
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
 from core.rollout.method import Method, MethodSpec, RolloutError
@@ -34,32 +35,33 @@ from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 
 class MemAgent(Method):
-    """The method. Roles: `policy` writes the memory (turns `update`) and the answer (turn `final`)."""
+    """Runs the method. Its one role, `policy`, writes the memory (turns `update`) and the answer (turn `final`)."""
 
     def __init__(self, config: MemAgentSection, tokenizer: Any):
-        self.config, self.tokenizer = config, tokenizer
-        self.update = update_template(tokenizer, config.prompt_style, config.prompt_order, config.gate_update)
-        self.final = final_template(tokenizer, config.prompt_style)
+        self.config = config
+        self.tokenizer = tokenizer
+        self.update = make_update_template(tokenizer, config.prompt_style, config.prompt_order, config.gate_update)
+        self.final = make_final_template(tokenizer, config.prompt_style)
         self.empty_memory = encode_text(tokenizer, EMPTY_MEMORY)
         self.special = special_ids(tokenizer)
         self.stop_ids = (tokenizer.eos_token_id,)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        """One update turn for each chunk, then the final turn; the reward is that of the final answer."""
+        """Update the memory once for each chunk, then answer from the memory alone; reward the final answer."""
         policy, config = roles["policy"], self.config
         problem = encode_text(self.tokenizer, task.question)
         memory = self.empty_memory
         turns = Turns(replace(sampling, stop_token_ids=self.stop_ids))
         for section in self.sections(task):
             prompt = self.update.render(problem=problem, section=section, memory=memory)
-            written = await turns.ask(policy, "update", prompt, config.max_memory_tokens, config.train_update)
-            memory = self.next_memory(memory, written)
+            completion = await turns.ask(policy, "update", prompt, config.max_memory_tokens, config.train_update)
+            memory = self.next_memory(memory, completion)
         prompt = self.final.render(problem=problem, memory=memory)
-        answer = await turns.ask(policy, "final", prompt, config.max_final_tokens, config.train_final)
-        return self.scored(task, turns.recorded, self.text(answer))
+        completion = await turns.ask(policy, "final", prompt, config.max_final_tokens, config.train_final)
+        return self.make_trajectory(task, turns.recorded, self.decode(completion))
 
     def sections(self, task: Task) -> list[Ids]:
-        """The chunks of the task's document.
+        """Return the chunks of the task's document.
 
         Raises:
             RolloutError: there is no document, or it has more than `max_chunks` chunks and `overlong` is `error`.
@@ -80,14 +82,14 @@ class MemAgent(Method):
             f"memagent.max_chunks is {limit}; raise it or set memagent.overlong=truncate_middle",
         )
 
-    def next_memory(self, memory: Ids, written: Completion) -> Ids:
-        """What was written replaces the memory whole; with the gate, KEEP leaves it as it was."""
-        new = tuple(i for i in written.token_ids if i not in self.special)
+    def next_memory(self, memory: Ids, completion: Completion) -> Ids:
+        """Return the completion as the new memory. If the gate is on, the word KEEP returns the old memory."""
+        new = tuple(i for i in completion.token_ids if i not in self.special)
         keep = self.config.gate_update and self.tokenizer.decode(new).strip() == KEEP
         return memory if keep else new
 
-    def scored(self, task: Task, turns: list[Turn], answer: str) -> Trajectory:
-        """The trajectory with MemAgent's training reward: the boxed answer equals one of the accepted ones."""
+    def make_trajectory(self, task: Task, turns: list[Turn], answer: str) -> Trajectory:
+        """Return the trajectory with MemAgent's training reward: 1 if the boxed answer equals an accepted one."""
         updates = [turn.completion for turn in turns if turn.role == "update"]
         cut = sum(completion.finish_reason == "length" for completion in updates)
         return Trajectory(
@@ -104,8 +106,8 @@ class MemAgent(Method):
             log={"answer": answer},
         )
 
-    def text(self, completion: Completion) -> str:
-        """What a completion says, for reward and display only: text never goes back to the policy."""
+    def decode(self, completion: Completion) -> str:
+        """Return the text of a completion, for the reward and the log only: text never goes back to the policy."""
         return str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
 
 

@@ -1,133 +1,133 @@
-"""ToolOrchestra's own section of a recipe, and where its presets are."""
+"""ToolOrchestra's section of a recipe, and the folder of its presets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from core.config import Recipe, RecipeError, Section, load
+from core.config import Recipe, RecipeError, Section
+from core.options import Probability
 
 PRESETS = Path(__file__).parent / "presets"
 
 Style = Literal["hermes", "compact"]
 ToolName = Literal["search", "enhance_reasoning", "call_expert", "answer"]
-Weight = Annotated[float, Field(ge=0, le=1)]
 
 
 class PriceSection(Section):
-    """US dollars for a million tokens."""
+    """Gives US dollars for a million tokens."""
 
     input: NonNegativeFloat
     output: NonNegativeFloat
 
 
-class ModelSection(Section):
-    """A model behind the experts' names. Give `url` or `role`."""
+class ExpertModelSection(Section):
+    """Describes a model behind the names of experts. Give `url` or `role`."""
 
     url: str | None = None
-    """Of an OpenAI-compatible service, such as http://HOST:PORT/v1 (vLLM, SGLang, hosted)."""
+    """Names an OpenAI-compatible service, such as http://HOST:PORT/v1 (vLLM, SGLang, hosted)."""
     name: str | None = None
-    """As the service calls it; None: as it is called here."""
+    """Gives the service's name for the model. None means that both names are equal."""
     api_key_file: str | None = None
     role: str | None = None
-    """A name under the recipe's `roles`: asked with token ids."""
+    """Names one of the recipe's `roles`, which is asked with token ids."""
     tokenizer: str | None = None
-    """Of `role`, folder or hub id; None: the policy's."""
+    """Names the folder or hub id of the role's tokenizer. None means the policy's."""
     max_tokens: PositiveInt = 2048
     temperature: NonNegativeFloat = 0.0
     body: Mapping[str, Any] = {}
-    """Further fields of a request to `url`, over those of our own; null leaves one out."""
+    """Adds or replaces fields of a request to `url`; null removes a field."""
     concurrency: PositiveInt = 64
-    """Calls at once; further ones wait, outside of `timeout_s`."""
+    """Limits the calls at the same time. Further calls wait, and `timeout_s` does not count this time."""
     timeout_s: PositiveFloat = 120.0
-    """Of a call, retries included."""
+    """Limits the seconds of one call, retries included."""
     max_retries: NonNegativeInt = 2
     price: PriceSection | None = None
-    """Where the record has no `tool_pricing` for it."""
+    """Sets the price where the record has no `tool_pricing` for the model."""
     latency_s: NonNegativeFloat | None = None
-    """Told to the orchestrator; what a call really took is measured."""
+    """Declares the seconds of a call to the orchestrator. What a call really takes is measured."""
 
     @model_validator(mode="after")
-    def _has_one_place(self) -> ModelSection:
+    def _has_one_address(self) -> ExpertModelSection:
         if (self.url is None) == (self.role is None):
             raise ValueError("give either url (OpenAI-compatible) or role (a name under the recipe's `roles`)")
         return self
 
 
 class BudgetSection(Section):
-    """Tokens of the rebuilt context; of what is over, the end is kept, and of a dialogue the newest."""
+    """Limits the tokens of a rebuilt context. Over budget, a text keeps its end and a dialogue its newest turns."""
 
     attempts: PositiveInt = 8000
     code: PositiveInt = 16000
-    """Attempts and code together."""
+    """Limits attempts and code together."""
     total: PositiveInt = 24000
-    """Of a prompt: tools, question or dialogue, and what is gathered. Headings and the chat template come on top."""
+    """Limits the tools, the question or dialogue, and what was gathered. Headings and the chat template come on top."""
     document_characters: PositiveInt = 4000
     result_tokens: PositiveInt = 4000
-    """Of one tool result or error in an append-only context."""
+    """Limits one tool result or error in an append-only context."""
 
 
 class EnvironmentSection(Section):
     path: str
-    """`package.module.Class`, an agentic.toolorchestra.environment.Worlds."""
+    """Names an agentic.toolorchestra.environment.EnvironmentFactory as `package.module.Class`."""
     options: Mapping[str, Any] = {}
-    """Its keyword arguments."""
+    """Gives its keyword arguments."""
 
 
 class ToolOrchestraSection(Section):
     style: Style = "hermes"
     context: Literal["rebuilt", "append_only"] = "rebuilt"
-    """`rebuilt`: each turn's prompt is made anew within `budget`. `append_only`: it goes on from all that was said, and
-    starts a new segment, counted as `drift`, only where it cannot."""
+    """Chooses the prompt of a turn. `rebuilt` makes it anew within `budget`. `append_only` appends to the turn before;
+    where it cannot, a new segment starts, and `drift` counts it."""
     max_turns: PositiveInt = 12
     max_tokens: PositiveInt = 8000
-    """Of one completion of the orchestrator."""
+    """Limits the tokens of one completion of the orchestrator."""
     thinking: bool = True
-    """Passed to the chat template as `enable_thinking`."""
+    """Goes to the chat template as `enable_thinking`."""
     budget: BudgetSection = BudgetSection()
     tools: Mapping[ToolName, tuple[str, ...]] = {}
-    """Of `qa`: tool -> experts that it may be given to. `search` without any searches for the question itself, and
-    `answer` without any gives the latest attempt."""
+    """Maps each tool of `qa` to its experts. With an empty list, `search` uses the question as its query, and `answer`
+    returns the latest attempt."""
     experts: tuple[str, ...] = ()
-    """Of `func_call`: whom `call_expert` may hand the turn to; when empty there is no such tool."""
+    """Lists the experts to whom `call_expert` may hand a `func_call` turn. An empty list removes this tool."""
     descriptions: Mapping[str, str] = {}
-    """What the orchestrator is told of an expert, where the record says nothing."""
+    """Describes experts to the orchestrator."""
     model_mapping: Mapping[str, str] = {}
-    """Expert -> model, where the record has none of its own."""
-    models: Mapping[str, ModelSection] = {}
+    """Maps an expert to a model, if the record has no mapping of its own."""
+    models: Mapping[str, ExpertModelSection] = {}
     orchestrator_price: PriceSection | None = None
-    """None: the orchestrator costs nothing."""
+    """Sets the price of the orchestrator. None means that it costs nothing."""
     pricing_unit: Literal["million", "token"] = "million"
-    """Of prices in records: dollars for a million tokens, or for one (the released training data)."""
+    """Says whether prices in records are for a million tokens or for one token (the released training data)."""
     search: Mapping[str, Any] = {}
-    """Options of core.tools.search.Search: url, topk, ..."""
+    """Gives the options of core.tools.search.Search: url, topk, ..."""
     addresses: str | None = None
-    """A YAML file, name -> URL, as scripts/services.py writes it: `{name}` in a `url` stands for that URL."""
+    """Names a YAML file, name -> URL, as scripts/services.py writes it. `{name}` in a `url` stands for that URL."""
     coder: Mapping[str, Any] = {}
-    """Options of core.tools.python_coder.PythonCoder, which runs what `enhance_reasoning` writes."""
+    """Gives the options of core.tools.python_coder.PythonCoder, which runs the programs of `enhance_reasoning`."""
     judge: str | None = None
-    """A name in `models` that compares answers which are not equal; None: no judge."""
+    """Names one of `models`, which compares answers that are not equal. None means no judge."""
     environment: EnvironmentSection | None = None
-    """The world of `func_call`."""
+    """Describes the environment of `func_call`."""
     reward: Literal["preference", "outcome"] = "preference"
-    """`preference`: the paper's, within a group (core/rewards/preference.py). `outcome`: right or wrong."""
-    preference: Mapping[str, Weight] = {"accuracy": 1.0}
-    """Weights where the record has no `pref_vec`: of `accuracy`, `cost`, `latency` and of each expert."""
-    latency: Literal["measured", "told"] = "measured"
-    """What the reward calls latency: seconds of the clock, or the sum of the called models' `latency_s`."""
+    """Chooses the reward: the paper's `preference` within a group (core/rewards/preference.py), or the `outcome`."""
+    preference: Mapping[str, Probability] = {"accuracy": 1.0}
+    """Weighs `accuracy`, `cost`, `latency` and each expert, if the record has no `pref_vec`."""
+    latency: Literal["measured", "declared"] = "measured"
+    """Chooses the latency of the reward: seconds by the clock, or the sum of the called models' `latency_s`."""
     mask_malformed: bool = True
-    """Turns without a usable call are not trained."""
+    """Keeps turns without a usable call out of training."""
     mask_unanswered: bool = True
-    """Rollouts without a valid answer are not trained; they count in the baseline."""
+    """Keeps rollouts without a valid answer out of training; they still count in the baseline."""
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Every expert that the orchestrator may name."""
+        """Return every expert that the orchestrator may name."""
         return tuple(dict.fromkeys([*chain.from_iterable(self.tools.values()), *self.experts]))
 
     @model_validator(mode="after")
@@ -159,37 +159,33 @@ class ToolOrchestraRecipe(Recipe):
         return self
 
 
-def located(config: ToolOrchestraSection) -> ToolOrchestraSection:
-    """The section with the addresses of its services put into its URLs.
+def resolve_addresses(config: ToolOrchestraSection) -> ToolOrchestraSection:
+    """Put the addresses of services into the section's URLs.
 
     Raises:
-        RecipeError: the file of addresses is missing or names no such service.
+        RecipeError: the file of addresses is missing or lacks a service.
     """
     if config.addresses is None:
         return config
     try:
-        known = yaml.safe_load(Path(config.addresses).read_text())
+        addresses = yaml.safe_load(Path(config.addresses).read_text())
     except OSError as error:
         raise RecipeError(
             f"toolorchestra.addresses: {error}; start the services first (tokentrue serve services, see run.sh)"
         ) from error
 
-    def filled(url: str) -> str:
+    def fill(url: str) -> str:
         try:
-            return url.format_map(known)
+            return url.format_map(addresses)
         except KeyError as error:
-            names = ", ".join(known)
+            names = ", ".join(addresses)
             raise RecipeError(
                 f"{config.addresses}: no address of {error}, which {url!r} asks; it has {names}"
             ) from error
 
     models = {
-        name: model if model.url is None else model.model_copy(update={"url": filled(model.url)})
+        name: model if model.url is None else model.model_copy(update={"url": fill(model.url)})
         for name, model in config.models.items()
     }
-    search = {**config.search, "url": filled(config.search["url"])} if "url" in config.search else config.search
+    search = {**config.search, "url": fill(config.search["url"])} if "url" in config.search else config.search
     return config.model_copy(update={"models": models, "search": search})
-
-
-def load_recipe(preset: str, overrides: Sequence[str] = ()) -> ToolOrchestraRecipe:
-    return load(ToolOrchestraRecipe, PRESETS, preset, overrides)

@@ -1,7 +1,7 @@
-"""What a simulated world is to a `func_call` rollout: a user who speaks, tools that act, and a grade at the end.
+"""Defines the environment of a `func_call` rollout: a user who writes, tools that act, and a grade at the end.
 
-One Environment is one conversation. The agent speaks (`user_turn`) or acts (`call_tool`); how it came to do so, by
-itself or by an expert, is not the environment's to see. The implementation here is tau2-bench (tau2/).
+One Environment is one conversation. The agent writes (`user_turn`) or acts (`call_tool`). The environment does not see
+whether the agent or an expert chose the turn. The implementation here is tau2-bench (tau2/).
 """
 
 from __future__ import annotations
@@ -20,87 +20,89 @@ from core.types import Task
 
 
 class EnvironmentFault(RolloutError):
-    """The environment itself failed; the agent is not to blame, and the rollout is counted as failed.
+    """The environment itself failed. The agent is not to blame, and the rollout counts as failed.
 
     Kinds: `env_task` (not a task of this environment), `env_user` (the simulated user gave no reply), `env_tool` (a
-    tool broke, which is not a call that it refused), `env_grade`, `env_protocol` (a call before reset or after the
-    end), `env_process` (what plays the world has ended).
+    tool broke; a refused call is no fault), `env_grade`, `env_protocol` (a call before reset or after the end),
+    `env_process` (the environment's process has ended).
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the agent is given: its rules, its tools, and what has been said so far, mostly the user's first message."""
+    """Holds what the agent is given: its rules, its tools, and the conversation so far, mostly one message of the
+    user."""
 
     policy: str
     tools: Sequence[ToolSchema]
     message: str
     complete: bool = False
-    """The rules say how to speak and to call, too; nothing may be added to them."""
+    """Says that the rules also describe the format of messages and calls, so nothing may be added to them."""
     plain: Start | None = None
-    """What experts are given, where rules and tools were rewritten for the orchestrator."""
+    """Holds what experts are given, if rules and tools were rewritten for the orchestrator."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The user's answer; `done` when it ended the conversation."""
+class UserReply:
+    """Holds the user's answer; `done` says that it ended the conversation."""
 
     text: str
     done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What a tool gave back. `error`: the call was refused, and `text` says why."""
+class CallResult:
+    """Holds what a tool returned. `error` says that the call was refused; `text` then says why."""
 
     text: str
     error: bool = False
     done: bool = False
-    """The call ended the conversation, as a transfer to a human does."""
+    """Says that the call ended the conversation, as a transfer to a human does."""
 
 
 class Environment(Protocol):
-    """Every method may raise EnvironmentFault. Blocking worlds run in a thread or process of their own."""
+    """Plays one conversation. Every method may raise EnvironmentFault. A blocking implementation needs a thread or
+    process of its own."""
 
     async def reset(self, task: Task) -> Start: ...
 
-    async def user_turn(self, message: str) -> Said:
-        """Say `message` to the user."""
+    async def user_turn(self, message: str) -> UserReply:
+        """Send `message` to the user."""
         ...
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Result:
-        """One call by the agent. An unknown tool or a wrong argument is a Result with `error`."""
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
+        """Make one call of the agent. An unknown tool or a wrong argument gives a CallResult with `error`."""
         ...
 
     async def evaluate(self) -> float:
-        """The score of the conversation so far, 0..1; of one that was broken off too."""
+        """Grade the conversation so far, from 0 to 1, even if it did not end."""
         ...
 
     async def close(self) -> None: ...
 
 
 Ask = Callable[[str, Sequence[Message], Sequence[Mapping[str, Any]]], Awaitable[ChatReply]]
-"""(a name under toolorchestra.models, messages, tools in OpenAI's form) -> its reply; raises PolicyError. For simulated
-users and judges, whose calls are not the orchestrator's and cost it nothing."""
+"""(a name under toolorchestra.models, messages, tools in OpenAI's form) -> its reply; raises PolicyError. Users and
+judges that are simulated ask models so; these calls are not the orchestrator's and cost it nothing."""
 
 
-class Worlds(Protocol):
-    """What the conversations of a run share, such as processes. Made once, from the recipe's `environment`."""
+class EnvironmentFactory(Protocol):
+    """Keeps what the conversations of a run share, such as processes. The recipe's `environment` makes one per run."""
 
     def open(self, task: Task, ask: Ask) -> Environment:
-        """A world for one conversation about `task`."""
+        """Make an environment for one conversation about `task`."""
         ...
 
     async def close(self) -> None: ...
 
 
-def make_worlds(section: EnvironmentSection | None) -> Worlds | None:
-    """What the recipe's `toolorchestra.environment` names. Raises RecipeError if it cannot be made."""
+def make_environment_factory(section: EnvironmentSection | None) -> EnvironmentFactory | None:
+    """Make what the recipe's `toolorchestra.environment` names. Raises RecipeError if it cannot be made."""
     if section is None:
         return None
     module, _, name = section.path.rpartition(".")
     try:
-        made: Worlds = getattr(import_module(module), name)(**section.options)
+        factory: EnvironmentFactory = getattr(import_module(module), name)(**section.options)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise RecipeError(f"toolorchestra.environment {section.path!r}: {error}; see `path` and `options`") from error
-    return made
+    return factory

@@ -1,7 +1,8 @@
-"""The experts of one rollout: an abstract name, the model that the record puts behind it, and what each call cost.
+"""Asks the experts of one rollout and keeps a ledger of what each call cost.
 
-The orchestrator only ever writes the name, so models and prices can change from record to record. A call that fails is
-a `Unanswered`, counted under its kind; it costs its time, and no money since no tokens came back.
+The orchestrator only writes the name of an expert. The record puts a model behind the name, so models and prices can
+change from record to record. A call that fails is an `ExpertFailure` with a kind. It costs time but no money, since no
+tokens came back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentic.toolorchestra.config import ModelSection, PriceSection, ToolOrchestraSection
+from agentic.toolorchestra.config import ExpertModelSection, PriceSection, ToolOrchestraSection
 from core.policy.base import PolicyError, Roles
 from core.policy.openai_chat import ChatReply, Message, OpenAIChat
 from core.rollout.method import RolloutError, derive_seed
@@ -25,8 +26,8 @@ from core.types import Sampling, Task
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """One call as the ledger keeps it. `cost` in dollars, `seconds` by the clock, `told` as the recipe says."""
+class ExpertCall:
+    """Records one call in the ledger: `cost` in dollars, `seconds` by the clock, `declared_s` as the recipe says."""
 
     alias: str
     model: str
@@ -34,23 +35,26 @@ class Used:
     completion_tokens: int
     cost: float
     seconds: float
-    told: float
+    declared_s: float
     failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
-    """An expert gave no reply; `kind` is its name in the counts."""
+class ExpertFailure:
+    """An expert gave no reply; `kind` is the name of this failure in the counts."""
 
     kind: str
     message: str
 
 
 class RoleChat:
-    """A role of the rollout as a chat model, by token ids; with tools as its chat template shows them."""
+    """Asks a role of the rollout as a chat model, with token ids; its chat template shows it the tools."""
 
     def __init__(self, role: str, renderer: Renderer, slots: asyncio.Semaphore, timeout_s: float):
-        self._role, self._renderer, self._slots, self._timeout_s = role, renderer, slots, timeout_s
+        self._role = role
+        self._renderer = renderer
+        self._slots = slots
+        self._timeout_s = timeout_s
 
     async def chat(
         self,
@@ -62,8 +66,8 @@ class RoleChat:
         tools: Sequence[Mapping[str, Any]] = (),
         seed: int | None = None,
     ) -> ChatReply:
-        said = [self._renderer.message(message["role"], *_parts(message)) for message in messages]
-        prompt, tokenizer = self._renderer.render(said, tools), self._renderer.tokenizer
+        encoded = [self._renderer.message(message["role"], *_parts(message)) for message in messages]
+        prompt, tokenizer = self._renderer.render(encoded, tools), self._renderer.tokenizer
         request = Sampling(temperature, max_new_tokens=max_tokens, stop_token_ids=(tokenizer.eos_token_id,), seed=seed)
         async with self._slots:
             began = time.monotonic()
@@ -79,8 +83,8 @@ class RoleChat:
             return ChatReply(text, (), len(prompt), len(completion.token_ids), time.monotonic() - began, cut=cut)
 
 
-class Models:
-    """Every model of the recipe, opened once for all rollouts."""
+class ModelPool:
+    """Opens every model of the recipe once, for all rollouts."""
 
     def __init__(self, config: ToolOrchestraSection, tokenizer: Any):
         self.config = config
@@ -90,7 +94,7 @@ class Models:
         self.needs = tuple(dict.fromkeys(m.role for m in config.models.values() if m.role is not None))
 
     @staticmethod
-    def _open(name: str, section: ModelSection, tokenizer: Any) -> OpenAIChat | RoleChat:
+    def _open(name: str, section: ExpertModelSection, tokenizer: Any) -> OpenAIChat | RoleChat:
         if section.role is not None:
             own = load_tokenizer(section.tokenizer) if section.tokenizer else tokenizer
             return RoleChat(section.role, Renderer(own), asyncio.Semaphore(section.concurrency), section.timeout_s)
@@ -105,7 +109,7 @@ class Models:
             max_retries=section.max_retries,
         )
 
-    def of(self, roles: Roles, seed: int | None = None) -> RolloutModels:
+    def for_rollout(self, roles: Roles, seed: int | None = None) -> RolloutModels:
         return RolloutModels(self.config, self._chats, roles, seed)
 
     async def close(self) -> None:
@@ -115,7 +119,7 @@ class Models:
 
 
 class RolloutModels:
-    """The models as one rollout asks them: roles are its own, sampled under seeds that follow from its own."""
+    """Asks the models for one rollout, with its roles and with seeds that follow from its seed."""
 
     def __init__(
         self,
@@ -125,10 +129,13 @@ class RolloutModels:
         seed: int | None,
     ):
         self.config = config
-        self._chats, self._roles, self._seed, self._calls = chats, roles, seed, 0
+        self._chats = chats
+        self._roles = roles
+        self._seed = seed
+        self._calls = 0
 
     async def ask(self, name: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> ChatReply:
-        """One reply of the model `name`. Raises PolicyError."""
+        """Return one reply of the model `name`. Raises PolicyError."""
         section, chat = self.config.models[name], self._chats[name]
         options: dict[str, Any] = {"max_tokens": section.max_tokens, "temperature": section.temperature, "tools": tools}
         if isinstance(chat, OpenAIChat):
@@ -139,72 +146,73 @@ class RolloutModels:
 
 
 class Experts:
-    """The experts of one rollout and their ledger.
+    """Asks the experts of one rollout and keeps their ledger.
 
     Raises:
-        RolloutError: `bad_task`: the record maps an expert to a model that the recipe lacks, or one has no price.
+        RolloutError: the record maps an expert to a model that the recipe lacks or that has no price (`bad_task`).
     """
 
     def __init__(self, models: RolloutModels, task: Task):
-        self.ledger: list[Used] = []
+        self.ledger: list[ExpertCall] = []
         self._models = models
         config, record = models.config, task.metadata
-        self.model_of: Mapping[str, str] = record.get("model_mapping") or config.model_mapping
+        self._model_names: Mapping[str, str] = record.get("model_mapping") or config.model_mapping
         pricing = record.get("tool_pricing") or {}
-        if not isinstance(self.model_of, Mapping) or not isinstance(pricing, Mapping):
+        if not isinstance(self._model_names, Mapping) or not isinstance(pricing, Mapping):
             raise RolloutError("bad_task", f"task {task.task_id}: model_mapping and tool_pricing must be objects")
-        self._price: dict[str, PriceSection] = {}
-        for alias in self.of(config.aliases):
-            model = self.model_of[alias]
+        self._prices: dict[str, PriceSection] = {}
+        for alias in self.available(config.aliases):
+            model = self._model_names[alias]
             where = f"task {task.task_id}: model_mapping.{alias} is {model!r}"
             if not isinstance(model, str) or model not in config.models:
                 raise RolloutError("bad_task", f"{where}, which is not under toolorchestra.models; add it there")
-            price = _recorded(pricing.get(model), config.pricing_unit, task) or config.models[model].price
+            price = _record_price(pricing.get(model), config.pricing_unit, task) or config.models[model].price
             if price is None:
                 raise RolloutError("bad_task", f"{where}, which has no price; give the record a tool_pricing for it")
-            self._price[model] = price
+            self._prices[model] = price
 
-    def of(self, aliases: Sequence[str]) -> list[str]:
-        """Those among `aliases` that this record has a model for."""
-        return [alias for alias in aliases if alias in self.model_of]
+    def available(self, aliases: Sequence[str]) -> list[str]:
+        """Return those of `aliases` that have a model in this record."""
+        return [alias for alias in aliases if alias in self._model_names]
 
     def price(self, alias: str) -> PriceSection:
-        return self._price[self.model_of[alias]]
+        return self._prices[self._model_names[alias]]
 
-    def told_latency(self, alias: str) -> float | None:
-        return self._models.config.models[self.model_of[alias]].latency_s
+    def declared_latency(self, alias: str) -> float | None:
+        return self._models.config.models[self._model_names[alias]].latency_s
 
     async def ask(
         self, alias: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
-    ) -> ChatReply | Unanswered:
-        """What `alias` replies; the call is in the ledger either way."""
-        model, told, began = self.model_of[alias], self.told_latency(alias) or 0.0, time.monotonic()
+    ) -> ChatReply | ExpertFailure:
+        """Return the reply of `alias`. The ledger keeps the call, also a failed one."""
+        model, declared_s, began = self._model_names[alias], self.declared_latency(alias) or 0.0, time.monotonic()
         try:
             reply = await self._models.ask(model, messages, tools)
         except PolicyError as error:
-            self.ledger.append(Used(alias, model, 0, 0, 0.0, time.monotonic() - began, told, error.kind))
-            return Unanswered(error.kind, f"{alias} gave no reply ({error.kind})")
-        cost = cost_of(self._price[model], reply.prompt_tokens, reply.completion_tokens)
-        self.ledger.append(Used(alias, model, reply.prompt_tokens, reply.completion_tokens, cost, reply.seconds, told))
+            self.ledger.append(ExpertCall(alias, model, 0, 0, 0.0, time.monotonic() - began, declared_s, error.kind))
+            return ExpertFailure(error.kind, f"{alias} gave no reply ({error.kind})")
+        tokens = reply.prompt_tokens, reply.completion_tokens
+        cost = call_cost(self._prices[model], *tokens)
+        self.ledger.append(ExpertCall(alias, model, *tokens, cost, reply.seconds, declared_s))
         return reply
 
     @property
     def failures(self) -> Counter[str]:
-        return Counter(used.failure for used in self.ledger if used.failure is not None)
+        return Counter(call.failure for call in self.ledger if call.failure is not None)
 
     @property
     def all_down(self) -> bool:
-        """Whether experts were asked and none replied, through no fault of what they were asked."""
-        return bool(self.ledger) and all(used.failure not in (None, "bad_request") for used in self.ledger)
+        """Return whether experts were asked and every call failed, none of them because the request was bad."""
+        return bool(self.ledger) and all(call.failure not in (None, "bad_request") for call in self.ledger)
 
 
-def cost_of(price: PriceSection | None, prompt_tokens: int, completion_tokens: int) -> float:
-    """In dollars."""
+def call_cost(price: PriceSection | None, prompt_tokens: int, completion_tokens: int) -> float:
+    """Return the dollars for one call."""
     return 0.0 if price is None else (price.input * prompt_tokens + price.output * completion_tokens) / 1e6
 
 
 def _parts(message: Message) -> Iterator[str | Markup]:
-    """What stands in a message, its tool calls between tags as Hermes and Qwen write them."""
+    """Yield the parts of a message; its tool calls stand between tags as Hermes and Qwen write them."""
     yield message.get("content") or ""
     for call in message.get("tool_calls", ()):
         function = call["function"]
@@ -213,7 +221,7 @@ def _parts(message: Message) -> Iterator[str | Markup]:
         yield Markup(f"\n{CLOSE}")
 
 
-def _recorded(price: Any, unit: str, task: Task) -> PriceSection | None:
+def _record_price(price: Any, unit: str, task: Task) -> PriceSection | None:
     if price is None:
         return None
     factor = 1e6 if unit == "token" else 1.0

@@ -1,4 +1,4 @@
-"""How the orchestrator writes what it does, as a checked call, a message to the user, or a typed error.
+"""Parses what the orchestrator writes into a checked call, a message to the user, or an error with a name.
 
 | | hermes | compact |
 |---|---|---|
@@ -23,39 +23,41 @@ CALL_EXPERT = "call_expert"
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
-    """What the agent says to the user."""
+class AssistantMessage:
+    """Holds what the agent writes to the user."""
 
     text: str
 
 
-Action = Speech | Sequence[ToolCall]
+Action = AssistantMessage | Sequence[ToolCall]
 
 
-class Format(Protocol):
-    def call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
-        """The one call of a `qa` turn."""
+class CallFormat(Protocol):
+    def parse_call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
+        """Parse a `qa` turn: one call."""
         ...
 
-    def action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
-        """A `func_call` turn: a message to the user, one or several domain calls, or one call of an expert."""
+    def parse_action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
+        """Parse a `func_call` turn: a message to the user, one or several domain calls, or one call of an expert."""
         ...
 
 
-class Hermes:
-    def call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
+class HermesCallFormat:
+    def parse_call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
         calls = parse_calls(text)
         return calls if isinstance(calls, CallError) else check_call(calls[0], tools) or calls[0]
 
-    def action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
-        said = strip_thinking(text)
-        if isinstance(said, CallError):
-            return said
-        if OPEN not in said and CLOSE not in said:
-            tagged = said.partition("<message>")[2].partition("</message>")[0]
-            message = (tagged if "<message>" in said else said).strip()
-            return Speech(message) if message else CallError("no_call", "say something to the user, or call a tool")
-        calls = parse_calls(said, several=True)
+    def parse_action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
+        visible = strip_thinking(text)
+        if isinstance(visible, CallError):
+            return visible
+        if OPEN not in visible and CLOSE not in visible:
+            tagged = visible.partition("<message>")[2].partition("</message>")[0]
+            message = (tagged if "<message>" in visible else visible).strip()
+            if not message:
+                return CallError("no_call", "say something to the user, or call a tool")
+            return AssistantMessage(message)
+        calls = parse_calls(visible, several=True)
         if isinstance(calls, CallError):
             return calls
         if len(calls) > 1 and any(call.name == CALL_EXPERT for call in calls):
@@ -63,14 +65,14 @@ class Hermes:
         return next((error for call in calls if (error := check_call(call, tools))), calls)
 
 
-class Compact:
+class CompactCallFormat:
     SHORT: Mapping[str, str] = {"call": CALL_EXPERT, "enhance": "enhance_reasoning"}
 
-    def call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
-        said = strip_thinking(text)
-        if isinstance(said, CallError):
-            return said
-        word, *rest = said.split() or [""]
+    def parse_call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
+        visible = strip_thinking(text)
+        if isinstance(visible, CallError):
+            return visible
+        word, *rest = visible.split() or [""]
         if not word:
             return CallError("no_call", "write the name of a tool")
         name = self.SHORT.get(word, word)
@@ -88,29 +90,30 @@ class Compact:
                 return CallError("duplicate_key", f"an argument of {name[:50]} occurs twice")
         return check_call(call, tools) or call
 
-    def action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
-        word, _, said = text.strip().partition(" ")
+    def parse_action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
+        word, _, rest = text.strip().partition(" ")
         if word == "say":
-            return Speech(said.strip()) if said.strip() else CallError("no_call", "say something to the user")
-        call = self.call(text, tools)
+            message = rest.strip()
+            return AssistantMessage(message) if message else CallError("no_call", "say something to the user")
+        call = self.parse_call(text, tools)
         return call if isinstance(call, CallError) else [call]
 
 
 def _only_tool_with(expert: str, tools: Sequence[ToolSchema]) -> str | None:
-    """The tool that `expert` may be named for, if it is one alone: then the expert's name says it all."""
-    having = [
+    """Return the only tool that has this expert. If there are several tools, or none, return None."""
+    owners = [
         tool.name
         for tool in tools
         if any(expert in schema.get("enum", ()) for schema in tool.parameters.get("properties", {}).values())
     ]
-    return having[0] if len(having) == 1 else None
+    return owners[0] if len(owners) == 1 else None
 
 
-FORMATS: Mapping[Style, Format] = {"hermes": Hermes(), "compact": Compact()}
+FORMATS: Mapping[Style, CallFormat] = {"hermes": HermesCallFormat(), "compact": CompactCallFormat()}
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """An argument that is not meant to be text is read as JSON, where it is JSON."""
+    """Read an argument as JSON if its type is not text and if it is JSON."""
     if schema.get("type", "string") == "string":
         return text
     try:

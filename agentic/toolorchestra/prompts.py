@@ -1,8 +1,8 @@
-"""ToolOrchestra's prompts: those of the orchestrator and, for `qa`, those with which it reaches the experts.
+"""Makes ToolOrchestra's prompts: the orchestrator's, and those of the experts in `qa`.
 
-`hermes`: the orchestrator's system message and question are those of the released code (NVlabs/ToolOrchestra), on which
-released checkpoints depend; tools, prices and latencies are told in the tools' descriptions as there. The experts' own
-prompts are ours. `compact` has the same inputs in a few tokens, for small models; its tags are special tokens.
+`hermes` takes the orchestrator's system message and question from the released code (NVlabs/ToolOrchestra): released
+checkpoints depend on them. As there, the descriptions of the tools declare prices and latencies. The experts' prompts
+are ours. `compact` has the same inputs in a few tokens, for small models; its tags are special tokens.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agentic.toolorchestra.config import Style, ToolName, ToolOrchestraSection
+from agentic.toolorchestra.context import Workspace
 from agentic.toolorchestra.experts import Experts
 from agentic.toolorchestra.formats import CALL_EXPERT
-from agentic.toolorchestra.workspace import Workspace
 from core.text.conversation import Markup, Message, Renderer
 from core.text.tool_calls import CallError, ToolSchema
 from core.types import Task
@@ -45,19 +45,19 @@ _TASKS: Mapping[ToolName, str] = {
 
 
 def tool_schemas(config: ToolOrchestraSection, experts: Experts) -> list[ToolSchema]:
-    """The tools of a `qa` record: those of the recipe that may be given to an expert of this record."""
+    """Return the tools of a `qa` record: those of the recipe for which this record has an expert."""
     schemas = []
     for tool, aliases in config.tools.items():
-        available = experts.of(aliases)
+        available = experts.available(aliases)
         if available or not aliases:
             name = "expert" if tool == CALL_EXPERT else "model"
             schemas.append(_schema(tool, _TOOLS[tool], name, available, config, experts))
     return schemas
 
 
-def hand_over(config: ToolOrchestraSection, experts: Experts) -> list[ToolSchema]:
-    """The tool by which a `func_call` turn goes to an expert; none if this record has no expert."""
-    available = experts.of(config.experts)
+def hand_over_schemas(config: ToolOrchestraSection, experts: Experts) -> list[ToolSchema]:
+    """Return the tool that hands a `func_call` turn to an expert, or no tool if this record has no expert."""
+    available = experts.available(config.experts)
     return [_schema(CALL_EXPERT, _HAND_OVER, "expert", available, config, experts)] if available else []
 
 
@@ -71,36 +71,38 @@ def _schema(
 
 
 def _table(aliases: Sequence[str], config: ToolOrchestraSection, experts: Experts) -> str:
-    """The choices: what each is good at, then price and latency."""
-    told = " ".join(config.descriptions[alias] for alias in aliases if alias in config.descriptions)
+    """Describe the choices: what each is good at, then prices and declared latencies."""
+    strengths = " ".join(config.descriptions[alias] for alias in aliases if alias in config.descriptions)
     rows = ["Model | price per million input tokens | price per million output tokens | average latency"]
     for alias in aliases:
-        price, latency = experts.price(alias), experts.told_latency(alias)
+        price, latency = experts.price(alias), experts.declared_latency(alias)
         seconds = "unknown" if latency is None else f"{latency:g}s"
         rows.append(f"{alias} | ${price.input:g} | ${price.output:g} | {seconds}")
-    return "\n".join([f"Choices: {list(aliases)}. {told}".strip(), *rows])
+    return "\n".join([f"Choices: {list(aliases)}. {strengths}".strip(), *rows])
 
 
-def question(
+def question_messages(
     style: Style, renderer: Renderer, task: Task, context: str, lines: Sequence[str], refused: CallError | None
 ) -> list[Message]:
-    """The orchestrator's messages of one `qa` turn: the problem and what has been gathered, as text or as lines."""
-    wish = str(task.metadata.get("instruction", ""))
+    """Return the orchestrator's messages in one `qa` turn: the problem and what it has gathered, as text or lines."""
+    preference = str(task.metadata.get("instruction", ""))
     if style == "compact":
         parts: list[str | Markup] = [Markup("<task>"), f" {task.question}"]
-        if wish:
-            parts += [Markup("<wish>"), f" {wish}"]
+        if preference:
+            parts += [Markup("<wish>"), f" {preference}"]
         parts += [Markup("<seen>"), *(f" {line}\n" for line in lines)]
         return [renderer.message("user", *parts)]
-    problem = f"{task.question}\n\n{wish}" if wish else task.question
-    said = f"{REFUSED}{refused.message}.\n\n" if refused else ""
+    problem = f"{task.question}\n\n{preference}" if preference else task.question
+    refusal = f"{REFUSED}{refused.message}.\n\n" if refused else ""
     system = renderer.message("system", SYSTEM)
-    return [system, renderer.message("user", f"Problem: {problem}\n\n{context}\n\n{said}".rstrip() + CHOOSE)]
+    return [system, renderer.message("user", f"Problem: {problem}\n\n{context}\n\n{refusal}".rstrip() + CHOOSE)]
 
 
-def expert_messages(style: Style, tool: ToolName, task: Task, work: Workspace, context: str) -> list[dict[str, str]]:
-    """What an expert of a `qa` tool is asked, in OpenAI's form. It never sees the user's preferences."""
+def expert_messages(
+    style: Style, tool: ToolName, task: Task, workspace: Workspace, context: str
+) -> list[dict[str, str]]:
+    """Return the messages to an expert of a `qa` tool, in OpenAI's form. It never sees the user's preference."""
     if style == "compact":
-        seen = "".join(f"\n{line}" for line in work.lines)
-        return [{"role": "user", "content": f"{tool}: {task.question}{seen}"}]
+        lines = "".join(f"\n{line}" for line in workspace.lines)
+        return [{"role": "user", "content": f"{tool}: {task.question}{lines}"}]
     return [{"role": "user", "content": f"Problem: {task.question}\n\n{context}".rstrip() + f"\n\n{_TASKS[tool]}"}]

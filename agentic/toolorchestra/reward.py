@@ -1,4 +1,5 @@
-"""The reward of a group: what its users prefer, weighed within the group (core/rewards/preference.py)."""
+"""Rewards a group by the preference of its user; the features are compared within the group
+(core/rewards/preference.py)."""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from core.types import CALLS, Group, Task, Trajectory
 
 
 def regrade(recipe: ToolOrchestraRecipe, task: Task, group: Group) -> list[Trajectory]:
-    """The preference reward of a whole group; failed rollouts stay as they are and outside of it."""
+    """Give a whole group its preference rewards; failed rollouts stay as they are and are not compared."""
     config = recipe.toolorchestra
     alive = [t for t in group if t.status != "failed"]
     if config.reward == "outcome" or not alive:
         return list(group)
-    rewards = preference_rewards([features_of(t) for t in alive], preference_of(config, task))
+    rewards = preference_rewards([trajectory_features(t) for t in alive], preference_weights(config, task))
     graded = iter(replace(t, reward=reward) for t, reward in zip(alive, rewards, strict=True))
     return [t if t.status == "failed" else next(graded) for t in group]
 
 
-def preference_of(config: ToolOrchestraSection, task: Task) -> Mapping[str, float]:
-    """The weights of the record, or those of the recipe. Raises RolloutError: `bad_task`."""
+def preference_weights(config: ToolOrchestraSection, task: Task) -> Mapping[str, float]:
+    """Return the weights of the record, or else those of the recipe. Raises RolloutError (`bad_task`)."""
     weights = task.metadata.get("pref_vec") or config.preference
     if not isinstance(weights, Mapping) or not all(map(_is_weight, weights.values())):
         raise RolloutError(
@@ -38,8 +39,8 @@ def _is_weight(value: object) -> bool:
     return isinstance(value, int | float) and 0 <= value < math.inf
 
 
-def features_of(trajectory: Trajectory) -> dict[str, float]:
-    """A rollout's features under the names of preference vectors."""
+def trajectory_features(trajectory: Trajectory) -> dict[str, float]:
+    """Return a rollout's features under the names of preference vectors."""
     metrics = trajectory.metrics
     calls = {name.removeprefix(CALLS): int(n) for name, n in metrics.items() if name.startswith(CALLS)}
     return make_features(

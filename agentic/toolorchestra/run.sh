@@ -14,24 +14,24 @@ prepare_run toolorchestra "$@"
 # The start model with its tokenizer, the corpus, then tasks: no thing and no expression of one split is in another.
 data=runs/data/toolorchestra-tiny
 [[ -f $data/model/model.safetensors ]] || "$python" -m agentic.toolorchestra.tiny.start_model --out "$data"
-[[ -f $data/corpus.jsonl ]] || "$python" -m agentic.toolorchestra.tiny.world --out "$data/corpus.jsonl"
+[[ -f $data/corpus.jsonl ]] || "$python" -m agentic.toolorchestra.tiny.facts --out "$data/corpus.jsonl"
 tasks() { [[ -f $data/$1.jsonl ]] || "$python" -m agentic.toolorchestra.tiny.tasks --out "$data/$1.jsonl" "${@:2}"; }
 tasks train --split train --count 4096
 tasks dev --split dev --count 64
 tasks test --split test --count 256
-tasks test-turned --split test --count 256 --turn-wishes
+tasks test-other-preference --split test --count 256 --other-preference
 
 # Training and evaluation ask the experts and the retrieval service: start these, and this script again beneath them.
 [[ ${SERVICES_RUN:-} ]] || SERVICES_RUN=1 exec "$python" -m scripts.tokentrue serve services \
   agentic/toolorchestra/services/tiny.yaml --logs "$data/services" -- bash agentic/toolorchestra/run.sh "$@"
 tokentrue train toolorchestra "$@"
 
-# Two evaluations at a time: one core each. `test-turned` asks the same questions with other wishes.
+# Two evaluations at a time: one core each. `test-other-preference` asks the same questions with other preferences.
 evaluate() {
   tokentrue evaluate heldout toolorchestra --run "$out" --data "$data/$1.jsonl" --tasks 256 --by kind preference case \
     >"$out/evaluate-$1.log"
 }
 echo "evaluation: orchestrators before and after training, and fixed routes (see $out/evaluate-*.log)"
-at_once "evaluate test" "evaluate test-turned"
+at_once "evaluate test" "evaluate test-other-preference"
 "$python" -m agentic.toolorchestra.tiny.compare "$out"
 tokentrue report "$out" --data test

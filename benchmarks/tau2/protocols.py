@@ -19,8 +19,8 @@ from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.environment import Ask, Environment
 from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
-from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2Worlds
-from agentic.toolorchestra.tau2.users import HangsUp
+from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2EnvironmentFactory
+from agentic.toolorchestra.tau2.users import HangUpUser
 from benchmarks.cells import EvaluationError
 from core.policy.base import Roles
 from core.rollout.method import Method
@@ -28,13 +28,13 @@ from core.types import Sampling, Task, Trajectory
 
 PROTOCOLS = ("standard", "experts", "toolorchestra-compat")
 NOTHING = "do-nothing"
-WORLDS = f"{Tau2Worlds.__module__}.{Tau2Worlds.__name__}"
+WORLDS = f"{Tau2EnvironmentFactory.__module__}.{Tau2EnvironmentFactory.__name__}"
 COMPAT_CONTEXT = 23000
 """Tokens of messages and tools to which ToolOrchestra's evaluation cuts the middle of a conversation."""
 
 
 def under(protocol: str, recipe: ToolOrchestraRecipe, options: dict[str, Any], context: int) -> ToolOrchestraRecipe:
-    """The recipe under `protocol`; `options` are those of Tau2Worlds, `context` the tokens of messages and tools."""
+    """The recipe under `protocol`; `options` are those of its factory, `context` the tokens of messages and tools."""
     section = recipe.toolorchestra
     if protocol != "standard" and not section.experts:
         raise EvaluationError(f"protocol {protocol} needs experts, and toolorchestra.experts of the preset is empty")
@@ -58,11 +58,11 @@ class Recorded(Method):
     """ToolOrchestra whose trajectories hold tau2's own record of the conversation in `log`."""
 
     def __init__(self, method: ToolOrchestra):
-        if method.worlds is None:
+        if method.environments is None:
             raise EvaluationError("toolorchestra.environment is missing")
-        self.method, self.needs, self._worlds = method, method.needs, method.worlds
+        self.method, self.needs, self._worlds = method, method.needs, method.environments
         self._opened: ContextVar[list[Environment]] = ContextVar("opened")
-        method.worlds = self
+        method.environments = self
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         self._opened.set([])
@@ -77,7 +77,7 @@ class Recorded(Method):
         return environment
 
     async def close(self) -> None:
-        self.method.worlds = self._worlds
+        self.method.environments = self._worlds
         await self.method.close()
 
 
@@ -90,7 +90,7 @@ class DoNothing(Method):
         self.workers = workers
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        environment = Tau2Environment(self.workers, user=HangsUp(task))
+        environment = Tau2Environment(self.workers, user=HangUpUser(task))
         try:
             await environment.reset(task)
             if task.metadata["solo"]:

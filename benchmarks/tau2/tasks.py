@@ -1,4 +1,4 @@
-"""tau2-bench's tasks as a data file, for training with `toolorchestra.environment` set to Tau2Worlds.
+"""tau2-bench's tasks as a data file, for training with `toolorchestra.environment` set to Tau2EnvironmentFactory.
 
     tokentrue data tau2-tasks --tau2-python TAU2/bin/python --tau2-data TAU2_DATA \\
         --domain telecom --split train --solo --out data/tau2-telecom-train.jsonl

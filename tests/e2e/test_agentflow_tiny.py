@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentic.agentflow.tiny import start_model
+from agentic.agentflow.tiny.facts import SPLITS
 from agentic.agentflow.tiny.tasks import generate
-from agentic.agentflow.tiny.world import SPLITS
 from core.data import write_jsonl
 from core.runs.files import read_jsonl
 from tests.e2e.conftest import REPOSITORY, environment

@@ -161,19 +161,19 @@ def test_the_document_leads_from_nothing_to_a_folder_for_the_hub(tmp_path: Path,
 
 
 def test_the_document_starts_ray_as_the_dry_run_says(tmp_path: Path) -> None:
-    from agentic.memagent.config import load_recipe
+    from agentic.memagent.rollout import SPEC
     from core.slime.job import RayCommands
 
-    slime = load_recipe("seed").slime
+    slime = SPEC.load("seed").slime
     assert slime is not None
     assert RayCommands.for_cluster(slime).head in commands()
 
 
 def test_every_key_that_the_document_sets_is_a_key_of_the_recipe() -> None:
-    from agentic.memagent.config import load_recipe
+    from agentic.memagent.rollout import SPEC
 
     rows = re.findall(r"^\| [^|]+ \| `([^`]+=[^`]+)`[^|]*\|$", DOCUMENT.read_text(), re.MULTILINE)
     assert len(rows) > 5
     for row in rows:
         overrides = re.split(r" (?=[a-z_]+[.][a-z_.]+=)", row)
-        load_recipe("seed", [override.replace("=PATH", "=/x") for override in overrides])
+        SPEC.load("seed", [override.replace("=PATH", "=/x") for override in overrides])

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agentic.toolorchestra.config import PRESETS, load_recipe
+from agentic.toolorchestra.config import PRESETS
+from agentic.toolorchestra.rollout import SPEC
 from benchmarks.heldout.__main__ import main
 from core.runs.run_folder import RunFolder
 from scripts import download_data
@@ -37,7 +38,7 @@ class World(Services):
     def __init__(self, tokenizer: Any):
         super().__init__()
         self._tokenizer = tokenizer
-        for name in load_recipe("paper").toolorchestra.models:
+        for name in SPEC.load("paper").toolorchestra.models:
             self.scripts[name] = self.reply
 
     def reply(self, messages: list[dict[str, Any]]) -> str:
@@ -95,7 +96,7 @@ def test_the_documented_frames_command_ends_with_a_report(
     assert not (places.keys() - set(documented("data/frames.jsonl")))
     models = {
         name: {"url": f"{world.url}/v1", "price": section.price and section.price.model_dump()}
-        for name, section in load_recipe("paper").toolorchestra.models.items()
+        for name, section in SPEC.load("paper").toolorchestra.models.items()
     }
     here = [f"toolorchestra.models={json.dumps(models)}", f"toolorchestra.search.url={world.url}/retrieve"]
     assert main(["toolorchestra", *words, *(part for text in here for part in ("--set", text))]) == 0
@@ -104,7 +105,7 @@ def test_the_documented_frames_command_ends_with_a_report(
     assert (result.variant, result.data, result.seed, result.n, result.failures) == ("trained", "frames", 0, 3, {})
     assert result.scores["official"] == [1.0, 1.0, 0.0], "as written, by the judge's word, and wrong"
     assert result.labels["kind"] == ["Tabular", "Temporal", "Temporal"]
-    price = load_recipe("paper").toolorchestra.models["Qwen/Qwen3-32B"].price
+    price = SPEC.load("paper").toolorchestra.models["Qwen/Qwen3-32B"].price
     assert price is not None
     experts = 2 * (1000 * price.input + 100 * price.output) / 1e6
     cost = result.measures["cost"]

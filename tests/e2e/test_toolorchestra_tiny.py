@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agentic.toolorchestra.tiny import compare, start_model, tasks, world
+from agentic.toolorchestra.tiny import compare, facts, start_model, tasks
 from core.data import write_jsonl
 from core.runs.evaluation import EvalResult
 from core.runs.files import read_jsonl
@@ -72,7 +72,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     log = folder / DATA / "services" / "retrieval.log"
     data = folder / DATA
     start_model.build(data / "model", seed=0)
-    world.write_corpus(data / "corpus.jsonl")
+    facts.write_corpus(data / "corpus.jsonl")
     for name, split, count in (("train", "train", 12), ("dev", "dev", 4), ("test", "test", 30)):
         write_jsonl(data / f"{name}.jsonl", tasks.generate(split, count))  # type: ignore[arg-type]
     train = [PYTHON, "-m", "core.engine.train", "toolorchestra", "--out", "runs/small"]
@@ -109,7 +109,7 @@ def variants(run: RunFolder) -> dict[str, EvalResult]:
     return {result.variant: result for result in run.evaluations()}
 
 
-def test_steps_are_told_once_and_no_rollout_failed(run: RunFolder):
+def test_steps_are_logged_once_and_no_rollout_failed(run: RunFolder):
     records = [r for r in read_jsonl(run.seed_path(0) / "metrics.jsonl") if r["stage"] == "train"]
     assert [record["step"] for record in records] == [1, 2, 3, 4, 5]
     assert all(record["failures"] == {} and record["expert_failures"] == 0 for record in records)
@@ -117,9 +117,9 @@ def test_steps_are_told_once_and_no_rollout_failed(run: RunFolder):
 
 def test_every_variant_got_its_answers_over_http(variants: dict[str, EvalResult]):
     assert {result.variant: result.failures for result in variants.values()} == {key: {} for key in variants}
-    assert set(variants["dearest"].scores["official"]) == {1.0}
+    assert set(variants["most-expensive"].scores["official"]) == {1.0}
     assert set(variants["cheapest"].measures["calls_search-1"]) == {1.0}
-    assert all(cost and cost > 0 for name in ("dearest", "cheapest") for cost in variants[name].measures["cost"])
+    assert all(cost and cost > 0 for name in ("most-expensive", "cheapest") for cost in variants[name].measures["cost"])
 
 
 def test_search_finds_the_fact_that_is_asked_for(variants: dict[str, EvalResult]):
@@ -136,7 +136,7 @@ def test_the_best_routes_are_right_and_serve_the_user_best(variants: dict[str, E
     assert list(map(max, zip(*rewards.values(), strict=True))) == rewards["best"]
 
 
-def test_the_report_has_the_routing_by_kind_and_wish(run: RunFolder):
+def test_the_report_has_the_routing_by_kind_and_preference(run: RunFolder):
     table = (run.path / "table.md").read_text()
     assert "test · by case" in table
     assert "| mixed, fast | trained |" in table or "| mixed, fast | untrained |" in table

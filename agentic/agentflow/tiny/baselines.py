@@ -1,4 +1,4 @@
-"""What the `tiny` preset's planner is compared with: planners that cannot choose a tool.
+"""Baselines of the `tiny` preset: planners that cannot choose a tool.
 
 | variant | next steps | final answer |
 |---|---|---|
@@ -7,8 +7,8 @@
 | random-tool | the right sub-goals, each to a tool drawn at random | the policy's |
 | no-tool | none | the policy's, from the question alone |
 
-The sub-goals are those of an oracle (questions.py), so each variant bounds every planner that chooses tools in its way, up
-to the final answer's own mistakes.
+The sub-goals come from an oracle (questions.py). So each variant bounds every planner that chooses tools in its way,
+except for mistakes in the final answer.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from agentic.agentflow.calls import Calls, Slots
 from agentic.agentflow.config import AgentFlowRecipe, make_toolbox
 from agentic.agentflow.memory import Memory
+from agentic.agentflow.role_client import RoleClient, Slots
 from agentic.agentflow.rollout import AgentFlow
-from agentic.agentflow.tiny.questions import CODER, GENERATOR, Question
+from agentic.agentflow.tiny.questions import CODER, GENERATOR, ToyQuestion
 from agentic.agentflow.tiny.scripted_roles import is_result
 from core.policy.base import Roles
 from core.rollout.method import Method
 from core.types import Sampling, Task, Trajectory
 
 
-class GivenTools(AgentFlow):
-    """The right sub-goals, each to one of `tools`."""
+class FixedToolPlanner(AgentFlow):
+    """A planner that knows every right sub-goal and gives each to a random one of `tools`."""
 
     def __init__(self, tools: tuple[str, ...], recipe: AgentFlowRecipe, tokenizer: Any):
         super().__init__(recipe.agentflow, make_toolbox(recipe.agentflow), tokenizer)
         self.tools = tools
 
-    async def said(self, calls: Calls, role: str, known: Slots, memory: Memory) -> str:
+    async def ask_with_memory(self, client: RoleClient, role: str, known: Slots, memory: Memory) -> str:
         if role != "planner.next_step":
-            return await super().said(calls, role, known, memory)
+            return await super().ask_with_memory(client, role, known, memory)
         question = str(known["question"])
         results = {step.sub_goal: step.result for step in memory.steps if is_result(step.result)}
-        step = Question.read(question).next_step(results)
+        step = ToyQuestion.read(question).next_step(results)
         assert step is not None, "the verifier stops once nothing is missing"
-        tool = Random(f"{calls.seed}-{len(memory.steps)}").choice(self.tools)
+        tool = Random(f"{client.seed}-{len(memory.steps)}").choice(self.tools)
         return f" {tool} : {step[1]}"
 
 
-class NoTool(AgentFlow):
-    """The final answer at once."""
+class NoToolPlanner(AgentFlow):
+    """A planner that takes no step and answers at once."""
 
     def __init__(self, recipe: AgentFlowRecipe, tokenizer: Any):
         super().__init__(recipe.agentflow, make_toolbox(recipe.agentflow), tokenizer)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        calls = self.calls(roles, sampling)
+        client = self.new_client(roles, sampling)
         known = {"question": task.question, "analysis": "", "memory": ""}
-        answer = await calls.ask("planner.final", known, budgeted=False)
-        return await self.scored(task, roles, calls, Memory(), answer, "no_tool", 0)
+        answer = await client.ask("planner.final", known, budgeted=False)
+        return await self.make_trajectory(task, client, Memory(), answer, "no_tool", 0)
 
 
 BASELINES: Mapping[str, Callable[[AgentFlowRecipe, Any], Method]] = {
-    "always-python-coder": partial(GivenTools, (CODER,)),
-    "always-base-generator": partial(GivenTools, (GENERATOR,)),
-    "random-tool": partial(GivenTools, (CODER, GENERATOR)),
-    "no-tool": NoTool,
+    "always-python-coder": partial(FixedToolPlanner, (CODER,)),
+    "always-base-generator": partial(FixedToolPlanner, (GENERATOR,)),
+    "random-tool": partial(FixedToolPlanner, (CODER, GENERATOR)),
+    "no-tool": NoToolPlanner,
 }

@@ -1,4 +1,4 @@
-"""The `tiny` preset's questions: a small grammar, and the right next step for any question and results so far.
+"""Defines the `tiny` preset's questions: a small grammar, and the right next step after any results.
 
 | | question | right steps |
 |---|---|---|
@@ -20,12 +20,12 @@ CODER, GENERATOR = "python_coder", "base_generator"
 SYMBOLS = {"plus": "+", "minus": "-", "times": "*"}
 
 Operand = int | str
-"""A number, or what is to be looked up, such as `price of lamp`."""
+"""A number, or a fact to look up, such as `price of lamp`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """The value of `left`, or of `left operation right`, or the item that has that number."""
+class ToyQuestion:
+    """Asks for the value of `left`, or of `left operation right`, or for the item that has this value as its number."""
 
     left: Operand
     operation: str | None = None
@@ -33,24 +33,24 @@ class Question:
     item: bool = False
 
     @classmethod
-    def read(cls, text: str) -> Question:
-        """The question of a text. Raises ValueError if it is none of the grammar's."""
+    def read(cls, text: str) -> ToyQuestion:
+        """Parse a question. Raises ValueError for a text outside the grammar."""
         operand = r"(\d+|the \w+ of \w+)"
-        asked = re.fullmatch(rf"(What is|Which item has number) {operand}(?: ({'|'.join(SYMBOLS)}) {operand})?\?", text)
-        if not asked:
+        match = re.fullmatch(rf"(What is|Which item has number) {operand}(?: ({'|'.join(SYMBOLS)}) {operand})?\?", text)
+        if not match:
             raise ValueError(f"not a question of the tiny preset (agentic/agentflow/tiny/questions.py): {text!r}")
-        left, right = (int(o) if o.isdigit() else o.removeprefix("the ") for o in (asked[2], asked[4] or "0"))
-        return cls(left, asked[3], right, item=asked[1].startswith("Which"))
+        left, right = (int(o) if o.isdigit() else o.removeprefix("the ") for o in (match[2], match[4] or "0"))
+        return cls(left, match[3], right, item=match[1].startswith("Which"))
 
     @property
     def text(self) -> str:
         left, right = (f"the {o}" if isinstance(o, str) else str(o) for o in (self.left, self.right))
-        asked = f"{left} {self.operation} {right}" if self.operation else left
-        return f"{'Which item has number' if self.item else 'What is'} {asked}?"
+        value = f"{left} {self.operation} {right}" if self.operation else left
+        return f"{'Which item has number' if self.item else 'What is'} {value}?"
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What is to be looked up before anything can be computed."""
+        """Return the facts that must be looked up before anything can be computed."""
         operands = (self.left, self.right) if self.operation else (self.left,)
         return tuple(dict.fromkeys(o for o in operands if isinstance(o, str)))
 
@@ -61,11 +61,11 @@ class Question:
 
     @property
     def needs(self) -> int:
-        """How many results the answer takes: a matter of the question's form alone."""
+        """Return how many results the answer takes; it follows from the form of the question alone."""
         return len(self.facts) + (self.operation is not None) + self.item
 
     def next_step(self, results: Mapping[str, str]) -> tuple[str, str] | None:
-        """The right tool and sub-goal after `results` (by sub-goal); None when nothing is left to do."""
+        """Return the right tool and sub-goal after `results` (sub-goal -> result); None when nothing is left to do."""
         for fact in self.facts:
             if fact not in results:
                 return GENERATOR, fact
@@ -82,7 +82,7 @@ class Question:
 
 
 def compute(expression: str) -> str:
-    """The value of `37 * 48`, `+` and `-` likewise: what the grammar itself says, beside what the sandbox says."""
+    """Compute an expression such as `37 * 48`, without the sandbox."""
     left, symbol, right = expression.split()
     a, b = int(left), int(right)
     return str({"+": a + b, "-": a - b, "*": a * b}[symbol])

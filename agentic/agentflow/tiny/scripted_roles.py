@@ -1,6 +1,6 @@
-"""The `tiny` preset's frozen roles: functions from text to text behind the same door as any model.
+"""Defines the `tiny` preset's frozen roles: functions from text to text behind the interface of a policy.
 
-They are named in the preset as `python:agentic.agentflow.tiny.scripted_roles.NAME`.
+The preset names them as `python:agentic.agentflow.tiny.scripted_roles.NAME`.
 """
 
 from __future__ import annotations
@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentic.agentflow.tiny.questions import Question
-from agentic.agentflow.tiny.world import ENTITIES, know
+from agentic.agentflow.tiny.facts import ENTITIES, look_up
+from agentic.agentflow.tiny.questions import ToyQuestion
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.text.tokenizer import encode_text
 from core.types import Completion, Sampling
 
 
-class Script:
-    """A Policy that answers a user's message with `reply(message)`."""
+class ScriptedRole:
+    """A policy that answers a user's message with `reply(message)`."""
 
     def __init__(self, tokenizer: Any, reply: Callable[[str], str]):
-        self.tokenizer, self.reply = tokenizer, reply
+        self.tokenizer = tokenizer
+        self.reply = reply
         message = {"role": "user", "content": "@@"}
         rendered = tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True)
         self._before, _, self._after = rendered.partition("@@")
@@ -36,27 +37,27 @@ class Script:
         return Completion(cut, (0.0,) * len(cut), "stop" if cut == ids else "length")
 
 
-def executor(recipe: Recipe, tokenizer: Any) -> Script:
-    """The sub-goal is the command."""
-    return Script(tokenizer, lambda message: message.partition(" : ")[2])
+def executor(recipe: Recipe, tokenizer: Any) -> ScriptedRole:
+    """Make the executor, whose command is the sub-goal."""
+    return ScriptedRole(tokenizer, lambda message: message.partition(" : ")[2])
 
 
-def generator(recipe: Recipe, tokenizer: Any) -> Script:
-    """Knows the made-up world, and nothing else."""
-    return Script(tokenizer, know)
+def generator(recipe: Recipe, tokenizer: Any) -> ScriptedRole:
+    """Make the generator, which knows the made-up facts and nothing else."""
+    return ScriptedRole(tokenizer, look_up)
 
 
-def verifier(recipe: Recipe, tokenizer: Any) -> Script:
-    """STOP as soon as there are as many results as a question of that form needs, right ones or not."""
-    return Script(tokenizer, verdict)
+def verifier(recipe: Recipe, tokenizer: Any) -> ScriptedRole:
+    """Make the verifier. It stops as soon as there are as many results, right or not, as the form of question needs."""
+    return ScriptedRole(tokenizer, give_verdict)
 
 
-def verdict(message: str) -> str:
+def give_verdict(message: str) -> str:
     question, _, memory = message.removeprefix("<verify>").partition("<memory>")
     results = [line.rpartition(" = ")[2] for line in memory.splitlines()]
-    return "STOP" if sum(map(is_result, results)) >= Question.read(question).needs else "CONTINUE"
+    return "STOP" if sum(map(is_result, results)) >= ToyQuestion.read(question).needs else "CONTINUE"
 
 
 def is_result(text: str) -> bool:
-    """Whether it has the form of one: a number or an entity, neither `unknown` nor an error."""
+    """Return whether a text has the form of a result: a number or an entity, neither `unknown` nor an error."""
     return text.removeprefix("-").isdigit() or text in ENTITIES

@@ -1,8 +1,8 @@
-"""The `tiny` preset's start model.
+"""Makes the `tiny` preset's start model.
 
     python -m agentic.agentflow.tiny.start_model --out FOLDER     # writes FOLDER/model
 
-The tags of the compact prompts are special tokens of its tokenizer, which no question and no result can forge.
+The tags of the compact prompts are special tokens of its tokenizer, so no question and no result can forge one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from random import Random
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic.agentflow.tiny.demonstrations import Annotator, demonstrate
-from agentic.agentflow.tiny.world import ATTRIBUTES, ENTITIES
+from agentic.agentflow.tiny.demonstrations import CarelessAnnotator, demonstrate
+from agentic.agentflow.tiny.facts import ATTRIBUTES, ENTITIES
 from core.engine import start_model
 
 TAGS = ("<step>", "<analysis>", "<memory>", "<final>", "<command>", "<verify>")
@@ -33,7 +33,7 @@ def _corpus() -> Iterator[str]:
     rng = Random(0)
     for _ in range(200):
         yield " " + " ".join((*ATTRIBUTES, *ENTITIES))
-        for turn in demonstrate(rng, Annotator()):
+        for turn in demonstrate(rng, CarelessAnnotator()):
             yield f"{turn.question}{turn.memory}{turn.completion}"
     yield "CONTINUE STOP\nuser\nassistant\nsystem\n"
 

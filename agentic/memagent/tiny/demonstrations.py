@@ -1,8 +1,8 @@
-"""Scripted single turns for the `tiny` preset's warm start, written by an annotator who reads well and keeps badly.
+"""Scripts single turns for the `tiny` preset's warm start. Their annotator reads well and forgets.
 
-The annotator always writes down the asked-for fact when the section holds it. What the memory already knows he
-mistreats in the stated ways (`Annotator`), so that the policy learns to read and copy but leaves keeping to RL.
-Noise, separators, section lengths, needle counts and depths vary, so that none of them carries a signal.
+The annotator always notes the fact that the question asks for when the section holds it. A fact that is already in the
+memory is lost as often as `ForgetfulAnnotator` says. So the policy learns to read and to copy, and RL teaches it to
+keep. Noise, separators, section lengths, needle counts and depths vary, so that none of them carries a signal.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Annotator:
-    """How often he loses a fact that the memory holds: forgets it, or puts a distractor of the section in its place."""
+class ForgetfulAnnotator:
+    """Says how often the annotator loses a fact that the memory holds: forgets it, or notes a distractor instead."""
 
     forget: float = 0.4
     distract: float = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Demonstration:
-    """One turn as text. `section` is None in a final turn."""
+class MemoryDemonstration:
+    """Holds one turn as text. `section` is None in a final turn."""
 
     question: str
     section: str | None
@@ -38,42 +38,40 @@ class Demonstration:
     completion: str
 
 
-def demonstration(rng: Random, annotator: Annotator, section_words: tuple[int, int] = (0, 90)) -> Demonstration:
-    """Draw one turn: about a tenth are final answers, the others memory updates over `section_words` words."""
+def draw_demonstration(
+    rng: Random, annotator: ForgetfulAnnotator, section_words: tuple[int, int] = (0, 90)
+) -> MemoryDemonstration:
+    """Draw one turn: 8% are final answers, the others update the memory from a section of `section_words` words.
+
+    The question asks for `keys[0]`, whose value is `values[0]`. The memory may hold the wrong value `values[-1]`.
+    """
     keys, values = rng.sample(KEYS, 5), rng.sample(VALUES, 5)
     question = QUESTION.format(key=keys[0])
-    held = rng.choices((None, UNKNOWN, values[0], values[-1]), (0.3, 0.15, 0.4, 0.15))[0]
-    memory = EMPTY_MEMORY if held is None else FACT.format(key=keys[0], value=held)
+    known = rng.choices((None, UNKNOWN, values[0], values[-1]), (0.3, 0.15, 0.4, 0.15))[0]
+    memory = EMPTY_MEMORY if known is None else FACT.format(key=keys[0], value=known)
     if rng.random() < 0.08:
-        return Demonstration(question, None, memory, ANSWER.format(value=held or UNKNOWN))
+        return MemoryDemonstration(question, None, memory, ANSWER.format(value=known or UNKNOWN))
 
     needles = [NEEDLE.format(key=key, value=value) for key, value in zip(keys, values, strict=True)]
-    present = held != values[0] and rng.random() < 0.5
+    present = known != values[0] and rng.random() < 0.5
     distractors = rng.choices((0, 1, 2, 3), (0.25, 0.25, 0.25, 0.25))[0]
     section = _section(rng, [*needles[:1] * present, *needles[1 : 1 + distractors]], rng.randint(*section_words), keys)
     if present:
-        noted = values[0]
-    elif held in (None, UNKNOWN):
-        noted = UNKNOWN
+        note = values[0]
+    elif known in (None, UNKNOWN):
+        note = UNKNOWN
     elif distractors and rng.random() < annotator.distract:
-        noted = rng.choice(values[1 : 1 + distractors])
+        note = rng.choice(values[1 : 1 + distractors])
     else:
-        noted = UNKNOWN if rng.random() < annotator.forget else held
-    return Demonstration(question, section, memory, FACT.format(key=keys[0], value=noted))
+        note = UNKNOWN if rng.random() < annotator.forget else known
+    return MemoryDemonstration(question, section, memory, FACT.format(key=keys[0], value=note))
 
 
-def copying_drill(
-    rng: Random, token_ids: Sequence[int], length: tuple[int, int] = (8, 40)
-) -> tuple[list[int], list[int]]:
-    """A random sequence of `token_ids` as prompt, and again as completion: learned first, it makes extraction easy."""
-    sequence = rng.choices(token_ids, k=rng.randint(*length))
-    return sequence, list(sequence)
-
-
-def lookup_drill(rng: Random, facts: tuple[int, int] = (1, 6), absent: int = 3) -> tuple[str, str]:
-    """Facts or needles as prompt; as completion the same facts in another order, among up to `absent` unknown ones."""
-    count = rng.randint(*facts)
-    keys, values = rng.sample(KEYS, count + rng.randint(0, absent)), rng.sample(VALUES, count)
+def lookup_drill(rng: Random) -> tuple[str, str]:
+    """Draw one to six facts as a prompt. The completion repeats them in another order, among up to three unknown
+    ones."""
+    count = rng.randint(1, 6)
+    keys, values = rng.sample(KEYS, count + rng.randint(0, 3)), rng.sample(VALUES, count)
     form = rng.choice((FACT + ".", " " + NEEDLE))
     pairs = list(zip(keys, values, strict=False))
     asked = [*pairs, *((key, UNKNOWN) for key in keys[count:])]
@@ -82,12 +80,12 @@ def lookup_drill(rng: Random, facts: tuple[int, int] = (1, 6), absent: int = 3) 
 
 
 def _section(rng: Random, needles: list[str], words: int, avoid: Sequence[str]) -> str:
-    """About `words` words: the needles at random depths between sentences of one noise style."""
-    sentence = rng.choice((_ruler_sentence, _ruler_sentence, _word_sentence, _letter_sentence))(rng, avoid)
+    """Write about `words` words: the needles at random depths between sentences of one noise style."""
+    draw_sentence = rng.choice((_ruler_noise, _ruler_noise, _word_noise, _letter_noise))(rng, avoid)
     sentences: list[str] = []
     left = words - sum(len(needle.split()) for needle in needles)
     while left > 0 or not (sentences or needles):
-        sentences.append(sentence())
+        sentences.append(draw_sentence())
         left -= len(sentences[-1].split())
     for needle in needles:
         sentences.insert(rng.randint(0, len(sentences)), needle)
@@ -95,20 +93,20 @@ def _section(rng: Random, needles: list[str], words: int, avoid: Sequence[str]) 
     return rng.choice(("", separator)) + separator.join(sentences) + rng.choice(("", separator))
 
 
-def _ruler_sentence(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:
+def _ruler_noise(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:
     start = rng.randrange(len(RULER_NOISE))
     cycle = iter(range(start, 1 << 30))
     return lambda: RULER_NOISE[next(cycle) % len(RULER_NOISE)]
 
 
-def _word_sentence(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:
-    """Known words in random order; needle words take part, except the keys of this turn."""
+def _word_noise(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:
+    """Draw known words in random order. Words of needles take part, but not the keys of this turn."""
     words = [word for word in (*NOISE, *KEYS, *VALUES) if word not in avoid]
     return lambda: _sentence(rng, rng.choices(words, k=rng.randint(3, 14)))
 
 
-def _letter_sentence(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:
-    """Made-up words, which the tokenizer has in pieces."""
+def _letter_noise(rng: Random, avoid: Sequence[str]) -> Callable[[], str]:
+    """Draw made-up words, which the tokenizer has to spell in pieces."""
 
     def word() -> str:
         return "".join(rng.choices(string.ascii_lowercase, k=rng.randint(1, 6)))

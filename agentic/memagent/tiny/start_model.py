@@ -1,8 +1,8 @@
-"""The `tiny` preset's start model and its words.
+"""Makes the `tiny` preset's start model and its word lists.
 
-    python -m agentic.memagent.tiny.start_model --out FOLDER     # writes FOLDER/model, FOLDER/keys.txt, FOLDER/values.txt
+    python -m agentic.memagent.tiny.start_model --out FOLDER     # writes model/, keys.txt and values.txt
 
-The paper's prompt tags are special tokens of its tokenizer, which a document's text can never forge.
+The tags of the paper's prompts are special tokens of its tokenizer, so the text of a document can never forge one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Cold start of the `tiny` preset: a small model learns copying, looking up, then single turns, from scripts.
+"""Draws the warm start of the `tiny` preset: copying drills, look-up drills, then demonstrations of single turns.
 
-The demonstrations read well and keep badly (see demonstrations.py), so that what GRPO adds is visible: keeping.
+The demonstrations read well and forget (demonstrations.py), so that a reader sees what GRPO adds: it learns to keep.
 """
 
 from __future__ import annotations
@@ -10,36 +10,37 @@ from random import Random
 from typing import Any
 
 from agentic.memagent.chunks import split_chunks
-from agentic.memagent.config import DrillsAndDemonstrations, MemAgentRecipe
+from agentic.memagent.config import MemAgentRecipe, MemAgentWarmStart
 from agentic.memagent.rollout import MemAgent
-from agentic.memagent.tiny.demonstrations import Annotator, Demonstration, copying_drill, demonstration, lookup_drill
+from agentic.memagent.tiny.demonstrations import (
+    ForgetfulAnnotator,
+    MemoryDemonstration,
+    draw_demonstration,
+    lookup_drill,
+)
 from agentic.memagent.tiny.words import KEYS, VALUES
-from core.engine.warm_start import Example, batch_by_length
+from core.engine.warm_start import Example, copying_drill, batch_by_length
 from core.text.tokenizer import encode_text
 
 FULL_SECTION = 90
-"""Words of the longest section, about a chunk of the `tiny` preset."""
+"""Counts the words of the longest section, about a chunk of the `tiny` preset."""
 
 
-def batches(config: DrillsAndDemonstrations, recipe: MemAgentRecipe, tokenizer: Any) -> Iterator[list[Example]]:
-    """Copying drills, lookup drills, then demonstrations whose sections grow to full length over the first third."""
+def batches(config: MemAgentWarmStart, recipe: MemAgentRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+    """Yield copying drills, look-up drills, then demonstrations whose sections grow to full length over the first
+    third."""
     method = MemAgent(recipe.memagent, tokenizer)
     rng, size = Random(config.seed), config.batch_size
     words = [encode_text(tokenizer, f" {word}")[0] for word in (*KEYS, *VALUES)]
     for _ in range(config.copy_steps):
-        yield [_copying(rng, words) for _ in range(size)]
+        yield [copying_drill(rng, words) for _ in range(size)]
     for _ in range(config.lookup_steps):
         yield [_lookup(rng, tokenizer) for _ in range(size)]
-    annotator = Annotator(config.forget, config.distract)
+    annotator = ForgetfulAnnotator(config.forget, config.distract)
     for step in range(0, config.steps, 8):
         longest = min(FULL_SECTION, 20 + round((FULL_SECTION - 20) * 3 * step / config.steps))
-        drawn = [_encode(demonstration(rng, annotator, (0, longest)), method, tokenizer) for _ in range(8 * size)]
-        yield from batch_by_length(rng, drawn, size)
-
-
-def _copying(rng: Random, token_ids: list[int]) -> Example:
-    prompt, completion = copying_drill(rng, token_ids, length=(8, 24))
-    return tuple(prompt), tuple(completion)
+        turns = [draw_demonstration(rng, annotator, (0, longest)) for _ in range(8 * size)]
+        yield from batch_by_length(rng, [_encode(turn, method, tokenizer) for turn in turns], size)
 
 
 def _lookup(rng: Random, tokenizer: Any) -> Example:
@@ -47,7 +48,7 @@ def _lookup(rng: Random, tokenizer: Any) -> Example:
     return encode_text(tokenizer, prompt), encode_text(tokenizer, completion)
 
 
-def _encode(turn: Demonstration, method: MemAgent, tokenizer: Any) -> Example:
+def _encode(turn: MemoryDemonstration, method: MemAgent, tokenizer: Any) -> Example:
     problem, memory = encode_text(tokenizer, turn.question), encode_text(tokenizer, turn.memory)
     if turn.section is None:
         prompt = method.final.render(problem=problem, memory=memory)

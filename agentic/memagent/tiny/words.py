@@ -1,6 +1,6 @@
-"""Plain English words of the `tiny` preset: needle keys, needle values, and words that only noise is made of.
+"""Lists the English words of the `tiny` preset: keys of needles, values of needles, and words for noise alone.
 
-The three lists are disjoint, and each key and value is one token of the tiny tokenizer (with its leading space).
+The three lists are disjoint. Each key and each value, with its leading space, is one token of the tiny tokenizer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The processes that have tau2, seen from here: calls with a reply, and conversations as a queue of events.
+"""Talks to the processes that have tau2: calls with a reply, and conversations as a queue of events.
 
-A process is started at its first use and ends with this one, whose end closes its stdin. What is asked of a process
-that died is an EnvironmentFault, and the next conversation gets a new one.
+A process starts at its first use. It ends with this one, because its stdin is then closed. A request to a process that
+died raises EnvironmentFault, and the next conversation gets a new process.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Event = Mapping[str, Any]
 _LIMIT_S = 120.0  # for a process to start, and for a call without a conversation
 
 
-def check_place(python: str, data: str | None) -> None:
-    """Raises EnvironmentFault (`env_process`) when there is no such interpreter or no such folder."""
+def check_paths(python: str, data: str | None) -> None:
+    """Raise EnvironmentFault (`env_process`) if the interpreter or the folder does not exist."""
     if shutil.which(python) is None:
-        raise _misplaced("python", python, "no such program")
+        raise _path_fault("python", python, "no such program")
     if data is not None and not Path(data).is_dir():
-        raise _misplaced("data", data, "no such folder")
+        raise _path_fault("data", data, "no such folder")
 
 
-def _misplaced(place: str, path: str, fault: str) -> EnvironmentFault:
+def _path_fault(place: str, path: str, fault: str) -> EnvironmentFault:
     wanted = {"python": "the interpreter that has tau2-bench", "data": "tau2-bench's `data` folder"}[place]
     return EnvironmentFault(
         "env_process",
@@ -43,7 +43,7 @@ def _misplaced(place: str, path: str, fault: str) -> EnvironmentFault:
 
 
 class Mailbox:
-    """Events of one conversation or call, from the reader's thread to the loop that waits for them."""
+    """Passes the events of one conversation or call from the reader's thread to the loop that waits for them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -58,11 +58,11 @@ class Mailbox:
 
 
 class Worker:
-    """One process. Its methods may be called from any loop."""
+    """Runs one process. Its methods may be called from any loop."""
 
     def __init__(self, python: str, data: str | None):
-        """Raises EnvironmentFault (`env_process`) when it cannot be started."""
-        check_place(python, data)
+        """Start the process. Raises EnvironmentFault (`env_process`) if it cannot be started."""
+        check_paths(python, data)
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # or litellm asks the network at import
         if data is not None:
             environment["TAU2_DATA_DIR"] = str(Path(data).resolve())
@@ -72,7 +72,7 @@ class Worker:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
             )
         except OSError as error:
-            raise _misplaced("python", python, f"cannot be run ({error})") from None
+            raise _path_fault("python", python, f"cannot be run ({error})") from None
         self._boxes: dict[str, Mailbox] = {}
         self._lock = threading.Lock()
         self._fatal: str | None = None
@@ -96,7 +96,7 @@ class Worker:
         self._boxes.pop(key, None)
 
     def send(self, op: str, key: str, **fields: Any) -> None:
-        """Raises EnvironmentFault (`env_process`) when the process has died."""
+        """Send a request. Raises EnvironmentFault (`env_process`) if the process has died."""
         line = json.dumps({"op": op, "id": key, **fields}) + "\n"
         try:
             with self._lock:
@@ -107,7 +107,7 @@ class Worker:
             raise EnvironmentFault("env_process", self._fatal or "the tau2 process has ended") from None
 
     async def call(self, op: str, **fields: Any) -> Any:
-        """The value of one call. Raises EnvironmentFault."""
+        """Make one call and return its value. Raises EnvironmentFault."""
         key = uuid.uuid4().hex
         box = self.open(key)
         try:
@@ -123,7 +123,7 @@ class Worker:
         return event["value"]
 
     def close(self) -> None:
-        """Ends the process and whatever it still plays."""
+        """End the process and the conversations that it still plays."""
         self._process.terminate()
         self._process.wait()
 
@@ -146,15 +146,15 @@ class Worker:
 
 
 class Workers:
-    """`count` processes of the interpreter `python` (None: this one), with tau2's `data` folder (None: beside its
-    sources). A conversation goes to the process that plays the fewest."""
+    """Keeps `count` processes of the interpreter `python` (None: this one), with tau2's `data` folder (None: beside its
+    sources). A conversation goes to the process with the fewest conversations."""
 
     def __init__(self, python: str | None = None, data: str | None = None, count: int = 1):
         self.python, self.data = python or sys.executable, data
         self._workers: list[Worker | None] = [None] * count
 
     def pick(self) -> Worker:
-        """Raises EnvironmentFault (`env_process`) when a process is needed and cannot be started."""
+        """Choose a process, and start it if needed. Raises EnvironmentFault (`env_process`) if it cannot be started."""
         for place, worker in enumerate(self._workers):
             if worker is None or not worker.alive:
                 self._workers[place] = fresh = Worker(self.python, self.data)

@@ -1,11 +1,12 @@
-"""ToolOrchestra's own variant of tau2 (protocol `toolorchestra-compat`), reproduced to be comparable with its numbers.
+"""Reproduces ToolOrchestra's own variant of tau2 (protocol `toolorchestra-compat`), to compare with its numbers.
 
-Source: NVlabs/ToolOrchestra, evaluation/tau2-bench/tau2/utils/llm_utils.py: the tool that hands the user to a human is
-taken away, the passages of the policy about it are replaced by one about experts, and the format is spelled out. Of the
-26 passages listed there these five occur in retail, airline and telecom; two of the others are repeats of the first.
+Source: NVlabs/ToolOrchestra, evaluation/tau2-bench/tau2/utils/llm_utils.py. The tool that hands the user to a human is
+removed. The policy's passages about it are replaced by one about experts, and the format is spelled out. The source
+lists 26 passages. Five of them occur in retail, airline and telecom; two of the others repeat the first.
 
-Departures: every expert is given tau2's own policy, as gpt-5 and gpt-5-mini are there, and all of them in its training
-code; its evaluation sends Qwen3-32B the orchestrator's messages. No sentence that invites gpt-5 to doubt is appended.
+Departures: every expert gets tau2's own policy. In the source gpt-5 and gpt-5-mini get it, and in its training code all
+experts do, but its evaluation sends Qwen3-32B the orchestrator's messages. We append no sentence that invites gpt-5 to
+doubt.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ FORMAT = (
 
 
 def rewrite(start: Start) -> Start:
-    """What the orchestrator is given under this protocol; experts keep the policy and all tools."""
+    """Rewrite what the orchestrator is given under this protocol; experts keep the policy and all tools."""
     policy = start.policy
     for passage in PASSAGES:
         policy = policy.replace(passage, EXPERTS)

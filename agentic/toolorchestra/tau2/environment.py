@@ -1,13 +1,14 @@
-"""tau2-bench as an Environment: its own orchestrator, user simulator and evaluator, played in another process.
+"""Plays tau2-bench as an Environment: tau2's own orchestrator, user simulator and evaluator run in another process.
 
-Upstream: github.com/sierra-research/tau2-bench (v1.0.1, MIT). Protocols: facts of benchmarks/tau2/README.md.
+Upstream: github.com/sierra-research/tau2-bench (v1.0.1, MIT). Protocols: benchmarks/tau2/README.md.
 
-Why a process and not a thread: tau2 wants Python 3.12 and packages that ours must not have, it opens connections and
-patches loggers at import, and grading is CPU under the GIL. What the agent does reaches tau2 only as messages and tool
-calls, so how it came to do so (an expert's turn) is invisible to the grader.
+tau2 needs a process, because it needs Python 3.12 and packages that ours must not have, opens connections and patches
+loggers at import, and grades on the CPU under the GIL. It receives messages and tool calls alone, so its grader cannot
+see whether an expert chose them.
 
-Departures: several tool calls of one completion reach tau2 as one message each. An agent that says nothing ends the
-conversation as `agent_error`, one that is broken off as `max_steps`; both score 0, as all runs that tau2 ends early.
+Departures: several tool calls of one completion reach tau2 as one message each. An agent that writes nothing ends the
+conversation as `agent_error`, and a conversation that we break off ends as `max_steps`. Both score 0, as every run does
+that tau2 ends early.
 """
 
 from __future__ import annotations
@@ -17,29 +18,38 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from agentic.toolorchestra.dialogue import read_calls
-from agentic.toolorchestra.environment import Ask, Environment, EnvironmentFault, Result, Said, Start, Worlds
-from agentic.toolorchestra.formats import Hermes, Speech
-from agentic.toolorchestra.tau2.client import Event, Mailbox, Worker, Workers, check_place
+from agentic.toolorchestra.environment import (
+    Ask,
+    CallResult,
+    Environment,
+    EnvironmentFactory,
+    EnvironmentFault,
+    Start,
+    UserReply,
+)
+from agentic.toolorchestra.formats import AssistantMessage, HermesCallFormat
+from agentic.toolorchestra.func_call import read_calls
+from agentic.toolorchestra.tau2.client import Event, Mailbox, Worker, Workers, check_paths
 from agentic.toolorchestra.tau2.compat import rewrite
-from agentic.toolorchestra.tau2.users import HangsUp, ScriptedUser
+from agentic.toolorchestra.tau2.users import HangUpUser, ScriptedUser
 from core.policy.openai_chat import Message
 from core.text.tool_calls import CallError, ToolSchema
 from core.types import Task
 
-Speaker = Callable[[Sequence[Message], Sequence[Message]], Awaitable[Mapping[str, Any]]]
-"""The user or the judge: (messages, tools), as OpenAI has them -> content, tool_calls (id, name, arguments)."""
+Responder = Callable[[Sequence[Message], Sequence[Message]], Awaitable[Mapping[str, Any]]]
+"""Plays the user or the judge: (messages, tools) in OpenAI's form -> content, tool_calls (id, name, arguments)."""
 
 
-class Tau2Worlds(Worlds):
-    """tau2-bench as a recipe's `toolorchestra.environment`.
+class Tau2EnvironmentFactory(EnvironmentFactory):
+    """Makes tau2-bench's environments for a recipe's `toolorchestra.environment`.
 
-    `python`: the interpreter that has tau2 (None: this one). `data`: its `data` folder. `processes`: how many play and
-    grade. `user`: a name under toolorchestra.models, or `scripted` or `hangs_up` (users.py); None: solo tasks only.
-    `judge`: a name under toolorchestra.models, for assertions in words. `compat`: see compat.py.
+    `python` is the interpreter that has tau2 (None: this one), and `data` its `data` folder. `processes` says how many
+    processes play and grade. `user` is a name under toolorchestra.models, or `scripted` or `hangs_up` (users.py); None
+    allows solo tasks only. `judge` is a name under toolorchestra.models, for assertions in words. `compat` chooses the
+    protocol of compat.py.
 
     Raises:
-        ValueError: `python` or `data` is not there, so that a run ends at its start and not in every rollout.
+        ValueError: `python` or `data` does not exist. So a run ends at its start and not in every rollout.
     """
 
     def __init__(
@@ -58,22 +68,24 @@ class Tau2Worlds(Worlds):
             raise ValueError(f"processes is {processes}, must be at least 1")
         self.workers = Workers(python, data, processes)
         try:
-            check_place(self.workers.python, data)
+            check_paths(self.workers.python, data)
         except EnvironmentFault as fault:
             raise ValueError(f"{fault}; for questions alone, set toolorchestra.environment=null") from None
-        self._user, self._judge, self._compat = user, judge, compat
+        self._user = user
+        self._judge = judge
+        self._compat = compat
         self._limits = {"max_steps": max_steps, "max_errors": max_errors}
 
     def open(self, task: Task, ask: Ask) -> Tau2Environment:
-        user: Speaker | None
+        user: Responder | None
         match self._user:
             case "scripted":
                 user = ScriptedUser(task)
             case "hangs_up":
-                user = HangsUp(task)
+                user = HangUpUser(task)
             case name:
-                user = _speaker(name, ask)
-        judge = _speaker(self._judge, ask)
+                user = _make_responder(name, ask)
+        judge = _make_responder(self._judge, ask)
         return Tau2Environment(self.workers, user=user, judge=judge, compat=self._compat, **self._limits)
 
     async def close(self) -> None:
@@ -81,22 +93,24 @@ class Tau2Worlds(Worlds):
 
 
 class Tau2Environment(Environment):
-    """One conversation of a Task of `tau2_tasks`. An Environment; `simulation` is tau2's own record once it has ended.
+    """Plays one conversation about a Task of `tau2_tasks`; `simulation` is tau2's own record of it, once it has ended.
 
-    Without `judge`, tasks whose grade has assertions in words are graded by the data base alone, and say so.
+    Without a `judge`, a task with assertions in words is graded by the data base alone, and its record says so.
     """
 
     def __init__(
         self,
         workers: Workers,
         *,
-        user: Speaker | None = None,
-        judge: Speaker | None = None,
+        user: Responder | None = None,
+        judge: Responder | None = None,
         compat: bool = False,
         max_steps: int = 200,
         max_errors: int = 10,
     ):
-        self._workers, self._speakers, self._compat = workers, {"user": user, "judge": judge}, compat
+        self._workers = workers
+        self._responders = {"user": user, "judge": judge}
+        self._compat = compat
         self._limits = {"max_steps": max_steps, "max_errors": max_errors, "seed": None}
         self._key = uuid.uuid4().hex
         self._worker: Worker | None = None
@@ -105,20 +119,20 @@ class Tau2Environment(Environment):
         self.simulation: Mapping[str, Any] | None = None
 
     async def reset(self, task: Task) -> Start:
-        """Raises EnvironmentFault: `env_task` when the metadata name no task of tau2, or as the other methods do."""
+        """Begin the conversation. Raises EnvironmentFault (`env_task`) if the metadata name no task of tau2."""
         try:
             domain, name, solo = task.metadata["domain"], task.metadata["tau2_id"], bool(task.metadata["solo"])
         except KeyError as error:
             raise EnvironmentFault(
                 "env_task", f"task {task.task_id}: metadata has no {error}; see tau2_tasks"
             ) from None
-        if not solo and self._speakers["user"] is None:
+        if not solo and self._responders["user"] is None:
             raise EnvironmentFault(
                 "env_user", "nobody plays the user: set toolorchestra.environment.options.user, or take solo tasks"
             )
         self._worker = self._workers.pick()
         self._box = self._worker.open(self._key)
-        judge = self._speakers["judge"] is not None
+        judge = self._responders["judge"] is not None
         self._send("start", domain=domain, task_id=name, solo=solo, judge=judge, **self._limits)
         begun = await self._next()
         first = await self._until_agent()
@@ -128,20 +142,20 @@ class Tau2Environment(Environment):
         start = Start(begun["system"], tools, begun["ticket"] if solo else _text(first), complete=True)
         return rewrite(start) if self._compat else start
 
-    async def user_turn(self, message: str) -> Said:
+    async def user_turn(self, message: str) -> UserReply:
         if not message.strip():
             await self._stop("agent_error")
-            return Said("", done=True)
-        heard = await self._act({"content": message})
-        return Said(_text(heard)) if heard else Said(self._last("user"), done=True)
+            return UserReply("", done=True)
+        event = await self._act({"content": message})
+        return UserReply(_text(event)) if event else UserReply(self._last("user"), done=True)
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Result:
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
         self._calls += 1
         call = {"id": f"call_{self._calls}", "name": name, "arguments": dict(arguments)}
-        heard = await self._act({"content": None, "tool_calls": [call]})
-        if heard is None:
-            return Result(self._last("tool"), done=True)
-        return Result(_text(heard), error=any(heard["errors"]))
+        event = await self._act({"content": None, "tool_calls": [call]})
+        if event is None:
+            return CallResult(self._last("tool"), done=True)
+        return CallResult(_text(event), error=any(event["errors"]))
 
     async def evaluate(self) -> float:
         if self.simulation is None:
@@ -169,7 +183,7 @@ class Tau2Environment(Environment):
         await self._until_agent()
 
     async def _until_agent(self) -> Event | None:
-        """What the agent gets to read, after others have spoken; None when the conversation has ended."""
+        """Let user and judge answer until it is the agent's turn; return its event, or None at the end."""
         while True:
             event = await self._next()
             if event["event"] == "end":
@@ -177,14 +191,14 @@ class Tau2Environment(Environment):
                 return None
             if event["who"] == "agent":
                 return event
-            self._send("say", message=await self._spoken(event))
+            self._send("say", message=await self._respond(event))
 
-    async def _spoken(self, event: Event) -> Message:
+    async def _respond(self, event: Event) -> Message:
         who = event["who"]
-        speaker = self._speakers[who]
-        assert speaker is not None  # tau2 asks only whom `start` announced
+        responder = self._responders[who]
+        assert responder is not None  # tau2 asks only whom `start` announced
         try:
-            reply = await speaker(event["messages"], event["tools"])
+            reply = await responder(event["messages"], event["tools"])
         except Exception as error:
             kind = "env_user" if who == "user" else "env_grade"
             raise EnvironmentFault(kind, f"the {who} gave no reply: {type(error).__name__}: {error}") from error
@@ -206,15 +220,15 @@ class Tau2Environment(Environment):
         self._worker.send(op, self._key, **fields)
 
     def _last(self, role: str) -> str:
-        """What `role` said last, if that is how the conversation ended."""
+        """Return the last message if `role` wrote it, and else an empty text."""
         messages = self.simulation["messages"] if self.simulation else []
         return (messages[-1]["content"] or "") if messages and messages[-1]["role"] == role else ""
 
 
 async def tau2_tasks(workers: Workers, domain: str, *, split: str | None = "base", solo: bool = False) -> list[Task]:
-    """The tasks of a domain (retail, airline, telecom) in the order of tau2. Raises EnvironmentFault.
+    """Return the tasks of a domain (retail, airline, telecom) in the order of tau2. Raises EnvironmentFault.
 
-    `solo`: the agent has the user's tools too and works from a ticket (telecom alone has tasks of this kind).
+    With `solo` the agent also has the user's tools and works from a ticket; only telecom has such tasks.
     """
     return [
         Task(
@@ -233,27 +247,27 @@ async def tau2_tasks(workers: Workers, domain: str, *, split: str | None = "base
     ]
 
 
-def _speaker(name: str | None, ask: Ask) -> Speaker | None:
-    """The model `name` of the recipe. Its calls must be usable as they are: nobody corrects a user or a judge."""
+def _make_responder(name: str | None, ask: Ask) -> Responder | None:
+    """Make a responder of the model `name`. Its calls must be usable as they are: nobody corrects a user or a judge."""
     if name is None:
         return None
 
-    async def speak(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
+    async def respond(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
         reply = await ask(name, messages, tools)
         schemas = [_schema(tool["function"]) for tool in tools]
-        action = read_calls(reply) if reply.calls else Hermes().action(reply.text, schemas)
+        action = read_calls(reply) if reply.calls else HermesCallFormat().parse_action(reply.text, schemas)
         if isinstance(action, CallError):
             raise ValueError(f"not a usable turn: {action.message}")
-        if isinstance(action, Speech):
+        if isinstance(action, AssistantMessage):
             return {"content": action.text}
         calls = [{"id": uuid.uuid4().hex, "name": call.name, "arguments": dict(call.arguments)} for call in action]
         return {"content": None, "tool_calls": calls}
 
-    return speak
+    return respond
 
 
 def _question(record: Mapping[str, Any], solo: bool) -> str:
-    """What is wanted, in words: for people, and for users that follow a script."""
+    """Return what the user wants, in words, for people and for users that follow a script."""
     if solo and record.get("ticket"):
         return str(record["ticket"])
     instructions = record["user_scenario"]["instructions"]

@@ -1,5 +1,7 @@
-"""Who plays tau2's user without an LLM: one that follows the task's reference solution, for tests and for training runs
-that have no simulator. Its words are fixed, so it is no measure of an agent; evaluations have an LLM for it."""
+"""Plays tau2's user without an LLM, for tests and for training runs that have no simulator.
+
+The words of these users are fixed, so they do not measure an agent. Evaluations use an LLM.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ STOP = "###STOP###"
 
 
 class ScriptedUser:
-    """A Speaker. It tells what it wants; at each of the agent's messages it does the next thing that the reference
-    solution has the user do, and reports the result; when nothing is left to do it hangs up."""
+    """A Responder that follows the reference solution of the task.
+
+    It first says what it wants. At each message of the agent it takes the user's next action in the solution, and
+    reports the result. When no action is left it hangs up.
+    """
 
     def __init__(self, task: Task):
         criteria = task.metadata["criteria"] or {}
-        self._wish = task.question
+        self._request = task.question
         self._actions = [action for action in criteria.get("actions") or () if action["requestor"] == "user"]
 
     async def __call__(
@@ -25,7 +30,7 @@ class ScriptedUser:
     ) -> dict[str, Any]:
         own = [message for message in messages if message["role"] == "assistant"]
         if not own:
-            return {"content": self._wish}
+            return {"content": self._request}
         if messages[-1]["role"] == "tool":
             return {"content": f"I did it. It says: {messages[-1]['content']}"}
         done = sum(len(message.get("tool_calls") or ()) for message in own)
@@ -36,14 +41,14 @@ class ScriptedUser:
         return {"content": None, "tool_calls": [call]}
 
 
-class HangsUp:
-    """A Speaker that tells what it wants and is gone at the agent's first words: for agents that do nothing."""
+class HangUpUser:
+    """A Responder that says what it wants and hangs up at the agent's first message, for agents that do nothing."""
 
     def __init__(self, task: Task):
-        self._wish = task.question
+        self._request = task.question
 
     async def __call__(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         spoke = any(message["role"] == "assistant" for message in messages)
-        return {"content": STOP if spoke else self._wish}
+        return {"content": STOP if spoke else self._request}

@@ -1,8 +1,8 @@
 """Plays tau2-bench conversations for another process, over JSON lines. The only module that imports tau2.
 
-It is run as a file by the Python that has tau2 (3.12, and a hundred packages) and imports nothing of ours. tau2's own
-Orchestrator, user simulator and evaluator play and grade; the agent's messages, and the replies of the LLMs that tau2
-would ask (the simulated user, the judge of assertions), come from the other process. So tau2 opens no connection.
+The Python that has tau2 (3.12, and a hundred packages) runs this file, which imports nothing of ours. tau2's own
+Orchestrator, user simulator and evaluator play and grade. The agent's messages come from the other process, and so do
+the replies of the LLMs that tau2 would ask (the simulated user, the judge of assertions). So tau2 opens no connection.
 
 | in | out |
 |---|---|
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 PIN = "tau2 @ git+https://github.com/sierra-research/tau2-bench@a2c024725189473d2d7cea3a5cfdbcc67478e41f"
-"""v1.0.1. tau2-bench is not on PyPI, where `tau2` is a package for magnetic relaxation."""
+"""Names tau2-bench v1.0.1. It is not on PyPI, where `tau2` is a package for magnetic relaxation."""
 
 DATA_FILES = (
     *(f"domains/*/{name}" for name in ("db.json", "db.toml", "user_db.toml", "tasks.json", "split_tasks.json", "*.md")),
@@ -44,7 +44,7 @@ class Stopped(Exception):
 
 
 class Channel:
-    """One line for each event. Whatever tau2 prints goes to stderr instead."""
+    """Writes one line for each event. Whatever tau2 prints goes to stderr instead."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -59,7 +59,7 @@ class Channel:
 
 
 def check_package() -> None:
-    """Raises ImportError naming the fix unless the installed `tau2` is tau2-bench."""
+    """Raise ImportError with the fix unless the installed `tau2` is tau2-bench."""
     fix = (
         "make an environment for tau2-bench as benchmarks/tau2/README.md says, and name its Python (3.12) with "
         "--tau2-python, or in a recipe with toolorchestra.environment.options.python"
@@ -76,7 +76,7 @@ def check_package() -> None:
 
 
 def commit() -> str | None:
-    """The git commit that pip installed; None when it came from a folder."""
+    """Return the git commit that pip installed; None if it came from a folder."""
     record = importlib.metadata.distribution("tau2").read_text("direct_url.json")
     found: str | None = json.loads(record or "{}").get("vcs_info", {}).get("commit_id")
     return found
@@ -96,7 +96,7 @@ def about() -> dict[str, Any]:
 
 
 def git_blob(content: bytes) -> str:
-    """What `git hash-object` says."""
+    """Compute the id that `git hash-object` prints."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
@@ -108,15 +108,17 @@ def load_tasks(domain: str, split: str | None) -> dict[str, Any]:
 
 
 class Conversation(threading.Thread):
-    """One run of tau2's Orchestrator, whose agent and LLMs are asked over the channel."""
+    """Runs tau2's Orchestrator once; its agent and LLMs are asked over the channel."""
 
     def __init__(self, channel: Channel, request: dict[str, Any], others: dict[str, Conversation]):
         super().__init__(daemon=True)
-        self.channel, self.request, self.others = channel, request, others
+        self.channel = channel
+        self.request = request
+        self.others = others
         self.replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def ask(self, who: str, **fields: Any) -> Any:
-        """The other side's answer as an AssistantMessage."""
+        """Ask the other side and return its answer as an AssistantMessage."""
         from tau2.data_model.message import AssistantMessage
 
         self.channel.send("ask", id=self.request["id"], who=who, **fields)
@@ -173,7 +175,7 @@ class Conversation(threading.Thread):
                 orchestrator, evaluation_type=EvaluationType.ENV if unjudged else EvaluationType.ALL
             )
         except Stopped as stopped:
-            simulation = broken_off(orchestrator, str(stopped))
+            simulation = grade_early_end(orchestrator, str(stopped))
         simulation.info = {"assertions_not_judged": unjudged}
         return simulation
 
@@ -185,8 +187,8 @@ def needs_judge(task: Any) -> bool:
     return bool(criteria and criteria.nl_assertions and RewardType.NL_ASSERTION in criteria.reward_basis)
 
 
-def broken_off(orchestrator: Any, reason: str) -> Any:
-    """What was said so far, as a run that ended too early and scores 0."""
+def grade_early_end(orchestrator: Any, reason: str) -> Any:
+    """Grade the conversation so far as a run that ended too early and scores 0."""
     from tau2.data_model.simulation import SimulationRun, TerminationReason
     from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation
     from tau2.utils.utils import get_now
@@ -208,7 +210,7 @@ def broken_off(orchestrator: Any, reason: str) -> Any:
 
 
 def make_agent(conversation: Conversation, task: Any, domain: str, solo: bool) -> tuple[Any, Any]:
-    """Environment, and an agent with tau2's own prompt whose messages come from the other process."""
+    """Make the environment, and an agent with tau2's own prompt whose messages come from the other process."""
     from tau2.agent.llm_agent import LLMAgent, LLMSoloAgent
     from tau2.data_model.message import AssistantMessage
     from tau2.runner import build_environment
@@ -245,7 +247,7 @@ LOCAL = threading.local()
 
 
 def ask_instead(who: str, messages: list[Any], tools: Any = None, **_: Any) -> Any:
-    """Stands for tau2's `generate`, which would call litellm."""
+    """Replace tau2's `generate`, which would call litellm."""
     from tau2.utils.llm_utils import to_litellm_messages
 
     schemas = [tool.openai_schema for tool in tools or ()]
@@ -253,7 +255,8 @@ def ask_instead(who: str, messages: list[Any], tools: Any = None, **_: Any) -> A
 
 
 def save(path: str, info: dict[str, Any], tasks: list[str], simulations: list[dict[str, Any]]) -> dict[str, Any]:
-    """An official results file. `info` has domain, num_trials, max_steps, max_errors, seed, agent, user, git_commit."""
+    """Write an official results file. `info` has domain, num_trials, max_steps, max_errors, seed, agent, user and
+    git_commit."""
     from tau2.data_model.simulation import AgentInfo, Info, Results, SimulationRun, UserInfo
     from tau2.runner import get_environment_info
     from tau2.user.user_simulator import get_global_user_sim_guidelines
@@ -274,13 +277,13 @@ def save(path: str, info: dict[str, Any], tasks: list[str], simulations: list[di
 
 
 def serve(channel: Channel) -> None:
-    """Until stdin ends. The conversations that still run end with the process."""
+    """Serve requests until stdin ends. The conversations that still run end with the process."""
     from tau2.evaluator import evaluator_nl_assertions
     from tau2.user import user_simulator
 
     user_simulator.generate = functools.partial(ask_instead, "user")
     evaluator_nl_assertions.generate = functools.partial(ask_instead, "judge")
-    calls: dict[str, Callable[..., Any]] = {"about": about, "tasks": tasks_of, "save": save}
+    calls: dict[str, Callable[..., Any]] = {"about": about, "tasks": list_tasks, "save": save}
     conversations: dict[str, Conversation] = {}
     channel.send("ready")
     for line in sys.stdin:
@@ -302,7 +305,7 @@ def serve(channel: Channel) -> None:
             channel.send("error", id=key, message=f"{op}: {type(error).__name__}: {error}")
 
 
-def tasks_of(domain: str, split: str | None) -> list[dict[str, Any]]:
+def list_tasks(domain: str, split: str | None) -> list[dict[str, Any]]:
     return [task.model_dump(mode="json") for task in load_tasks(domain, split).values()]
 
 

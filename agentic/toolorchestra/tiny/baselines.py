@@ -1,13 +1,13 @@
-"""What the `tiny` preset's orchestrator is compared with: orchestrators that take a fixed route, and two that do not.
+"""Baselines of the `tiny` preset: orchestrators whose route does not come from a policy.
 
 | variant | calls |
 |---|---|
-| dearest | answer-1, which knows and computes all, for every question |
+| most-expensive | answer-1, which knows and computes everything, for every question |
 | search-own | search-1, then answer-2 |
 | cheapest | search-1, then answer-3 |
 | no-search | answer-3 alone |
-| random | searches or not, then any expert, all alike |
-| best | the best route of the question's kind and the user's wish (tasks.py): a bound |
+| random | a search or none, then any expert, with equal chances |
+| best | the best route for the question's kind and the user's preference (tasks.py): an upper bound |
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
 
 
-class Routed(ToolOrchestra):
-    """Makes the calls of `route(task, the rollout's seed)`, and asks no policy."""
+class FixedRoute(ToolOrchestra):
+    """An orchestrator that makes the calls of `route(task, the rollout's seed)` and asks no policy."""
 
     def __init__(self, route: Callable[[Task, int | None], Route], recipe: ToolOrchestraRecipe, tokenizer: Any):
         super().__init__(recipe, tokenizer)
-        self.route, self.tokenizer = route, tokenizer
+        self.route = route
+        self.tokenizer = tokenizer
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         route = self.route(task, sampling.seed)
-        calls = chain(route, repeat(route[-1]))  # an expert that gave no reply is asked again
+        aliases = chain(route, repeat(route[-1]))  # an expert that gave no reply is asked again
 
         def respond(prompt_ids: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
-            alias = next(calls)
+            alias = next(aliases)
             ids = encode_text(self.tokenizer, f" {alias.partition('-')[0]} {alias}")
             return (*ids, self.tokenizer.eos_token_id)
 
@@ -48,10 +49,10 @@ class Routed(ToolOrchestra):
 
 
 def always(*route: str) -> Callable[[ToolOrchestraRecipe, Any], Method]:
-    return partial(Routed, lambda task, seed: route)
+    return partial(FixedRoute, lambda task, seed: route)
 
 
-def any_route(task: Task, seed: int | None) -> Route:
+def random_route(task: Task, seed: int | None) -> Route:
     rng = Random(f"{task.task_id} {seed}")
     return (*((SEARCH,) * rng.randint(0, 1)), rng.choice((STRONG, OWN, CHEAP)))
 
@@ -61,10 +62,10 @@ def best_route(task: Task, seed: int | None) -> Route:
 
 
 BASELINES: Mapping[str, Callable[[ToolOrchestraRecipe, Any], Method]] = {
-    "dearest": always(STRONG),
+    "most-expensive": always(STRONG),
     "search-own": always(SEARCH, OWN),
     "cheapest": always(SEARCH, CHEAP),
     "no-search": always(CHEAP),
-    "random": partial(Routed, any_route),
-    "best": partial(Routed, best_route),
+    "random": partial(FixedRoute, random_route),
+    "best": partial(FixedRoute, best_route),
 }

@@ -1,14 +1,14 @@
-r"""The `tiny` preset's experts: small programs behind a real HTTP service that speaks OpenAI's protocol.
+r"""Serves the `tiny` preset's experts: small programs behind a real HTTP service with OpenAI's protocol.
 
     python -m agentic.toolorchestra.tiny.scripted_experts --port 30001
 
-Each reads the text that it is sent, as a language model would, and answers by its own skill; it is told nothing else.
+Each expert reads the text of the request, as a language model would, and answers by its own skill.
 
-| model | knows the world | computes | when it cannot |
+| model | knows facts | computes | when it cannot |
 |---|---|---|---|
-| sage | by heart | plus, minus, times | |
-| abacus | as far as the text says it | plus, minus | "unknown"; is one factor off |
-| reader | as far as the text says it | nothing | "unknown"; repeats the first number |
+| sage | all of them | plus, minus, times | |
+| abacus | those in the text | plus, minus | "unknown"; is one factor off |
+| reader | those in the text | nothing | "unknown"; repeats the first number |
 | scout | writes search queries | | repeats the question |
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from agentic.toolorchestra.tiny.world import value_of
+from agentic.toolorchestra.tiny.facts import fact_value
 
 OPERATIONS = ("plus", "minus", "times")
 UNKNOWN = "unknown"
@@ -33,64 +33,64 @@ _STATED = re.compile(r"The (\w+ of \w+) is (\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
-class Expert:
+class ScriptedExpert:
     knows: bool
     computes: tuple[str, ...]
 
 
-EXPERTS: Mapping[str, Expert] = {
-    "sage": Expert(knows=True, computes=OPERATIONS),
-    "abacus": Expert(knows=False, computes=("plus", "minus")),
-    "reader": Expert(knows=False, computes=()),
+EXPERTS: Mapping[str, ScriptedExpert] = {
+    "sage": ScriptedExpert(knows=True, computes=OPERATIONS),
+    "abacus": ScriptedExpert(knows=False, computes=("plus", "minus")),
+    "reader": ScriptedExpert(knows=False, computes=()),
 }
 SCOUT = "scout"
 
 
 def reply(model: str, text: str) -> str:
-    """What `model` writes to `text`. Raises ValueError on a text without a question of the tiny preset."""
+    """Write the reply of `model` to `text`. Raises ValueError for a text without a question of the tiny preset."""
     if model == SCOUT:
         return search_query(text)
     stated = {fact: int(value) for fact, value in _STATED.findall(text)}
     return f"The answer is \\boxed{{{answer(EXPERTS[model], text, stated)}}}."
 
 
-def answer(expert: Expert, text: str, stated: Mapping[str, int]) -> str:
-    """To the question in `text`; `stated` are the facts that came with it."""
+def answer(expert: ScriptedExpert, text: str, stated: Mapping[str, int]) -> str:
+    """Answer the question in `text`; `stated` are the facts that came with it."""
     if letter := _LETTER.search(text):
         return letter[2][0 if letter[1] == "first" else -1]
-    asked = _VALUE.search(text)
-    if not asked:
+    match = _VALUE.search(text)
+    if not match:
         raise ValueError(f"no question of the tiny preset (agentic/toolorchestra/tiny/tasks.py) in {text[:200]!r}")
-    left = _number(expert, asked[1], stated)
-    if asked[2] is None or not expert.computes:
+    left = _number(expert, match[1], stated)
+    if match[2] is None or not expert.computes:
         return str(left)
-    right = _number(expert, asked[3], stated)
+    right = _number(expert, match[3], stated)
     if not isinstance(left, int) or not isinstance(right, int):
         return UNKNOWN
-    slip = 0 if asked[2] in expert.computes else 1
-    return str({"plus": left + right, "minus": left - right, "times": left * (right + slip)}[asked[2]])
+    slip = 0 if match[2] in expert.computes else 1
+    return str({"plus": left + right, "minus": left - right, "times": left * (right + slip)}[match[2]])
 
 
 def search_query(text: str) -> str:
-    """What is to be looked up for the question; the question itself if nothing is."""
-    asked = _VALUE.search(text)
-    facts = [part.removeprefix("the ") for part in (asked[1], asked[3]) if part and not part.isdigit()] if asked else []
-    return " ".join(facts) or text
+    """Return the facts to look up for the question, or the question itself if there are none."""
+    match = _VALUE.search(text)
+    operands = (match[1], match[3]) if match else ()
+    return " ".join(part.removeprefix("the ") for part in operands if part and not part.isdigit()) or text
 
 
-def _number(expert: Expert, operand: str, stated: Mapping[str, int]) -> int | str:
+def _number(expert: ScriptedExpert, operand: str, stated: Mapping[str, int]) -> int | str:
     if operand.isdigit():
         return int(operand)
     fact = operand.removeprefix("the ")
     if expert.knows:
         try:
-            return value_of(fact)
+            return fact_value(fact)
         except KeyError:
             return UNKNOWN
     return stated.get(fact, UNKNOWN)
 
 
-def app() -> web.Application:
+def make_app() -> web.Application:
     service = web.Application()
     service.add_routes([web.post("/v1/chat/completions", _complete), web.get("/health", _health)])
     return service
@@ -102,11 +102,11 @@ async def _complete(request: web.Request) -> web.Response:
     if model not in EXPERTS and model != SCOUT:
         return _error(404, f"there is no model {model!r}; there are {', '.join((*EXPERTS, SCOUT))}")
     try:
-        said = reply(model, text)
+        content = reply(model, text)
     except ValueError as error:
         return _error(400, str(error))
-    usage = {"prompt_tokens": tokens(text), "completion_tokens": tokens(said)}
-    choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": count_tokens(text), "completion_tokens": count_tokens(content)}
+    choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
     return web.json_response({"object": "chat.completion", "model": model, "choices": [choice], "usage": usage})
 
 
@@ -118,8 +118,8 @@ def _error(status: int, message: str) -> web.Response:
     return web.json_response({"error": {"message": message}}, status=status)
 
 
-def tokens(text: str) -> int:
-    """Words and punctuation marks."""
+def count_tokens(text: str) -> int:
+    """Count words and punctuation marks."""
     return len(re.findall(r"\w+|[^\w\s]", text))
 
 
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=30001)
     options = parser.parse_args()
-    web.run_app(app(), host=options.host, port=options.port, access_log=None)
+    web.run_app(make_app(), host=options.host, port=options.port, access_log=None)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The `tiny` preset's start model.
+"""Makes the `tiny` preset's start model.
 
     python -m agentic.toolorchestra.tiny.start_model --out FOLDER     # writes FOLDER/model
 
-The tags of the compact prompts are special tokens of its tokenizer, which no question and no result can forge.
+The tags of the compact prompts are special tokens of its tokenizer, so no question and no result can forge one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from random import Random
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic.toolorchestra.tiny.demonstrations import Annotator, demonstrate
+from agentic.toolorchestra.tiny.demonstrations import HabitualAnnotator, demonstrate
+from agentic.toolorchestra.tiny.facts import ATTRIBUTES, THINGS
 from agentic.toolorchestra.tiny.tasks import KINDS, PREFERENCES
-from agentic.toolorchestra.tiny.world import ATTRIBUTES, THINGS
 from core.engine import start_model
 from core.text.tool_calls import THOUGHT_END
 
@@ -38,7 +38,7 @@ def _corpus() -> Iterator[str]:
     rng = Random(0)
     for _ in range(200):
         yield " " + " ".join((*ATTRIBUTES, *THINGS))
-        for turn in demonstrate(rng, Annotator()):
+        for turn in demonstrate(rng, HabitualAnnotator()):
             yield f" {turn.task.question} {turn.task.metadata['instruction']}"
             yield "".join(f" {line}\n" for line in turn.lines) + turn.thought + turn.call
     yield "user\nassistant\nsystem\n"

@@ -1,9 +1,10 @@
-"""Tasks of the `tiny` preset: questions of five kinds about a made-up world, each with a user's wish.
+"""Draws the tasks of the `tiny` preset: questions of five kinds about made-up facts, each with a user's preference.
 
     python -m agentic.toolorchestra.tiny.tasks --split train --count 2048 --out runs/data/toolorchestra-tiny/train.jsonl
 
-The best route by kind and wish, a wrong answer being worth nothing; tests/unit/agentic/toolorchestra finds the same by
-running every route of up to three calls through the real experts and the real reward:
+The table shows the best route for each kind and preference; a wrong answer is worth nothing. A test in
+tests/unit/agentic/toolorchestra finds the same routes: it runs every route of up to three calls through the real
+experts and the real reward.
 
 | kind | question | cheap | fast | own (answer-2) |
 |---|---|---|---|---|
@@ -13,8 +14,8 @@ running every route of up to three calls through the real experts and the real r
 | mixed | What is the price of lamp plus 12? | search-1, answer-2 | answer-1 | search-1, answer-2 |
 | hard | What is 37 times 48? | answer-1 | answer-1 | answer-1 |
 
-No question, and no thing or expression in one, is in two splits. `--turn-wishes` writes the same questions with other
-wishes.
+No question, and no thing or expression in one, is in two splits. `--other-preference` writes the same questions, each
+with another preference.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from agentic.toolorchestra.tiny.scripted_experts import EXPERTS, OPERATIONS, answer
-from agentic.toolorchestra.tiny.world import ATTRIBUTES, SPLITS, THINGS, Split, split_of
+from agentic.toolorchestra.tiny.facts import ATTRIBUTES, SPLITS, THINGS, Split, assign_split
+from agentic.toolorchestra.tiny.scripted_experts import EXPERTS, answer
 from core.data import write_jsonl
 from core.types import Task
 
@@ -36,16 +37,16 @@ SEARCH, STRONG, OWN, CHEAP = "search-1", "answer-1", "answer-2", "answer-3"
 MODEL_MAPPING = {SEARCH: "scout", STRONG: "sage", OWN: "abacus", CHEAP: "reader"}
 
 PRICES = {"sage": (10.0, 30.0), "abacus": (0.6, 1.8), "reader": (0.2, 0.6), "scout": (0.4, 1.2)}
-"""Dollars for a million tokens in and out, before a record's own factor."""
+"""Gives dollars for a million tokens in and out, before a record's own factor."""
 FACTORS = (0.8, 1.0, 1.25)
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """What a user cares for: the weights of the reward, ways to say so, and the share of such users."""
+    """Describes what a user cares for: weights of the reward, ways to say it, and the share of such users."""
 
     weights: Mapping[str, float]
-    wishes: tuple[str, ...]
+    instructions: tuple[str, ...]
     share: float
 
 
@@ -69,48 +70,44 @@ BEST: Mapping[str, Mapping[str, Route]] = {
     "hard": {"cheap": (STRONG,), "fast": (STRONG,), "own": (STRONG,)},
 }
 
-_THINGS = {split: [name for name in THINGS if split_of(name) == split] for split in SPLITS}
+_THINGS = {split: [name for name in THINGS if assign_split(name) == split] for split in SPLITS}
 
 
-def thing(rng: Random, split: Split) -> str:
+def draw_thing(rng: Random, split: Split) -> str:
     return rng.choice(_THINGS[split])
 
 
-def fact(rng: Random, split: Split) -> str:
-    return f"the {rng.choice(ATTRIBUTES)} of {thing(rng, split)}"
-
-
-def operation(rng: Random) -> str:
-    return rng.choice(OPERATIONS)
+def draw_fact(rng: Random, split: Split) -> str:
+    return f"the {rng.choice(ATTRIBUTES)} of {draw_thing(rng, split)}"
 
 
 def _expression(rng: Random, split: Split, symbol: str) -> str:
     while True:
         expression = f"{rng.randint(10, 99)} {symbol} {rng.randint(10, 99)}"
-        if split_of(expression) == split:
+        if assign_split(expression) == split:
             return expression
 
 
-def _mixed(rng: Random, split: Split, symbol: str) -> str:
-    return f" {symbol} ".join(rng.sample([fact(rng, split), str(rng.randint(10, 99))], 2))
+def _mixture(rng: Random, split: Split, symbol: str) -> str:
+    return f" {symbol} ".join(rng.sample([draw_fact(rng, split), str(rng.randint(10, 99))], 2))
 
 
 def _hard(rng: Random, split: Split) -> str:
-    return rng.choice((_expression, _mixed))(rng, split, "times")
+    return rng.choice((_expression, _mixture))(rng, split, "times")
 
 
 KINDS: Mapping[str, tuple[float, Callable[[Random, Split], str]]] = {
-    "easy": (0.14, lambda rng, split: f"the {rng.choice(('first', 'last'))} letter of {thing(rng, split)}"),
-    "fact": (0.26, fact),
+    "easy": (0.14, lambda rng, split: f"the {rng.choice(('first', 'last'))} letter of {draw_thing(rng, split)}"),
+    "fact": (0.26, draw_fact),
     "sum": (0.22, lambda rng, split: _expression(rng, split, rng.choice(("plus", "minus")))),
-    "mixed": (0.24, lambda rng, split: _mixed(rng, split, rng.choice(("plus", "minus")))),
+    "mixed": (0.24, lambda rng, split: _mixture(rng, split, rng.choice(("plus", "minus")))),
     "hard": (0.14, _hard),
 }
-"""Share of each kind, and how one is drawn."""
+"""Maps each kind to its share of the questions and to the function that draws one."""
 
 
-def draw(rng: Random, split: Split, name: str) -> Task:
-    """One task of `split`."""
+def draw_task(rng: Random, split: Split, name: str) -> Task:
+    """Draw one task of `split`."""
     kind = rng.choices(list(KINDS), [share for share, _ in KINDS.values()])[0]
     question = f"What is {KINDS[kind][1](rng, split)}?"
     factor = {model: rng.choice(FACTORS) for model in PRICES}
@@ -128,37 +125,37 @@ def draw(rng: Random, split: Split, name: str) -> Task:
     }
     right = answer(EXPERTS["sage"], question, {})
     preference = rng.choices(list(PREFERENCES), [preference.share for preference in PREFERENCES.values()])[0]
-    return with_preference(rng, Task(name, question, (right,), metadata=metadata), preference)
+    return set_preference(rng, Task(name, question, (right,), metadata=metadata), preference)
 
 
-def with_preference(rng: Random, task: Task, name: str) -> Task:
-    """The task for a user who cares for `name`."""
+def set_preference(rng: Random, task: Task, name: str) -> Task:
+    """Return the task for a user who has the preference `name`."""
     preference, kind = PREFERENCES[name], task.metadata["kind"]
-    wish = {
+    user = {
         "preference": name,
         "case": f"{kind}, {name}",
-        "instruction": rng.choice(preference.wishes),
+        "instruction": rng.choice(preference.instructions),
         "pref_vec": dict(preference.weights),
     }
-    return Task(task.task_id, task.question, task.answers, metadata={**task.metadata, **wish})
+    return Task(task.task_id, task.question, task.answers, metadata={**task.metadata, **user})
 
 
-def turned(task: Task) -> Task:
-    """The same question for a user who cares for something else: the preference after theirs, or the first."""
+def with_other_preference(task: Task) -> Task:
+    """Return the same question for another user, who has the next of PREFERENCES, or the first after the last."""
     names = list(PREFERENCES)
     following = names[(names.index(task.metadata["preference"]) + 1) % len(names)]
-    return with_preference(Random(task.task_id), task, following)
+    return set_preference(Random(task.task_id), task, following)
 
 
 def generate(split: Split, count: int, seed: int = 0) -> list[Task]:
-    """`count` tasks, no two of the same question and wish. Raises ValueError if the split has not so many."""
+    """Draw `count` tasks; no two have the same question and instruction. Raises ValueError if the split has too few."""
     rng = Random(f"{split}-{seed}")
     tasks: dict[tuple[str, str], Task] = {}
-    in_vain = 0
-    while len(tasks) < count and in_vain < 1000:
-        task, before = draw(rng, split, f"{split}-{len(tasks):05d}"), len(tasks)
+    repeats = 0
+    while len(tasks) < count and repeats < 1000:
+        task, before = draw_task(rng, split, f"{split}-{len(tasks):05d}"), len(tasks)
         tasks.setdefault((task.question, task.metadata["instruction"]), task)
-        in_vain = in_vain + 1 if len(tasks) == before else 0
+        repeats = repeats + 1 if len(tasks) == before else 0
     if len(tasks) < count:
         raise ValueError(f"split {split} has fewer than {count} different tasks; ask for fewer")
     return list(tasks.values())
@@ -169,14 +166,14 @@ def main() -> None:
     parser.add_argument("--split", choices=SPLITS, required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--turn-wishes", action="store_true", help="the same questions, with another wish each")
+    parser.add_argument("--other-preference", action="store_true", help="the same questions with other preferences")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:
         tasks = generate(options.split, options.count, options.seed)
     except ValueError as error:
         sys.exit(f"error: {error}")
-    write_jsonl(options.out, map(turned, tasks) if options.turn_wishes else tasks)
+    write_jsonl(options.out, map(with_other_preference, tasks) if options.other_preference else tasks)
 
 
 if __name__ == "__main__":

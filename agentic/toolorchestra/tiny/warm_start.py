@@ -1,7 +1,7 @@
-"""Cold start of the `tiny` preset: a small model learns to read a task and to write a call, from scripted turns.
+"""Draws the warm start of the `tiny` preset: scripted turns that teach a small model to read a task and write a call.
 
-The demonstrations read and write well and route by habit (see demonstrations.py), so that what GRPO adds is visible:
-routing.
+The demonstrations read and write well and route by habit (demonstrations.py), so that a reader sees what GRPO adds: it
+routes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
-from agentic.toolorchestra.prompts import question
-from agentic.toolorchestra.tiny.demonstrations import Annotator, Demonstration, demonstrate
+from agentic.toolorchestra.prompts import question_messages
+from agentic.toolorchestra.tiny.demonstrations import HabitualAnnotator, RoutingDemonstration, demonstrate
 from core.config import WarmStartSection
 from core.engine.warm_start import Example, batch_by_length
 from core.text.conversation import Renderer
@@ -21,9 +21,9 @@ from core.text.tool_calls import THOUGHT_END
 
 
 def batches(config: WarmStartSection, recipe: ToolOrchestraRecipe, tokenizer: Any) -> Iterator[list[Example]]:
-    """Demonstrations only."""
+    """Yield demonstrations; there are no drills."""
     renderer = Renderer(tokenizer)
-    rng, size, annotator = Random(config.seed), config.batch_size, Annotator()
+    rng, size, annotator = Random(config.seed), config.batch_size, HabitualAnnotator()
     for _ in range(0, config.steps, 8):
         drawn: list[Example] = []
         while len(drawn) < 8 * size:
@@ -31,9 +31,9 @@ def batches(config: WarmStartSection, recipe: ToolOrchestraRecipe, tokenizer: An
         yield from batch_by_length(rng, drawn[: 8 * size], size)
 
 
-def _encode(turn: Demonstration, renderer: Renderer) -> Example:
-    """As the rollout asks the orchestrator."""
-    prompt = renderer.render(question("compact", renderer, turn.task, "", turn.lines, None))
+def _encode(turn: RoutingDemonstration, renderer: Renderer) -> Example:
+    """Encode a turn just as the rollout asks the orchestrator."""
+    prompt = renderer.render(question_messages("compact", renderer, turn.task, "", turn.lines, None))
     tokenizer = renderer.tokenizer
     thought, call = encode_text(tokenizer, turn.thought), encode_text(tokenizer, turn.call)
     return prompt, (*thought, tokenizer.convert_tokens_to_ids(THOUGHT_END), *call, tokenizer.eos_token_id)

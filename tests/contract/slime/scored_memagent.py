@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from agentic.memagent.config import PRESETS, MemAgentRecipe, load_recipe
+from agentic.memagent.config import PRESETS, MemAgentRecipe
 from agentic.memagent.rollout import MemAgent
 from core.rollout.method import MethodSpec, RolloutError, derive_seed
 from core.slime.hooks import SlimeHooks
@@ -55,7 +55,7 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
         "memagent.max_memory_tokens=8",
         "memagent.max_final_tokens=8",
     ]
-    return load_recipe("tiny", overrides).dump()
+    return SPEC.load("tiny", overrides).dump()
 
 
 def make_tasks(count: int, *words: str) -> list[Task]:

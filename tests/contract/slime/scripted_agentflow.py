@@ -9,13 +9,12 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from agentic.agentflow.config import load_recipe
 from agentic.agentflow.rollout import SPEC
 from agentic.agentflow.tiny.demonstrations import ANSWER
-from agentic.agentflow.tiny.questions import CODER, Question
-from agentic.agentflow.tiny.scripted_roles import Script, is_result
+from agentic.agentflow.tiny.facts import look_up
+from agentic.agentflow.tiny.questions import CODER, ToyQuestion
+from agentic.agentflow.tiny.scripted_roles import ScriptedRole, is_result
 from agentic.agentflow.tiny.tasks import solve
-from agentic.agentflow.tiny.world import know
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.slime.hooks import SlimeHooks
@@ -57,16 +56,16 @@ def make_recipe(style: Sequence[str], **rollout: Any) -> dict[str, Any]:
         *(f"agentflow.planner.{name}.max_tokens=64" for name in ("next_step", "final")),
         *(f"agentflow.roles.{name}.max_tokens=64" for name in ("executor", "verifier", "base_generator")),
     ]
-    return load_recipe("tiny", overrides).dump()
+    return SPEC.load("tiny", overrides).dump()
 
 
-def generator(recipe: Recipe, tokenizer: Any) -> Script:
+def generator(recipe: Recipe, tokenizer: Any) -> ScriptedRole:
     def answer(query: str) -> str:
         if query == DEAD:
             raise PolicyError("unavailable", "the expert died")
-        return know(query)
+        return look_up(query)
 
-    return Script(tokenizer, answer)
+    return ScriptedRole(tokenizer, answer)
 
 
 def planner(prompt: str, chance: Random) -> str:
@@ -81,7 +80,7 @@ def planner(prompt: str, chance: Random) -> str:
         return ANSWER.format(answer=chance.choice([*results.values(), "unknown"]))
     if question in UNREADABLE:
         return f" {CODER} : 1 + 1"
-    tool, sub_goal = Question.read(question).next_step(results) or (CODER, "1 + 1")
+    tool, sub_goal = ToyQuestion.read(question).next_step(results) or (CODER, "1 + 1")
     if sub_goal == DEAD and chance.random() < 0.7:
         tool, sub_goal = CODER, "2 + 2"
     wrong = (" no step", " crystal_ball : all", f" {CODER} : 1 / 0", f" {CODER} : 2 + 2")
@@ -101,7 +100,7 @@ def make_tasks(questions: Sequence[str]) -> list[Task]:
 
 
 def answer(question: str) -> str:
-    return list(solve(Question.read(question)).values())[-1]
+    return list(solve(ToyQuestion.read(question)).values())[-1]
 
 
 def cases() -> dict[str, Case]:

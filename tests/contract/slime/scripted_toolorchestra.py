@@ -11,7 +11,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from agentic.toolorchestra.config import load_recipe
 from agentic.toolorchestra.rollout import SPEC
 from core.config import Recipe
 from core.policy.base import PolicyError
@@ -55,15 +54,15 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
         "budget": {},
         "tools": {"call_expert": list(EXPERTS), "answer": []},
         "experts": list(EXPERTS),
-        "environment": {"path": "tests.small_env.SmallWorlds"},
+        "environment": {"path": "tests.small_env.SmallEnvironmentFactory"},
         "models": models,
         "model_mapping": EXPERTS,
-        "latency": "told",
+        "latency": "declared",
     }
     overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
     overrides += [f"toolorchestra.{name}={json.dumps(value)}" for name, value in section.items()]
     overrides += [f"roles.{name}=python:{__name__}.{name}" for name in EXPERTS.values()]
-    return load_recipe("tiny", [*overrides, "algorithm.rows=segment"]).dump()
+    return SPEC.load("tiny", [*overrides, "algorithm.rows=segment"]).dump()
 
 
 def strong(recipe: Recipe, tokenizer: Any) -> ScriptedPolicy:

@@ -14,8 +14,7 @@ from typing import Any
 import aiohttp
 import torch
 
-from agentic.memagent.config import load_recipe
-from agentic.memagent.rollout import MemAgent
+from agentic.memagent.rollout import SPEC, MemAgent
 from benchmarks.ruler.eval_data import ruler_data
 from core.engine import weights
 from core.engine.model import CausalLM
@@ -67,7 +66,7 @@ async def stop_texts(url: str, model: Path) -> list[Result]:
 
 async def memagent_rollout(url: str, model: Path) -> list[Result]:
     """MemAgent on RULER needles through the server: what became of each rollout, and the rows made of them."""
-    recipe, tokenizer = load_recipe("tiny"), load_tokenizer(model)
+    recipe, tokenizer = SPEC.load("tiny"), load_tokenizer(model)
     method = MemAgent(recipe.memagent, tokenizer)
     data = ruler_data("niah", {}, tiny=True, lengths=[448], tokenizer=tokenizer, split="validation")
     async with SGLangPolicy(url) as policy:

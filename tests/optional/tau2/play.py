@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
-from agentic.toolorchestra.environment import Said
+from agentic.toolorchestra.environment import UserReply
 from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
-from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2Worlds
-from agentic.toolorchestra.tau2.users import HangsUp, ScriptedUser
+from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2EnvironmentFactory
+from agentic.toolorchestra.tau2.users import HangUpUser, ScriptedUser
 from benchmarks.tau2.protocols import WORLDS, Recorded
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
@@ -80,7 +80,7 @@ async def replay(workers: Workers, task: Task) -> Played:
             await environment.call_tool("done", {})
         elif not done:
             facts = ". ".join((task.metadata["criteria"] or {}).get("communicate_info") or ())
-            heard = Said("")
+            heard = UserReply("")
             while not heard.done:  # until the user has nothing left to do
                 heard = await environment.user_turn(f"That is done. {facts}")
         reward = await environment.evaluate()
@@ -91,7 +91,7 @@ async def replay(workers: Workers, task: Task) -> Played:
 
 
 async def do_nothing(workers: Workers, task: Task) -> float:
-    environment = Tau2Environment(workers, user=HangsUp(task))
+    environment = Tau2Environment(workers, user=HangUpUser(task))
     try:
         await environment.reset(task)
         assert (await environment.user_turn("I am sorry, I cannot help you.")).done
@@ -135,8 +135,8 @@ async def rollout(task: Task, workers: Workers, *, by_expert: bool = False, **ch
         return ScriptedPolicy(respond, logprob=-0.5)
 
     plain = ToolOrchestra(make_recipe(**changes), tokenizer)
-    assert isinstance(plain.worlds, Tau2Worlds)
-    plain.worlds.workers = workers  # one process for all tests: it takes seconds to start
+    assert isinstance(plain.environments, Tau2EnvironmentFactory)
+    plain.environments.workers = workers  # one process for all tests: it takes seconds to start
     roles = Roles({"policy": policy(own), "strong": policy(experts)})
     return await Recorded(plain).rollout(task, roles, Sampling(seed=0))
 

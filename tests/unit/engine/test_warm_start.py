@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from agentic.memagent.config import load_recipe
+from agentic.memagent.rollout import SPEC
 from core.config import RecipeError, WarmStartSection
 from core.engine import warm_start as module
 from core.engine.warm_start import batch_by_length, run_warm_start
@@ -28,7 +28,7 @@ def test_like_lengths_come_together_in_random_order_and_none_is_lost():
 
 
 def test_a_recipe_without_one_starts_from_its_model(tmp_path):
-    recipe = load_recipe("tiny", ["warm_start=null", f"model.path={tmp_path}"])
+    recipe = SPEC.load("tiny", ["warm_start=null", f"model.path={tmp_path}"])
     assert run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl")) == tmp_path
     assert not (tmp_path / "warm_start").exists()
 
@@ -36,7 +36,7 @@ def test_a_recipe_without_one_starts_from_its_model(tmp_path):
 def test_a_method_without_one_is_told_how(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "tiny_module", lambda method, name: None)
     with pytest.raises(RecipeError, match=r"agentic/memagent/tiny/warm_start\.py is missing.*warm_start: null"):
-        run_warm_start(load_recipe("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+        run_warm_start(SPEC.load("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
 
 
 def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatch):
@@ -48,7 +48,7 @@ def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatc
             yield [((1, 2), (3, 4))]
 
     monkeypatch.setattr(module, "tiny_module", lambda method, name: SimpleNamespace(batches=batches))
-    recipe = load_recipe("tiny", [f"model.path={model}", "model.device=cpu"])
+    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu"])
     recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=3)})
     folder = run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
     assert drawn == [0, 1, 2]

@@ -9,7 +9,7 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from agentic.memagent.config import load_recipe
+from agentic.memagent.rollout import SPEC
 from core.engine import checkpoint, weights
 from core.engine.engine import Engine
 from core.runs.evaluation import EvalResult
@@ -22,7 +22,7 @@ from scripts.export_checkpoint import main
 def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Return a run of two seeds with checkpoints at steps 5 and 10, and an evaluation."""
     base = tmp_path_factory.mktemp("run")
-    folder = RunFolder.create(base / "run", load_recipe("tiny", [f"model.path={model}"]).dump())
+    folder = RunFolder.create(base / "run", SPEC.load("tiny", [f"model.path={model}"]).dump())
     loaded = weights.load(model, device="cpu")
     for seed in (0, 1):
         for step in (5, 10):
@@ -91,7 +91,7 @@ def test_the_card_is_filled_from_the_run_folder(run, tmp_path):
     assert "| RL-MemAgent-14B | niah | 7K | official | 98.0 | 75.0" in card
     assert f"`{run.versions['git']}`" in card
     assert "bash agentic/memagent/run.sh --preset recipe.yaml" in card
-    assert load_recipe(str(out / "recipe.yaml")).dump() == run.config
+    assert SPEC.load(str(out / "recipe.yaml")).dump() == run.config
 
 
 def test_without_a_base_model_on_the_hub_the_card_names_none(run, tmp_path):
@@ -114,7 +114,7 @@ def test_weights_may_come_from_a_converted_folder_without_generation_config(run,
 
 
 def test_the_scores_of_weights_from_a_cluster_come_from_where_they_were_evaluated(run, tmp_path):
-    trained = RunFolder.create(tmp_path / "run", load_recipe("seed").dump())
+    trained = RunFolder.create(tmp_path / "run", SPEC.load("seed").dump())
     source = checkpoint.steps(run.checkpoints_path(0))[0]
     options = ["--license", "mit", "--checkpoint", str(source), "--results", str(run.path)]
     assert main([str(trained.path), "--out", str(tmp_path / "out"), *options]) == 0
@@ -125,7 +125,7 @@ def test_the_scores_of_weights_from_a_cluster_come_from_where_they_were_evaluate
     assert "Over seeds 0, 1 of the evaluation of these weights." in card
     assert "| trained | 75.0 (" in card
     assert "bash agentic/memagent/run.sh --preset recipe.yaml --engine slime\n" in card
-    assert load_recipe(str(tmp_path / "out/recipe.yaml")).dump() == trained.config
+    assert SPEC.load(str(tmp_path / "out/recipe.yaml")).dump() == trained.config
 
 
 @pytest.mark.parametrize("problem", ["out", "step", "template", "torn", "run"])

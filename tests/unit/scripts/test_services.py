@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from agentic.toolorchestra.config import PRESETS, load_recipe
+from agentic.toolorchestra.config import PRESETS
+from agentic.toolorchestra.rollout import SPEC
 from core.config import RecipeError
 from core.policy.server_process import find_free_port
 from scripts.services import ADDRESSES, main, read_services, run_services
@@ -171,7 +172,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captur
 def test_services_of_presets_are_where_the_presets_look_for_them():
     for file in (PRESETS.parent / "services").iterdir():
         services = read_services(file)
-        section = load_recipe(file.stem).toolorchestra
+        section = SPEC.load(file.stem).toolorchestra
         asked = {section.search["url"], *(model.url for model in section.models.values())}
         for name, service in services.items():
             address = f"http://{service.host}:{service.port}/" if service.port else f"{{{name}}}/"

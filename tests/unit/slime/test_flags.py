@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agentic.memagent.config import load_recipe
 from agentic.memagent.rollout import SPEC
 from core.config import RecipeError
 from core.rollout.method import method_spec
@@ -17,12 +16,12 @@ PATHS = flags.Paths(Path("/runs/x"))
 
 
 def rendered(*overrides: str) -> dict[str, list[str]]:
-    return flags.groups(load_recipe("seed", overrides), PATHS)
+    return flags.groups(SPEC.load("seed", overrides), PATHS)
 
 
 def refused(*overrides: str, preset: str = "seed") -> str:
     with pytest.raises(RecipeError) as caught:
-        flags.groups(load_recipe(preset, overrides), PATHS)
+        flags.groups(SPEC.load(preset, overrides), PATHS)
     return str(caught.value)
 
 
@@ -93,7 +92,7 @@ def test_rollout_on_gpus_of_its_own() -> None:
 
 
 def served(*overrides: str) -> list[dict]:
-    recipe = load_recipe("seed", overrides)
+    recipe = SPEC.load("seed", overrides)
     config = job.sglang_config(flags.cluster(recipe))
     assert config is not None
     assert value(flags.groups(recipe, PATHS)["SGLANG"], "--sglang-config") == "/runs/x/sglang.yaml"
@@ -163,7 +162,7 @@ def test_what_cannot_be_is_refused_with_the_fix(overrides: list[str], named: str
 
 def test_a_model_of_the_cluster_takes_the_place_of_a_role() -> None:
     overrides = ["slime.rollout_gpus=12", JUDGE, "slime.roles={judge: judge}", "roles={judge: 'model:/data/judge'}"]
-    assert "--sglang-config" in flags.groups(load_recipe("seed", overrides), PATHS)["SGLANG"]
+    assert "--sglang-config" in flags.groups(SPEC.load("seed", overrides), PATHS)["SGLANG"]
 
 
 def test_a_preset_without_a_cluster_names_one_that_has_it() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from agentic.memagent.config import load_recipe
+from agentic.memagent.rollout import SPEC
 from core.data import read_tasks, write_jsonl
 from core.slime import checks, flags, job, launch, records
 from core.types import Task
@@ -108,7 +108,7 @@ def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) ->
     ]
     assert call[4:9] == ["--", "python3", str(cluster.folder / "slime root/train.py"), "--num-layers", "28"]
     overrides = [f"{key}={value}" for key, value in cluster.options.items()]
-    recipe = load_recipe("seed", overrides)
+    recipe = SPEC.load("seed", overrides)
     groups = flags.groups(recipe, flags.Paths(cluster.out))
     assert call[9:] == [word for words in groups.values() for word in words]
 
@@ -250,7 +250,7 @@ def test_a_method_without_hooks_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     import agentic.memagent.rollout as method
 
     monkeypatch.delattr(method, "eval_log")
-    assert any("rollout.py has no `eval_log`" in problem for problem in checks.find_problems(load_recipe("seed")))
+    assert any("rollout.py has no `eval_log`" in problem for problem in checks.find_problems(SPEC.load("seed")))
 
 
 def test_records_keep_the_whole_task(tmp_path: Path) -> None:

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from agentic.agentflow.config import load_recipe, make_toolbox
-from agentic.agentflow.rollout import AgentFlow, build
+from agentic.agentflow.config import make_toolbox
+from agentic.agentflow.rollout import SPEC, AgentFlow, build
 from core.config import RecipeError
 from core.rollout.method import check_roles
 
 GENERATOR = "{path: core.tools.base_generator.BaseGenerator}"
 ONLY_GENERATOR = f"agentflow.tools={{base_generator: {GENERATOR}}}"
 """Tools that can be made anywhere: python_coder wants isolation, and search a service."""
+
+
+@pytest.mark.parametrize(
+    ("preset", "trained", "loss_unit", "max_steps", "temperature"),
+    [
+        ("seed", ["planner.plan", "planner.next_step"], "turn", 5, 0.7),
+        ("paper", ["planner.next_step"], "rollout_turn", 3, 0.5),
+    ],
+)
+def test_presets_say_what_their_source_says(preset, trained, loss_unit, max_steps, temperature):
+    recipe = SPEC.load(preset)
+    assert [role for role, section in recipe.agentflow.every_role() if section.trained] == trained
+    assert recipe.algorithm.loss_unit == loss_unit
+    assert recipe.agentflow.max_steps == max_steps
+    assert recipe.rollout.temperature == temperature
+    assert recipe.algorithm.credit == "broadcast"
+    assert recipe.algorithm.std_norm
+    assert (recipe.algorithm.clip_low, recipe.algorithm.clip_high) == (0.2, 0.3)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +40,7 @@ ONLY_GENERATOR = f"agentflow.tools={{base_generator: {GENERATOR}}}"
     ],
 )
 async def test_roles_that_the_user_must_give_are_asked_for_by_name(preset, needs, tokenizer):
-    method = build(load_recipe(preset, [ONLY_GENERATOR]), tokenizer)
+    method = build(SPEC.load(preset, [ONLY_GENERATOR]), tokenizer)
     assert isinstance(method, AgentFlow)
     assert method.needs == needs
     check_roles(method, needs)
@@ -44,7 +62,7 @@ async def test_roles_that_the_user_must_give_are_asked_for_by_name(preset, needs
 )  # fmt: skip
 def test_a_section_that_cannot_work_is_refused(override, problem):
     with pytest.raises(RecipeError) as caught:
-        load_recipe("seed", [override])
+        SPEC.load("seed", [override])
     assert problem in str(caught.value)
 
 
@@ -61,10 +79,10 @@ def test_a_section_that_cannot_work_is_refused(override, problem):
 )  # fmt: skip
 def test_a_tool_that_cannot_be_made_is_refused(overrides, problem):
     with pytest.raises(RecipeError) as caught:
-        make_toolbox(load_recipe("seed", [ONLY_GENERATOR, *overrides]).agentflow)
+        make_toolbox(SPEC.load("seed", [ONLY_GENERATOR, *overrides]).agentflow)
     assert problem in str(caught.value)
 
 
 def test_a_tool_has_the_name_of_the_preset():
-    tools = make_toolbox(load_recipe("seed", [ONLY_GENERATOR, f"agentflow.tools.maths={GENERATOR}"]).agentflow)
+    tools = make_toolbox(SPEC.load("seed", [ONLY_GENERATOR, f"agentflow.tools.maths={GENERATOR}"]).agentflow)
     assert tools.names == ["base_generator", "maths"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentic.agentflow.calls import CallError
+from agentic.agentflow.role_client import RoleCallError
 from agentic.agentflow.rollout import AgentFlow
 from core.policy.base import PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
@@ -142,11 +142,7 @@ async def test_the_engine_gets_the_sampling_that_was_asked_for(tell, tokenizer):
 
 
 async def test_the_engine_of_a_role_is_configuration(tell):
-    planner = {
-        "plan": None,
-        "next_step": {"engine": "policy", "trained": True},
-        "final": {"engine": "fixed"},
-    }
+    planner = {"plan": None, "next_step": {"engine": "policy", "trained": True}, "final": {"engine": "fixed"}}
     roles = {"executor": {"engine": "policy"}, "verifier": {"engine": "fixed"}}
     story = await tell(
         {"policy": [NEXT.format("x"), COMMAND.format("y")], "fixed": [STOP, ANSWER]}, planner=planner, roles=roles
@@ -175,27 +171,6 @@ async def test_what_went_wrong_is_recorded_shown_and_counted(tell, step, command
     assert errors == {metric: 1}
     assert story.trajectory.metrics["calls_echo"] == (status == "bad_arguments")
     assert "none so far" not in story.prompts("policy")[-1]
-
-
-async def test_a_tool_is_found_whatever_its_case(tell):
-    story = await tell({**ROLES, "policy": ["a", "Sub-Goal: x\nTool Name: **ECHO**", ANSWER]})
-    assert [(s["status"], s["tool"]) for s in story.steps] == [("ok", "echo")]
-
-
-async def test_long_results_lose_their_middle(tell, tokenizer):
-    story = await tell(
-        {
-            **ROLES,
-            "policy": ["a", NEXT.format("x"), ANSWER],
-            "executor": [COMMAND.format("start" + "-x" * 400 + "end")],
-        },
-        max_result_tokens=30,
-    )
-    result = story.steps[0]["result"]
-    assert result.startswith("start")
-    assert result.endswith("end")
-    assert "tokens left out" in result
-    assert len(encode_text(tokenizer, result)) < 80
 
 
 class Asking(Tool):
@@ -282,7 +257,7 @@ async def test_a_call_that_cannot_be_had_fails_the_rollout_by_name(tokenizer, en
     method = AgentFlow(
         section(roles=HELPER, call_timeout_s=0.2 if fault == "slow" else 600), Toolbox([Asking()]), tokenizer
     )
-    with pytest.raises(CallError) as caught:
+    with pytest.raises(RoleCallError) as caught:
         await method.rollout(Task("t", "q", ("a",)), Roles(engines), Sampling())
     assert caught.value.kind == kind
 
@@ -372,3 +347,19 @@ async def test_the_judge_is_asked_greedily_and_is_no_turn(tell, tokenizer):
             assert "judge" not in roles_of(story.trajectory.turns)
     finally:
         await grading.close()
+
+
+async def test_long_results_lose_their_middle(tell, tokenizer):
+    story = await tell(
+        {
+            **ROLES,
+            "policy": ["a", NEXT.format("x"), ANSWER],
+            "executor": [COMMAND.format("start" + "-x" * 400 + "end")],
+        },
+        max_result_tokens=30,
+    )
+    result = story.steps[0]["result"]
+    assert result.startswith("start")
+    assert result.endswith("end")
+    assert "tokens left out" in result
+    assert len(encode_text(tokenizer, result)) < 80

@@ -66,27 +66,6 @@ def test_units_that_fit_are_never_cut(tokenizer, text, size, align):
         position += length
 
 
-def test_without_alignment_only_the_last_chunk_is_short(tokenizer):
-    text = "The grass is green. " * 20
-    chunks = split_chunks(tokenizer, text, 7, "none")
-    assert {len(chunk) for chunk in chunks[:-1]} == {7}
-    assert joined(chunks) == encode_text(tokenizer, text)
-
-
-def test_sentences_stay_whole_and_fill_their_chunk(tokenizer):
-    sentence = " The grass is green."
-    each = len(encode_text(tokenizer, sentence))
-    chunks = split_chunks(tokenizer, sentence * 10, 3 * each + 1, "sentence")
-    assert [tokenizer.decode(chunk) for chunk in chunks] == [sentence * 3] * 3 + [sentence]
-
-
-def test_documents_stay_whole(tokenizer):
-    documents = [f"Document {i}:\nThe sky is blue. Here we go.\n\n" for i in range(1, 6)]
-    longest = max(len(encode_text(tokenizer, document)) for document in documents)
-    chunks = split_chunks(tokenizer, "".join(documents), longest, "document")
-    assert [tokenizer.decode(chunk) for chunk in chunks] == documents
-
-
 def test_a_unit_that_is_too_long_is_cut_and_the_next_one_joins_its_rest(tokenizer):
     long, short = "acorn " * 10 + "hat.", " Why?"
     ids, after = encode_text(tokenizer, long), encode_text(tokenizer, short)

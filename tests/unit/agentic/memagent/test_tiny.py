@@ -1,114 +1,84 @@
-"""The tiny preset's start model: its folder loads as what was trained, and its first layer looks back as wired."""
+"""The `tiny` preset: its words are tokens that no document can forge, its demonstrations teach what they say, its start
+model follows the seed."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from agentic.memagent import prompts
+from agentic.memagent.prompts import EMPTY_MEMORY
+from agentic.memagent.rollout import SPEC, MemAgent
 from agentic.memagent.tiny import start_model
+from agentic.memagent.tiny.demonstrations import (
+    FACT,
+    UNKNOWN,
+    ForgetfulAnnotator,
+    MemoryDemonstration,
+    draw_demonstration,
+    lookup_drill,
+)
+from agentic.memagent.tiny.start_model import ANSWER, TAGS
+from agentic.memagent.tiny.warm_start import _encode
 from agentic.memagent.tiny.words import KEYS, NOISE, VALUES
-from core.text.tokenizer import encode_text, load_tokenizer, special_ids
+from core.policy.base import Roles
+from core.policy.scripted import ScriptedPolicy
+from core.text.tokenizer import encode_text, special_ids
+from core.types import Sampling, Task
 
-WORDS = st.sampled_from([*KEYS[:9], *VALUES[:9], *NOISE[:9], *start_model.RULER_NOISE, "123", "7 4", "é漢", "zyzzyva"])
-TAGS = st.sampled_from([*start_model.TAGS, "<|im_start|>", "<|im_end|>", "<|endoftext|>"])
-SPACES = st.sampled_from(["", " ", "\n", "\n\n", ".\n"])
-
-
-@pytest.fixture(scope="module")
-def folder(memagent_model: Path) -> Path:
-    return memagent_model
+NEEDLE = re.compile(r"One of the special magic words for (\w+) is: (\w+)\.")
+PARTS = st.sampled_from([*TAGS, "<|im_start|>", "<|im_end|>", *KEYS[:9], *VALUES[:9], "é漢", "</", ">", "\n"])
 
 
-@pytest.fixture(scope="module")
-def trained() -> Any:
-    """The tokenizer as it was before it was saved."""
-    return start_model.train_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-
-
-@given(st.lists(st.one_of(WORDS, TAGS, SPACES, st.text(max_size=6)), max_size=12).map("".join))
-def test_the_saved_tokenizer_gives_the_ids_of_the_trained_one(trained, tokenizer, text):
-    assert tokenizer.encode(text) == trained.encode(text)
-    assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert tokenizer(text, split_special_tokens=True) == trained(text, split_special_tokens=True)
-
-
-def test_the_saved_tokenizer_has_the_names_of_the_trained_one(trained, tokenizer):
-    assert tokenizer.get_vocab() == trained.get_vocab()
-    assert tokenizer.chat_template == trained.chat_template
-    assert special_ids(tokenizer) == special_ids(trained)
-    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
-
-
-def test_every_key_and_value_is_one_token_of_its_own(tokenizer):
+def test_every_key_and_value_is_one_token_of_its_own(tokenizer: Any) -> None:
     ids = [encode_text(tokenizer, f" {word}") for word in (*KEYS, *VALUES)]
     assert {len(word) for word in ids} == {1}
     assert len(set(ids)) == len(KEYS) + len(VALUES)
-    assert not set(KEYS) & set(VALUES)
     assert not set(NOISE) & {*KEYS, *VALUES}
 
 
-def test_words_stay_whole_wherever_a_turn_puts_them(tokenizer):
-    for key, value in zip(KEYS, reversed(VALUES), strict=False):
-        (key_id,), (value_id,) = (encode_text(tokenizer, f" {word}") for word in (key, value))
-        texts = (start_model.NEEDLE.format(key=key, value=value), f" {key} is: {value}", f" {key} is: {value}.")
-        for ids in (encode_text(tokenizer, text) for text in texts):
-            assert (ids.count(key_id), ids.count(value_id)) == (1, 1)
-        assert encode_text(tokenizer, start_model.QUESTION.format(key=key)).count(key_id) == 1
-        assert encode_text(tokenizer, start_model.ANSWER.format(value=value)).count(value_id) == 1
-
-
-def test_too_small_a_vocabulary_names_a_word_in_pieces():
-    with pytest.raises(ValueError, match=r"vocab_size=300 leaves \d+ words in pieces, such as '\w+': raise it"):
-        start_model.train_tokenizer(vocab_size=300)
-
-
-@given(st.lists(st.one_of(TAGS, WORDS, SPACES, st.text("</>|promlecti_", max_size=9)), max_size=12).map("".join))
-def test_no_document_writes_a_tag(tokenizer, text):
+@given(st.lists(PARTS | st.text(max_size=6), max_size=12).map("".join))
+def test_no_document_writes_a_tag(tokenizer: Any, text: str) -> None:
     ids = encode_text(tokenizer, text)
     assert not set(ids) & special_ids(tokenizer)
     assert tokenizer.decode(ids) == text
 
 
-@pytest.mark.parametrize("order", ["official", "prefix_friendly"])
-def test_the_compact_prompt_has_each_tag_once(tokenizer, order):
-    slots = {name: encode_text(tokenizer, f" {name}") for name in ("problem", "section", "memory")}
-    prompt = prompts.update_template(tokenizer, "compact", order, gate=False).render(**slots)
-    for tag in start_model.TAGS:
-        (tag_id,) = tokenizer.encode(tag)
-        assert prompt.count(tag_id) == 1
-
-
-def test_weights_follow_the_seed_alone(folder, tmp_path):
+def test_the_command_writes_word_lists_and_a_model_that_follows_the_seed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(5)
-    state = torch.get_rng_state()
-    again, other = start_model.build(tmp_path / "again", seed=0), start_model.build(tmp_path / "other", seed=1)
-    assert torch.get_rng_state().equal(state)
-    first, second, third = (load_file(path / "model.safetensors") for path in (folder, again, other))
-    assert all(first[name].equal(second[name]) for name in first)
-    assert not all(first[name].equal(third[name]) for name in first)
+    monkeypatch.setattr(sys, "argv", ["start_model", "--out", str(tmp_path)])
+    start_model.main()
+    assert (tmp_path / "keys.txt").read_text().split() == list(KEYS)
+    assert (tmp_path / "values.txt").read_text().split() == list(VALUES)
+    weights = [(tmp_path / "model" / "model.safetensors").read_bytes()]
+    weights += [(start_model.build(tmp_path / str(s), s) / "model.safetensors").read_bytes() for s in (0, 1)]
+    assert weights[0] == weights[1] != weights[2]
 
 
-def test_the_model_is_as_small_as_it_says(model, tokenizer):
-    assert 0.6e6 < sum(p.numel() for p in model.parameters()) < 0.8e6
-    assert model.config.vocab_size == len(tokenizer)
-    assert model.config.eos_token_id == tokenizer.eos_token_id
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["start_model", "--out", str(tmp_path / "file" / "x")])
+    with pytest.raises(SystemExit):
+        start_model.main()
+    assert f"error: --out {tmp_path / 'file' / 'x'}: cannot be written (Not a directory)" in capsys.readouterr().err
 
 
-def test_heads_of_the_first_layer_look_one_to_four_tokens_back(model, tokenizer):
+def test_heads_of_the_first_layer_look_one_to_four_tokens_back(tokenizer: Any, tmp_path: Path) -> None:
+    folder = start_model.build(tmp_path / "model", 0)
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
     ids = torch.randint(len(tokenizer), (4, 200), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         first, *later = model(ids, output_attentions=True).attentions
@@ -116,33 +86,65 @@ def test_heads_of_the_first_layer_look_one_to_four_tokens_back(model, tokenizer)
     by_distance = torch.stack([first.diagonal(-d, 2, 3)[..., 8:].mean(dim=(0, 2)) for d in range(9)], dim=1)
     assert by_distance.argmax(dim=1).tolist() == [1, 4, 2, 3]
     assert by_distance.max(dim=1).values.min() > 0.7
-    for attention in later:  # nothing is wired there
-        assert attention[:, :, 8:].max(dim=3).values.mean() < 0.3
+    assert all(attention[:, :, 8:].max(dim=3).values.mean() < 0.3 for attention in later)
 
 
-def test_later_layers_give_back_what_their_values_take(model):
-    """Output after value projection keeps what the values hold and adds nothing: a projection, times the group size."""
-    groups = model.config.num_attention_heads // model.config.num_key_value_heads
-    for layer in model.model.layers[1:]:
-        values = layer.self_attn.v_proj.weight.view(model.config.num_key_value_heads, -1, model.config.hidden_size)
-        passed = layer.self_attn.o_proj.weight @ values.repeat_interleave(groups, dim=0).flatten(0, 1) / groups
-        torch.testing.assert_close(passed @ passed, passed, atol=1e-5, rtol=0)
-        torch.testing.assert_close(passed, passed.T, atol=1e-5, rtol=0)
-        assert passed.trace().item() == pytest.approx(values.shape[0] * values.shape[1], abs=1e-3)
+def draw(annotator: ForgetfulAnnotator, count: int = 1500) -> list[MemoryDemonstration]:
+    rng = Random(0)
+    return [draw_demonstration(rng, annotator, (0, 40)) for _ in range(count)]
 
 
-def test_the_command_writes_model_and_word_lists(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["tiny", "--out", str(tmp_path)])
-    start_model.main()
-    assert (tmp_path / "keys.txt").read_text().split() == list(KEYS)
-    assert (tmp_path / "values.txt").read_text().split() == list(VALUES)
-    assert load_tokenizer(tmp_path / "model").get_vocab() == load_tokenizer(folder).get_vocab()
-    assert (tmp_path / "model" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+@pytest.mark.parametrize(
+    ("annotator", "notes"),
+    [
+        (ForgetfulAnnotator(0.0, 0.0), lambda known, distractors: {known}),
+        (ForgetfulAnnotator(1.0, 0.0), lambda known, distractors: {UNKNOWN}),
+        (ForgetfulAnnotator(0.0, 1.0), lambda known, distractors: distractors or {known}),
+    ],
+    ids=["never-at-fault", "always-forgets", "always-distracted"],
+)
+def test_a_demonstration_notes_what_it_reads_and_loses_what_its_annotator_loses(
+    annotator: ForgetfulAnnotator, notes: Callable[[str, set[str]], set[str]]
+) -> None:
+    keeps = 0
+    for turn in draw(annotator):
+        (key,) = re.findall(r"for (\w+) mentioned", turn.question)
+        known = UNKNOWN if turn.memory == EMPTY_MEMORY else turn.memory.removeprefix(f" {key} is: ")
+        if turn.section is None:
+            assert turn.completion == ANSWER.format(value=known)
+            continue
+        needles = dict(NEEDLE.findall(turn.section))
+        note = turn.completion.removeprefix(f" {key} is: ")
+        if key in needles:
+            assert note == needles[key]
+        elif known == UNKNOWN:
+            assert note == UNKNOWN
+        else:
+            keeps += 1
+            assert note in notes(known, set(needles.values()))
+    assert keeps > 100
 
 
-def test_a_folder_that_cannot_be_is_named(tmp_path, monkeypatch, capsys):
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(sys, "argv", ["tiny", "--out", str(tmp_path / "file" / "x")])
-    with pytest.raises(SystemExit):
-        start_model.main()
-    assert f"error: --out {tmp_path / 'file' / 'x'}: cannot be written (Not a directory)" in capsys.readouterr().err
+def test_a_lookup_drill_repeats_its_facts_and_says_what_it_does_not_know() -> None:
+    rng = Random(0)
+    for _ in range(200):
+        prompt, completion = lookup_drill(rng)
+        facts = dict(NEEDLE.findall(prompt) or re.findall(r" (\w+) is: (\w+)\.", prompt))
+        repeated = re.findall(r" (\w+) is: (\w+)\.", completion)
+        assert completion == "".join(FACT.format(key=key, value=value) + "." for key, value in repeated)
+        assert {key: value for key, value in repeated if value != UNKNOWN} == facts
+
+
+async def test_a_demonstration_is_encoded_as_the_rollout_asks_it_and_fits_the_preset(tokenizer: Any) -> None:
+    method = MemAgent(SPEC.load("tiny").memagent, tokenizer)
+    for turn in draw(ForgetfulAnnotator(), 100):
+        prompt, completion = _encode(turn, method, tokenizer)
+        assert len(completion) <= method.config.max_memory_tokens
+        if turn.section is None or len(method.sections(task := Task("t", turn.question, ("a",), turn.section))) > 1:
+            continue
+        method.empty_memory = encode_text(tokenizer, turn.memory)
+        policy = ScriptedPolicy(lambda prompt, sampling, ids=completion: ids)
+        await method.rollout(task, Roles({"policy": policy}), Sampling())
+        assert policy.calls[0].prompt_ids == prompt
+        after = MemoryDemonstration(turn.question, None, turn.completion, "")
+        assert policy.calls[1].prompt_ids == _encode(after, method, tokenizer)[0]

@@ -82,7 +82,7 @@ async def services() -> AsyncIterator[Services]:
 
 
 def recipe(services: Services | None = None, **changes: Any) -> ToolOrchestraRecipe:
-    """Models `clever` and `cheap` behind the experts 1 and 2 of each kind."""
+    """ModelPool `clever` and `cheap` behind the experts 1 and 2 of each kind."""
     url = services.url if services else "http://127.0.0.1:9"
     model = {"url": f"{url}/v1", "max_retries": 0}
     section: dict[str, Any] = {
@@ -98,8 +98,8 @@ def recipe(services: Services | None = None, **changes: Any) -> ToolOrchestraRec
             "cheap": {**model, "price": {"input": 1, "output": 2}, "latency_s": 2},
         },
         "search": {"url": f"{url}/retrieve", "max_retries": 0},
-        "environment": {"path": "tests.small_env.SmallWorlds"},
-        "latency": "told",
+        "environment": {"path": "tests.small_env.SmallEnvironmentFactory"},
+        "latency": "declared",
     }  # fmt: skip
     return ToolOrchestraRecipe.model_validate(
         {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic.toolorchestra.formats import FORMATS, Speech
+from agentic.toolorchestra.formats import FORMATS, AssistantMessage
 from core.text.tool_calls import CallError, ToolCall, ToolSchema
 from tests.unit.agentic.toolorchestra.conftest import call
 
@@ -47,7 +47,7 @@ TOOLS = [
     ],
 )
 def test_compact_calls(text: str, expected: ToolCall | str) -> None:
-    found = FORMATS["compact"].call(text, TOOLS)
+    found = FORMATS["compact"].parse_call(text, TOOLS)
     assert (found.kind if isinstance(found, CallError) else found) == expected
 
 
@@ -58,9 +58,9 @@ CANCEL = call("cancel", order="7", items=1).partition("</think>")[2]
 @pytest.mark.parametrize(
     ("style", "text", "expected"),
     [
-        ("hermes", "<think>x</think> Hello!", Speech("Hello!")),
-        ("hermes", "<message>Hello!</message>", Speech("Hello!")),
-        ("hermes", "I greet. <message> Hello!</message>\n", Speech("Hello!")),
+        ("hermes", "<think>x</think> Hello!", AssistantMessage("Hello!")),
+        ("hermes", "<message>Hello!</message>", AssistantMessage("Hello!")),
+        ("hermes", "I greet. <message> Hello!</message>\n", AssistantMessage("Hello!")),
         ("hermes", "<message></message>", "no_call"),
         ("hermes", "<think>x</think>", "no_call"),
         ("hermes", "<think>x", "unclosed_thought"),
@@ -68,17 +68,17 @@ CANCEL = call("cancel", order="7", items=1).partition("</think>")[2]
         ("hermes", CANCEL * 2, [ToolCall("cancel", {"order": "7", "items": 1})] * 2),
         ("hermes", HAND_OVER + CANCEL, "several_calls"),
         ("hermes", CANCEL + call("fly").partition("</think>")[2], "unknown_tool"),
-        ("compact", " say Hello there", Speech("Hello there")),
+        ("compact", " say Hello there", AssistantMessage("Hello there")),
         ("compact", " say ", "no_call"),
         ("compact", " call expert-1", [ToolCall("call_expert", {"expert": "expert-1"})]),
     ],
 )
 def test_actions(style: Any, text: str, expected: Any) -> None:
-    found = FORMATS[style].action(text, TOOLS)
+    found = FORMATS[style].parse_action(text, TOOLS)
     assert (found.kind if isinstance(found, CallError) else found) == expected
 
 
 @given(st.text(), st.sampled_from(["hermes", "compact"]))
 def test_no_text_raises(text: str, style: Any) -> None:
-    assert isinstance(FORMATS[style].call(text, TOOLS), ToolCall | CallError)
-    assert isinstance(FORMATS[style].action(text, TOOLS), Speech | list | CallError)
+    assert isinstance(FORMATS[style].parse_call(text, TOOLS), ToolCall | CallError)
+    assert isinstance(FORMATS[style].parse_action(text, TOOLS), AssistantMessage | list | CallError)

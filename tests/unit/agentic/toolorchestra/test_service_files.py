@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from agentic.toolorchestra.config import PRESETS, load_recipe
+from agentic.toolorchestra.config import PRESETS
+from agentic.toolorchestra.rollout import SPEC
 from core.policy.server_process import find_free_port
 from scripts.services import Service, read_services
 
@@ -52,7 +53,7 @@ def model(service: Service) -> str:
 
 @pytest.mark.parametrize("preset", ["seed", "paper"])
 def test_the_launcher_looks_at_every_service(preset: str) -> None:
-    slime = load_recipe(preset).slime
+    slime = SPEC.load(preset).slime
     assert slime is not None
     services = read_services(FILES / f"{preset}.yaml")
     assert slime.services == {name: f"http://{s.host}:{s.port}/health" for name, s in services.items()}
@@ -61,7 +62,7 @@ def test_the_launcher_looks_at_every_service(preset: str) -> None:
 @pytest.mark.parametrize("preset", ["seed", "paper"])
 def test_each_model_is_served_under_its_name_where_it_is_asked(preset: str) -> None:
     served = {f"http://{s.host}:{s.port}/v1": s for s in read_services(FILES / f"{preset}.yaml").values()}
-    local = {n: m for n, m in load_recipe(preset).toolorchestra.models.items() if str(m.url).startswith("http://127.")}
+    local = {n: m for n, m in SPEC.load(preset).toolorchestra.models.items() if str(m.url).startswith("http://127.")}
     assert len({m.url for m in local.values()}) == len(served) - 1, "all but the retrieval service"
     for name, section in local.items():
         service = served[str(section.url)]
@@ -108,7 +109,7 @@ def test_what_the_readme_changes_is_changed_throughout(
     if "services" in target:
         assert read_services(tmp_path / "seed.yaml").keys() == read_services(ROOT / source).keys()
     else:
-        slime = load_recipe(str(tmp_path / "seed.yaml")).slime
+        slime = SPEC.load(str(tmp_path / "seed.yaml")).slime
         assert slime is not None
         assert all(url.startswith(f"http://{new}:") for url in slime.services.values())
 

@@ -41,7 +41,7 @@ def rewards(*variants: EvalResult) -> list[Any]:
 def test_cheap_and_right_gets_all_dear_and_right_the_weight_of_being_right_wrong_nothing():
     cheap, dear, wrong = (
         variant("trained", (1.0, 2.0, 7.0, (SEARCH, CHEAP))),
-        variant("dearest", (1.0, 10.0, 12.0, (STRONG,))),
+        variant("most-expensive", (1.0, 10.0, 12.0, (STRONG,))),
         variant("no-search", (0.0, 1.0, 4.0, (CHEAP,))),
     )
     right = PREFERENCES["cheap"].weights["accuracy"]

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent.config import load_recipe
-from agentic.memagent.rollout import MemAgent
+from agentic.memagent.rollout import SPEC, MemAgent
 from benchmarks.cells import EvaluationError
 from benchmarks.heldout import __main__ as command
 from benchmarks.heldout.evaluation import Plan, evaluate
@@ -65,7 +64,7 @@ class Scripted(Models):
     """Each model says its own name; `opened` lists them in the order in which cells asked for them."""
 
     def __init__(self, tokenizer: Any):
-        super().__init__(load_recipe("tiny"), concurrency=4)
+        super().__init__(SPEC.load("tiny"), concurrency=4)
         self.scripted_tokenizer, self.opened = tokenizer, []
 
     def tokenizer(self, model: str) -> Any:
@@ -87,7 +86,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def make_plan(named: dict[str, str], seeds: tuple[int, ...] = (0,), **changes: Any) -> Plan:
     plan = Plan(
-        recipe=load_recipe("tiny"),
+        recipe=SPEC.load("tiny"),
         variants=dict.fromkeys(named, lambda recipe, tokenizer: Echo(tokenizer, "green")),
         models=dict.fromkeys(seeds, named),
         data="dev",
@@ -206,7 +205,7 @@ async def test_the_report_shows_before_and_after(tokenizer, folder):
 def run(model: Path, tmp_path: Path) -> RunFolder:
     """A run that was never trained."""
     write_jsonl(tmp_path / "dev.jsonl", [replace(task, context="The grass is green.") for task in TASKS])
-    recipe = load_recipe("tiny", [f"model.path={model}", f"data.eval={tmp_path / 'dev.jsonl'}", "run.seeds=[3]"])
+    recipe = SPEC.load("tiny", [f"model.path={model}", f"data.eval={tmp_path / 'dev.jsonl'}", "run.seeds=[3]"])
     return RunFolder.create(tmp_path / "run", recipe.dump())
 
 
@@ -223,9 +222,9 @@ def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run,
     reader, untrained = run.evaluations()
     assert (reader.variant, reader.seed, reader.n, reader.model) == ("reader", 3, 2, str(model))
     assert reader.scores == untrained.scores, "the same method, model and seeds"
-    assert reader.sampling["temperature"] == load_recipe("tiny").run.eval_temperature
+    assert reader.sampling["temperature"] == SPEC.load("tiny").run.eval_temperature
     departures = json.loads((run.path / "published.json").read_text())["departures"]
-    assert departures == list(load_recipe("tiny").departures)
+    assert departures == list(SPEC.load("tiny").departures)
     assert "untrained · dev · seed 3: official" in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent.config import load_recipe
+from agentic.memagent.rollout import SPEC
 from benchmarks.models import Models
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
@@ -53,7 +53,7 @@ class ScriptedModels(Models):
     """Models whose policy is scripted; `opened` lists the models in the order in which cells asked for them."""
 
     def __init__(self, respond: Respond, **options: Any):
-        super().__init__(load_recipe("tiny"), **{"concurrency": 4, **options})
+        super().__init__(SPEC.load("tiny"), **{"concurrency": 4, **options})
         self.respond, self.opened, self.fail_at = respond, [], -1
         self.contexts: list[int] = []
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestServer
 
-from agentic.memagent.config import load_recipe
+from agentic.memagent.rollout import SPEC
 from benchmarks.cells import EvaluationError
 from benchmarks.models import Models, check_server
 from benchmarks.ruler import evaluate as command
@@ -47,7 +47,7 @@ def make_plan(
 ) -> Plan:
     data = ruler_data("niah", {}, tiny=True, lengths=(448, 1536), tokenizer=tokenizer)
     plan = Plan(
-        method=load_recipe("tiny", ["memagent.max_chunks=100000"]).memagent,
+        method=SPEC.load("tiny", ["memagent.max_chunks=100000"]).memagent,
         data=data,
         models={seed: dict.fromkeys(variants, str(model)) for seed in seeds},
         tasks=6,
@@ -188,7 +188,7 @@ async def test_an_interrupted_evaluation_goes_on_with_the_cell_it_was_in(tokeniz
         ({"tasks": 7}, "n was 6, is now 7"),
         ({"sampling": Sampling(top_p=0.95)}, r"sampling\.temperature was 0\.7, is now 1\.0"),
         (
-            {"method": load_recipe("tiny", ["memagent.chunk_tokens=48", "memagent.max_chunks=100000"]).memagent},
+            {"method": SPEC.load("tiny", ["memagent.chunk_tokens=48", "memagent.max_chunks=100000"]).memagent},
             r"settings\.memagent\.chunk_tokens was 96, is now 48",
         ),
     ],
@@ -272,7 +272,7 @@ def test_how_many_tasks_are_taken(tiny_model, tmp_path, extra, short, long):
 
 
 async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, tiny_model, folder):
-    method = load_recipe("tiny", ["memagent.chunk_tokens=1000"]).memagent
+    method = SPEC.load("tiny", ["memagent.chunk_tokens=1000"]).memagent
     plan = make_plan(tokenizer, tiny_model, variants=("trained",), method=method)
     with pytest.raises(EvaluationError, match=r"has a context of 1024\. Lower memagent.chunk_tokens"):
         await evaluate(plan, ScriptedModels(needle_reader(tokenizer)), folder)
@@ -281,7 +281,7 @@ async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, tiny_mode
 async def test_a_server_gives_the_scores_of_the_engine_in_process(tokenizer, tiny_model, folder, tmp_path):
     plan = make_plan(tokenizer, tiny_model, variants=("trained",), tasks=3)
     plan = replace(plan, data=replace(plan.data, lengths=(448,)))
-    recipe = load_recipe("tiny")
+    recipe = SPEC.load("tiny")
     await evaluate(plan, Models(recipe, concurrency=4), folder)
     engine = Engine.from_pretrained(tiny_model, device="cpu", max_model_len=256, kv_tokens=4 * 256)
     other = RunFolder.create(tmp_path / "served", {"method": "memagent", "preset": "tiny"})
@@ -315,7 +315,7 @@ def test_the_command_writes_a_run_folder_and_does_nothing_the_second_time(tiny_m
 
 
 def test_a_training_run_brings_its_models_and_its_recipe(tiny_model, tmp_path, capsys):
-    run = RunFolder.create(tmp_path / "run", load_recipe("tiny", ["memagent.chunk_tokens=64"]).dump())
+    run = RunFolder.create(tmp_path / "run", SPEC.load("tiny", ["memagent.chunk_tokens=64"]).dump())
     shutil.copytree(tiny_model, run.path / "warm_start")
     for seed, step in ((0, 1), (0, 2), (3, 1)):
         shutil.copytree(tiny_model, run.checkpoints_path(seed) / f"step-{step:06d}")
@@ -451,7 +451,7 @@ async def test_hotpotqa_runs_through_the_whole_pipeline(tokenizer, tiny_model, f
     data = ruler_data("hqa", options, tiny=False, lengths=lengths, tokenizer=english)
     built = {length: data.tasks(length, 0, 2 if length > 7 * 1024 else 4) for length in lengths}
     data = replace(data, tasks=lambda length, *_: built[length], available=lambda length: len(built[length]))
-    method = load_recipe("paper", ["memagent.align=document", "memagent.max_chunks=100000"]).memagent
+    method = SPEC.load("paper", ["memagent.align=document", "memagent.max_chunks=100000"]).memagent
     answers = {task.question: task.answers[0] for task in built[7 * 1024]}
 
     def respond(prompt, sampling):  # type: ignore[no-untyped-def]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from agentic.toolorchestra.config import EnvironmentSection
-from agentic.toolorchestra.environment import EnvironmentFault, Start, make_worlds
+from agentic.toolorchestra.environment import EnvironmentFault, Start, make_environment_factory
 from agentic.toolorchestra.tau2 import client, worker
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.compat import EXPERTS, FORMAT, PASSAGES, TRANSFER, rewrite
-from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2Worlds, tau2_tasks
-from agentic.toolorchestra.tau2.users import STOP, HangsUp, ScriptedUser
+from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2EnvironmentFactory, tau2_tasks
+from agentic.toolorchestra.tau2.users import STOP, HangUpUser, ScriptedUser
 from core.config import RecipeError
 from core.policy.base import PolicyError
 from core.policy.openai_chat import CalledTool, ChatReply
@@ -25,7 +25,7 @@ from core.types import Task
 from tests.unit.agentic.toolorchestra.conftest import Services, Tell, call
 
 FAKE = Path(__file__).with_name("fake_worker.py")
-WORLDS = f"{Tau2Worlds.__module__}.{Tau2Worlds.__name__}"
+WORLDS = f"{Tau2EnvironmentFactory.__module__}.{Tau2EnvironmentFactory.__name__}"
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def test_what_ends_too_early_scores_0(workers: Workers, silent: bool, reas
 async def test_a_process_that_dies_is_a_fault_and_the_next_conversation_gets_a_new_one(workers: Workers) -> None:
     environment, _ = await opened(workers)
     crash = Task("t", "", (), metadata={"domain": "telecom", "tau2_id": "crash", "solo": False})
-    second = Tau2Environment(workers, user=HangsUp(crash))
+    second = Tau2Environment(workers, user=HangUpUser(crash))
     for attempt in (second.reset(crash), environment.call_tool("fix", {})):
         with pytest.raises(EnvironmentFault, match="exit code 3") as caught:
             await attempt
@@ -93,11 +93,11 @@ async def test_closing_in_the_middle_leaves_nothing_behind(workers: Workers) -> 
 async def test_faults_name_who_is_to_blame(workers: Workers) -> None:
     task = (await tau2_tasks(workers, "telecom"))[0]
     with pytest.raises(EnvironmentFault, match="metadata has no 'domain'"):
-        await Tau2Environment(workers, user=HangsUp(task)).reset(Task("t", "", ()))
+        await Tau2Environment(workers, user=HangUpUser(task)).reset(Task("t", "", ()))
     with pytest.raises(EnvironmentFault, match="nobody plays the user"):
         await Tau2Environment(workers).reset(task)
     with pytest.raises(EnvironmentFault, match="reset comes first"):
-        await Tau2Environment(workers, user=HangsUp(task)).user_turn("Hi")
+        await Tau2Environment(workers, user=HangUpUser(task)).user_turn("Hi")
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ async def test_faults_name_who_is_to_blame(workers: Workers) -> None:
     ],
 )
 async def test_a_model_plays_the_user(workers: Workers, reply: ChatReply | PolicyError, fault: str | None) -> None:
-    worlds = Tau2Worlds(user="simulator")
-    worlds.workers = workers
+    factory = Tau2EnvironmentFactory(user="simulator")
+    factory.workers = workers
     asked: list[str] = []
 
     async def ask(name: str, messages: Sequence[Any], tools: Sequence[Any]) -> ChatReply:
@@ -122,7 +122,7 @@ async def test_a_model_plays_the_user(workers: Workers, reply: ChatReply | Polic
         return reply
 
     task = (await tau2_tasks(workers, "telecom"))[0]
-    environment = worlds.open(task, ask)
+    environment = factory.open(task, ask)
     if fault is None:
         assert (await environment.reset(task)).message == "It is broken."
     else:
@@ -155,7 +155,7 @@ async def test_a_wrong_place_of_tau2_names_the_path_and_the_setting(tmp_path: Pa
 def test_a_run_is_refused_at_its_start_where_tau2_cannot_be(tmp_path: Path, place: str) -> None:
     section = EnvironmentSection(path=WORLDS, options={place: str(tmp_path / "absent")})
     with pytest.raises(RecipeError, match=f"absent.*options.{place}.*toolorchestra.environment=null"):
-        make_worlds(section)
+        make_environment_factory(section)
 
 
 async def test_an_interpreter_that_does_not_run_is_a_fault(tmp_path: Path) -> None:

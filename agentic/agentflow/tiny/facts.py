@@ -1,7 +1,7 @@
-"""The `tiny` preset's made-up world: what things cost, weigh and so on, and which item has which number.
+"""Makes up the facts of the `tiny` preset: what things cost, weigh and so on, and which item has which number.
 
-Every fact follows from a hash, so nothing but the world itself tells it; and every fact belongs to one split, so that
-who has learned the facts of training by heart knows none of a held-out question.
+Every fact follows from a hash, so nobody can guess it. Every fact belongs to one split, so the facts of training say
+nothing about a held-out question.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ ENTITIES = tuple(
 UNKNOWN = "unknown"
 
 
-def know(query: str) -> str:
-    """What the world says to `price of lamp` (two digits) or `item 1739` (an entity); UNKNOWN to all else."""
-    asked = re.fullmatch(r"(\w+) of (\w+)", query)
-    if asked and asked[1] in ATTRIBUTES and asked[2] in ENTITIES:
+def look_up(query: str) -> str:
+    """Answer `price of lamp` with two digits, `item 1739` with an entity, and every other query with UNKNOWN."""
+    match = re.fullmatch(r"(\w+) of (\w+)", query)
+    if match and match[1] in ATTRIBUTES and match[2] in ENTITIES:
         return str(10 + derive_seed("world", query) % 90)
     if re.fullmatch(r"item -?\d+", query):
         return ENTITIES[derive_seed("world", query) % len(ENTITIES)]
     return UNKNOWN
 
 
-def split_of(query: str) -> Split:
-    """The split that a query belongs to: five in eight to training, one to dev, two to test."""
+def assign_split(query: str) -> Split:
+    """Return the split of a query: five in eight belong to training, one to dev, two to test."""
     return SPLITS[(0, 0, 0, 0, 0, 1, 2, 2)[derive_seed("split", query) % 8]]

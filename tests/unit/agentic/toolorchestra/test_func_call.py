@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.environment import Result, Said
+from agentic.toolorchestra.environment import CallResult, UserReply
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
 from core.text.tool_calls import ToolCall
 from core.types import Task, Trajectory
-from tests.small_env import SmallWorld, SmallWorlds, make_task, solution, tasks
+from tests.small_env import SmallEnvironment, SmallEnvironmentFactory, make_task, solution, tasks
 from tests.unit.agentic.toolorchestra.conftest import Services, Tell, call
 
 EMPTY = make_task("empty", "empty", 0)
 
 
-def spoken(step: ToolCall | str) -> str:
+def strip_thinking(step: ToolCall | str) -> str:
     return step if isinstance(step, str) else call(step.name, **step.arguments)
 
 
@@ -32,7 +32,7 @@ def openai(*calls: ToolCall) -> dict[str, Any]:
 @pytest.mark.parametrize("context", ["rebuilt", "append_only"])
 @pytest.mark.parametrize("task", tasks(6), ids=lambda task: f"{task.task_id}-{task.metadata['kind']}")
 async def test_the_solution_scores_1(tell: Tell, task: Task, context: str) -> None:
-    story = await tell([spoken(step) for step in solution(task)], task, context=context)
+    story = await tell([strip_thinking(step) for step in solution(task)], task, context=context)
     assert (story.trajectory.reward, story.trajectory.status, story.metrics["malformed"]) == (1.0, "completed", 0)
     assert len(story.trajectory.turns) == 3
 
@@ -40,21 +40,21 @@ async def test_the_solution_scores_1(tell: Tell, task: Task, context: str) -> No
 @pytest.mark.parametrize("kind", ["abroad", "empty", "stuck"])
 async def test_a_dropped_write_and_doing_nothing_score_0(tell: Tell, kind: str) -> None:
     task = make_task("t", kind, 5)
-    steps = [spoken(step) for step in solution(task)]
+    steps = [strip_thinking(step) for step in solution(task)]
     for texts in ([steps[0], steps[2], "Goodbye."], ["Have a nice day."]):
         story = await tell(texts, task, max_turns=12)
         assert (story.trajectory.reward, story.metrics["answered"]) == (0.0, 1.0)
 
 
 async def test_an_unfinished_conversation_is_graded_and_not_trained(tell: Tell) -> None:
-    look = spoken(solution(EMPTY)[0])
+    look = strip_thinking(solution(EMPTY)[0])
     story = await tell([look], EMPTY, max_turns=3)
     assert (story.trajectory.reward, story.trajectory.status) == (0.0, "truncated")
     assert not any(turn.trained for turn in story.trajectory.turns)
 
 
-async def test_malformed_calls_are_shown_and_the_world_never_hears_of_them(tell: Tell) -> None:
-    look, add, say = map(spoken, solution(EMPTY))
+async def test_malformed_calls_are_shown_and_never_reach_the_environment(tell: Tell) -> None:
+    look, add, say = map(strip_thinking, solution(EMPTY))
     texts = ["<tool_call>{", call("fly"), look + look.partition("</think>")[2], add, say]
     for context in ("rebuilt", "append_only"):
         story = await tell(texts, EMPTY, context=context)
@@ -66,44 +66,44 @@ async def test_malformed_calls_are_shown_and_the_world_never_hears_of_them(tell:
         assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool", "assistant", "user"]
 
 
-async def test_a_refused_call_is_the_worlds_answer(tell: Tell) -> None:
-    _, add, say = map(spoken, solution(EMPTY))
+async def test_a_refused_call_is_the_environments_answer(tell: Tell) -> None:
+    _, add, say = map(strip_thinking, solution(EMPTY))
     wrong = call("add_data", number="555-0", gigabytes=1)
     story = await tell([wrong, add, say], EMPTY)
     assert "there is no line 555-0" in story.prompts[1]
     assert (story.metrics["tool_refused"], story.metrics["malformed"], story.trajectory.reward) == (1, 0, 1.0)
 
 
-class Recorded(SmallWorld):
+class Recorded(SmallEnvironment):
     """Keeps what reaches it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[tuple[str, Any]] = []
 
-    async def user_turn(self, message: str) -> Said:
+    async def user_turn(self, message: str) -> UserReply:
         self.heard.append(("say", message))
         return await super().user_turn(message)
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> Result:
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> CallResult:
         self.heard.append((name, dict(arguments)))
         return await super().call_tool(name, arguments)
 
 
 async def test_a_tool_may_end_the_conversation(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def transfer(self: SmallWorld, name: str, arguments: Mapping[str, Any]) -> Result:
+    async def transfer(self: SmallEnvironment, name: str, arguments: Mapping[str, Any]) -> CallResult:
         self._open()
         self._done = True
-        return Result("transferred", done=True)
+        return CallResult("transferred", done=True)
 
-    monkeypatch.setattr(SmallWorld, "call_tool", transfer)
-    look = spoken(solution(EMPTY)[0])
+    monkeypatch.setattr(SmallEnvironment, "call_tool", transfer)
+    look = strip_thinking(solution(EMPTY)[0])
     story = await tell([look + look.partition("</think>")[2]], EMPTY)
     assert (len(story.trajectory.turns), story.metrics["answered"], story.trajectory.reward) == (1, 1.0, 0.0)
 
 
 async def test_an_expert_can_be_a_role(tell: Tell, tokenizer: Any) -> None:
-    steps = iter(list(map(spoken, solution(EMPTY))))
+    steps = iter(list(map(strip_thinking, solution(EMPTY))))
 
     def respond(prompt: tuple[int, ...], sampling: Any) -> tuple[int, ...]:
         return (*tokenizer.encode(next(steps), add_special_tokens=False), tokenizer.eos_token_id)
@@ -122,16 +122,16 @@ async def test_an_expert_can_be_a_role(tell: Tell, tokenizer: Any) -> None:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     made: list[Recorded] = []
 
-    def open_(self: SmallWorlds, task: Task, ask: Any) -> Recorded:
+    def open_(self: SmallEnvironmentFactory, task: Task, ask: Any) -> Recorded:
         made.append(Recorded())
         return made[-1]
 
-    monkeypatch.setattr(SmallWorlds, "open", open_)
+    monkeypatch.setattr(SmallEnvironmentFactory, "open", open_)
     return made
 
 
 @pytest.mark.parametrize("context", ["rebuilt", "append_only"])
-async def test_an_experts_turn_is_the_agents_to_the_world(
+async def test_an_experts_turn_is_the_agents_to_the_environment(
     tell: Tell, services: Services, recorded: list[Recorded], context: str
 ) -> None:
     look, add, say = solution(EMPTY)
@@ -141,7 +141,7 @@ async def test_an_experts_turn_is_the_agents_to_the_world(
     replies = iter([openai(look), openai(add), f"<think>now talk</think>{say}"])
     services.scripts["clever"] = lambda messages: next(replies)
     story = await tell([call("call_expert", expert="expert-1")], EMPTY, context=context)
-    alone = await tell([spoken(look), spoken(add), say], EMPTY, context=context)
+    alone = await tell([strip_thinking(look), strip_thinking(add), say], EMPTY, context=context)
     assert recorded[0].heard == recorded[1].heard
     assert story.trajectory.log["lines"] == alone.trajectory.log["lines"]
     assert (story.trajectory.reward, story.metrics["calls_expert-1"], alone.metrics["calls_expert-1"]) == (1.0, 3, 0)
@@ -177,7 +177,7 @@ async def test_an_expert_that_cannot_take_the_turn_is_told_and_counted(
     tell: Tell, services: Services, recorded: list[Recorded], reply: Any, kind: str
 ) -> None:
     services.scripts["cheap"] = lambda messages: reply
-    texts = [call("call_expert", expert="expert-2"), *map(spoken, solution(EMPTY))]
+    texts = [call("call_expert", expert="expert-2"), *map(strip_thinking, solution(EMPTY))]
     for context in ("rebuilt", "append_only"):
         story = await tell(texts, EMPTY, context=context)
         assert story.metrics[kind] == 1
@@ -189,7 +189,7 @@ async def test_an_expert_that_cannot_take_the_turn_is_told_and_counted(
 
 async def test_append_only_is_one_row(tell: Tell, services: Services) -> None:
     services.scripts["clever"] = lambda messages: openai(solution(EMPTY)[0])  # type: ignore[arg-type]
-    _, add, say = map(spoken, solution(EMPTY))
+    _, add, say = map(strip_thinking, solution(EMPTY))
     story = await tell([call("call_expert", expert="expert-1"), "<tool_call>", add, say], EMPTY, context="append_only")
     assert (story.metrics["drift"], story.trajectory.reward) == (0, 1.0)
     group = [story.trajectory, Trajectory("t", (), reward=0.0)]
@@ -200,7 +200,7 @@ async def test_append_only_is_one_row(tell: Tell, services: Services) -> None:
 
 
 async def test_a_long_dialogue_is_cut_in_its_middle(tell: Tell) -> None:
-    look = spoken(solution(EMPTY)[0])
+    look = strip_thinking(solution(EMPTY)[0])
     shown = await tell([look], EMPTY, max_turns=1)
     room = 500 + len(shown.trajectory.turns[0].prompt_ids)  # policy, tools and the first message, and what comes after
     budget = {"attempts": 500, "code": 500, "total": room}
@@ -220,6 +220,6 @@ async def test_compact_actions(tell: Tell) -> None:
         assert (story.trajectory.reward, story.metrics["malformed"]) == (1.0, 0)
 
 
-async def test_the_world_must_be_named(tell: Tell) -> None:
+async def test_the_environment_must_be_named(tell: Tell) -> None:
     with pytest.raises(RolloutError, match=r"set toolorchestra\.environment"):
         await tell(["hello"], EMPTY, environment=None)

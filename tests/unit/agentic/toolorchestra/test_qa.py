@@ -38,19 +38,6 @@ async def test_search_then_answer(tell: Tell, services: Services) -> None:
     assert all("What does a lamp cost?" in body["messages"][0]["content"] for _, body in services.asked)
 
 
-async def test_a_passage_that_is_found_again_at_another_place_is_kept_once(tell: Tell, services: Services) -> None:
-    found = iter((["Lamp\nA lamp.", "Oak\nA tree."], ["Oak\nA tree.", "Elm\nA tree too."]))
-
-    def query(messages: object) -> str:
-        services.passages = next(found)
-        return "trees"
-
-    services.scripts["cheap"] = query
-    look = call("search", model="search-1")
-    story = await tell([look, look, call("answer", model="answer-1")])
-    assert "Documents:\nOak\nA tree.\n\nLamp\nA lamp.\n\nElm\nA tree too.\n\nChoose" in story.prompts[2]
-
-
 async def test_cost_latency_and_counts_are_recorded(tell: Tell) -> None:
     price = {"input": 0.2, "output": 0.4}
     texts = [call("search", model="search-1"), call("call_expert", expert="expert-1"), call("answer", model="answer-2")]
@@ -70,11 +57,6 @@ async def test_cost_latency_and_counts_are_recorded(tell: Tell) -> None:
     assert all(used["seconds"] > 0 for used in ledger)
 
 
-async def test_measured_latency_is_the_clocks(tell: Tell) -> None:
-    story = await tell([call("answer", model="answer-1")], latency="measured")
-    assert 0 < story.metrics["latency"] < 20
-
-
 async def test_the_record_decides_model_and_price(tell: Tell, services: Services) -> None:
     record = {
         "model_mapping": {"answer-1": "cheap"},
@@ -87,13 +69,6 @@ async def test_the_record_decides_model_and_price(tell: Tell, services: Services
     assert "answer-1 | $5 | $7 | 2s" in story.prompts[0]
     assert "answer-2" not in story.prompts[0]
     assert "search" not in story.prompts[0].partition("Problem")[0]
-
-
-async def test_prices_for_one_token_are_read_as_such(tell: Tell) -> None:
-    pricing = {"clever": {"input_tokens_per_million": 5e-6, "output_tokens_per_million": 7e-6}}
-    task = replace(QUESTION, metadata={"tool_pricing": pricing})
-    story = await tell([call("answer", model="answer-1")], task, pricing_unit="token")
-    assert story.metrics["cost"] == pytest.approx((1000 * 5 + 100 * 7) / 1e6)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +156,7 @@ async def test_without_experts_search_takes_the_question_and_answer_the_latest_a
     assert (empty.trajectory.reward, empty.metrics["answered"]) == (0.0, 0.0)
 
 
-async def test_the_wish_is_the_orchestrators_alone(tell: Tell, services: Services) -> None:
+async def test_experts_never_see_the_preference(tell: Tell, services: Services) -> None:
     task = replace(QUESTION, metadata={"instruction": "Keep it cheap."})
     story = await tell([call("answer", model="answer-1")], task)
     assert "Keep it cheap." in story.prompts[0]
@@ -380,3 +355,8 @@ def test_regrade_follows_the_records_preferences() -> None:
     assert regrade(recipe(reward="outcome"), cheap, group) == group
     broken = Task("q", "?", ("x",), metadata={"pref_vec": [1]})
     assert regrade(recipe(), broken, group[3:]) == group[3:]
+
+
+async def test_measured_latency_is_the_clocks(tell: Tell) -> None:
+    story = await tell([call("answer", model="answer-1")], latency="measured")
+    assert 0 < story.metrics["latency"] < 20

@@ -1,9 +1,9 @@
-"""The `tiny` preset's made-up world: facts about things, as passages of a corpus for the retrieval service.
+"""Makes up the facts of the `tiny` preset, and writes them as passages of a corpus for the retrieval service.
 
-    python -m agentic.toolorchestra.tiny.world --out runs/data/toolorchestra-tiny/corpus.jsonl
+    python -m agentic.toolorchestra.tiny.facts --out runs/data/toolorchestra-tiny/corpus.jsonl
 
-Every fact is drawn by its name, so nothing but the corpus, or an expert who knows the world, can tell it. Every thing
-belongs to one split: who has seen the things of training has never met those of a held-out question.
+Every fact is drawn by its name, so only the corpus, or an expert who knows the facts, can tell it. Every thing belongs
+to one split, so no thing of training is in a held-out question.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ THINGS = tuple(
 )
 
 
-def value_of(fact: str) -> int:
-    """Of `price of lamp`: two digits. Raises KeyError if it is no fact of the world."""
-    asked = re.fullmatch(r"(\w+) of (\w+)", fact)
-    if not asked or asked[1] not in ATTRIBUTES or asked[2] not in THINGS:
+def fact_value(fact: str) -> int:
+    """Return the two digits of a fact such as `price of lamp`. Raises KeyError for any other text."""
+    match = re.fullmatch(r"(\w+) of (\w+)", fact)
+    if not match or match[1] not in ATTRIBUTES or match[2] not in THINGS:
         raise KeyError(fact)
     return Random(f"value of the {fact}").randint(10, 99)
 
 
-def split_of(text: str) -> Split:
-    """The split that a thing or an expression belongs to: four in eight to training, one to dev, three to test."""
+def assign_split(text: str) -> Split:
+    """Return the split of a thing or an expression: four in eight belong to training, one to dev, three to test."""
     return Random(f"split of {text}").choice(("train", "train", "train", "train", "dev", "test", "test", "test"))
 
 
 def passages() -> Iterator[dict[str, str]]:
-    """One for each fact, in the form that core/tools/retrieval reads: a title, then a sentence."""
+    """Yield a passage for each fact, in the form that core/tools/retrieval reads: a title, then a sentence."""
     for thing in THINGS:
         for attribute in ATTRIBUTES:
             fact = f"{attribute} of {thing}"
-            yield {"id": fact, "contents": f"{thing}\nThe {fact} is {value_of(fact)}."}
+            yield {"id": fact, "contents": f"{thing}\nThe {fact} is {fact_value(fact)}."}
 
 
 def write_corpus(path: Path) -> None:

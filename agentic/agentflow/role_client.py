@@ -1,0 +1,142 @@
+"""Asks the roles of one rollout: each role has its own prompt, tokenizer and limits, and every call becomes a Turn.
+
+What one model wrote enters the prompt of another without special tokens, and as the sampled ids if both share a
+tokenizer. Other text is encoded with special tokens switched off. So no slot of a prompt can end a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentic.agentflow.config import POLICY, RoleSection
+from core.policy.base import PolicyError, Roles
+from core.rollout.method import RolloutError
+from core.rollout.turns import Turns
+from core.text.template import TokenTemplate
+from core.text.tokenizer import Ids, encode_text, special_ids
+from core.tools.base import Interrupt
+from core.types import Completion, Sampling
+
+
+class RoleCallError(RolloutError, Interrupt):
+    """A call got no completion. It fails the rollout, also from inside a tool."""
+
+
+class BudgetSpent(Interrupt):
+    """The tokens of the rollout are used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOutput:
+    """Holds what a model wrote, without special tokens: `ids` for roles with the same tokenizer, `text` for others."""
+
+    text: str
+    ids: Ids
+    tokenizer: Any
+    cut: bool = False
+    """Says whether the output ended at the limit of its length."""
+
+
+Slots = Mapping[str, str | RoleOutput]
+
+
+class RolePrompter:
+    """Makes the prompts of one role and reads its completions. It ignores slots that the role's message does not have.
+
+    A space before a slot goes into the slot: ` word` is one token, but ` ` and `word` are two, which models rarely see.
+    """
+
+    def __init__(self, name: str, section: RoleSection, tokenizer: Any, message: str):
+        self.name = name
+        self.section = section
+        self.tokenizer = tokenizer
+        self._slots = tuple(dict.fromkeys(re.findall(r"\{([a-z_]+)\}", message)))
+        self._spaced = {slot for slot in self._slots if f" {{{slot}}}" in message}
+        self._template = TokenTemplate(tokenizer, re.sub(r" (\{[a-z_]+\})", r"\1", message), self._slots)
+        self._special = special_ids(tokenizer)
+
+    def render(self, slots: Slots) -> Ids:
+        """Return the ids of the role's prompt with its slots filled."""
+        return self._template.render(**{slot: self._encode(slots[slot], slot in self._spaced) for slot in self._slots})
+
+    def sampling(self, sampling: Sampling) -> Sampling:
+        """Return the rollout's sampling for the policy. Frozen models belong to the environment and are greedy."""
+        if self.section.engine != POLICY:
+            sampling = Sampling(temperature=0.0, seed=sampling.seed)
+        return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
+
+    def read(self, completion: Completion) -> RoleOutput:
+        ids = tuple(i for i in completion.token_ids if i not in self._special)
+        cut = completion.finish_reason == "length"
+        return RoleOutput(str(self.tokenizer.decode(ids)), ids, self.tokenizer, cut)
+
+    def _encode(self, value: str | RoleOutput, spaced: bool) -> Ids:
+        space = " " * spaced
+        if isinstance(value, RoleOutput):
+            if value.tokenizer is self.tokenizer:
+                return encode_text(self.tokenizer, space) + value.ids
+            value = value.text
+        return encode_text(self.tokenizer, space + value)
+
+
+class RoleClient:
+    """Asks the roles of one rollout, also from inside tools, and counts the tokens of its budget."""
+
+    def __init__(
+        self,
+        prompters: Mapping[str, RolePrompter],
+        roles: Roles,
+        sampling: Sampling,
+        *,
+        max_total_tokens: int,
+        timeout_s: float,
+    ):
+        self._recorder = Turns(sampling)
+        self.turns = self._recorder.recorded
+        self.roles = roles
+        self.seed = sampling.seed
+        self._prompters = prompters
+        self._sampling = sampling
+        self._tokens_left = max_total_tokens
+        self._timeout_s = timeout_s
+
+    async def ask(self, role: str, slots: Slots, *, budgeted: bool = True) -> RoleOutput:
+        """Return what `role` writes. With `budgeted`, prompt and completion are paid from the rollout's tokens.
+
+        Raises:
+            BudgetSpent: too few tokens are left for the prompt and one token more.
+            RoleCallError: there is no completion. Its kind is `aborted` by the engine, `call_timeout`, `no_role`, or
+                the kind of the policy's error.
+        """
+        prompter = self._prompters[role]
+        prompt = prompter.render(slots)
+        limit = prompter.section.max_tokens
+        if budgeted:
+            limit = min(limit, self._tokens_left - len(prompt))
+            if limit < 1:
+                raise BudgetSpent(f"{self._tokens_left} tokens left, the prompt of {role} has {len(prompt)}")
+            # Reserve the whole limit now: tools may ask several roles at the same time.
+            self._tokens_left -= len(prompt) + limit
+        completion = await self._complete(prompter, prompt, limit)
+        if budgeted:
+            self._tokens_left += limit - len(completion.token_ids)
+        return prompter.read(completion)
+
+    async def _complete(self, prompter: RolePrompter, prompt: Ids, limit: int) -> Completion:
+        name, section = prompter.name, prompter.section
+        try:
+            policy = self.roles[section.engine]
+        except KeyError as error:
+            raise RoleCallError("no_role", str(error.args[0])) from error
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                sampling = prompter.sampling(self._sampling)
+                return await self._recorder.ask(policy, name, prompt, limit, section.trained, sampling)
+        except TimeoutError:
+            raise RoleCallError("call_timeout", f"{name}: no completion in {self._timeout_s:g} s") from None
+        except (PolicyError, RolloutError) as error:
+            raise RoleCallError(error.kind, f"{name}: {error}") from error

@@ -1,0 +1,77 @@
+"""Keeps what the orchestrator has gathered, and fits it into the token budget of a prompt.
+
+Facts of the released code: attempts come first, then programs; documents take what these leave; too much text keeps its
+end. A dialogue that is too long loses its oldest messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from typing import Any
+
+from agentic.toolorchestra.config import BudgetSection, ToolOrchestraSection
+from core.text.conversation import Message, Renderer
+from core.text.tokenizer import encode_text
+
+
+@dataclass
+class Workspace:
+    """Holds what a `qa` rollout has gathered: documents, programs with their output, and attempts at the answer."""
+
+    documents: list[str] = field(default_factory=list)
+    programs: list[str] = field(default_factory=list)
+    attempts: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    """Holds everything in the order in which it came, one line each: the compact form."""
+
+    def add_documents(self, documents: list[str]) -> None:
+        """Alternate new documents with old ones, new ones first; keep equal ones once."""
+        pairs = chain.from_iterable(zip_longest(documents, self.documents))
+        self.documents = list(dict.fromkeys(document for document in pairs if document is not None))
+
+    def render(self, tokenizer: Any, budget: BudgetSection, max_tokens: int) -> str:
+        """Return documents, programs and attempts under headings, at most `max_tokens`, without empty parts."""
+        attempts, attempt_tokens = _tail(tokenizer, "\n\n".join(self.attempts), min(budget.attempts, max_tokens))
+        left = min(budget.code, max_tokens) - attempt_tokens
+        programs, program_tokens = _tail(tokenizer, "\n\n".join(self.programs), left)
+        left = max_tokens - attempt_tokens - program_tokens
+        documents, _ = _tail(tokenizer, "\n\n".join(d[: budget.document_characters] for d in self.documents), left)
+        parts = {"Documents": documents, "Python code and outputs": programs, "Attempts": attempts}
+        return "\n\n".join(f"{title}:\n{text}" for title, text in parts.items() if text)
+
+
+def message_budget(config: ToolOrchestraSection, renderer: Renderer, tools: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many tokens of the whole budget `tools` leave to messages."""
+    tool_ids = renderer.message("system", "".join(map(json.dumps, tools))).ids if tools else ()
+    return config.budget.total - len(tool_ids)
+
+
+def drop_oldest(messages: Sequence[Message], budget: int, keep: int) -> list[Message]:
+    """Return `messages` within `budget` tokens. After the first `keep`, the oldest go: an assistant's message together
+    with everything that answers it."""
+    first, rest = list(messages[:keep]), list(messages[keep:])
+    while rest and sum(len(message.ids) for message in (*first, *rest)) > budget:
+        following = [i for i, message in enumerate(rest) if i and message.role == "assistant"]
+        if not following:
+            break
+        rest = rest[following[0] :]
+    return first + rest
+
+
+def truncate(config: ToolOrchestraSection, renderer: Renderer, text: str) -> str:
+    """Return the first `budget.result_tokens` tokens of a result."""
+    limit = config.budget.result_tokens
+    ids = renderer.message("tool", text).ids
+    return text if len(ids) <= limit else str(renderer.tokenizer.decode(ids[:limit]))
+
+
+def _tail(tokenizer: Any, text: str, max_tokens: int) -> tuple[str, int]:
+    """Return the end of `text`, at most `max_tokens` tokens of it, and their number."""
+    ids = encode_text(tokenizer, text)
+    if len(ids) <= max_tokens:
+        return text, len(ids)
+    end = ids[len(ids) - max(0, max_tokens) :]
+    return str(tokenizer.decode(end)), len(end)

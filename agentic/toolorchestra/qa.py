@@ -1,0 +1,146 @@
+"""Runs a `qa` rollout: the orchestrator chooses a tool and an expert, turn after turn, until one expert answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from agentic.toolorchestra.config import ToolName, ToolOrchestraSection
+from agentic.toolorchestra.context import Workspace, drop_oldest, message_budget, truncate
+from agentic.toolorchestra.experts import ExpertFailure, Experts
+from agentic.toolorchestra.formats import FORMATS
+from agentic.toolorchestra.orchestrator import Orchestrator
+from agentic.toolorchestra.prompts import REFUSED, expert_messages, question_messages, tool_schemas
+from core.rewards.boxed import find_boxed
+from core.text.conversation import Message, Renderer
+from core.text.tool_calls import CallError, ToolCall
+from core.tools.base import Tool, ToolContext, ToolResult
+from core.tools.python_coder import PythonCoder, extract_program
+from core.tools.registry import Toolbox, make_tool
+from core.tools.search import Search
+from core.types import Task
+
+
+class QaTools:
+    """Holds what the tools of `qa` work with, for all rollouts: the retrieval service and the sandbox."""
+
+    def __init__(self, config: ToolOrchestraSection):
+        tools: list[Tool] = []
+        if "search" in config.tools:
+            tools.append(make_tool(f"{Search.__module__}.Search", {**config.search, "name": "search"}))
+        if "enhance_reasoning" in config.tools:
+            options = {**config.coder, "name": "enhance_reasoning", "source": "query"}
+            tools.append(make_tool(f"{PythonCoder.__module__}.PythonCoder", options))
+        self._toolbox = Toolbox(tools)
+
+    async def run(self, name: ToolName, query: str) -> ToolResult:
+        tool = self._toolbox.find(name)
+        assert tool is not None
+        return await self._toolbox.call(tool, {"query": query}, ToolContext(_refuse_to_ask))
+
+    async def close(self) -> None:
+        await self._toolbox.close()
+
+
+class QaRollout:
+    """Runs one question. `answer` is None until it is answered; `failures` counts tools that gave nothing."""
+
+    def __init__(self, config: ToolOrchestraSection, renderer: Renderer, tools: QaTools, experts: Experts, task: Task):
+        self.answer: str | None = None
+        self.failures: Counter[str] = Counter()
+        self.used: Counter[str] = Counter()
+        self.seconds = 0.0
+        self.workspace = Workspace()
+        self.schemas = tool_schemas(config, experts)
+        self._config = config
+        self._renderer = renderer
+        self._tools = tools
+        self._experts = experts
+        self._task = task
+        self._shown_tools = [] if config.style == "compact" else [schema.to_openai() for schema in self.schemas]
+        self._question = question_messages(config.style, renderer, task, "", (), None)
+        self._history = list(self._question)
+        """Holds the whole conversation, for an append-only context."""
+        self._budget = message_budget(config, renderer, self._shown_tools)
+        self._refused: CallError | None = None
+
+    async def run(self, orchestrator: Orchestrator) -> None:
+        """Take turns until there is an answer, at most `max_turns`."""
+        for _ in range(self._config.max_turns):
+            text = await orchestrator.write(self._prompt(), self._shown_tools)
+            call = FORMATS[self._config.style].parse_call(text, self.schemas)
+            if isinstance(call, CallError):
+                orchestrator.refuse(call)
+                self._refused, result = call, f"{REFUSED}{call.message}."
+                self.workspace.lines.append(f"? = {call.kind.replace('_', ' ')}")
+            else:
+                self._refused, result = None, await self._execute(call)
+            if self.answer is not None:
+                return
+            role = "user" if self._config.style == "compact" else "tool"
+            self._history += [orchestrator.last_message(), self._renderer.message(role, self._truncate(result))]
+
+    def _prompt(self) -> list[Message]:
+        if self._config.context == "append_only":
+            return drop_oldest(self._history, self._budget, keep=len(self._question))
+        lines = self.workspace.lines
+        return question_messages(self._config.style, self._renderer, self._task, self._context(), lines, self._refused)
+
+    async def _execute(self, call: ToolCall) -> str:
+        """Execute a call and return its result as the orchestrator reads it."""
+        tool: ToolName = call.name  # type: ignore[assignment]  # checked against the schemas
+        alias = str(next(iter(call.arguments.values()), ""))
+        self.used[alias or tool] += 1
+        text = await self._ask_expert(alias, tool) if alias else self._text_without_expert(tool)
+        if isinstance(text, ExpertFailure):
+            self.failures[f"expert_{text.kind}"] += 1
+            return self._note(call, text.message)
+        match tool:
+            case "answer":
+                boxed = find_boxed(text)
+                self.answer = (text if boxed is None else boxed).strip()
+                return self.answer
+            case "call_expert":
+                self.workspace.attempts.append(f"{alias}: {text.strip()}")
+                return self._note(call, text.strip())
+            case "enhance_reasoning":
+                text = extract_program(text)
+        result = await self._tools.run(tool, text)
+        self.seconds += result.seconds
+        if result.status != "ok":
+            self.failures[f"{tool}_{result.status}"] += 1
+        elif tool == "search":
+            self.workspace.add_documents(list(result.parts))
+        if tool == "enhance_reasoning":
+            self.workspace.programs.append(f"```python\n{text}\n```\n\n```output\n{result.text}\n```")
+        return self._note(call, result.text)
+
+    def _text_without_expert(self, tool: ToolName) -> str:
+        """Return the question itself for a search, or the latest attempt for an answer."""
+        if tool == "search":
+            return self._task.question
+        return self.workspace.attempts[-1].partition(": ")[2] if self.workspace.attempts else ""
+
+    async def _ask_expert(self, alias: str, tool: ToolName) -> str | ExpertFailure:
+        messages = expert_messages(self._config.style, tool, self._task, self.workspace, self._context())
+        reply = await self._experts.ask(alias, messages)
+        return reply if isinstance(reply, ExpertFailure) else reply.text.rpartition("</think>")[2]
+
+    def _note(self, call: ToolCall, result: str) -> str:
+        """Keep a result as a line of the compact form, and return it as the orchestrator reads it."""
+        name = "call" if call.name == "call_expert" else call.name
+        line = " ".join([name, *map(str, call.arguments.values()), "=", *result.split()])
+        self.workspace.lines.append(self._truncate(line))
+        return self._truncate(result) if self._config.style == "hermes" else self.workspace.lines[-1]
+
+    def _context(self) -> str:
+        if self._config.style == "compact":
+            return ""
+        left = self._budget - sum(len(message.ids) for message in self._question)
+        return self.workspace.render(self._renderer.tokenizer, self._config.budget, left)
+
+    def _truncate(self, text: str) -> str:
+        return truncate(self._config, self._renderer, text)
+
+
+async def _refuse_to_ask(role: str, message: str) -> str:
+    raise AssertionError(f"a tool of ToolOrchestra asks no role, but {role} was asked")

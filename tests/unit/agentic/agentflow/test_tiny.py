@@ -1,0 +1,200 @@
+"""The `tiny` preset: splits share nothing, answers are right, demonstrations tell no fact, no shortcut is rewarded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import pytest
+
+from agentic.agentflow.config import AgentFlowRecipe
+from agentic.agentflow.memory import Memory, Step
+from agentic.agentflow.rollout import SPEC, build
+from agentic.agentflow.tiny import scripted_roles, start_model
+from agentic.agentflow.tiny.baselines import BASELINES, FixedToolPlanner
+from agentic.agentflow.tiny.demonstrations import ANSWER, CarelessAnnotator, demonstrate
+from agentic.agentflow.tiny.facts import ENTITIES, SPLITS, UNKNOWN, look_up
+from agentic.agentflow.tiny.questions import CODER, GENERATOR, ToyQuestion
+from agentic.agentflow.tiny.scripted_roles import ScriptedRole, give_verdict, is_result
+from agentic.agentflow.tiny.tasks import KINDS, generate, main, solve
+from core.data import read_tasks
+from core.policy.base import PolicyError, Roles
+from core.rollout.runner import Runner
+from core.tools.sandbox import Sandbox, SandboxUnavailable
+from core.types import Sampling, Task, Trajectory
+
+Results = dict[str, str]
+
+
+def test_the_right_steps_of_the_longest_question() -> None:
+    question = ToyQuestion.read("Which item has number 37 times the age of boat?")
+    age = look_up("age of boat")
+    value = str(37 * int(age))
+    assert question.next_step({}) == (GENERATOR, "age of boat")
+    assert question.next_step({"age of boat": age}) == (CODER, f"37 * {age}")
+    assert solve(question) == {"age of boat": age, f"37 * {age}": value, f"item {value}": look_up(f"item {value}")}
+    assert question.needs == 3
+    with pytest.raises(ValueError, match="not a question"):
+        ToyQuestion.read("What is love?")
+
+
+def test_no_fact_and_no_question_is_in_two_splits_nor_in_a_demonstration_of_another() -> None:
+    facts: dict[str, set[str]] = {}
+    for split, count in zip(SPLITS, (2048, 64, 256), strict=True):
+        tasks = generate(split, count)
+        assert tasks == generate(split, count)
+        questions = {task.question for task in tasks}
+        assert len(questions) == count
+        solutions = [solve(ToyQuestion.read(question)) for question in questions]
+        facts[split] = questions | {step for steps in solutions for step in steps if look_up(step) != UNKNOWN}
+    assert not any(one & other for one, other in combinations(facts.values(), 2))
+    rng = Random(1)
+    asked = {turn.question for _ in range(1000) for turn in demonstrate(rng, CarelessAnnotator())}
+    assert len(asked) > 800
+    assert not asked & (facts["dev"] | facts["test"])
+
+
+def test_a_demonstration_does_not_tell_what_the_facts_are() -> None:
+    rng, right = Random(1), []
+    for _ in range(1000):
+        for turn in demonstrate(rng, CarelessAnnotator()):
+            lines = [line.strip().partition(" = ") for line in turn.memory.splitlines() if line.startswith(" base")]
+            right += [look_up(line[0].partition(" : ")[2]) == line[2] for line in lines if line[2] in ENTITIES]
+    assert len(right) > 50
+    assert sum(right) / len(right) < 0.1  # one in 62 by chance
+
+
+def test_a_faultless_annotator_takes_the_right_steps_and_boxes_the_last_result() -> None:
+    rng = Random(0)
+    for _ in range(100):
+        turns = list(demonstrate(rng, CarelessAnnotator(0, 0, 0)))
+        results: Results = {}
+        for turn in turns:
+            lines = [line.partition(" : ")[2].partition(" = ") for line in turn.memory.splitlines()]
+            results = {sub_goal: result for sub_goal, _, result in lines}
+            if turn.role == "planner.next_step":
+                assert turn.completion == right_step(turn.question, results)
+        assert turns[-1].completion == ANSWER.format(answer=list(results.values())[-1])
+
+
+def test_the_command_writes_the_tasks_of_a_split_and_refuses_more_than_there_are(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["tasks", "--split", "dev", "--count", "5", "--out", str(tmp_path / "dev.jsonl")])
+    main()
+    assert read_tasks(tmp_path / "dev.jsonl", require_context=False) == generate("dev", 5)
+    monkeypatch.setattr("agentic.agentflow.tiny.tasks.KINDS", {"look_up": KINDS["look_up"]})
+    with pytest.raises(ValueError, match="fewer than 300"):
+        generate("dev", 300)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return start_model.train_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Any:
+    try:
+        Sandbox()
+    except SandboxUnavailable as problem:
+        pytest.skip(f"no isolation here: {problem}")
+    return SPEC.load("tiny")
+
+
+def right_step(question: str, results: Results) -> str:
+    tool, sub_goal = ToyQuestion.read(question).next_step(results) or ("", "")
+    return f" {tool} : {sub_goal}"
+
+
+def planner(decide: Callable[[str, Results], str]) -> Callable[[str], str]:
+    """A policy that boxes the last result; decide(question, results by sub-goal) is its next step."""
+
+    def reply(message: str) -> str:
+        question, _, memory = message.removeprefix("<step>").partition("<analysis><memory>")
+        if message.startswith("<final>"):
+            results = [line.rpartition(" = ")[2] for line in memory.splitlines()]
+            return ANSWER.format(answer=next((r for r in reversed(results) if is_result(r)), "unknown"))
+        lines = [line.partition(" : ")[2].partition(" = ") for line in memory.splitlines()]
+        return decide(question, {sub_goal: result for sub_goal, _, result in lines if is_result(result)})
+
+    return reply
+
+
+async def run(
+    method: Any, recipe: AgentFlowRecipe, tokenizer: Any, tasks: list[Task], decide: Any = right_step
+) -> list[Trajectory]:
+    makers = {name: getattr(scripted_roles, name) for name in ("executor", "verifier", "generator")}
+    roles = {name: make(recipe, tokenizer) for name, make in makers.items()}
+    roles["policy"] = ScriptedRole(tokenizer, planner(decide))
+    groups = await Runner(method, Roles(roles), concurrency=32, deadline_s=60).run_groups(tasks, 1, Sampling(), 0)
+    await method.close()
+    assert not [t.log for (t,) in groups if t.status == "failed"]
+    return [trajectory for (trajectory,) in groups]
+
+
+def score(trajectories: list[Trajectory]) -> float:
+    return sum(t.reward or 0 for t in trajectories) / len(trajectories)
+
+
+async def test_the_right_steps_earn_every_reward_and_none_with_answers_of_other_tasks(
+    recipe: AgentFlowRecipe, tokenizer: Any
+) -> None:
+    tasks = generate("test", 24)
+    trajectories = await run(build(recipe, tokenizer), recipe, tokenizer, tasks)
+    assert score(trajectories) == 1.0
+    for task, trajectory in zip(tasks, trajectories, strict=True):
+        assert trajectory.metrics["steps"] == ToyQuestion.read(task.question).needs
+        assert {turn.role for turn in trajectory.turns if turn.trained} == {"planner.next_step", "planner.final"}
+        commands = [step for step in trajectory.log["steps"] if step["tool"] == CODER]
+        assert all(step["result"] == str(eval(step["command"])) for step in commands)
+    others = [replace(t, answers=o.answers) for t, o in zip(tasks, tasks[1:] + tasks[:1], strict=True)]
+    assert score(await run(build(recipe, tokenizer), recipe, tokenizer, others)) <= 1 / 24
+
+
+@pytest.mark.parametrize(
+    ("variant", "kinds"),
+    [("always-python-coder", {"compute"}), ("always-base-generator", {"look_up"}), ("no-tool", set[str]())],
+)
+async def test_a_planner_that_cannot_choose_answers_one_kind_at_most(
+    recipe: AgentFlowRecipe, tokenizer: Any, variant: str, kinds: set[str]
+) -> None:
+    tasks = generate("test", 24)
+    trajectories = await run(BASELINES[variant](recipe, tokenizer), recipe, tokenizer, tasks)
+    assert {task.metadata["kind"] for task, t in zip(tasks, trajectories, strict=True) if t.reward} == kinds
+    assert not [turn for t in trajectories for turn in t.turns if turn.role == "planner.next_step"]
+    drawn = BASELINES["random-tool"](recipe, tokenizer)
+    assert isinstance(drawn, FixedToolPlanner)
+    assert drawn.tools == (CODER, GENERATOR)
+
+
+async def test_a_step_too_many_is_wrong_and_bad_steps_are_counted(recipe: AgentFlowRecipe, tokenizer: Any) -> None:
+    """The verifier counts results, so a step that was not needed takes the place of one that was."""
+    tasks = [task for task in generate("test", 24) if ToyQuestion.read(task.question).needs > 1][:8]
+    method = build(recipe, tokenizer)
+    assert score(await run(method, recipe, tokenizer, tasks, lambda question, results: right_step(question, {}))) == 0
+    steps = iter([" no colon", " python_coder : price of lamp", " crystal_ball : all"])
+    (bad,) = await run(build(recipe, tokenizer), recipe, tokenizer, tasks[:1], lambda question, results: next(steps))
+    assert (bad.metrics["parse_errors"], bad.metrics["tool_errors"], bad.reward) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("memory", "verdict"),
+    [
+        ((), "CONTINUE"),
+        ((Step("ok", GENERATOR, "price of lamp", result="30"), Step("error", CODER, "x")), "CONTINUE"),
+        ((Step("ok", GENERATOR, "30 * 2", result="unknown"),) * 2, "CONTINUE"),
+        ((Step("ok", CODER, "1 * 1", result="1"), Step("ok", CODER, "2 - 9", result="-7")), "STOP"),
+    ],
+)
+def test_the_verifier_counts_results_and_does_not_judge_them(memory: tuple[Step, ...], verdict: str) -> None:
+    rendered = Memory(memory).render("compact")
+    assert give_verdict(f"<verify>What is the price of lamp times 2?<memory>{rendered}") == verdict
+
+
+async def test_the_verifier_refuses_questions_that_it_cannot_read(recipe: AgentFlowRecipe, tokenizer: Any) -> None:
+    with pytest.raises(PolicyError, match="not a question"):
+        await scripted_roles.verifier(recipe, tokenizer).generate(tokenizer.encode("<verify>Why?<memory>"), Sampling())

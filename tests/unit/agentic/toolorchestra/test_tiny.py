@@ -1,0 +1,142 @@
+"""The `tiny` preset: splits share nothing, the stated routes are the best ones, and demonstrations know nothing of
+them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations, product
+from random import Random
+
+import pytest
+
+from agentic.toolorchestra.experts import Experts, ModelPool
+from agentic.toolorchestra.formats import FORMATS
+from agentic.toolorchestra.prompts import tool_schemas
+from agentic.toolorchestra.rollout import SPEC
+from agentic.toolorchestra.tiny import tasks
+from agentic.toolorchestra.tiny.demonstrations import HabitualAnnotator, demonstrate, make_up_search
+from agentic.toolorchestra.tiny.facts import ATTRIBUTES, SPLITS, THINGS, assign_split, fact_value, passages
+from agentic.toolorchestra.tiny.scripted_experts import SCOUT, count_tokens, reply
+from agentic.toolorchestra.tiny.start_model import TAGS, train_tokenizer
+from agentic.toolorchestra.tiny.tasks import (
+    BEST,
+    CHEAP,
+    KINDS,
+    MODEL_MAPPING,
+    OWN,
+    PREFERENCES,
+    SEARCH,
+    STRONG,
+    Route,
+    generate,
+    with_other_preference,
+)
+from core.policy.base import Roles
+from core.rewards.boxed import find_boxed
+from core.rewards.preference import Features, make_features, preference_rewards
+from core.text.tool_calls import CallError
+from core.types import Task
+
+ROUTES: list[Route] = [
+    (*((SEARCH,) * searches), expert) for searches, expert in product((0, 1, 2), (STRONG, OWN, CHEAP))
+]
+CONFIG = SPEC.load("tiny").toolorchestra
+LATENCY = {name: model.latency_s or 0.0 for name, model in CONFIG.models.items()}
+
+
+def outcome(task: Task, route: Route) -> Features:
+    """What a rollout of this route gets, by the experts' replies to what the rollout would send them."""
+    lines, cost, correct = "", 0.0, False
+    for alias in route:
+        model = MODEL_MAPPING[alias]
+        message = f"{alias.partition('-')[0]}: {task.question}{lines}"
+        answer = reply(model, message)
+        price = task.metadata["tool_pricing"][model]
+        cost += price["input_tokens_per_million"] * count_tokens(message)
+        cost += price["output_tokens_per_million"] * count_tokens(answer)
+        if model == SCOUT:
+            fact = answer if " of " in answer and answer != message else "price of anchor"
+            lines += f"\nsearch {SEARCH} = [1] {fact.rpartition(' ')[2]} The {fact} is {fact_value(fact)}."
+        else:
+            correct = find_boxed(answer) == task.answers[0]
+    latency = sum(LATENCY[MODEL_MAPPING[alias]] for alias in route)
+    return make_features(correct=correct, cost=cost, latency=latency, calls=Counter(route))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_stated_route_is_the_only_best_one_for_every_task(split: str) -> None:
+    for task in generate(split, 200):  # type: ignore[arg-type]
+        rewards = preference_rewards([outcome(task, route) for route in ROUTES], task.metadata["pref_vec"])
+        best = BEST[task.metadata["kind"]][task.metadata["preference"]]
+        assert ROUTES[rewards.index(max(rewards))] == best, task
+        assert sorted(rewards)[-2] < max(rewards), task
+
+
+def test_the_best_route_depends_on_kind_and_on_preference() -> None:
+    assert len({tuple(by_preference.values()) for by_preference in BEST.values()}) == len(BEST)
+    assert len({tuple(BEST[kind][name] for kind in BEST) for name in PREFERENCES}) == len(PREFERENCES)
+
+
+def test_only_the_most_expensive_expert_is_always_right() -> None:
+    drawn = generate("test", 200)
+    routes = [route for route in ROUTES if route.count(SEARCH) < 2]
+    share = {route: sum(outcome(task, route)["accuracy"] for task in drawn) / len(drawn) for route in routes}
+    assert share.pop((STRONG,)) == share.pop((SEARCH, STRONG)) == 1.0
+    assert max(share.values()) < 0.9
+
+
+def test_splits_share_no_question_and_no_thing_and_follow_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [{task.question for task in generate(split, 60)} for split in SPLITS]
+    things = [{name for name in THINGS if f" {name}" in " ".join(questions)} for questions in asked]
+    assert all(things)
+    for parts in (asked, things):
+        assert not any(one & other for one, other in combinations(parts, 2))
+    assert generate("test", 30) == generate("test", 30) != generate("test", 30, seed=1)
+    monkeypatch.setattr(tasks, "KINDS", {"easy": tasks.KINDS["easy"]})
+    with pytest.raises(ValueError, match="fewer than 1000"):
+        generate("dev", 1000)
+
+
+def test_another_preference_changes_nothing_else() -> None:
+    for task in generate("test", 60):
+        other = with_other_preference(task)
+        assert (other.task_id, other.question, other.answers) == (task.task_id, task.question, task.answers)
+        changed = {name for name, value in task.metadata.items() if other.metadata[name] != value}
+        assert changed == {"preference", "case", "instruction", "pref_vec"}
+        assert with_other_preference(with_other_preference(other)).metadata["preference"] == task.metadata["preference"]
+
+
+def test_the_corpus_states_every_fact_once() -> None:
+    texts = [passage["contents"] for passage in passages()]
+    assert len(set(texts)) == len(texts) == len(ATTRIBUTES) * len(THINGS)
+    assert f"lamp\nThe price of lamp is {fact_value('price of lamp')}." in texts
+
+
+def test_demonstrations_think_first_call_what_the_rollout_reads_and_show_no_thing_of_another_split() -> None:
+    models = {name: m.model_copy(update={"url": "http://127.0.0.1:1/v1"}) for name, m in CONFIG.models.items()}
+    config = CONFIG.model_copy(update={"models": models})
+    experts = Experts(ModelPool(config, None).for_rollout(Roles({})), generate("dev", 1)[0])
+    schemas, rng, shown = tool_schemas(config, experts), Random(1), ""
+    for turn in (turn for _ in range(400) for turn in demonstrate(rng, HabitualAnnotator())):
+        call = FORMATS["compact"].parse_call(f"{turn.thought}</think>{turn.call}", schemas)
+        assert not isinstance(call, CallError)
+        assert turn.thought == f" {turn.task.metadata['kind']} {turn.task.metadata['preference']}"
+        shown += f" {turn.task.question} {' '.join(turn.lines)}"
+    assert {assign_split(name) for name in THINGS if f" {name}" in shown} == {"train"}
+    line = make_up_search(Random(3), "What is the price of lamp plus 12?")
+    value = int(line.split()[-1].strip("."))
+    assert find_boxed(reply("abacus", f"answer: What is the price of lamp plus 12?\n{line}")) == str(value + 12)
+
+
+def test_habits_know_nothing_of_what_is_best() -> None:
+    annotator = HabitualAnnotator()
+    best = [((kind, preference), route) for kind, routes in BEST.items() for preference, route in routes.items()]
+    assert len(best) == 15
+    assert sum(annotator.favourite(*case) == route[-1] for case, route in best) == 3
+    assert sum(annotator.searches(*case) == (len(route) == 2) for case, route in best) == 7
+
+
+def test_each_word_that_matters_is_one_token_and_tags_cannot_be_forged() -> None:
+    tokenizer = train_tokenizer()
+    assert all(len(tokenizer.encode(f" {word}")) == 1 for word in (*ATTRIBUTES, *THINGS, *KINDS, *PREFERENCES))
+    assert all(len(tokenizer.encode(tag, add_special_tokens=False)) == 1 for tag in TAGS)
