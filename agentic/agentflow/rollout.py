@@ -30,8 +30,8 @@ from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import MESSAGE, MESSAGES
 from agentic.agentflow.role_client import BudgetSpent, RoleClient, RoleOutput, RolePrompter, Slots
 from core.policy.base import Roles
-from core.rewards.math_grader import MathGrader
 from core.rewards.boxed import boxed_reward
+from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import load_tokenizer

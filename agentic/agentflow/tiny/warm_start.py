@@ -13,7 +13,7 @@ from agentic.agentflow.config import AgentFlowRecipe, AgentFlowWarmStart
 from agentic.agentflow.rollout import AgentFlow, build
 from agentic.agentflow.tiny.demonstrations import CarelessAnnotator, PlannerDemonstration, demonstrate
 from agentic.agentflow.tiny.facts import ATTRIBUTES, ENTITIES
-from core.engine.warm_start import Example, copying_drill, batch_by_length
+from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.text.tokenizer import encode_text
 
 

@@ -19,7 +19,7 @@ from agentic.memagent.tiny.demonstrations import (
     lookup_drill,
 )
 from agentic.memagent.tiny.words import KEYS, VALUES
-from core.engine.warm_start import Example, copying_drill, batch_by_length
+from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.text.tokenizer import encode_text
 
 FULL_SECTION = 90
