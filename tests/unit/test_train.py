@@ -1,4 +1,4 @@
-"""`python -m core.engine.train`: what is wrong is said before a folder is taken or a step is paid for."""
+"""`python -m core.engine.train`: an error is reported before the run folder exists or a step runs."""
 
 from __future__ import annotations
 
