@@ -48,18 +48,18 @@ def split_segments(trajectory: Trajectory, rows: RowUnit) -> list[list[Turn]]:
     for turn in trajectory.turns:
         if not turn.trained or not turn.completion.token_ids:
             continue
-        if rows == "segment" and segments and extends(turn, segments[-1][-1]):
+        if rows == "segment" and segments and extends(turn.prompt_ids, segments[-1][-1]):
             segments[-1].append(turn)
         else:
             segments.append([turn])
     return segments
 
 
-def extends(turn: Turn, before: Turn) -> bool:
-    """Tell whether the prompt of `turn` begins with all ids of the turn before it, prompt and completion."""
-    prompt, sampled = before.prompt_ids, before.completion.token_ids
+def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
+    """Return whether a prompt begins with all ids of an earlier turn: its prompt, then its completion."""
+    prompt, sampled = earlier.prompt_ids, earlier.completion.token_ids
     end = len(prompt) + len(sampled)
-    return turn.prompt_ids[: len(prompt)] == prompt and turn.prompt_ids[len(prompt) : end] == sampled
+    return prompt_ids[: len(prompt)] == prompt and prompt_ids[len(prompt) : end] == sampled
 
 
 def _make_row(segment: Sequence[Turn], advantage: float, rollout_id: int) -> Row:
