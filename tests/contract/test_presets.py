@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from core.config import RecipeError
 from core.engine.train import main
 from core.rollout.method import method_spec
 
@@ -44,3 +45,9 @@ def test_every_number_of_the_paper_has_its_source(method: str) -> None:
     assert len(sections) == 4
     lines = [line for _, body in sections for line in body.splitlines()]
     assert not [line for line in lines if re.search(r": [\d.-]", line) and "#" not in line]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_wrong_key_names_the_right_one(method: str) -> None:
+    with pytest.raises(RecipeError, match=r"did you mean warm_start\.steps"):
+        method_spec(method).load("tiny", ["warm_start.step=3"])

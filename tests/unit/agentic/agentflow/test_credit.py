@@ -30,8 +30,10 @@ def trajectory(recipe: AgentFlowRecipe, reward: float | None, steps: int, tokens
 def rows_of(recipe: AgentFlowRecipe, group: list[Trajectory]) -> tuple[list[Row], list[float]]:
     """The rows of one group, and the weight of each in the loss (that of its tokens together)."""
     algorithm = recipe.algorithm
-    rows = rows_from_groups([group], std_norm=algorithm.std_norm, credit=algorithm.credit)
-    scales = row_scales(rows, algorithm.loss_unit)
+    rows = rows_from_groups(
+        [group], std_normalization=algorithm.std_normalization, split_advantage=algorithm.split_advantage
+    )
+    scales = row_scales(rows, algorithm.loss_agg)
     return rows, [scale * row.trained_tokens for scale, row in zip(scales, rows, strict=True)]
 
 

@@ -13,7 +13,6 @@ from agentic.memagent.rollout import SPEC
 from agentic.memagent.tiny import start_model
 from agentic.memagent.tiny.warm_start import batches
 from core.config import RecipeError
-from core.engine.warm_start import warm_start
 from core.runs.files import read_jsonl
 from core.runs.run_folder import StepLog
 

@@ -17,10 +17,8 @@ from tests.unit.agentic.toolorchestra.conftest import recipe
 
 
 @pytest.mark.parametrize("preset", ["seed", "paper"])
-def test_a_preset_says_what_it_follows_and_where_it_departs(preset: str) -> None:
+def test_every_expert_of_a_preset_has_a_model_and_tau2_is_asked_for(preset: str) -> None:
     loaded = SPEC.load(preset)
-    assert (loaded.method, loaded.preset) == ("toolorchestra", preset)
-    assert loaded.departures
     with pytest.raises(RecipeError, match=r"TAU2/bin/python: no such program.*toolorchestra\.environment=null"):
         make_environment_factory(loaded.toolorchestra.environment)
     models = set(loaded.toolorchestra.model_mapping.values())
@@ -28,39 +26,11 @@ def test_a_preset_says_what_it_follows_and_where_it_departs(preset: str) -> None
     assert set(loaded.toolorchestra.aliases) == set(loaded.toolorchestra.model_mapping)
 
 
-def test_seed_is_slime_agentics_readme() -> None:
-    """facts/toolorchestra_tau2.md, section 0."""
-    loaded = SPEC.load("seed")
-    section, algorithm = loaded.toolorchestra, loaded.algorithm
-    assert (section.max_turns, loaded.rollout.deadline_s, section.thinking, section.max_tokens) == (
-        12,
-        360,
-        True,
-        16384,
-    )
-    assert (loaded.rollout.tasks_per_step, loaded.rollout.group_size, algorithm.steps_per_batch) == (32, 8, 2)
-    assert (algorithm.advantage_clip, algorithm.min_group_std, algorithm.std_norm) == (3.0, 0.1, True)
-    assert (algorithm.loss_unit, algorithm.credit, algorithm.merge_turns) == ("turn", "broadcast", False)
-    assert (section.mask_malformed, section.mask_unanswered, section.reward) == (True, True, "preference")
-    assert section.search["url"] == "http://127.0.0.1:8000/retrieve"
-    experts = {name: model for name, model in section.models.items() if name != "judge"}
-    assert [m.url for m in experts.values()] == [f"http://127.0.0.1:{30000 + i}/v1" for i in range(1, 8)]
-    assert {(m.max_tokens, m.temperature, m.timeout_s) for m in experts.values()} == {(8192, 0.7, 180)}
-    assert set(section.tools) == {"search", "enhance_reasoning", "answer"}
-
-
-def test_paper_is_the_papers_tables() -> None:
-    """facts/toolorchestra_tau2.md, sections 1.2 and 1.4."""
-    loaded = SPEC.load("paper")
-    section, algorithm, budget = loaded.toolorchestra, loaded.algorithm, loaded.toolorchestra.budget
-    assert (loaded.rollout.tasks_per_step, loaded.rollout.group_size, loaded.rollout.temperature) == (16, 8, 1.0)
-    assert (section.max_turns, section.max_tokens, loaded.run.eval_temperature) == (50, 8000, 0.0)
-    assert (budget.attempts, budget.code, budget.total, budget.document_characters) == (8000, 16000, 24000, 4000)
-    assert (algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip) == (0.2, 0.28, 10.0)
-    assert (algorithm.kl_coef, algorithm.kl_kind, algorithm.loss_unit) == (1e-4, "k2", "token")
+def test_the_papers_prices_are_those_of_the_released_evaluation() -> None:
+    section = SPEC.load("paper").toolorchestra
     price = {alias: section.models[model].price for alias, model in section.model_mapping.items()}
-    told = {alias: (p.input, p.output) for alias, p in price.items() if p is not None}
-    assert told == {
+    prices = {alias: (p.input, p.output) for alias, p in price.items() if p is not None}
+    assert prices == {
         "reasoner-1": (1.25, 10), "reasoner-2": (0.25, 2), "reasoner-3": (0.8, 0.8),
         "search-1": (1.25, 10), "search-2": (0.25, 2), "search-3": (0.8, 0.8),
         "answer-1": (1.25, 10), "answer-2": (0.25, 2), "answer-3": (0.9, 0.9), "answer-4": (0.8, 0.8),
