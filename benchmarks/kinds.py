@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from core.options import Share, checked
+from core.options import Share, argparse_type
 
-positive, seed = checked(PositiveInt), checked(NonNegativeInt)
-temperature, share, seconds = checked(NonNegativeFloat), checked(Share), checked(PositiveFloat)
+positive, seed = argparse_type(PositiveInt), argparse_type(NonNegativeInt)
+temperature, share, seconds = argparse_type(NonNegativeFloat), argparse_type(Share), argparse_type(PositiveFloat)

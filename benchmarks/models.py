@@ -73,7 +73,7 @@ class Models:
             eos_token_ids=weights.eos_token_ids(resolve(model)),
             max_model_len=context,
             kv_tokens=budget,
-            prefill_budget=self.recipe.engine.prefill_budget,
+            max_prefill_tokens=self.recipe.engine.max_prefill_tokens,
             decode=self.tokenizer(model).decode,
         )
         embedded = EmbeddedPolicy(engine)

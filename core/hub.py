@@ -1,4 +1,4 @@
-"""Where a model lives: a local folder, or the hub's snapshot of an id."""
+"""Finds a model: a local folder, or the hub's snapshot of an id."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from typing import Any
 
 
 class CheckpointError(ValueError):
-    """A model folder that is missing, incomplete or corrupt; the message names the file and the fix."""
+    """Reports a model folder that is missing, incomplete or corrupt; the message names the file and the fix."""
 
 
 SMALL_FILES = ["*.json", "*.txt", "*.jinja", "*.model"]
-"""Config, tokenizer and chat template."""
+"""Matches the files of config, tokenizer and chat template."""
 
 
 def is_hub_id(model: str | Path) -> bool:
-    """Whether `model` reads as an id of the hub, and is not a folder here."""
+    """Return whether `model` reads as an id of the hub and is not a folder here."""
     path = Path(model)
     return len(path.parts) == 2 and not str(model).startswith((".", "/", "~")) and not path.is_dir()
 
 
 def resolve(model: str | Path, *, weights: bool = True) -> Path:
-    """The local folder of `model`: the path itself, or the hub's snapshot of that id, with or without `weights`."""
+    """Return the local folder of `model`: the path itself, or the hub's snapshot of that id, which may be downloaded.
+
+    Raises:
+        CheckpointError: there is neither such a folder nor such an id.
+    """
     folder = Path(model)
     if folder.is_dir():
         return folder
@@ -34,14 +38,14 @@ def resolve(model: str | Path, *, weights: bool = True) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        wanted = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
-        return Path(snapshot_download(str(model), allow_patterns=wanted))
+        patterns = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
+        return Path(snapshot_download(str(model), allow_patterns=patterns))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(f"{model}: neither a local folder nor reachable on the hub ({error})") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file of a model folder. Raises CheckpointError when it is not a JSON object."""
+    """Read a file of a model folder. A file that holds no JSON object raises CheckpointError."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

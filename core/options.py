@@ -1,4 +1,4 @@
-"""Values that recipes and command lines share, checked by type; what is wrong with one is told in the same words."""
+"""Types of values that recipes and command lines share, with one wording for what is wrong with a value."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ def _device(name: str) -> str:
 
 Device = Annotated[str, AfterValidator(_device)]
 Port = Annotated[int, Field(ge=0, le=65535)]
-"""0 takes a free one."""
+"""Names a TCP port; 0 takes a free one."""
 Share = Annotated[float, Field(gt=0, le=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 
 _WANTED = {"model_type": "must be a section, a mapping of keys", "dict_type": "must be a mapping"}
 
 
-def told(problem: Mapping[str, Any]) -> str:
-    """One of pydantic's `errors()`, without its place."""
+def format_problem(problem: Mapping[str, Any]) -> str:
+    """Say what is wrong with a value, given one of pydantic's `errors()`."""
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     if problem["type"] == "tuple_type":
@@ -33,22 +34,24 @@ def told(problem: Mapping[str, Any]) -> str:
     return f"{_WANTED.get(problem['type'], problem['msg'])} (is {problem['input']!r})"
 
 
-def checked(kind: Any) -> Callable[[str], Any]:
-    """The type of an argparse option that is a `kind` of pydantic's, such as PositiveInt, FilePath or Port."""
+def argparse_type(kind: Any) -> Callable[[str], Any]:
+    """Make the `type=` of an argparse option from a type of pydantic's, such as PositiveInt, FilePath or Port."""
     adapter = TypeAdapter(kind)
 
     def read(text: str) -> Any:
         try:
             return adapter.validate_python(text)
         except ValidationError as error:
-            raise argparse.ArgumentTypeError(told(error.errors()[0])) from error
+            raise argparse.ArgumentTypeError(format_problem(error.errors()[0])) from error
 
     return read
 
 
 class RecipeError(ValueError):
-    """A preset or an override that cannot be used; the message names file, key and fix."""
+    """Says that a preset or an override cannot be used; the message names file, key and fix."""
 
 
 class Section(BaseModel):
+    """A part of a recipe: frozen, and an unknown key is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -1,7 +1,7 @@
 """The project's words as frozen dataclasses: Task, Sampling, Completion, Turn, Trajectory, Row.
 
-Invariant: a Turn holds the very ids that went to the policy and the very ids that came back. Nothing sampled is ever
-decoded and encoded again, so what is trained is what was sampled.
+Invariant: a Turn holds the very ids that went to the policy and the very ids that came back. Sampled ids are never
+decoded and encoded again, so the trained tokens are the sampled ones.
 """
 
 from __future__ import annotations
@@ -12,11 +12,21 @@ from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
 Status = Literal["completed", "truncated", "failed"]
+LossAgg = Literal["rollout", "rollout_turn", "turn", "token"]
+"""Names what counts as one unit in the loss of a batch; core/algorithms/aggregate.py explains each."""
+RowUnit = Literal["turn", "segment"]
+"""Names what becomes one training row."""
+
+CALLS = "calls_"
+"""Begins the name of a metric that counts the calls of one tool or expert, such as `calls_search`."""
+
+COUNTED_METRICS = ("drift",)
+"""Names the metrics that count events: they are summed over rollouts, and all others are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One record of a data set.
+    """Holds one record of a data set.
 
     `task_id` is unique within its data set. `answers` are all accepted answers. `context` is the text that the question
     is about (empty for tasks without one).
@@ -31,11 +41,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How one completion is sampled. `temperature` 0 is greedy; `top_k` -1 and `top_p` 1 switch the filters off.
+    """Says how to sample one completion. `temperature` 0 is greedy; `top_k` -1 and `top_p` 1 switch the filters off.
 
-    A completion ends with the first of `stop_token_ids`, or with the token that completes one of the texts `stop`, and
-    keeps it.
-    Log-probs are those of the distribution at `temperature`, before `top_k` and `top_p` cut it (SGLang's convention).
+    A completion ends with the first of `stop_token_ids`, or with the token that completes one of the texts in `stop`;
+    it keeps that token. Log-probs belong to the distribution at `temperature`, before `top_k` and `top_p` cut it
+    (SGLang's convention).
     """
 
     temperature: float = 1.0
@@ -49,7 +59,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the policy returned for one call. `token_ids` includes what it stopped at when `finish_reason` is `stop`."""
+    """Holds what the policy returned for one call. `token_ids` includes the token that it stopped at, if any."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -64,7 +74,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One call of one role. `trained` says whether the completion's tokens get a gradient."""
+    """Holds one call of one role. `trained` says whether the completion's tokens get a gradient."""
 
     role: str
     prompt_ids: tuple[int, ...]
@@ -74,9 +84,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One rollout of one task. `failure` names what went wrong when `status` is `failed`; such a rollout has no reward.
+    """Holds one rollout of one task. When `status` is `failed`, `failure` names the reason, and there is no reward.
 
-    `metrics` are numbers to average over rollouts; `log` is free-form and only shown.
+    `metrics` are numbers to average over rollouts (those in COUNTED_METRICS are summed); `log` is free-form and is only
+    shown.
     """
 
     task_id: str
@@ -87,16 +98,21 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def token_count(self) -> int:
+        """Count the prompt and completion tokens of all turns."""
+        return sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in self.turns)
+
 
 Group = Sequence[Trajectory]
-"""The n trajectories of one task."""
+"""Lists the n trajectories of one task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One training sequence: `tokens` = prompt + response, and for each response token its mask and log-prob.
+    """Holds one training sequence: `tokens` = prompt + response, and for each response token its mask and log-prob.
 
-    `rollout_id` says which rollout it belongs to: a rollout counts once however many rows it became.
+    `rollout_id` says which rollout the row belongs to: a rollout counts once however many rows it became.
     Lengths: len(loss_mask) == len(logprobs) == number of response tokens <= len(tokens) - 1.
     """
 

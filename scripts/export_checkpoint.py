@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from core.engine import checkpoint, weights
 from core.hub import SMALL_FILES, CheckpointError, is_hub_id
 from core.report.summary import build_summary
-from core.report.table import Published, render_table
+from core.report.table import PublishedScore, render_table
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.text.tokenizer import load_tokenizer
 
@@ -93,7 +93,7 @@ def model_card(
         "tags": [method, "agentic-rl", "grpo", "reinforcement-learning"],
     }
     departures = list(dict.fromkeys([*config.get("departures", ()), *summary["departures"]]))
-    published = [Published.from_json(row) for row in evaluated.published["rows"]]
+    published = [PublishedScore.from_json(row) for row in evaluated.published["rows"]]
     _, _, tables = render_table({**summary, "departures": []}, published).partition("\n\n")
     commit = run.versions.get("git") or "not recorded"
     seeds = ", ".join(map(str, summary["seeds"])) or "none"

@@ -34,7 +34,7 @@ import yaml
 from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_validator
 
 from core.config import RecipeError, Section
-from core.config.load import read_yaml, refused
+from core.config.load import as_recipe_error, read_yaml
 from core.policy.serving import ServerError, free_port, kept, server_process, wait_until_healthy
 from core.runs.files import write_text
 
@@ -73,7 +73,7 @@ def read_services(path: Path) -> dict[str, Service]:
     try:
         return TypeAdapter(Services).validate_python(read_yaml(path))
     except ValidationError as error:
-        raise refused(error, Service, path) from error
+        raise as_recipe_error(error, Service, path) from error
 
 
 @contextmanager

@@ -87,7 +87,7 @@ class Calls:
         self, voices: Mapping[str, Voice], roles: Roles, sampling: Sampling, *, max_total_tokens: int, timeout_s: float
     ):
         self._asked = Turns(sampling)
-        self.turns = self._asked.taken
+        self.turns = self._asked.recorded
         self._voices, self._roles, self._sampling = voices, roles, sampling
         self.seed = sampling.seed
         self._left, self._timeout_s = max_total_tokens, timeout_s

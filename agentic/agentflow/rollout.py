@@ -33,12 +33,11 @@ from core.policy.base import Roles
 from core.rewards.grade import MathGrader
 from core.rewards.math import boxed_reward
 from core.rollout.method import Method, MethodSpec, RolloutError
-from core.runs.evaluation import CALLS
-from core.slime.hooks import slime_hooks
+from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import load_tokenizer
 from core.tools.base import ToolContext
 from core.tools.registry import Toolbox
-from core.types import Sampling, Task, Trajectory
+from core.types import CALLS, Sampling, Task, Trajectory
 
 
 class AgentFlow(Method):
@@ -185,5 +184,12 @@ def build(recipe: AgentFlowRecipe, tokenizer: Any) -> AgentFlow:
 
 SPEC = MethodSpec("agentflow", AgentFlowRecipe, PRESETS, build)
 
-# What slime imports by path.
-generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)
+# slime imports these names by path.
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log

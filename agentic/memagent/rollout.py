@@ -28,7 +28,7 @@ from core.policy.base import Roles
 from core.rewards.math import boxed_reward
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
-from core.slime.hooks import slime_hooks
+from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import Ids, encode_text, special_ids
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
@@ -56,7 +56,7 @@ class MemAgent(Method):
             memory = self.next_memory(memory, written)
         prompt = self.final.render(problem=problem, memory=memory)
         answer = await turns.ask(policy, "final", prompt, config.max_final_tokens, config.train_final)
-        return self.scored(task, turns.taken, self.text(answer))
+        return self.scored(task, turns.recorded, self.text(answer))
 
     def sections(self, task: Task) -> list[Ids]:
         """The chunks of the task's document.
@@ -115,5 +115,12 @@ def build(recipe: MemAgentRecipe, tokenizer: Any) -> MemAgent:
 
 SPEC = MethodSpec("memagent", MemAgentRecipe, PRESETS, build, needs_context=True)
 
-# What slime imports by path.
-generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)
+# slime imports these names by path.
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log

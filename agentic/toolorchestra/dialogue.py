@@ -78,7 +78,7 @@ class Dialogue:
     def _begin(self, start: Start) -> None:
         self._tools = [*start.tools, *hand_over(self._config, self._experts)]
         compact = self._config.style == "compact"
-        self._shown = [] if compact else [tool.openai() for tool in self._tools]
+        self._shown = [] if compact else [tool.to_openai() for tool in self._tools]
         self._room = room(self._config, self._renderer, self._shown)
         policy = (Markup("<task>"), f" {start.policy}") if compact else (start.policy, "" if start.complete else AGENT)
         self._opening = self._renderer.message("user" if compact else "system", *policy)
@@ -141,7 +141,7 @@ class Dialogue:
     async def _expert(self, alias: str, start: Start) -> Action | CallError | Unanswered:
         """What the expert does with the turn; it has the environment's tools, and cannot hand on."""
         messages = [{"role": "system", "content": start.policy}, *openai_messages(self.lines)]
-        reply = await self._experts.ask(alias, messages, [tool.openai() for tool in start.tools])
+        reply = await self._experts.ask(alias, messages, [tool.to_openai() for tool in start.tools])
         if isinstance(reply, Unanswered):
             return reply
         if not reply.calls:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentic.toolorchestra.config import Style
-from core.text.tool_calls import CLOSE, OPEN, CallError, ToolCall, ToolSchema, check_call, parse_calls, spoken
+from core.text.tool_calls import CLOSE, OPEN, CallError, ToolCall, ToolSchema, check_call, parse_calls, strip_thinking
 
 CALL_EXPERT = "call_expert"
 
@@ -48,7 +48,7 @@ class Hermes:
         return calls if isinstance(calls, CallError) else check_call(calls[0], tools) or calls[0]
 
     def action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
-        said = spoken(text)
+        said = strip_thinking(text)
         if isinstance(said, CallError):
             return said
         if OPEN not in said and CLOSE not in said:
@@ -67,7 +67,7 @@ class Compact:
     SHORT: Mapping[str, str] = {"call": CALL_EXPERT, "enhance": "enhance_reasoning"}
 
     def call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
-        said = spoken(text)
+        said = strip_thinking(text)
         if isinstance(said, CallError):
             return said
         word, *rest = said.split() or [""]

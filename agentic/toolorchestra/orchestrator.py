@@ -29,7 +29,7 @@ class Orchestrator:
         stop = (renderer.tokenizer.eos_token_id,)
         session = uuid4().hex if config.context == "append_only" else None
         self._asked = Turns(replace(sampling, stop_token_ids=stop), session)
-        self.turns = self._asked.taken
+        self.turns = self._asked.recorded
 
     async def write(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """What it writes after `messages`. An append-only context that does not go on from all that was said before
@@ -55,7 +55,7 @@ class Orchestrator:
 
     def last(self) -> Message:
         """The last turn as it was sampled."""
-        return self._renderer.sampled(self.turns[-1].completion.token_ids)
+        return self._renderer.sampled_message(self.turns[-1].completion.token_ids)
 
     @property
     def tokens(self) -> tuple[int, int]:

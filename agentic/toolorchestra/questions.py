@@ -55,7 +55,7 @@ class Question:
         self.work = Workspace()
         self._config, self._renderer, self._tools, self._experts, self._task = config, renderer, tools, experts, task
         self.schemas = tool_schemas(config, experts)
-        self._shown = [] if config.style == "compact" else [schema.openai() for schema in self.schemas]
+        self._shown = [] if config.style == "compact" else [schema.to_openai() for schema in self.schemas]
         self._asked = question(config.style, renderer, task, "", (), None)
         self._said = list(self._asked)
         self._room = room(config, renderer, self._shown)

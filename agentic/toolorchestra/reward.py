@@ -10,8 +10,7 @@ from dataclasses import replace
 from agentic.toolorchestra.config import ToolOrchestraRecipe, ToolOrchestraSection
 from core.rewards.preference import features, preference_rewards
 from core.rollout.method import RolloutError
-from core.runs.evaluation import CALLS
-from core.types import Group, Task, Trajectory
+from core.types import CALLS, Group, Task, Trajectory
 
 
 def regrade(recipe: ToolOrchestraRecipe, task: Task, group: Group) -> list[Trajectory]:

@@ -37,11 +37,10 @@ from core.config import RecipeError
 from core.policy.base import Roles
 from core.rewards.answer import AnswerGrader
 from core.rollout.method import Method, MethodSpec, RolloutError
-from core.runs.evaluation import CALLS
-from core.slime.hooks import slime_hooks
+from core.slime.hooks import SlimeHooks
 from core.text.conversation import Renderer
 from core.tools.base import ToolError
-from core.types import Sampling, Task, Trajectory
+from core.types import CALLS, Sampling, Task, Trajectory
 
 
 class ToolOrchestra(Method):
@@ -175,5 +174,12 @@ def build(recipe: ToolOrchestraRecipe, tokenizer: Any) -> ToolOrchestra:
 
 SPEC = MethodSpec("toolorchestra", ToolOrchestraRecipe, PRESETS, build, regrade=regrade)
 
-# What slime imports by path.
-generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)
+# slime imports these names by path.
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log

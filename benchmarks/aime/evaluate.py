@@ -38,11 +38,12 @@ from benchmarks.models import Models, check_server
 from benchmarks.plan import Plan, drop_failed, held, missing
 from benchmarks.serving import add_server_options, check_server_options, server
 from core.config import Recipe
-from core.engine.roles import open_roles
+from core.engine.policy import open_frozen_model
 from core.hub import is_hub_id, resolve
 from core.policy.base import Roles
 from core.report import write_report
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
+from core.rollout.roles import open_roles
 from core.runs.run_folder import RunFolder
 from core.types import Sampling
 
@@ -68,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         folder, evaluation = prepare(options)
-        with folder.locked(), server(options, folder.path) as urls:
+        with folder.lock(), server(options, folder.path) as urls:
             evaluation.served.urls |= urls
             asyncio.run(evaluate(evaluation, folder))
             text = write_results(folder, all_statistics(folder, options.seed))
@@ -155,7 +156,7 @@ def with_budget(section: Any, budget: int) -> Any:
 
 async def evaluate(evaluation: Evaluation, folder: RunFolder) -> None:
     """Sample what is missing, variant by variant, and save each variant's result when it is complete."""
-    plan, log = evaluation.plan, folder.trajectories(evaluation.plan.seed)
+    plan, log = evaluation.plan, folder.open_trajectories(evaluation.plan.seed)
     if evaluation.retry_failed and (dropped := drop_failed(log, evaluation.models, [plan.data])):
         print(f"{dropped} failed samples are run anew")
     for variant, model in evaluation.models.items():
@@ -198,7 +199,7 @@ async def _opened(evaluation: Evaluation, variant: str, model: str) -> AsyncIter
         if variant == "single":
             yield SingleCall(tokenizer, evaluation.budget), Roles({"policy": policy}), tokenizer
             return
-        async with open_roles(evaluation.recipe, tokenizer) as others:
+        async with open_roles(evaluation.recipe, tokenizer, open_frozen_model) as others:
             method = evaluation.spec.build(evaluation.recipe, tokenizer)
             try:
                 check_roles(method, others)

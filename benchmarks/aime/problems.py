@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from core.data.files import DataError
-from core.data.sets import SETS, Questions, hub_records, prepare
-from core.data.tasks import read_tasks, tasks_of
+from core.data.sets import SETS, Questions, read_hub_records, prepare
+from core.data.tasks import convert_records, read_tasks
 from core.rewards.grade import integer
 from core.types import Task
 
@@ -39,4 +39,4 @@ def _load(source: str, folder: Path) -> tuple[str, list[Task]]:
     if hub.count("/") != 1 or not split:
         raise DataError(f"{source}: no such file. Fix: give a file, aime24, aime25, or owner/name:split on the hub.")
     name = hub.replace("/", "-")
-    return name, list(tasks_of(hub_records(hub, split), name, require_context=False))
+    return name, list(convert_records(read_hub_records(hub, split), name, require_context=False))

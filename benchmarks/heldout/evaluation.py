@@ -25,9 +25,10 @@ from benchmarks.cells import (
 )
 from benchmarks.models import Models, check_server
 from core.config import Recipe
-from core.engine.roles import open_roles
+from core.engine.policy import open_frozen_model
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, check_roles
+from core.rollout.roles import open_roles
 from core.runs.evaluation import EvalResult
 from core.runs.files import JsonlLog
 from core.runs.progress import Progress
@@ -80,7 +81,7 @@ async def evaluate(plan: Plan, models: Models, folder: RunFolder) -> None:
     for url in models.urls.values():
         await check_server(url)
     start = plan.models[todo[0].seed][todo[0].variant]
-    async with open_roles(plan.recipe, models.tokenizer(start)) as roles:
+    async with open_roles(plan.recipe, models.tokenizer(start), open_frozen_model) as roles:
         for cell in todo:
             folder.save_evaluation(await _run(cell, plan, models, roles, folder))
 

@@ -14,7 +14,7 @@ from benchmarks.ruler.fit import Length, fit_units, token_counter
 from benchmarks.ruler.sample import Budget, Family, SampleKey, to_task
 from benchmarks.ruler.tasks import OPTIONS, TASKS, make_family
 from core.data import write_jsonl
-from core.options import checked
+from core.options import argparse_type
 from core.text.tokenizer import load_tokenizer
 from core.types import Task
 
@@ -98,11 +98,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ruler.generate", description=__doc__)
     parser.add_argument("--task", required=True, choices=TASKS)
     parser.add_argument("--tokenizer", required=True, help="folder or Hub id of the tokenizer that counts")
-    parser.add_argument("--length", type=checked(Length), help="token limit of each sample: 7168, 7K (7 x 1024), 1M")
+    parser.add_argument("--length", type=argparse_type(Length), help="token limit of each sample: 7168, 7K (7 x 1024), 1M")
     parser.add_argument(
-        "--num-docs", type=checked(PositiveInt), help="hqa, qa: number of documents instead of --length"
+        "--num-docs", type=argparse_type(PositiveInt), help="hqa, qa: number of documents instead of --length"
     )
-    parser.add_argument("--count", type=checked(PositiveInt), required=True, help="number of samples")
+    parser.add_argument("--count", type=argparse_type(PositiveInt), required=True, help="number of samples")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--split", default="test", help="samples of different splits share nothing")
     parser.add_argument("--budget", choices=("prompt", "document"), default="prompt", help="what --length limits")

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.ruler.documents import DocumentQa, QaItem
 from benchmarks.ruler.sample import Metric
 from benchmarks.ruler.templates import HQA, Template
-from core.data.files import Place, read_records
+from core.data.files import SourceLocation, read_records
 
 
 def hqa(
@@ -51,7 +51,7 @@ def read_pool(path: str | Path) -> set[str]:
     return passages
 
 
-def _item(record: Mapping[str, Any], place: Place) -> QaItem:
+def _item(record: Mapping[str, Any], place: SourceLocation) -> QaItem:
     for name in ("question", "answer"):
         if not isinstance(record.get(name), str) or not record[name].strip():
             raise place.error(name, "must be a non-empty string", "use HotpotQA's distractor files")
@@ -76,7 +76,7 @@ def _item(record: Mapping[str, Any], place: Place) -> QaItem:
     )
 
 
-def _paragraphs(record: Mapping[str, Any], place: Place) -> list[tuple[str, list[str]]]:
+def _paragraphs(record: Mapping[str, Any], place: SourceLocation) -> list[tuple[str, list[str]]]:
     context = record.get("context")
     if isinstance(context, Mapping) and {"title", "sentences"} <= context.keys():
         return list(zip(context["title"], context["sentences"], strict=True))

@@ -17,7 +17,7 @@ from benchmarks.ruler.qa import hotpot_qa, squad_qa
 from benchmarks.ruler.sample import Family
 from benchmarks.ruler.vt import VariableTracking
 from benchmarks.ruler.words import read_lines, read_words
-from core.options import checked
+from core.options import argparse_type
 
 NIAH_TASKS: Mapping[str, Mapping[str, Any]] = {
     "niah_single_1": {"haystack": "noise"},
@@ -31,7 +31,7 @@ NIAH_TASKS: Mapping[str, Mapping[str, Any]] = {
 }
 TASKS = (*NIAH_TASKS, "niah", "vt", "cwe", "fwe", "qa_1", "qa_2", "hqa")
 
-FILE = checked(FilePath)
+FILE = argparse_type(FilePath)
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "haystack": {"choices": ("noise", "essay", "needle"), "help": "niah: what the needles are hidden in"},
     "key_type": {"choices": ("words", "numbers", "uuids"), "help": "niah"},

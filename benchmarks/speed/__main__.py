@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from benchmarks.speed import grpo_step, rollout
 from benchmarks.speed.measure import environment
 from benchmarks.speed.workload import SIZES, make_checkpoint
-from core.options import checked
+from core.options import argparse_type
 
 
 def main() -> None:
@@ -24,9 +24,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a quarter of the work, one repeat: does it run?")
     parser.add_argument("--only", choices=("rollout", "grpo"), help="one of the two comparisons")
     parser.add_argument("--size", choices=tuple(SIZES), default="small", help="the random checkpoint (default: small)")
-    parser.add_argument("--threads", type=checked(PositiveInt), default=1)
+    parser.add_argument("--threads", type=argparse_type(PositiveInt), default=1)
     parser.add_argument(
-        "--repeats", type=checked(PositiveInt), default=3, help="timed repeats after a warm-up (default: 3)"
+        "--repeats", type=argparse_type(PositiveInt), default=3, help="timed repeats after a warm-up (default: 3)"
     )
     parser.add_argument("--no-batching", action="store_true", help="leave out continuous batching, the slowest side")
     parser.add_argument("--output", type=Path, default=Path("runs/speed"), help="folder of the JSON file")

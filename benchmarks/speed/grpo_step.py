@@ -61,14 +61,14 @@ def run_ours(
     """Statistics of the first step, and the time of `steps` further ones; without `samples` each step generates."""
     model = weights.load(folder)
     optimizer = OptimizerSection(lr=LR, beta2=0.999, weight_decay=0.0, clip_grad=1.0, max_tokens_per_pack=4096)
-    trainer, engine = Trainer(model, optimizer, loss_unit="token"), _engine(model, requests)
+    trainer, engine = Trainer(model, optimizer, loss_agg="token"), _engine(model, requests)
     watch = Stopwatch()
     first: dict[str, float] = {}
     for _ in range(steps + 1):
         watch.start()
         rollouts = engine.generate(requests) if samples is None else samples
         stats = trainer.grpo_step(rows_of(rollouts, group_size))
-        engine.engine.weights_changed(str(trainer.steps))
+        engine.engine.adopt_weights(str(trainer.steps))
         watch.stop()
         first = first or stats
     return first, watch.timing()
@@ -82,7 +82,7 @@ def rows_of(samples: Sequence[Sample], group_size: int) -> list[Row]:
     rows: list[Row] = []
     for start in range(0, len(samples), group_size):
         group = samples[start : start + group_size]
-        advantages = group_advantages([reward(s.token_ids) for s in group], std_norm=False)
+        advantages = group_advantages([reward(s.token_ids) for s in group], std_normalization=False)
         rows += [
             Row((*s.prompt_ids, *s.token_ids), (1,) * len(s.token_ids), s.logprobs, advantage or 0.0, start + i)
             for i, (s, advantage) in enumerate(zip(group, advantages, strict=True))

@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import PositiveInt
 
 from benchmarks.speed.measure import environment, table
-from core.options import checked
+from core.options import argparse_type
 from core.policy.serving import free_port, run_server
 from core.tools.retrieval.base import Kind, Vectors, normalise
 from core.tools.retrieval.corpus import Corpus
@@ -159,10 +159,10 @@ def service_table(cells: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.retrieval", description=__doc__)
-    parser.add_argument("--rows", type=checked(PositiveInt), default=100_000, help="passages")
-    parser.add_argument("--queries", type=checked(PositiveInt), default=1000)
+    parser.add_argument("--rows", type=argparse_type(PositiveInt), default=100_000, help="passages")
+    parser.add_argument("--queries", type=argparse_type(PositiveInt), default=1000)
     parser.add_argument(
-        "--repeats", type=checked(PositiveInt), default=3, help="of latency, of which the best is taken"
+        "--repeats", type=argparse_type(PositiveInt), default=3, help="of latency, of which the best is taken"
     )
     parser.add_argument("--output", type=Path, default=Path("runs/speed/retrieval.json"))
     args = parser.parse_args(argv)

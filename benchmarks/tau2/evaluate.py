@@ -44,10 +44,11 @@ from benchmarks.tau2.results import (
     write_results,
 )
 from benchmarks.tau2.statistics import statistics
-from core.engine.roles import open_roles
+from core.engine.policy import open_frozen_model
 from core.policy.base import Roles
 from core.report import write_report
 from core.rollout.method import Method, check_roles
+from core.rollout.roles import open_roles
 from core.runs.files import read_json, write_json
 from core.runs.run_folder import RunFolder, flatten
 from core.types import Sampling
@@ -82,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         folder, evaluation = prepare(options)
-        with folder.locked(), server(options, folder.path) as urls:
+        with folder.lock(), server(options, folder.path) as urls:
             evaluation.served.urls |= urls
             text = asyncio.run(evaluate(evaluation, folder))
             write_report(folder)
@@ -189,7 +190,7 @@ def _check_version(folder: Path, about: Mapping[str, Any]) -> None:
 
 async def evaluate(evaluation: Evaluation, folder: RunFolder) -> str:
     """Play what is missing, variant by variant and domain by domain; the text of tau2.md."""
-    options, log = evaluation.options, folder.trajectories(0)
+    options, log = evaluation.options, folder.open_trajectories(0)
     workers = Workers(options["python"], options["data"], options["processes"])
     try:
         about = await workers.pick().call("about")
@@ -244,7 +245,10 @@ async def _opened(evaluation: Evaluation, variant: str, workers: Workers) -> Asy
     if url := served.urls.get(model):
         await check_server(url)
     tokenizer = served.tokenizer(model)
-    async with served.policy(model, served.limit(model)) as policy, open_roles(evaluation.recipe, tokenizer) as others:
+    async with (
+        served.policy(model, served.limit(model)) as policy,
+        open_roles(evaluation.recipe, tokenizer, open_frozen_model) as others,
+    ):
         method = Recorded(ToolOrchestra(evaluation.recipe, tokenizer))
         try:
             check_roles(method, others)

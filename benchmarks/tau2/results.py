@@ -17,9 +17,10 @@ from agentic.toolorchestra.tau2.client import Workers
 from benchmarks.tau2.statistics import Statistics, Trial, statistics
 from core.report.stats import Estimate
 from core.report.table import markdown
-from core.runs.evaluation import CALLS, EvalResult
+from core.runs.evaluation import EvalResult
 from core.runs.files import Record, write_json, write_text
 from core.runs.run_folder import RunFolder
+from core.types import CALLS
 
 PUBLISHED = (
     # name, our variant, data, per cent, source

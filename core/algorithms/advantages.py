@@ -1,8 +1,8 @@
 """Group-relative advantages (GRPO, arXiv 2402.03300; without the std: Dr. GRPO, arXiv 2503.20783).
 
-One reward per rollout, before a rollout is expanded into rows, so that a rollout counts once however many rows it
-becomes. Same numbers as slime's `RolloutManager._post_process_rewards` on one group. Statistics are exact rationals: a
-group of equal rewards gets advantages of exactly 0.
+There is one reward per rollout, before a rollout is expanded into rows: a rollout counts once however many rows it
+becomes. The numbers are those of slime's `RolloutManager._post_process_rewards` on one group. `statistics.mean` and
+`stdev` compute with exact rationals, so a group of equal rewards gets advantages of exactly 0.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ STD_EPSILON = 1e-6
 
 
 def group_advantages(
-    rewards: Sequence[float | None], *, std_norm: bool, clip: float | None = None, min_std: float = 0.0
+    rewards: Sequence[float | None], *, std_normalization: bool, clip: float | None = None, min_std: float = 0.0
 ) -> list[float | None]:
-    """Advantage of each rollout of one group: reward - mean, divided by (sample std + 1e-6) when `std_norm`.
+    """Return the advantage of each rollout of a group: reward - mean, over (sample std + 1e-6) if `std_normalization`.
 
-    None marks a failed rollout: it leaves the statistics and gets None back. One valid rollout gets 0. With `clip` no
-    advantage is beyond +-clip; of a group whose sample std is below `min_std` every rollout gets None (ToolOrchestra's
+    None marks a failed rollout: it leaves the statistics and gets None back. A single valid rollout gets 0. `clip`
+    bounds every advantage to +-clip. If the sample std is below `min_std`, every rollout gets None (ToolOrchestra's
     homogeneity filter, arXiv 2511.21689 section 3.2).
 
     Raises:
@@ -34,9 +34,10 @@ def group_advantages(
     valid = [float(reward) for reward in rewards if reward is not None]
     if not valid:
         return [None] * len(rewards)
-    baseline, std = mean(valid), stdev(valid) if len(valid) > 1 else 0.0
+    baseline = mean(valid)
+    std = stdev(valid) if len(valid) > 1 else 0.0
     if std < min_std:
         return [None] * len(rewards)
-    scale = std + STD_EPSILON if std_norm and len(valid) > 1 else 1.0
+    scale = std + STD_EPSILON if std_normalization and len(valid) > 1 else 1.0
     bound = math.inf if clip is None else clip
     return [None if reward is None else max(-bound, min(bound, (reward - baseline) / scale)) for reward in rewards]

@@ -1,45 +1,45 @@
-"""From losses of tokens to the loss of a batch: what counts as one unit in the average.
+"""Averages the losses of tokens into the loss of a batch; `loss_agg` says what weighs the same in the average.
 
-Every unit partitions the rows; every part has the same weight, shared evenly by its trained tokens:
+Each choice cuts the rows of a batch into parts of equal weight; the trained tokens of a part share its weight evenly:
 
 - rollout: all rows of a rollout are one part. slime 0.3 (`rollout_mask_sums` and `global_batch_size`).
 - rollout_turn: each row is a part, and the rows of a rollout share that rollout's weight. AgentFlow's paper (eq. 5).
 - turn: each row is a part, so a rollout with more rows weighs more. slime 0.2.2 and the slime-agentic seed.
 - token: the batch is one part. DAPO; slime's `--calculate-per-token-loss`.
 
-Parts without a trained token are not counted (slime counts them, and so shrinks the loss of the others).
+Parts without a trained token do not count (slime counts them, which shrinks the loss of the others).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
-from core.types import Row
+from core.types import LossAgg, Row
 
-LossUnit = Literal["rollout", "rollout_turn", "turn", "token"]
-LOSS_UNITS: tuple[str, ...] = get_args(LossUnit)
+LOSS_AGGS: tuple[str, ...] = get_args(LossAgg)
 
 
-def row_scales(rows: Sequence[Row], unit: LossUnit) -> list[float]:
-    """Factor of each row's sum over trained tokens; the loss of the batch is sum over rows of factor * sum_t(mask * x).
+def row_scales(rows: Sequence[Row], loss_agg: LossAgg) -> list[float]:
+    """Return a factor s_i for each row: the loss of the batch is sum over rows i of s_i * sum_t(mask * loss).
 
-    Give all rows of one optimizer step: the factors then hold for any split of them into micro-batches.
+    `rows` must be all rows of one optimizer step; the factors then hold for any split of them into micro-batches.
 
     Raises:
-        ValueError: `unit` is unknown.
+        ValueError: `loss_agg` is unknown.
     """
-    if unit not in LOSS_UNITS:
-        raise ValueError(f"unknown loss unit {unit!r}; known: {', '.join(LOSS_UNITS)}")
+    if loss_agg not in LOSS_AGGS:
+        raise ValueError(f"unknown loss_agg {loss_agg!r}; known: {', '.join(LOSS_AGGS)}")
     trained = [row for row in rows if row.trained_tokens]
-    tokens, turns = Counter[int](), Counter[int]()
+    tokens = Counter[int]()  # trained tokens of each rollout, by rollout_id
+    turns = Counter[int]()  # rows of each rollout that have a trained token
     for row in trained:
         tokens[row.rollout_id] += row.trained_tokens
         turns[row.rollout_id] += 1
 
     def scale(row: Row) -> float:
-        match unit:
+        match loss_agg:
             case "rollout":
                 return 1 / (len(turns) * tokens[row.rollout_id])
             case "rollout_turn":

@@ -1,9 +1,9 @@
 """The GRPO loss of a pack of rows (slime's `policy_loss_function` for `--advantage-estimator grpo`).
 
-loss = sum over trained tokens of scale * (tis * policy loss + kl_coef * KL - entropy_coef * entropy)
+loss = sum over trained tokens of scale * (tis * policy loss + kl_loss_coef * KL - entropy_coef * entropy)
 
 `scale` comes from `aggregate.row_scales` over the whole batch, so the losses, gradients and statistics of packs add up
-to those of the batch. Suffix _T: one entry per response token, all rows of the pack one after another.
+to those of the batch. Tensor suffixes: core/algorithms/__init__.py.
 """
 
 from __future__ import annotations
@@ -13,25 +13,33 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from core.algorithms.losses import KL_KINDS, TIS_MODES, KLKind, TISMode, clipped_policy_loss, kl_penalty, tis_weights
+from core.algorithms.losses import (
+    KL_LOSS_TYPES,
+    TIS_MODES,
+    KLLossType,
+    TISMode,
+    clipped_policy_loss,
+    kl_penalty,
+    tis_weights,
+)
 
 
 @dataclass(frozen=True)
 class GRPOConfig:
-    """Coefficients of the loss.
+    """Holds the coefficients of the loss.
 
-    The ratio is clipped to [1 - clip_low, 1 + clip_high]. `dual_clip` (> 1) and `tis` (lowest and highest ratio of
-    trainer to rollout probability) are off when None.
+    The ratio is clipped to [1 - clip_ratio_low, 1 + clip_ratio_high]. `clip_ratio_c` (> 1) and `tis` (lowest and
+    highest ratio of trainer to rollout probability) are off when None.
 
     Raises:
         ValueError: a value is outside its range.
     """
 
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float | None = None
-    kl_coef: float = 0.0
-    kl_kind: KLKind = "low_var_kl"
+    clip_ratio_low: float = 0.2
+    clip_ratio_high: float = 0.2
+    clip_ratio_c: float | None = None
+    kl_loss_coef: float = 0.0
+    kl_loss_type: KLLossType = "low_var_kl"
     entropy_coef: float = 0.0
     tis: tuple[float, float] | None = None
     tis_mode: TISMode = "clamp"
@@ -41,12 +49,12 @@ class GRPOConfig:
             if not holds:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
 
-        require(0 < self.clip_low <= 1, "clip_low", "above 0 and at most 1")
-        require(self.clip_high > 0, "clip_high", "above 0")
-        require(self.dual_clip is None or self.dual_clip > 1, "dual_clip", "above 1, or None for no dual clip")
-        require(0 <= self.kl_coef < math.inf, "kl_coef", "finite and at least 0")
+        require(0 < self.clip_ratio_low <= 1, "clip_ratio_low", "above 0 and at most 1")
+        require(self.clip_ratio_high > 0, "clip_ratio_high", "above 0")
+        require(self.clip_ratio_c is None or self.clip_ratio_c > 1, "clip_ratio_c", "above 1, or None for no dual clip")
+        require(0 <= self.kl_loss_coef < math.inf, "kl_loss_coef", "finite and at least 0")
         require(0 <= self.entropy_coef < math.inf, "entropy_coef", "finite and at least 0")
-        require(self.kl_kind in KL_KINDS, "kl_kind", f"one of {', '.join(KL_KINDS)}")
+        require(self.kl_loss_type in KL_LOSS_TYPES, "kl_loss_type", f"one of {', '.join(KL_LOSS_TYPES)}")
         require(self.tis_mode in TIS_MODES, "tis_mode", f"one of {', '.join(TIS_MODES)}")
         in_order = self.tis is None or (len(self.tis) == 2 and 0 <= self.tis[0] <= 1 <= self.tis[1])
         require(in_order, "tis", "(low, high) with 0 <= low <= 1 <= high, or None for no correction")
@@ -63,7 +71,7 @@ def grpo_loss(
     scales_T: Tensor,
     config: GRPOConfig,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Scalar loss, and detached statistics under slime's names, each the sum of scale * value over trained tokens.
+    """Return the scalar loss and detached statistics under slime's names: sums of scale * value over trained tokens.
 
     `logprobs_T` (with gradient) and `old_logprobs_T` are the trainer's, now and before the first step on this batch;
     `rollout_logprobs_T` are the inference engine's; all in nats, float32 or wider. Tokens with mask 0 are dropped
@@ -72,9 +80,10 @@ def grpo_loss(
     Raises:
         ValueError: lengths differ; or the reference log-probs or the entropy that a coefficient needs are missing.
     """
-    if config.kl_coef and ref_logprobs_T is None:
+    if config.kl_loss_coef and ref_logprobs_T is None:
         raise ValueError(
-            f"kl_coef is {config.kl_coef}, but there are no reference log-probs: load a reference or set kl_coef to 0"
+            f"kl_loss_coef is {config.kl_loss_coef}, but there are no reference log-probs: load a reference or set it "
+            "to 0"
         )
     if config.entropy_coef and entropy_T is None:
         raise ValueError(
@@ -90,39 +99,40 @@ def grpo_loss(
         mask_T=mask_T,
         scales_T=scales_T,
     )
+    # From here on R: the tokens of T that are trained.
     trained_T = mask_T.bool()
-    logprobs, old_logprobs, rollout_logprobs = (
-        x[trained_T] for x in (logprobs_T, old_logprobs_T.detach(), rollout_logprobs_T.detach())
-    )
-    scales = scales_T[trained_T]
+    logprobs_R = logprobs_T[trained_T]
+    old_logprobs_R = old_logprobs_T.detach()[trained_T]
+    rollout_logprobs_R = rollout_logprobs_T.detach()[trained_T]
+    scales_R = scales_T[trained_T]
 
-    def total(x: Tensor) -> Tensor:
-        return (scales * x).sum()
+    def total(x_R: Tensor) -> Tensor:
+        return (scales_R * x_R).sum()
 
-    policy, clipped = clipped_policy_loss(
-        logprobs,
-        old_logprobs,
+    policy_loss_R, clipped_R = clipped_policy_loss(
+        logprobs_R,
+        old_logprobs_R,
         advantages_T[trained_T],
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        dual_clip=config.dual_clip,
+        clip_ratio_low=config.clip_ratio_low,
+        clip_ratio_high=config.clip_ratio_high,
+        clip_ratio_c=config.clip_ratio_c,
     )
     stats = {
-        "pg_clipfrac": total(clipped),
-        "ppo_kl": total(old_logprobs - logprobs),
-        "train_rollout_logprob_abs_diff": total((old_logprobs - rollout_logprobs).abs()),
+        "pg_clipfrac": total(clipped_R),
+        "ppo_kl": total(old_logprobs_R - logprobs_R),
+        "train_rollout_logprob_abs_diff": total((old_logprobs_R - rollout_logprobs_R).abs()),
     }
     if config.tis is not None:
         low, high = config.tis
-        weights = tis_weights(old_logprobs, rollout_logprobs, low=low, high=high, mode=config.tis_mode)
-        policy = policy * weights
-        ratio = (old_logprobs - rollout_logprobs).exp()
-        stats |= {"tis": total(ratio), "tis_clipfrac": total((weights != ratio).to(ratio.dtype))}
-    loss = stats["pg_loss"] = total(policy)
+        weights_R = tis_weights(old_logprobs_R, rollout_logprobs_R, low=low, high=high, mode=config.tis_mode)
+        policy_loss_R = policy_loss_R * weights_R
+        ratio_R = (old_logprobs_R - rollout_logprobs_R).exp()
+        stats |= {"tis": total(ratio_R), "tis_clipfrac": total((weights_R != ratio_R).to(ratio_R.dtype))}
+    loss = stats["pg_loss"] = total(policy_loss_R)
     if ref_logprobs_T is not None:
-        stats["kl_loss"] = total(kl_penalty(logprobs, ref_logprobs_T[trained_T], config.kl_kind))
-        if config.kl_coef:
-            loss = loss + config.kl_coef * stats["kl_loss"]
+        stats["kl_loss"] = total(kl_penalty(logprobs_R, ref_logprobs_T[trained_T], config.kl_loss_type))
+        if config.kl_loss_coef:
+            loss = loss + config.kl_loss_coef * stats["kl_loss"]
     if entropy_T is not None:
         stats["entropy_loss"] = total(entropy_T[trained_T])
         if config.entropy_coef:

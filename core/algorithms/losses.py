@@ -1,4 +1,4 @@
-"""Losses and weights of single tokens: the clipped policy loss, truncated importance sampling and the KL penalty.
+"""Losses and weights per token: the clipped policy loss, truncated importance sampling and the KL penalty.
 
 Clipping: PPO (arXiv 1707.06347) with separate bounds (DAPO, arXiv 2503.14476) and dual clip (arXiv 1912.09729), as in
 slime's `ppo_utils.compute_policy_loss`. Importance sampling corrects for an inference engine whose log-probs differ
@@ -19,71 +19,73 @@ from torch import Tensor
 TISMode = Literal["clamp", "mask"]
 TIS_MODES: tuple[str, ...] = get_args(TISMode)
 
-KLKind = Literal["k1", "k2", "k3", "low_var_kl"]
-KL_KINDS: tuple[str, ...] = get_args(KLKind)
+KLLossType = Literal["k1", "k2", "k3", "low_var_kl"]
+KL_LOSS_TYPES: tuple[str, ...] = get_args(KLLossType)
 
 LOW_VAR_LIMIT = 10.0
 
 
 def clipped_policy_loss(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
+    logprobs_T: Tensor,
+    old_logprobs_T: Tensor,
+    advantages_T: Tensor,
     *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+    clip_ratio_c: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """Loss of each token, and 1 where the clipped ratio decided it (0 elsewhere); all of one shape.
+    """Return the loss of each token, and 1 where the clipped ratio decided it (0 elsewhere).
 
-    The ratio to the old policy is clipped to [1 - clip_low, 1 + clip_high]. `dual_clip` c > 1 bounds the loss of a
-    token with a negative advantage A by -c * A. The gradient flows through `logprobs` alone.
+    The ratio to the old policy is clipped to [1 - clip_ratio_low, 1 + clip_ratio_high]. `clip_ratio_c` c > 1 bounds the
+    loss of a token with a negative advantage A by -c * A. The gradient flows through `logprobs_T` alone.
     """
-    ratio = torch.exp(logprobs - old_logprobs.detach())
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = torch.maximum(unclipped, clipped)
-    if dual_clip is not None:
-        loss = torch.where(advantages < 0, torch.minimum(loss, -advantages * dual_clip), loss)
-    return loss, (clipped > unclipped).to(loss.dtype)
+    ratio_T = torch.exp(logprobs_T - old_logprobs_T.detach())
+    unclipped_T = -advantages_T * ratio_T
+    clipped_T = -advantages_T * ratio_T.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
+    loss_T = torch.maximum(unclipped_T, clipped_T)
+    if clip_ratio_c is not None:
+        loss_T = torch.where(advantages_T < 0, torch.minimum(loss_T, -advantages_T * clip_ratio_c), loss_T)
+    return loss_T, (clipped_T > unclipped_T).to(loss_T.dtype)
 
 
 @torch.no_grad()
-def tis_weights(old_logprobs: Tensor, rollout_logprobs: Tensor, *, low: float, high: float, mode: TISMode) -> Tensor:
-    """Weight of each token, without gradient: trainer probability / rollout probability, kept within [low, high].
+def tis_weights(
+    old_logprobs_T: Tensor, rollout_logprobs_T: Tensor, *, low: float, high: float, mode: TISMode
+) -> Tensor:
+    """Return the weight of each token, without gradient: trainer probability / rollout probability.
 
-    A ratio outside is moved to the nearer bound (`clamp`) or becomes 0 (`mask`).
+    A ratio outside [low, high] is moved to the nearer bound (`clamp`) or becomes 0 (`mask`).
 
     Raises:
         ValueError: `mode` is unknown.
     """
-    ratio = torch.exp(old_logprobs - rollout_logprobs)
+    ratio_T = torch.exp(old_logprobs_T - rollout_logprobs_T)
     match mode:
         case "clamp":
-            return ratio.clamp(low, high)
+            return ratio_T.clamp(low, high)
         case "mask":
-            return torch.where((ratio >= low) & (ratio <= high), ratio, 0.0)
+            return torch.where((ratio_T >= low) & (ratio_T <= high), ratio_T, 0.0)
         case _:
             raise ValueError(f"unknown TIS mode {mode!r}; known: {', '.join(TIS_MODES)}")
 
 
-def kl_penalty(logprobs: Tensor, ref_logprobs: Tensor, kind: KLKind) -> Tensor:
-    """KL estimate of each token in nats, shape of `logprobs`; the gradient flows through `logprobs` alone.
+def kl_penalty(logprobs_T: Tensor, ref_logprobs_T: Tensor, kind: KLLossType) -> Tensor:
+    """Estimate the KL divergence at each token, in nats; the gradient flows through `logprobs_T` alone.
 
     Raises:
         ValueError: `kind` is unknown.
     """
-    x = logprobs - ref_logprobs.detach()
+    x_T = logprobs_T - ref_logprobs_T.detach()
     match kind:
         case "k1":
-            return x
+            return x_T
         case "k2":
-            return x.square() / 2
+            return x_T.square() / 2
         case "k3":
-            return torch.expm1(-x) + x
+            return torch.expm1(-x_T) + x_T
         case "low_var_kl":
             # Below -20 the result is clamped anyway; without this, exp overflows and 0 * inf makes the gradient NaN.
-            x = x.clamp(min=-20)
-            return (torch.expm1(-x) + x).clamp(-LOW_VAR_LIMIT, LOW_VAR_LIMIT)
+            x_T = x_T.clamp(min=-20)
+            return (torch.expm1(-x_T) + x_T).clamp(-LOW_VAR_LIMIT, LOW_VAR_LIMIT)
         case _:
-            raise ValueError(f"unknown KL kind {kind!r}; known: {', '.join(KL_KINDS)}")
+            raise ValueError(f"unknown KL kind {kind!r}; known: {', '.join(KL_LOSS_TYPES)}")

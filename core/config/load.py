@@ -1,6 +1,6 @@
-"""Typed YAML presets with dotted overrides. An unknown key is an error that names the nearest known one.
+"""Loads typed YAML presets with dotted overrides such as `optimizer.lr=1e-5`, and checks all before anything runs.
 
-`load` reads a preset, applies overrides such as `optimizer.lr=1e-5`, and checks everything before anything runs.
+An unknown key is an error that names the nearest known key, and an old key is one that names the new key.
 """
 
 from __future__ import annotations
@@ -15,17 +15,47 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from core.config.recipe import Recipe
-from core.options import RecipeError, told
+from core.options import RecipeError, format_problem
 
 R = TypeVar("R", bound=Recipe)
 
+RENAMED = {
+    "algorithm.loss_unit": "algorithm.loss_agg",
+    "algorithm.std_norm": "algorithm.std_normalization",
+    "algorithm.credit": "algorithm.split_advantage (credit: split is now split_advantage: true, broadcast is false)",
+    "algorithm.merge_turns": "algorithm.rows (merge_turns: true is now rows: segment, false is rows: turn)",
+    "algorithm.clip_low": "algorithm.clip_ratio_low",
+    "algorithm.clip_high": "algorithm.clip_ratio_high",
+    "algorithm.dual_clip": "algorithm.clip_ratio_c",
+    "algorithm.kl_coef": "algorithm.kl_loss_coef",
+    "algorithm.kl_kind": "algorithm.kl_loss_type",
+    "algorithm.steps_per_batch": "algorithm.num_steps_per_rollout",
+    "rollout.filter": "algorithm.dynamic_sampling (filter: zero_std is now dynamic_sampling: true, none is false)",
+    "rollout.filter_rounds": "algorithm.max_num_gen_batches",
+    "optimizer.decay": "optimizer.lr_scheduler_type",
+    "optimizer.decay_steps": "optimizer.lr_decay_steps",
+    "optimizer.warmup_steps": "optimizer.lr_warmup_steps",
+    "optimizer.recompute": "optimizer.gradient_checkpointing",
+    "engine.prefill_budget": "engine.max_prefill_tokens",
+    "engine.prefix_tokens": "engine.prefix_cache_tokens",
+    "slime.extra": "slime.flags",
+    "slime.perf": "slime.flags (such as --tensor-model-parallel-size), and slime.context_parallel for `context`",
+    "slime.sglang.mem_fraction": "slime.flags, as --sglang-mem-fraction-static",
+    "slime.sglang.context_length": "slime.flags, as --sglang-context-length",
+    "slime.sglang.router": "slime.flags, as --router-policy",
+    "slime.max_response_len": "slime.flags, as --rollout-max-response-len and --eval-max-response-len",
+    "slime.reward_key": "slime.flags, as --reward-key",
+    "slime.nvlink": "slime.env, as NCCL_NVLS_ENABLE",
+}
+"""Maps each old key of a recipe to its new name, for the error that tells it."""
+
 
 def load(kind: type[R], presets: Path, preset: str, overrides: Sequence[str] = (), *, method: str | None = None) -> R:
-    """Read `presets`/`preset`.yaml (or the file `preset` itself), apply `key.path=value` overrides, check all.
+    """Read `presets`/`preset`.yaml or the file `preset` itself, apply `key.path=value` overrides, and check all.
 
     Raises:
         RecipeError: no such preset, broken YAML, a recipe that is not for `method`, an unknown key, or a value of the
-            wrong type. What an override brought is told as `--set`.
+            wrong type. The message names an override as `--set`.
     """
     path = Path(preset) if preset.endswith((".yaml", ".yml")) else presets / f"{preset}.yaml"
     if not path.is_file():
@@ -44,11 +74,11 @@ def load(kind: type[R], presets: Path, preset: str, overrides: Sequence[str] = (
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise refused(error, kind, path, overridden) from error
+        raise as_recipe_error(error, kind, path, overridden) from error
 
 
 def read_yaml(path: Path) -> Any:
-    """Raises RecipeError naming the file when it cannot be read as YAML."""
+    """Read a YAML file. Raises RecipeError, which names the file, when it cannot be read."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except OSError as error:
@@ -57,10 +87,10 @@ def read_yaml(path: Path) -> Any:
         raise RecipeError(f"{path}: not valid YAML: {error}") from error
 
 
-def refused(
+def as_recipe_error(
     error: ValidationError, kind: type[BaseModel], path: Path, overridden: Sequence[Sequence[str]] = ()
 ) -> RecipeError:
-    """Every mistake in the sections `kind` of the file, a line each; `overridden` are the keys set otherwise."""
+    """List every mistake of the file, a line each. `overridden` are the keys that `--set` gave."""
     lines = []
     for problem in error.errors():
         location = [str(part) for part in problem["loc"]]
@@ -71,7 +101,7 @@ def refused(
 
 
 def _override(values: dict[str, Any], override: str) -> list[str]:
-    """Set it in `values`; its key."""
+    """Set an override in `values` and return its key."""
     key, separator, text = override.partition("=")
     keys = key.split(".")
     if not separator or not all(keys):
@@ -88,7 +118,7 @@ def _override(values: dict[str, Any], override: str) -> list[str]:
 
 
 def _source(path: Path, location: Sequence[str], overridden: Sequence[Sequence[str]]) -> str:
-    """Where a mistake can be mended: an override of that place or above, or the file with what was set below."""
+    """Name where to fix a mistake: an override of that key or of a section above, or the file."""
     for keys in overridden:
         if list(location[: len(keys)]) == list(keys):
             return f"--set {'.'.join(keys)}"
@@ -100,7 +130,9 @@ def _explain(kind: type[BaseModel], location: Sequence[str], problem: Mapping[st
     if problem["type"] == "missing":
         return "missing; add it"
     if problem["type"] != "extra_forbidden":
-        return told(problem)
+        return format_problem(problem)
+    if new := RENAMED.get(".".join(location)):
+        return f"this key is now {new}"
     section: Any = kind
     for part in location[:-1]:
         if part not in section.model_fields:  # a key of a mapping or a place in a list: its section is found already

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from core.algorithms.aggregate import LossUnit
-from core.algorithms.grpo import GRPOConfig
 from core.config.slime import SlimeSection
 from core.options import Device, Section, Share
+from core.types import LossAgg, RowUnit
 
-Decay = Annotated[float, Field(ge=0, lt=1)]
+if TYPE_CHECKING:
+    from core.algorithms.grpo import GRPOConfig
+
+MomentDecay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class ModelSection(Section):
     path: str
-    """Folder or hub id of the model that training starts from."""
+    """Names the folder or hub id of the model that training starts from."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: Device = "auto"
     max_model_len: PositiveInt | None = None
+    """Limits prompt plus completion of one call, in tokens. None: the limit of the model's config."""
 
 
 class DataSection(Section):
@@ -32,50 +35,84 @@ class DataSection(Section):
 class RolloutSection(Section):
     tasks_per_step: PositiveInt
     group_size: PositiveInt
+    """Counts the rollouts of one task, whose rewards are compared."""
     temperature: PositiveFloat = 1.0
     top_p: Share = 1.0
     top_k: int = Field(-1, ge=-1)
     concurrency: PositiveInt = 512
-    """Trajectories in flight."""
+    """Limits the trajectories in flight."""
     deadline_s: PositiveFloat = 3600.0
-    """A trajectory that takes longer fails with `deadline`."""
-    filter: Literal["none", "zero_std"] = "none"
-    """`zero_std` drops groups whose rewards are all equal (DAPO's dynamic sampling) and samples other tasks instead."""
-    filter_rounds: PositiveInt = 3
-    """At most so many rounds of sampling for one step when groups were dropped."""
+    """Limits the wall time of a trajectory. One that takes longer fails with `deadline`."""
 
 
 class AlgorithmSection(Section):
-    std_norm: bool = True
-    """Divide the group's advantages by their standard deviation (GRPO) or not (Dr. GRPO)."""
-    credit: Literal["broadcast", "split"] = "broadcast"
-    """Every turn gets the trajectory's advantage, or the advantage divided by the number of turns."""
+    name: str
+    """Names an algorithm of core/algorithms/named.py. Its values hold where the preset writes none."""
+    std_normalization: bool = True
+    """Divides the advantages of a group by their standard deviation (GRPO) or not (Dr. GRPO)."""
+    split_advantage: bool = False
+    """Gives every turn the advantage of its trajectory divided by the number of turns, instead of all of it."""
     advantage_clip: PositiveFloat | None = None
-    """No advantage is beyond +- this."""
+    """Limits every advantage to +- this."""
     min_group_std: NonNegativeFloat = 0.0
-    """Groups whose rewards deviate less are not trained."""
-    merge_turns: bool = False
-    """A turn whose prompt goes on from all the ids of the turn before it shares its row: one row for a whole
-    conversation that only grows, masked where nothing was sampled."""
-    loss_unit: LossUnit = "rollout"
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float | None = None
-    kl_coef: float = 0.0
-    kl_kind: Literal["k1", "k2", "k3", "low_var_kl"] = "low_var_kl"
+    """Leaves out groups whose rewards have a smaller standard deviation."""
+    dynamic_sampling: bool = False
+    """Drops groups whose rewards are all equal and samples other tasks instead (DAPO; verl's `filter_groups`)."""
+    max_num_gen_batches: PositiveInt = 3
+    """Limits the rounds of sampling of one step when groups are dropped."""
+    rows: RowUnit = "turn"
+    """Makes one training row of every turn, or one of a whole segment: turns of which each prompt begins with all ids
+    of the turn before. Tokens that the policy did not sample are masked."""
+    loss_agg: LossAgg = "rollout"
+    """Says what weighs the same in the loss of a batch: a rollout, a turn, or a token."""
+    clip_ratio_low: float = 0.2
+    """Clips the ratio to the old policy at 1 - this."""
+    clip_ratio_high: float = 0.2
+    """Clips the ratio to the old policy at 1 + this."""
+    clip_ratio_c: float | None = None
+    """Limits the loss of a token with a negative advantage A to -A times this (dual clip). None switches it off."""
+    kl_loss_coef: float = 0.0
+    """Weighs the KL to the start model in the loss. Above 0, a copy of the start model is kept."""
+    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = "low_var_kl"
     entropy_coef: float = 0.0
     tis: tuple[float, float] | None = None
+    """Corrects for the inference engine's log-probs within these bounds of the ratio. None switches it off."""
     tis_mode: Literal["clamp", "mask"] = "clamp"
-    steps_per_batch: PositiveInt = 1
-    """Optimizer steps on each batch of rollouts."""
+    """Moves a ratio outside of `tis` to the nearer bound, or gives the token weight 0."""
+    num_steps_per_rollout: PositiveInt = 1
+    """Counts the optimizer steps on each batch of rollouts."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _overlay_the_named_algorithm(cls, values: Any) -> Any:
+        # Imported here: a method's file imports the recipe, and needs no algorithm before a preset is read.
+        from core.algorithms.named import ALGORITHMS
+
+        if not isinstance(values, Mapping) or "name" not in values:
+            return values
+        if values["name"] not in ALGORITHMS:
+            raise ValueError(f"name {values['name']!r} is no known algorithm; known: {', '.join(ALGORITHMS)}")
+        defaults = {key: value for key, (value, _) in ALGORITHMS[values["name"]].items()}
+        return {**defaults, **values}
 
     def grpo(self) -> GRPOConfig:
-        names = ("clip_low", "clip_high", "dual_clip", "kl_coef", "kl_kind", "entropy_coef", "tis", "tis_mode")
-        return GRPOConfig(**{name: getattr(self, name) for name in names})
+        """Return the coefficients of the loss."""
+        from core.algorithms.grpo import GRPOConfig  # it imports torch, which reading a method's file must not
 
-    def rows(self) -> dict[str, Any]:
-        """How groups become rows (core/rollout/rows.py)."""
-        names = ("std_norm", "credit", "advantage_clip", "min_group_std", "merge_turns")
+        return GRPOConfig(
+            clip_ratio_low=self.clip_ratio_low,
+            clip_ratio_high=self.clip_ratio_high,
+            clip_ratio_c=self.clip_ratio_c,
+            kl_loss_coef=self.kl_loss_coef,
+            kl_loss_type=self.kl_loss_type,
+            entropy_coef=self.entropy_coef,
+            tis=self.tis,
+            tis_mode=self.tis_mode,
+        )
+
+    def row_options(self) -> dict[str, Any]:
+        """Return how groups become rows: the options of core.rollout.rows.rows_from_groups."""
+        names = ("std_normalization", "split_advantage", "advantage_clip", "min_group_std", "rows")
         return {name: getattr(self, name) for name in names}
 
     @model_validator(mode="after")
@@ -86,47 +123,54 @@ class AlgorithmSection(Section):
 
 class OptimizerSection(Section):
     lr: NonNegativeFloat
-    warmup_steps: NonNegativeInt = 0
-    decay: Literal["constant", "linear", "cosine"] = "constant"
-    decay_steps: PositiveInt | None = None
-    beta1: Decay = 0.9
-    beta2: Decay = 0.98
+    lr_warmup_steps: NonNegativeInt = 0
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    lr_decay_steps: PositiveInt | None = None
+    """Says at which step a linear or cosine rate reaches 0."""
+    beta1: MomentDecay = 0.9
+    beta2: MomentDecay = 0.98
     weight_decay: NonNegativeFloat = 0.1
     clip_grad: PositiveFloat = 1.0
     max_tokens_per_pack: PositiveInt = 16384
+    """Limits the tokens of one forward and backward pass."""
     bf16_autocast: bool = True
-    """On CUDA only."""
-    recompute: bool = False
-    """Keep only each layer's input for the backward pass: much less memory, a third more time."""
+    """Computes in bfloat16 where the weights are float32, on CUDA only."""
+    gradient_checkpointing: bool = False
+    """Keeps only each layer's input for the backward pass: much less memory, a third more time."""
 
     @model_validator(mode="after")
     def _decay_has_an_end(self) -> OptimizerSection:
-        if self.decay != "constant" and self.decay_steps is None:
-            raise ValueError(f"decay {self.decay} needs decay_steps, the step at which the rate reaches 0")
+        if self.lr_scheduler_type != "constant" and self.lr_decay_steps is None:
+            raise ValueError(
+                f"lr_scheduler_type {self.lr_scheduler_type} needs lr_decay_steps, the step at which the rate reaches 0"
+            )
         return self
 
 
 class EngineSection(Section):
     kv_tokens: PositiveInt = 65536
-    prefix_tokens: NonNegativeInt | None = None
+    """Sizes the KV cache of running sequences, in tokens."""
+    prefix_cache_tokens: NonNegativeInt | None = None
+    """Sizes the cache of finished prefixes. None: as many tokens as `kv_tokens`."""
     block_size: PositiveInt = 16
-    prefill_budget: PositiveInt = 8192
+    max_prefill_tokens: PositiveInt = 8192
+    """Limits the prompt tokens of one prefill step. A single longer prompt runs alone."""
     threads: PositiveInt | None = None
-    """PyTorch threads; None leaves PyTorch's own choice."""
+    """Sets PyTorch's threads. None leaves PyTorch's own choice."""
 
 
 class WarmStartSection(Section):
-    """Supervised cold start of a small model made from nothing, before RL: what a method's warm_start.py draws."""
+    """Describes the supervised cold start of a small model made from nothing, before RL (`tiny/warm_start.py`)."""
 
     seed: int = 0
     steps: NonNegativeInt = 800
-    """Steps on demonstrations."""
+    """Counts the steps on demonstrations."""
     batch_size: PositiveInt = 32
     lr: NonNegativeFloat = 2e-3
 
     @property
     def total_steps(self) -> int:
-        """With those on drills, where a method has some."""
+        """Return all steps, those on a method's drills included."""
         return self.steps
 
     @model_validator(mode="after")
@@ -139,7 +183,7 @@ class WarmStartSection(Section):
 class RunSection(Section):
     steps: PositiveInt
     parallel_seeds: PositiveInt = 1
-    """Seeds that train at the same time, each in its own process."""
+    """Counts the seeds that train at the same time, each in its own process."""
     seeds: tuple[NonNegativeInt, ...] = Field((0,), min_length=1)
     eval_every: NonNegativeInt = 0
     eval_tasks: PositiveInt = 64
@@ -147,7 +191,7 @@ class RunSection(Section):
     eval_top_p: Share = 0.7
     save_every: PositiveInt = 10
     trajectories_every: NonNegativeInt = 10
-    """Every so many steps one group's trajectories are written out whole."""
+    """Writes the trajectories of one group in full, every so many steps."""
     trackers: tuple[Literal["wandb", "tensorboard"], ...] = ()
     tracker_mode: Literal["offline", "online"] = "offline"
 
@@ -159,13 +203,14 @@ class RunSection(Section):
 
 
 class Recipe(Section):
-    """What every method's recipe has. A method adds its own section."""
+    """Describes a run completely. A method adds its own section."""
 
     method: str
     preset: str
     follows: str
-    """Which source this preset reproduces, and in a word how faithfully."""
+    """Names the source that this preset reproduces."""
     departures: tuple[str, ...] = ()
+    """Lists what differs from that source, for the report."""
     model: ModelSection
     data: DataSection
     rollout: RolloutSection
@@ -175,10 +220,10 @@ class Recipe(Section):
     warm_start: WarmStartSection | None = None
     run: RunSection
     roles: Mapping[str, str] = {}
-    """Further roles: name -> `http://host:port` of a server that speaks SGLang's wire, `model:FOLDER_OR_HUB_ID` for a
-    frozen model in this process, or `python:package.module.function`. `policy` is always the model being trained."""
+    """Maps each further role to `http://host:port` of a server with SGLang's API, `model:FOLDER_OR_HUB_ID` for a frozen
+    model in this process, or `python:package.module.function`. `policy` is always the model being trained."""
     slime: SlimeSection | None = None
-    """The cluster, for `--engine slime`."""
+    """Describes the cluster, for `--engine slime`."""
 
     @model_validator(mode="after")
     def _evaluation_has_tasks(self) -> Recipe:
@@ -196,4 +241,5 @@ class Recipe(Section):
         return self
 
     def dump(self) -> dict[str, Any]:
+        """Return the resolved recipe as plain data, which loads again to the same recipe."""
         return self.model_dump(mode="json")

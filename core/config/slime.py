@@ -1,60 +1,46 @@
 """A recipe's `slime` section: the cluster.
 
-What the common sections say already (rollout sizes, clips, KL, rates, steps) is rendered from them and never repeated
-here. Every default is that of slime's own image and scripts.
+It types what the launcher needs itself or what must agree with the recipe. Any other flag of slime goes into `flags`.
+What the common sections say (rollout sizes, clips, KL, rates, steps) is rendered from them and never repeated here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
 from core.options import Section
 
-Share = Annotated[float, Field(gt=0, le=1)]
 Scalar = bool | int | float | str
 
 
 class CheckpointSection(Section):
-    """Folders that every node sees."""
+    """Names the checkpoint folders, which every node must see."""
 
     hf: str
-    """The model in Hugging Face format: SGLang serves it, and the tokenizer is read from it."""
+    """Names the model in Hugging Face format: SGLang serves it, and the tokenizer is read from it."""
     ref_load: str
-    """The same model in Megatron's torch_dist format: where training starts, and the reference of the KL term."""
+    """Names the same model in Megatron's torch_dist format: training starts there, and the KL term refers to it."""
     save: str | None = None
-    """None: the folder `torch_dist` of the run."""
+    """Names where checkpoints go. None: the folder `torch_dist` of the run."""
     load: str | None = None
-    """None: `save`, so that the same command goes on where it stopped; while that is empty, `ref_load`."""
-
-
-class PerfSection(Section):
-    """Megatron's parallel sizes. Tokens per GPU are `optimizer.max_tokens_per_pack`, shared by the context ranks."""
-
-    tensor: PositiveInt = 1
-    sequence: bool = True
-    """Sequence parallelism, which Megatron uses only where `tensor` is above 1."""
-    pipeline: PositiveInt = 1
-    context: PositiveInt = 1
-    expert: PositiveInt = 1
-    expert_tensor: PositiveInt = 1
-    attention_backend: Literal["flash", "fused", "unfused", "auto"] = "flash"
+    """Names where to resume from. None: `save`, so that the same command continues; while it is empty, `ref_load`."""
 
 
 class ServerGroup(Section):
-    """SGLang engines that are alike."""
+    """Describes SGLang engines that are alike."""
 
     worker: Literal["regular", "prefill", "decode", "encoder", "placeholder"] = "regular"
     gpus: PositiveInt
     gpus_per_engine: PositiveInt | None = None
     overrides: Mapping[str, Scalar] = {}
-    """Fields of SGLang's ServerArgs."""
+    """Sets fields of SGLang's ServerArgs."""
 
 
 class ServedModel(Section):
-    """A frozen model beside the policy, with a router of its own."""
+    """Describes a frozen model beside the policy, with a router of its own."""
 
     path: str
     groups: tuple[ServerGroup, ...] = Field(min_length=1)
@@ -62,21 +48,17 @@ class ServedModel(Section):
 
 class ServingSection(Section):
     gpus_per_engine: PositiveInt = 1
-    mem_fraction: Share | None = None
-    context_length: PositiveInt | None = None
-    router: Literal["cache_aware", "consistent_hashing", "round_robin", "random", "power_of_two"] | None = None
-    """`consistent_hashing` keeps a session on one engine; None leaves it to SGLang's router."""
     policy_groups: tuple[ServerGroup, ...] = ()
-    """How the policy's GPUs are split, such as into prefill and decode; when empty, all engines are alike."""
+    """Splits the policy's GPUs, such as into prefill and decode. When empty, all engines are alike."""
     models: Mapping[str, ServedModel] = {}
 
 
 class RaySection(Section):
     head: str = "127.0.0.1"
-    """Address of the head node; with several nodes, the one by which the others reach it."""
+    """Names the address of the head node; with several nodes, the one by which the others reach it."""
     port: PositiveInt = 6379
     dashboard_port: PositiveInt = 8265
-    """Jobs are submitted here. Whoever reaches it can run code, so it listens on `head` alone."""
+    """Takes the jobs. Whoever reaches it can run code, so it listens on `head` alone."""
 
     @property
     def url(self) -> str:
@@ -87,35 +69,33 @@ class SlimeSection(Section):
     root: str = "/root/slime"
     megatron: str = "/root/Megatron-LM"
     model: str
-    """A name in slime's scripts/models, such as qwen2.5-7B: the architecture as Megatron's arguments."""
+    """Names a file in slime's scripts/models, such as qwen2.5-7B: the architecture as Megatron's arguments."""
     checkpoint: CheckpointSection
     nodes: PositiveInt = 1
-    """Nodes that train."""
+    """Counts the nodes that train."""
     gpus_per_node: PositiveInt = 8
     colocate: bool = True
-    """Rollout and training take turns on the same GPUs; if not, they run at once on GPUs of their own."""
+    """Lets rollout and training take turns on the same GPUs. If false, each has its own GPUs and both run at once."""
     rollout_gpus: PositiveInt | None = None
-    """GPUs that serve the policy and further models; None, only when colocated: those that train."""
-    perf: PerfSection = PerfSection()
+    """Counts the GPUs that serve the policy and further models. None, only when colocated: those that train."""
+    context_parallel: PositiveInt = 1
+    """Counts the GPUs that share `optimizer.max_tokens_per_pack` tokens of a sequence."""
+    rows: Literal["container", "fan_out"] = "container"
+    """Hands slime one container Sample for each rollout, or one Sample for each trained turn (slime's own fan-out)."""
     sglang: ServingSection = ServingSection()
     ray: RaySection = RaySection()
     roles: Mapping[str, str] = {}
-    """Role -> a name in `sglang.models`; takes the place of the role's address under `roles` of the recipe."""
+    """Maps a role to a name in `sglang.models`, which replaces the role's address under `roles` of the recipe."""
     services: Mapping[str, str] = {}
-    """Name -> URL that must answer before the job starts. Roles that are servers are asked without being named here."""
+    """Maps a name to a URL that must answer before the job starts. Servers under `roles` are asked anyway."""
     num_epoch: PositiveInt | None = None
-    """Passes over the training data, and `run.steps` is not read; None: `run.steps` batches of rollouts."""
-    max_response_len: PositiveInt | None = None
-    """slime's own limit for one response. A method sets the length of each of its calls, whatever this says."""
-    reward_key: str | None = None
-    """Rewards travel as {reward_key: reward}; None: as plain numbers."""
+    """Counts passes over the training data, instead of `run.steps` batches of rollouts."""
     eval_name: str = "dev"
-    """What slime's logs call `data.eval`."""
-    nvlink: bool = True
+    """Names `data.eval` in slime's logs."""
     env: Mapping[str, str] = {}
-    """Further environment variables of the job."""
-    extra: Mapping[str, Scalar | tuple[Scalar, ...]] = {}
-    """Last resort: flags that nothing above renders, `--flag: value`; true for a flag without a value."""
+    """Adds environment variables to the job."""
+    flags: Mapping[str, Scalar | tuple[Scalar, ...]] = {}
+    """Passes any other flag to slime, `--flag: value`: true for a flag without a value, false to leave one out."""
 
     @property
     def train_gpus(self) -> int:
@@ -127,25 +107,19 @@ class SlimeSection(Section):
 
     @property
     def all_nodes(self) -> int:
-        """Nodes of the Ray cluster."""
+        """Count the nodes of the Ray cluster."""
         gpus = max(self.train_gpus, self.serving_gpus) if self.colocate else self.train_gpus + self.serving_gpus
         return -(-gpus // self.gpus_per_node)
 
     @property
     def policy_gpus(self) -> int:
-        """GPUs that serve the policy: what further models leave."""
+        """Count the GPUs that serve the policy: those that further models leave."""
         return self.serving_gpus - sum(group.gpus for model in self.sglang.models.values() for group in model.groups)
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> SlimeSection:
         if not self.colocate and self.rollout_gpus is None:
             raise ValueError("colocate is false, so rollout needs GPUs of its own; set slime.rollout_gpus")
-        ranks = self.perf.tensor * self.perf.pipeline * self.perf.context
-        if self.train_gpus % ranks:
-            raise ValueError(
-                f"perf.tensor x pipeline x context is {ranks}, which does not divide the {self.train_gpus} GPUs of "
-                f"nodes x gpus_per_node"
-            )
         if self.policy_gpus < 1:
             raise ValueError(
                 f"sglang.models take {self.serving_gpus - self.policy_gpus} of {self.serving_gpus} rollout GPUs and "
@@ -180,6 +154,6 @@ class SlimeSection(Section):
             if model not in self.sglang.models:
                 known = ", ".join(self.sglang.models) or "none"
                 raise ValueError(f"roles.{role} is {model!r}, which is not in sglang.models (known: {known})")
-        if wrong := [flag for flag in self.extra if not flag.startswith("--")]:
-            raise ValueError(f"extra.{wrong[0]}: write the flag as slime does, with its leading --")
+        if wrong := [flag for flag in self.flags if not flag.startswith("--")]:
+            raise ValueError(f"flags.{wrong[0]}: write the flag as slime does, with its leading --")
         return self

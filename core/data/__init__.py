@@ -1,4 +1,4 @@
-"""Data sets as Tasks: `iter_tasks` and `read_tasks` from JSONL, JSON and parquet; `write_jsonl`."""
+"""This package reads data sets as Tasks, from JSONL, JSON and parquet, and writes them as JSONL."""
 
 from core.data.files import DataError, read_records, write_jsonl
 from core.data.tasks import iter_tasks, read_tasks

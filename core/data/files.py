@@ -1,4 +1,4 @@
-"""Files of records: JSONL, a JSON list or parquet in; JSONL out. Every error names file, place, field and fix."""
+"""This module reads records from JSONL, JSON lists and parquet and writes JSONL. Errors name file, field and fix."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FORMATS = "JSONL, JSON or parquet"
 
 
 class DataError(ValueError):
-    """A data set that cannot be used as it is."""
+    """Says that a data set cannot be used as it is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a record stands: `path:line` for JSONL, `path, record i` (from 0) otherwise."""
+class SourceLocation:
+    """Locates a record: `path:line` in JSONL, `path, record i` (from 0) in other formats."""
 
     path: Path
     number: int
@@ -32,8 +32,10 @@ class Place:
         return DataError(f"{self}: field {field!r}: {problem}. Fix: {fix}.")
 
 
-def read_records(path: str | Path) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Each record with its place. Parquet is told by its name; a JSON list from JSONL by its first character.
+def read_records(path: str | Path) -> Iterator[tuple[SourceLocation, dict[str, Any]]]:
+    """Yield each record with its location.
+
+    The suffix .parquet marks a parquet file; in another file, the first character tells a JSON list from JSONL.
 
     Raises:
         DataError: the file is missing, empty or broken, or a record is not an object.
@@ -43,21 +45,23 @@ def read_records(path: str | Path) -> Iterator[tuple[Place, dict[str, Any]]]:
         raise DataError(f"{path}: is a folder. Fix: give the file in it: {FORMATS}.")
     if not path.is_file():
         raise DataError(f"{path}: no such file. Fix: check the path, or download or generate the data set first.")
-    source = _parquet(path) if path.suffix == ".parquet" else _json(path)
-    place = None
+    records = _read_parquet(path) if path.suffix == ".parquet" else _read_json(path)
+    location = None
     try:
-        for place, record in source:
+        for location, record in records:
             if not isinstance(record, dict):
-                raise DataError(f"{place}: a {type(record).__name__}, not an object. Fix: one JSON object per record.")
-            yield place, record
+                raise DataError(
+                    f"{location}: a {type(record).__name__}, not an object. Fix: one JSON object per record."
+                )
+            yield location, record
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error}). Fix: unpack or convert the file first.") from None
-    if place is None:
+    if location is None:
         raise DataError(f"{path}: holds no records. Fix: check that it was written completely.")
 
 
 def task_to_record(task: Task) -> dict[str, Any]:
-    """Our own record: {task_id, question, answers, context, metadata}."""
+    """Return a task as a record of our own format."""
     return {
         "task_id": task.task_id,
         "question": task.question,
@@ -70,12 +74,12 @@ def task_to_record(task: Task) -> dict[str, Any]:
 def write_jsonl(
     path: str | Path, tasks: Iterable[Task], to_record: Callable[[Task], dict[str, Any]] = task_to_record
 ) -> int:
-    """Write tasks, in our own format by default, all or nothing; the number written."""
+    """Write all tasks or nothing, by default in our own format. Returns their number."""
     return write_records(path, map(to_record, tasks))
 
 
 def write_records(path: str | Path, records: Iterable[dict[str, Any]]) -> int:
-    """Write records as JSON lines, all or nothing; the number written."""
+    """Write all records as JSON lines or nothing. Returns their number."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
@@ -87,7 +91,7 @@ def write_records(path: str | Path, records: Iterable[dict[str, Any]]) -> int:
     return count
 
 
-def _json(path: Path) -> Iterator[tuple[Place, Any]]:
+def _read_json(path: Path) -> Iterator[tuple[SourceLocation, Any]]:
     with path.open(encoding="utf-8") as file:
         first = file.read(1)
         while first.isspace():
@@ -97,29 +101,28 @@ def _json(path: Path) -> Iterator[tuple[Place, Any]]:
             try:
                 records = json.load(file)
             except json.JSONDecodeError as error:
-                raise _broken(path, error.lineno, error) from None
+                raise _json_error(path, error.lineno, error) from None
             for number, record in enumerate(records):
-                yield Place(path, number, "record"), record
+                yield SourceLocation(path, number, "record"), record
             return
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            place = Place(path, number, "line")
             try:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
-                raise _broken(path, number, error) from None
-            yield place, record
+                raise _json_error(path, number, error) from None
+            yield SourceLocation(path, number, "line"), record
 
 
-def _broken(path: Path, line: int, error: json.JSONDecodeError) -> DataError:
+def _json_error(path: Path, line: int, error: json.JSONDecodeError) -> DataError:
     fix = "repair or remove the line; a cut last line means an unfinished download or write"
     if path.suffix not in (".jsonl", ".json"):
         fix = f"use {FORMATS}"
     return DataError(f"{path}:{line}: broken JSON at column {error.colno} ({error.msg}). Fix: {fix}.")
 
 
-def _parquet(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
+def _read_parquet(path: Path) -> Iterator[tuple[SourceLocation, Mapping[str, Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -128,7 +131,7 @@ def _parquet(path: Path) -> Iterator[tuple[Place, Mapping[str, Any]]]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=64):
                 for record in batch.to_pylist():
-                    yield Place(path, number, "record"), record
+                    yield SourceLocation(path, number, "record"), record
                     number += 1
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a readable parquet file ({error}). Fix: download it again.") from None

@@ -1,18 +1,18 @@
-"""The published data sets by name: where they are on the hub, what is written here, and what must be true of it.
+"""This module prepares the published data sets by name: it fetches them, checks them and writes them.
 
 | name | hub | written | checks |
 |---|---|---|---|
 | dapo-math-17k | zhuzilin/dapo-math-17k | questions without DAPO's wrapper text | 17,398 records, integer labels |
 | aime24 | HuggingFaceH4/aime_2024 | the problems of AIME 2024 | 30 records, integers from 0 to 999 |
-| aime25 | math-ai/aime25 | the problems of AIME 2025 | the same |
+| aime25 | math-ai/aime25 | the problems of AIME 2025 | 30 records, integers from 0 to 999 |
 | frames | google/frames-benchmark | questions over several articles of Wikipedia | 824 records |
 | hle | cais/hle (gated) | Humanity's Last Exam, less the questions with a picture | 2,500 records |
-| toolorchestra | none: see its README | the questions of its training data; one in 16 is held out | 7,227 records |
+| toolorchestra | none: see its README | the questions of its training data; one of 16 is held out | 7,227 records |
 | toolorchestra-corpus, frames-corpus, hle-corpus | multi-train/index | passages for the retrieval service | text |
 | hotpotqa | BytedTsinghua-SIA/hotpotqa | MemAgent's training and dev files as they are | 32,768 and 128 records |
 | hotpotqa-distractor | hotpotqa/hotpot_qa | the questions that RULER-HQA is made of, as they are | 7,405 records |
 
-Beside each file stands its SHA-256, in the format of `sha256sum`.
+Each file gets a neighbour with its SHA-256, in the format of `sha256sum`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from core.data.files import DataError, Place, read_records, write_jsonl, write_records
-from core.data.tasks import tasks_of
+from core.data.files import DataError, SourceLocation, read_records, write_jsonl, write_records
+from core.data.tasks import convert_records
 from core.types import Task
 
 _DAPO_OPENING = "Solve the following math problem step by step. The last line of your response should be of the form "
@@ -34,15 +34,18 @@ DAPO_PREFIXES = (
     _DAPO_OPENING + "Answer: \\boxed{$Answer} where $Answer is the answer to the problem.\n\n",
     _DAPO_OPENING + "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n",
 )
-"""Of slime's copy, and of the original."""
+"""Begin the questions of slime's copy, and of the original."""
 GITHUB = "github.com/"
 DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """A set that is read through `datasets` and written as Tasks in `file`. `check` may change a task, refuse it, or
-    leave it out (None); `rows` counts those too. One question in 16, told by its text, goes to `held_out` if given."""
+    """A set that is read through `datasets` and written to `file` as Tasks.
+
+    `check` returns the task to write, returns None to leave it out, or raises ValueError. `rows` counts the records
+    before `check`. With `held_out`, one question of 16 goes to that file; the hash of its text decides.
+    """
 
     hub: str
     split: str
@@ -54,8 +57,10 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Passages:
-    """A corpus `name`.jsonl of a hub repository, written as {id, contents} lines in `file`. Its FAISS index
-    `name`.index, which can have 100 GB, is not copied: a link beside `file` names it."""
+    """A corpus `name`.jsonl of a hub repository, written to `file` as lines of {id, contents}.
+
+    Its FAISS index `name`.index can have 100 GB; a link beside `file` replaces a copy.
+    """
 
     hub: str
     name: str
@@ -64,15 +69,18 @@ class Passages:
 
 @dataclass(frozen=True, slots=True)
 class Parquet:
-    """Files of a hub repository, kept as they are: name here -> (path there, records). All have `columns`."""
+    """Parquet files of a hub repository, copied unchanged.
+
+    `files` maps a name here to (path there, number of records). Every file has `columns`.
+    """
 
     hub: str
     files: dict[str, tuple[str, int]]
     columns: frozenset[str]
 
 
-def without_dapo_wrapper(task: Task) -> Task:
-    """The bare question of a record of DAPO-Math-17K.
+def strip_dapo_wrapper(task: Task) -> Task:
+    """Strip DAPO's wrapper text from the question of a record of DAPO-Math-17K.
 
     Raises ValueError unless exactly one prefix and the suffix enclose it and the label is an integer.
     """
@@ -85,37 +93,37 @@ def without_dapo_wrapper(task: Task) -> Task:
     raise ValueError(f"the question is not enclosed by DAPO's wrapper text: {task.question[:60]!r}")
 
 
-def aime(task: Task) -> Task:
+def check_aime(task: Task) -> Task:
     _check_integers(task, r"[0-9]{1,3}")
     return task
 
 
-def unchanged(task: Task) -> Task:
+def accept(task: Task) -> Task:
     return task
 
 
-def in_words(task: Task) -> Task | None:
-    """None for a question about a picture."""
+def drop_pictures(task: Task) -> Task | None:
+    """Drop a question about a picture."""
     return None if task.metadata["image"] else task
 
 
-def question_alone(task: Task) -> Task | None:
-    """None for a conversation: ToolScale's worlds are not in tau2-bench. For its own tasks: benchmarks.tau2.tasks."""
+def drop_conversations(task: Task) -> Task | None:
+    """Drop a conversation: its environment is not in tau2-bench, whose own tasks come from benchmarks.tau2.tasks."""
     return None if task.metadata.get("category") == "func_call" else task
 
 
 SETS: dict[str, Questions | Parquet | Passages] = {
-    "dapo-math-17k": Questions("zhuzilin/dapo-math-17k", "train", "dapo-math-17k.jsonl", 17398, without_dapo_wrapper),
-    "aime24": Questions("HuggingFaceH4/aime_2024", "train", "aime24.jsonl", 30, aime),
-    "aime25": Questions("math-ai/aime25", "test", "aime25.jsonl", 30, aime),
-    "frames": Questions("google/frames-benchmark", "test", "frames.jsonl", 824, unchanged),
-    "hle": Questions("cais/hle", "test", "hle.jsonl", 2500, in_words),
+    "dapo-math-17k": Questions("zhuzilin/dapo-math-17k", "train", "dapo-math-17k.jsonl", 17398, strip_dapo_wrapper),
+    "aime24": Questions("HuggingFaceH4/aime_2024", "train", "aime24.jsonl", 30, check_aime),
+    "aime25": Questions("math-ai/aime25", "test", "aime25.jsonl", 30, check_aime),
+    "frames": Questions("google/frames-benchmark", "test", "frames.jsonl", 824, accept),
+    "hle": Questions("cais/hle", "test", "hle.jsonl", 2500, drop_pictures),
     "toolorchestra": Questions(
         f"{GITHUB}NVlabs/ToolOrchestra",
         "data/data.jsonl",
         "toolorchestra/train.jsonl",
         7227,
-        question_alone,
+        drop_conversations,
         held_out="toolorchestra/eval.jsonl",
     ),
     "toolorchestra-corpus": Passages("multi-train/index", "train", "toolorchestra/corpus.jsonl"),
@@ -138,12 +146,12 @@ SETS: dict[str, Questions | Parquet | Passages] = {
 
 
 def prepare(name: str, out: Path, source: Path | None = None, rows: int | None = None) -> list[Path]:
-    """Write the set `name` into the folder `out`; the files written.
+    """Write the set `name` into the folder `out` and return the files.
 
     `source` is a local file or folder instead of the hub; `rows` replaces the expected number of records.
 
     Raises:
-        DataError: an unknown name, the hub cannot be reached, or the data is not as it must be.
+        DataError: the name is unknown, the hub cannot be reached, or a check fails.
     """
     if name not in SETS:
         raise DataError(f"data set {name!r} is unknown. Fix: choose one of {', '.join(SETS)}.")
@@ -152,16 +160,16 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
     if isinstance(chosen, Parquet):
         if rows is not None and len(chosen.files) > 1:
             raise DataError(f"{name} has {len(chosen.files)} files. Fix: leave out the number of rows.")
-        return [_keep(chosen, out / file, source, rows) for file in chosen.files]
+        return [_copy_parquet(chosen, out / file, source, rows) for file in chosen.files]
     if isinstance(chosen, Passages):
         if rows is not None:
             raise DataError(f"{name}: any number of passages will do. Fix: leave out the number of rows.")
-        return [_passages(chosen, out / chosen.file, source)]
+        return [_write_passages(chosen, out / chosen.file, source)]
     origin = str(source or f"{chosen.hub} ({chosen.split})")
     if source is None and chosen.hub.startswith(GITHUB):
         raise DataError(f"{origin}: not on the hub. Fix: clone it with git-lfs, and name the file with --from.")
-    records = read_records(source) if source else hub_records(chosen.hub, chosen.split)
-    tasks = [_checked(chosen, task, origin) for task in tasks_of(records, name, require_context=False)]
+    records = read_records(source) if source else read_hub_records(chosen.hub, chosen.split)
+    tasks = [_check_task(chosen, task, origin) for task in convert_records(records, name, require_context=False)]
     _check_rows(origin, len(tasks), rows or chosen.rows)
     parts: dict[str, list[Task]] = {file: [] for file in (chosen.file, chosen.held_out) if file}
     for task in tasks:
@@ -173,34 +181,34 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
     return [out / file for file in parts]
 
 
-def hub_records(hub: str, split: str) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """The records of one split of a data set on the hub, through `datasets`.
+def read_hub_records(hub: str, split: str) -> Iterator[tuple[SourceLocation, dict[str, Any]]]:
+    """Yield the records of one split of a data set on the hub, through `datasets`.
 
     Raises:
-        DataError: it cannot be had.
+        DataError: the hub does not give it.
     """
     from datasets import load_dataset
 
     try:
         rows = load_dataset(hub, split=split)
     except Exception as error:  # datasets raises what its many parts raise
-        raise _unreachable(hub, error) from error
+        raise _hub_error(hub, error) from error
     for number, record in enumerate(rows):
-        yield Place(Path(hub), number, "record"), dict(record)
+        yield SourceLocation(Path(hub), number, "record"), dict(record)
 
 
-def hub_file(hub: str, file: str) -> Path:
-    """One file of a data set on the hub, in the hub's own cache.
+def fetch_hub_file(hub: str, file: str) -> Path:
+    """Return one file of a data set on the hub, in the hub's own cache.
 
     Raises:
-        DataError: it cannot be had.
+        DataError: the hub does not give it.
     """
     from huggingface_hub import hf_hub_download
 
     try:
         return Path(hf_hub_download(hub, file, repo_type="dataset"))
-    except Exception as error:  # httpx's, the hub's and the file system's own
-        raise _unreachable(hub, error) from error
+    except Exception as error:  # httpx, the hub and the file system raise their own
+        raise _hub_error(hub, error) from error
 
 
 def sha256(path: Path) -> str:
@@ -208,25 +216,25 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _keep(chosen: Parquet, path: Path, source: Path | None, rows: int | None) -> Path:
+def _copy_parquet(chosen: Parquet, path: Path, source: Path | None, rows: int | None) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    there, expected = chosen.files[path.name]
+    hub_path, expected_rows = chosen.files[path.name]
     if source is None:
-        found = hub_file(chosen.hub, there)
+        original = fetch_hub_file(chosen.hub, hub_path)
     else:
-        found = source / path.name if source.is_dir() else source
+        original = source / path.name if source.is_dir() else source
     try:
-        with pq.ParquetFile(found) as file:
+        with pq.ParquetFile(original) as file:
             columns, count = set(file.schema_arrow.names), file.metadata.num_rows
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{found}: not a readable parquet file ({error}). Fix: download it again.") from None
+        raise DataError(f"{original}: not a readable parquet file ({error}). Fix: download it again.") from None
     if absent := chosen.columns - columns:
-        raise DataError(f"{found}: no column {', '.join(sorted(absent))}. Fix: is this the published data set?")
-    _check_rows(str(found), count, rows or expected)
+        raise DataError(f"{original}: no column {', '.join(sorted(absent))}. Fix: is this the published data set?")
+    _check_rows(str(original), count, rows or expected_rows)
     partial = path.with_name(path.name + ".partial")
-    shutil.copyfile(found, partial)
+    shutil.copyfile(original, partial)
     partial.replace(path)
     _write_sha256(path)
     return path
@@ -236,30 +244,30 @@ def _is_held_out(task: Task) -> bool:
     return hashlib.sha256(task.question.encode()).digest()[0] % 16 == 0
 
 
-def _passages(chosen: Passages, path: Path, source: Path | None) -> Path:
-    def found(suffix: str) -> Path:
+def _write_passages(chosen: Passages, path: Path, source: Path | None) -> Path:
+    def find(suffix: str) -> Path:
         name = f"{chosen.name}{suffix}"
         if source is None:
-            return hub_file(chosen.hub, name)
+            return fetch_hub_file(chosen.hub, name)
         return source / name if source.is_dir() else source.with_name(name)
 
-    write_records(path, (_passage(place, record) for place, record in read_records(found(".jsonl"))))
+    write_records(path, (_convert_passage(location, record) for location, record in read_records(find(".jsonl"))))
     _write_sha256(path)
-    if (index := found(".index")).is_file():
+    if (index := find(".index")).is_file():
         link = path.with_suffix(".index")
         link.unlink(missing_ok=True)
         link.symlink_to(index.absolute())
     return path
 
 
-def _passage(place: Place, record: dict[str, Any]) -> dict[str, Any]:
+def _convert_passage(location: SourceLocation, record: dict[str, Any]) -> dict[str, Any]:
     contents = record.get("contents", record.get("content"))
     if not isinstance(contents, str):
-        raise place.error("contents", f"must be a string, is {contents!r}", "is this the published corpus?")
+        raise location.error("contents", f"must be a string, is {contents!r}", "is this the published corpus?")
     return {"id": str(record.get("id")), "contents": contents}
 
 
-def _checked(chosen: Questions, task: Task, origin: str) -> Task | None:
+def _check_task(chosen: Questions, task: Task, origin: str) -> Task | None:
     try:
         return chosen.check(task)
     except ValueError as error:
@@ -284,8 +292,8 @@ def _write_sha256(path: Path) -> None:
     path.with_name(path.name + ".sha256").write_text(f"{sha256(path)}  {path.name}\n")
 
 
-def _unreachable(hub: str, error: Exception) -> DataError:
+def _hub_error(hub: str, error: Exception) -> DataError:
     return DataError(
-        f"{hub}: not to be had from the hub ({type(error).__name__}: {str(error)[:200]}). Fix: check the network, or "
-        "download it elsewhere and give the file: --from FILE to scripts.download_data, --data FILE to an evaluation."
+        f"{hub}: cannot be fetched from the hub ({type(error).__name__}: {str(error)[:200]}). Fix: check the network, "
+        "or download it elsewhere and give the file: --from FILE to scripts.download_data, --data FILE to evaluations."
     )

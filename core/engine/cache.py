@@ -1,8 +1,8 @@
-"""The KV budget: slots for the running sequences, and a store of prefixes that later prompts can start from.
+"""The KV cache: slots for the running sequences, and a store of prefix blocks that later prompts can start from.
 
-Slots are rows of one tensor; the running sequences always occupy slots 0..n-1, so decoding reads a plain slice and
-gathers nothing. The prefix store keeps full blocks of tokens as a trie, least recently used out first; a hit is copied
-into the new sequence's slot, which costs a fraction of computing it again.
+A slot is one row of one tensor. The running sequences always occupy slots 0..n-1, so decode reads a plain slice and
+gathers nothing. The prefix store keeps full blocks of tokens as a trie and evicts the least recently used one first. A
+hit is copied into the new sequence's slot, which costs a fraction of computing it again.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import torch
 
 from core.engine.model import ModelConfig
 
-Key = tuple[int, tuple[int, ...]]
-"""A block in the trie: its parent's node and its own tokens."""
+BlockKey = tuple[int, tuple[int, ...]]
+"""Names a block of the trie by its parent's node number and its own tokens."""
 
 
 class SlotCache:
-    """Keys and values of the running sequences: [2, layers, slots, K, max_len, D]."""
+    """Keeps the keys and values of the running sequences in `kv`: [2 (keys, values), layers, slots, K, max_len, D]."""
 
     def __init__(self, config: ModelConfig, slots: int, max_len: int, dtype: torch.dtype, device: torch.device):
-        self.slots, self.max_len = slots, max_len
+        self.slots = slots
+        self.max_len = max_len
         self.kv = torch.zeros(
             2, config.num_layers, slots, config.num_kv_heads, max_len, config.head_dim, dtype=dtype, device=device
         )
@@ -33,29 +34,33 @@ class SlotCache:
 
 
 class PrefixStore:
-    """Blocks of `block_size` tokens, each reached from its parent by its very tokens: a hit is never a collision.
+    """Keeps blocks of `block_size` tokens in a trie, each reached from its parent by its very tokens.
 
-    Node numbers are never reused: when a parent is evicted its children can no longer be reached and age out.
+    So a hit is never a hash collision. Node numbers are never reused: when a parent is evicted, its children can no
+    longer be reached, and age out. `pool` holds the blocks: [2 (keys, values), layers, blocks, K, block_size, D].
     """
 
     ROOT = 0
 
     def __init__(self, cache: SlotCache, blocks: int, block_size: int):
-        self.cache, self.block_size = cache, block_size
+        self.cache = cache
+        self.block_size = block_size
         layers, kv_heads, head_dim = cache.kv.shape[1], cache.kv.shape[3], cache.kv.shape[5]
         self.pool = cache.kv.new_zeros(2, layers, blocks, kv_heads, block_size, head_dim)
         self.clear()
 
     def clear(self) -> None:
-        self._nodes: OrderedDict[Key, tuple[int, int]] = OrderedDict()
+        # Each key leads to (node number, index of its block in `pool`); the least recently used key comes first.
+        self._nodes: OrderedDict[BlockKey, tuple[int, int]] = OrderedDict()
         self._free = list(range(self.pool.shape[2]))
         self._next_node = self.ROOT + 1
 
     def match(self, tokens: Sequence[int]) -> list[int]:
-        """Pool blocks that hold the longest stored prefix of `tokens`, always leaving at least one token to compute."""
-        chain: list[Key] = []
+        """Find the pool blocks of the longest stored prefix of `tokens`; at least one token is left to compute."""
+        chain: list[BlockKey] = []
         blocks: list[int] = []
         node = self.ROOT
+        # `start` stops before the block that ends in the last token: that token's logits are needed.
         for start in range(0, len(tokens) - self.block_size, self.block_size):
             key = (node, tuple(tokens[start : start + self.block_size]))
             entry = self._nodes.get(key)
@@ -68,15 +73,16 @@ class PrefixStore:
         return blocks
 
     def load(self, blocks: Sequence[int], slot: int) -> int:
-        """Copy `blocks` to the start of `slot`; returns the number of tokens copied."""
+        """Copy `blocks` to the start of `slot` and return the number of tokens copied."""
         length = len(blocks) * self.block_size
         if blocks:
+            # [2, layers, n blocks, K, block_size, D] -> [2, layers, K, n * block_size, D]
             self.cache.kv[:, :, slot, :, :length] = self.pool[:, :, list(blocks)].transpose(2, 3).flatten(3, 4)
         return length
 
     def insert(self, tokens: Sequence[int], slot: int) -> None:
         """Store every full block of `tokens`, whose keys and values stand at the start of `slot`."""
-        chain: list[Key] = []
+        chain: list[BlockKey] = []
         new_blocks: list[int] = []
         new_starts: list[int] = []
         node = self.ROOT
@@ -95,19 +101,23 @@ class PrefixStore:
             node = entry[0]
         self._touch(chain)
         if new_blocks:
-            first = new_starts[0]  # once one block is new, all that follow are
+            # Once one block is new, all that follow are new: they are one span of positions in the slot.
+            first = new_starts[0]
             span = self.cache.kv[:, :, slot, :, first : first + len(new_blocks) * self.block_size]
+            # [2, layers, K, n * block_size, D] -> [2, layers, n blocks, K, block_size, D]
             self.pool[:, :, new_blocks] = span.unflatten(3, (-1, self.block_size)).transpose(2, 3)
 
-    def missing_key(self, tokens: Sequence[int], matched: int) -> tuple[int, ...]:
-        """The tokens up to the end of the first block that is not stored yet; empty when no full block is missing.
+    def missing_prefix(self, tokens: Sequence[int], matched: int) -> tuple[int, ...]:
+        """Return the tokens up to the end of the first block that is not stored; empty when no full block is missing.
 
-        A store without blocks never holds it, so that nobody waits for it.
+        `matched` is the number of blocks that `match` found. A store without blocks will never hold the missing one, so
+        it returns nothing to wait for.
         """
         end = (matched + 1) * self.block_size
         return tuple(tokens[:end]) if end < len(tokens) and self.pool.shape[2] else ()
 
-    def _take_block(self, keep: Sequence[Key]) -> int | None:
+    def _take_block(self, keep: Sequence[BlockKey]) -> int | None:
+        """Return a free block of the pool, evicting the least recently used one that is not in `keep`; None if none."""
         if self._free:
             return self._free.pop()
         oldest = next(iter(self._nodes), None)
@@ -115,6 +125,6 @@ class PrefixStore:
             return None
         return self._nodes.pop(oldest)[1]
 
-    def _touch(self, chain: Sequence[Key]) -> None:
-        for key in reversed(chain):  # the root last, so that no child outlives its parent
+    def _touch(self, chain: Sequence[BlockKey]) -> None:
+        for key in reversed(chain):  # the first block last: it ends up newest, so no child outlives its parent
             self._nodes.move_to_end(key)

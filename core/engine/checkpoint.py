@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or absent: a Hugging Face folder plus trainer.pt (optimizer, steps, data cursor).
+"""Checkpoints: a Hugging Face folder plus trainer.pt (optimizer, steps, data cursor), whole or absent.
 
-A checkpoint is written beside its final name and renamed, so a process killed at any moment leaves the previous ones
-usable. `trainer.pt` is kept in the latest two only; the weights of all are kept.
+A checkpoint is written under a partial name and then renamed, so a process killed at any moment leaves the previous
+ones usable. Only the latest two keep `trainer.pt`; all keep their weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STATE = "trainer.pt"
 
 
 def save(checkpoints: Path, step: int, model: CausalLM, like: Path, state: dict[str, Any]) -> Path:
-    """Write checkpoint `step`; config and tokenizer are those of the folder `like`."""
+    """Write checkpoint `step`, with config and tokenizer copied from the folder `like`."""
     target = checkpoints / f"step-{step:06d}"
     partial = checkpoints / f".{target.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
@@ -38,12 +38,12 @@ def save(checkpoints: Path, step: int, model: CausalLM, like: Path, state: dict[
 
 
 def steps(checkpoints: Path) -> list[Path]:
-    """All complete checkpoints, oldest first."""
+    """List all complete checkpoints, oldest first."""
     return sorted(checkpoints.glob("step-*"))
 
 
 def latest(checkpoints: Path) -> Path | None:
-    """The newest checkpoint that training can resume from."""
+    """Return the newest checkpoint that training can resume from."""
     return next((path for path in reversed(steps(checkpoints)) if (path / STATE).is_file()), None)
 
 

@@ -1,7 +1,8 @@
-"""The inference engine: submit requests, call `step` until they end. One step is one forward of one batch.
+"""The inference engine: submit requests, then call `step` until they end. One step is one forward of one batch.
 
-Continuous batching over slots, prefixes shared through a store, log-probs of every sampled token. The model is shared
-with the trainer; after an optimizer step call `weights_changed`.
+It batches continuously over slots, shares prefixes through a store and returns the log-prob of every sampled token.
+The model is shared with the trainer; after an optimizer step call `adopt_weights`. Tensor suffixes:
+core/engine/__init__.py.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from core.types import FinishReason, Sampling
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counts since the engine was made. `prefilled_tokens` were computed, `cached_tokens` were found in the store."""
+    """Counts tokens since the engine started, and the requests that run or wait now.
+
+    Of the prompts' tokens, `prefilled_tokens` were computed and `cached_tokens` were found in the prefix store.
+    """
 
     prefilled_tokens: int = 0
     cached_tokens: int = 0
@@ -39,10 +43,10 @@ class EngineStats:
 
 
 class Engine:
-    """Synchronous core; `core.engine.policy.EmbeddedPolicy` makes it awaitable.
+    """Runs requests synchronously; `core.engine.policy.EmbeddedPolicy` makes it awaitable.
 
     `kv_tokens` is the budget of running sequences: kv_tokens // max_model_len of them run at once. The prefix store
-    takes `prefix_tokens` more (default: as much again). Stop texts need `decode`.
+    takes `prefix_cache_tokens` more (default: as much again). Requests with stop texts need `decode`.
     """
 
     def __init__(
@@ -52,25 +56,28 @@ class Engine:
         eos_token_ids: Sequence[int] = (),
         max_model_len: int | None = None,
         kv_tokens: int = 65536,
-        prefix_tokens: int | None = None,
+        prefix_cache_tokens: int | None = None,
         block_size: int = 16,
-        prefill_budget: int = 8192,
+        max_prefill_tokens: int = 8192,
         weight_version: str = "0",
         seed: int = 0,
         decode: Decode | None = None,
     ):
-        self.model, self.eos_token_ids, self.weight_version = model, frozenset(eos_token_ids), weight_version
+        self.model = model
+        self.eos_token_ids = frozenset(eos_token_ids)
+        self.weight_version = weight_version
         self.max_model_len = min(max_model_len or model.config.max_positions, model.config.max_positions)
         slots = kv_tokens // self.max_model_len
         if slots < 1:
             raise ValueError(
                 f"kv_tokens {kv_tokens} is less than max_model_len {self.max_model_len}: raise it or lower the other"
             )
-        self.vocab_size, self.decode = model.config.vocab_size, decode
+        self.vocab_size = model.config.vocab_size
+        self.decode = decode
         self.cache = SlotCache(model.config, slots, self.max_model_len, model.dtype, model.device)
-        stored = kv_tokens if prefix_tokens is None else prefix_tokens
-        self.prefixes = PrefixStore(self.cache, blocks=stored // block_size, block_size=block_size)
-        self.scheduler = Scheduler(self.cache, self.prefixes, prefill_budget)
+        store_tokens = kv_tokens if prefix_cache_tokens is None else prefix_cache_tokens
+        self.prefixes = PrefixStore(self.cache, blocks=store_tokens // block_size, block_size=block_size)
+        self.scheduler = Scheduler(self.cache, self.prefixes, max_prefill_tokens)
         self.graphs = None
         if model.device.type == "cuda":
             self.graphs = DecodeGraphs(self._decode_tokens, slots, self.max_model_len, model.device)
@@ -90,17 +97,17 @@ class Engine:
         kv_tokens: int = 65536,
         decode: Decode | None = None,
     ) -> Engine:
-        """An engine on the weights of a local folder or a hub id."""
+        """Make an engine with the weights of a local folder or a hub id."""
         folder = resolve(model)
         network = weights.load(folder, dtype, device).eval()
         max_len = min(max_model_len or network.config.max_positions, network.config.max_positions, kv_tokens)
-        stops = weights.eos_token_ids(folder)
-        return cls(network, eos_token_ids=stops, max_model_len=max_len, kv_tokens=kv_tokens, decode=decode)
+        eos = weights.eos_token_ids(folder)
+        return cls(network, eos_token_ids=eos, max_model_len=max_len, kv_tokens=kv_tokens, decode=decode)
 
     def submit(
         self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None, request_id: str | None = None
     ) -> Request:
-        """Queue one call. Raises ValueError, naming the field, for one that can never run."""
+        """Queue one request. A request that can never run raises ValueError, which names the field."""
         self._check(prompt_ids, sampling)
         request_id = request_id or f"r{next(self._ids)}"
         if request_id in self._requests:
@@ -139,7 +146,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Request]:
-        """Run one batch; returns the requests that ended in it."""
+        """Run one batch, a prefill if any request can be admitted and else a decode; return the finished requests."""
         admitted = self.scheduler.admit()
         if admitted:
             logits_NV = self._prefill(admitted)
@@ -152,7 +159,7 @@ class Engine:
         tokens_N, logprobs_N = sample(
             logits_NV, [r.sampling for r in batch], [r.seed for r in batch], [len(r.output_ids) for r in batch]
         )
-        ended = []
+        finished = []
         for request, token, logprob in zip(batch, tokens_N.tolist(), logprobs_N.tolist(), strict=True):
             request.output_ids.append(token)
             request.logprobs.append(logprob)
@@ -161,9 +168,9 @@ class Engine:
             elif len(request.output_ids) >= request.sampling.max_new_tokens:
                 self._end(request, "length")
             if request.completion is not None:
-                ended.append(request)
+                finished.append(request)
         self._count(generated_tokens=len(batch))
-        return ended
+        return finished
 
     def _stops(self, request: Request, token: int) -> bool:
         if token in self.eos_token_ids or token in request.sampling.stop_token_ids:
@@ -172,7 +179,7 @@ class Engine:
         return bool(stop) and self.decode is not None and completes_a_stop(request.output_ids, stop, self.decode)
 
     def abort(self, request_id: str) -> Request | None:
-        """End a request with what it has so far and finish reason `abort`; None when no such request runs."""
+        """End a request with the tokens it has so far and finish reason `abort`; return None if there is none."""
         request = self._requests.get(request_id)
         if request is not None:
             self._end(request, "abort")
@@ -182,44 +189,44 @@ class Engine:
         running = len(self.scheduler.running)
         return replace(self._stats, num_running=running, num_waiting=len(self._requests) - running)
 
-    def weights_changed(self, weight_version: str) -> None:
-        """The model's weights are new: forget every cached key and value; running requests go on under the new ones."""
+    def adopt_weights(self, weight_version: str) -> None:
+        """Take the model's new weights into use: forget every cached key and value, preempt the running requests."""
         self.scheduler.preempt_all()
         self.prefixes.clear()
         self.weight_version = weight_version
 
-    def load_weights(self, path: str | Path, weight_version: str | None = None) -> None:
-        """Read other weights of the same architecture from a folder. On any error the old ones stay."""
-        self.set_weights(weights.read(self.model, resolve(path)), weight_version)
-
     def set_weights(self, tensors: Mapping[str, Tensor], weight_version: str | None = None) -> None:
-        """Take the weights that `weights.read` returned. Without a version the present one is counted up."""
+        """Copy the weights that `weights.read` returned into the model. The version counts up if none is given."""
         weights.assign(self.model, tensors)
         old = self.weight_version
-        self.weights_changed(weight_version or (str(int(old) + 1) if old.isdigit() else f"{old}+1"))
+        self.adopt_weights(weight_version or (str(int(old) + 1) if old.isdigit() else f"{old}+1"))
 
     def flush_cache(self) -> None:
         self.prefixes.clear()
 
     def _end(self, request: Request, reason: FinishReason) -> None:
         if request.session is not None and request in self.scheduler.running:
-            # The last sampled token has not been computed yet.
+            # The last token was sampled but never fed to the model: the slot holds no key for it.
             self.prefixes.insert(request.tokens[:-1], self.scheduler.running.index(request))
         self.scheduler.remove(request)
         del self._requests[request.request_id]
         request.finish(reason, self.weight_version)
 
     def _prefill(self, admitted: list[tuple[Request, int]]) -> Tensor:
-        """Compute what is missing of the admitted prompts; logits of each one's last token, [N, V]."""
-        news = [request.tokens[cached:] for request, cached in admitted]
-        starts, lengths = [cached for _, cached in admitted], [len(new) for new in news]
+        """Prefill what the cache lacks of the admitted prompts; return the logits of each one's last token, [N, V]."""
+        new_tokens = [request.tokens[cached:] for request, cached in admitted]
+        starts = [cached for _, cached in admitted]
+        lengths = [len(tokens) for tokens in new_tokens]
         device = self.model.device
+        # The scheduler has put the admitted requests into the last slots, in this order.
         first_slot = len(self.scheduler.running) - len(admitted)
-        positions = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)]).to(device)
-        ids = torch.tensor(list(itertools.chain.from_iterable(news)), device=device)
-        attend = PrefillAttention(self.cache.kv, first_slot, starts, lengths, positions)
-        last = torch.tensor(list(itertools.accumulate(lengths)), device=device) - 1
-        logits_NV = self.model.logits(self.model(ids, positions, attend, last))
+        # T: the new tokens of all prompts, one prompt after the other; a token's position counts the cached ones too.
+        positions_T = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)]).to(device)
+        ids_T = torch.tensor(list(itertools.chain.from_iterable(new_tokens)), device=device)
+        attend = PrefillAttention(self.cache.kv, first_slot, starts, lengths, positions_T)
+        # Where on T the last token of each prompt lies: running sums of the lengths, less one.
+        last_N = torch.tensor(list(itertools.accumulate(lengths)), device=device) - 1
+        logits_NV = self.model.logits(self.model(ids_T, positions_T, attend, last_N))
         for offset, (request, cached) in enumerate(admitted):
             self.prefixes.insert(request.tokens, first_slot + offset)
             request.cached_tokens += cached
@@ -227,8 +234,10 @@ class Engine:
         return logits_NV
 
     def _decode(self, batch: list[Request]) -> Tensor:
-        """One more token for every running sequence; logits [N, V]."""
-        ids, positions = [r.output_ids[-1] for r in batch], [r.length - 1 for r in batch]
+        """Feed every running sequence its newest token; return the logits of the one after it, [N, V]."""
+        # Row i is slot i. A token's position is the number of tokens before it.
+        ids = [request.output_ids[-1] for request in batch]
+        positions = [request.length - 1 for request in batch]
         if self.graphs is not None:
             return self.graphs(ids, positions)
         device = self.model.device
@@ -240,5 +249,6 @@ class Engine:
         attend = DecodeAttention(self.cache.kv, positions_N, span)
         return self.model.logits(self.model(ids_N, positions_N, attend))
 
-    def _count(self, **more: int) -> None:
-        self._stats = replace(self._stats, **{name: getattr(self._stats, name) + n for name, n in more.items()})
+    def _count(self, **increments: int) -> None:
+        totals = {name: getattr(self._stats, name) + number for name, number in increments.items()}
+        self._stats = replace(self._stats, **totals)

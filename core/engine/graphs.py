@@ -1,7 +1,7 @@
-"""CUDA graphs of decode steps: a step of few tokens is bound by launching kernels, which a recorded graph does at once.
+"""CUDA graphs of decode steps. Launching kernels bounds a step of few tokens; a recorded graph launches all at once.
 
-A graph is recorded for each rounded number of rows and rounded span of positions, when it is first needed. Weights and
-cache are read where they lie, so new weights in the same tensors need no new recording.
+A graph is recorded for each rounded batch size and rounded span of positions, when it is first needed. It reads weights
+and cache where they lie, so new weights in the same tensors need no new recording.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Decode = Callable[[Tensor, Tensor, int], Tensor]
-"""(ids [N], positions [N], span) -> logits [N, V]; row i is the sequence in slot i, of at most span tokens."""
+DecodeStep = Callable[[Tensor, Tensor, int], Tensor]
+"""Maps (ids_N, positions_N, span) to logits_NV; row i is the sequence in slot i, and none is longer than `span`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,19 @@ class _Recording:
 
 
 class DecodeGraphs:
-    """`decode` with its kernels replayed. Rows beyond those asked for write to slots that nobody uses."""
+    """Replays the kernels of `decode`. Rows beyond the batch write to slots that no sequence owns."""
 
-    def __init__(self, decode: Decode, slots: int, max_len: int, device: torch.device):
-        self._decode, self._slots, self._max_len, self._device = decode, slots, max_len, device
+    def __init__(self, decode: DecodeStep, slots: int, max_len: int, device: torch.device):
+        self._decode = decode
+        self._slots = slots
+        self._max_len = max_len
+        self._device = device
         self._recordings: dict[tuple[int, int], _Recording] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, ids: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """Logits [N, V]; valid until the next call."""
+        """Return the logits [N, V]; the next call overwrites them."""
+        # The graph covers `rows` >= N slots and `span` > all positions, rounded up so that few graphs are recorded.
         rows = min(_round_up(len(ids), 4), self._slots)
         span = min(_round_up(max(positions) + 1, 256), self._max_len)
         recording = self._recordings.get((rows, span))
@@ -46,12 +50,12 @@ class DecodeGraphs:
 
     def _record(self, rows: int, span: int) -> _Recording:
         ids_N = torch.zeros(rows, dtype=torch.int64, device=self._device)
-        # The last position holds nothing yet in any slot, so what is written here on trial does no harm.
+        # No slot holds anything yet at the last position of the span, so the trial run may write there.
         positions_N = torch.full_like(ids_N, span - 1)
         stream = torch.cuda.Stream(self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            self._decode(ids_N, positions_N, span)  # libraries set themselves up outside of the recording
+            self._decode(ids_N, positions_N, span)  # libraries allocate their workspaces before the recording
         torch.cuda.current_stream(self._device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
@@ -60,7 +64,7 @@ class DecodeGraphs:
 
 
 def _round_up(count: int, smallest: int) -> int:
-    """The next of `smallest` times 1, 1.5, 2, 3, 4, 6, 8, ...: at most half as much again."""
+    """Return the next of `smallest` times 1, 1.5, 2, 3, 4, 6, 8, ...: at most half as much again."""
     size = smallest
     while size < count:
         if size + size // 2 >= count:

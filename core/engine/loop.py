@@ -1,13 +1,14 @@
-"""GRPO on the embedded engine: sample groups, turn them into rows, step, repeat; evaluate and save on the way.
+"""GRPO on the embedded engine: sample groups, make rows of them, take a step, evaluate, save, and repeat.
 
-Generation and training share one set of weights in one process. Everything random follows from (seed, step, task,
-member), so a run that is killed and resumed ends with the numbers of one that was not.
+Generation and training share one set of weights in one process. Everything random follows from (seed, step, task, place
+in the group), so a run that is killed and resumed ends with the numbers of one that was not.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,38 @@ from core.engine.trainer import Trainer
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, derive_seed
 from core.rollout.rows import rows_from_groups
-from core.rollout.runner import Failures, Runner, has_signal
+from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal
 from core.rollout.stream import TaskStream
 from core.runs.progress import Progress
 from core.runs.run_folder import RunFolder
 from core.runs.trackers import Trackers
 from core.runs.trajectory import trajectory_record
-from core.types import Group, Sampling, Task, Trajectory
+from core.types import COUNTED_METRICS, Group, Sampling, Task, Trajectory
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the message says why and what to do."""
+    """Reports that training cannot go on; the message says why."""
+
+
+@dataclass
+class SampledBatch:
+    """Holds what one training step sampled: `groups` are trained, `filtered` groups were sampled and left out."""
+
+    tasks: list[Task] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    filtered: list[Group] = field(default_factory=list)
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """List all rollouts, trained groups first."""
+        return [trajectory for group in (*self.groups, *self.filtered) for trajectory in group]
 
 
 class GRPOLoop:
-    """One seed of one recipe. `start` is the model folder that training begins with."""
+    """Trains one seed of one recipe. `start` is the model folder that training begins with.
+
+    `run` repeats one step: sample, make rows, step the trainer, and now and then evaluate and save.
+    """
 
     def __init__(
         self,
@@ -54,21 +72,27 @@ class GRPOLoop:
         trackers: Trackers | None = None,
         console: Console | None = None,
     ):
-        self.recipe, self.tokenizer, self.eval_tasks, self.seed, self.start = recipe, tokenizer, eval_tasks, seed, start
+        self.recipe = recipe
+        self.tokenizer = tokenizer
+        self.eval_tasks = eval_tasks
+        self.seed = seed
+        self.start = start
         self.regrade = regrade
         self.stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
         self.checkpoints = folder.checkpoints_path(seed)
-        self.metrics, self.trajectories = folder.metrics(seed), folder.trajectories(seed)
-        self.trackers, self.console = trackers or Trackers({}), console
+        self.metrics = folder.open_metrics(seed)
+        self.trajectories = folder.open_trajectories(seed)
+        self.trackers = trackers or Trackers({})
+        self.console = console
         self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
         algorithm, section = recipe.algorithm, recipe.engine
         self.trainer = Trainer(
             self.model,
             recipe.optimizer,
             algorithm.grpo(),
-            loss_unit=algorithm.loss_unit,
+            loss_agg=algorithm.loss_agg,
             temperature=recipe.rollout.temperature,
-            steps_per_batch=algorithm.steps_per_batch,
+            num_steps_per_rollout=algorithm.num_steps_per_rollout,
             seed=seed,
         )
         try:
@@ -77,9 +101,9 @@ class GRPOLoop:
                 eos_token_ids=weights.eos_token_ids(start),
                 max_model_len=recipe.model.max_model_len,
                 kv_tokens=section.kv_tokens,
-                prefix_tokens=section.prefix_tokens,
+                prefix_cache_tokens=section.prefix_cache_tokens,
                 block_size=section.block_size,
-                prefill_budget=section.prefill_budget,
+                max_prefill_tokens=section.max_prefill_tokens,
                 decode=tokenizer and tokenizer.decode,
             )
         except ValueError as error:
@@ -91,24 +115,25 @@ class GRPOLoop:
             concurrency=recipe.rollout.concurrency,
             deadline_s=recipe.rollout.deadline_s,
         )
+        self.empty_steps = EmptyStepGuard()
         self.step = self._resume()
 
     def _resume(self) -> int:
-        """Go back to the newest checkpoint, or to the start; forget what was logged after it."""
+        """Restore the newest checkpoint, or begin at step 0, and drop what was logged after it; return the step."""
         newest = checkpoint.latest(self.checkpoints)
-        step, logged = 0, -1  # without a checkpoint the evaluation before the first step is done again
+        step, last_logged = 0, -1  # without a checkpoint, the evaluation before the first step is repeated
         if newest is not None:
             state = checkpoint.load(newest, self.model)
             self.trainer.load_state(state["trainer"])
             self.stream.cursor = state["cursor"]
-            step = logged = state["step"]
-        self.engine.weights_changed(str(step))
-        self.metrics.rewind("train", logged)
-        self.trajectories.rewind("train", logged)
+            step = last_logged = state["step"]
+        self.engine.adopt_weights(str(step))
+        self.metrics.rewind("train", last_logged)
+        self.trajectories.rewind("train", last_logged)
         return step
 
     async def run(self) -> Path:
-        """Train to the last step; returns the last checkpoint."""
+        """Train to the last step and return the last checkpoint."""
         run = self.recipe.run
         with Progress(run.steps, label=f"seed {self.seed}", start=self.step, console=self.console) as progress:
             if self.step == 0 and run.eval_every:
@@ -131,85 +156,80 @@ class GRPOLoop:
         return newest
 
     async def _train_step(self) -> dict[str, Any]:
-        began, prefilled = time.perf_counter(), self.engine.stats().prefilled_tokens
-        groups, left_out, failures, tasks = await self._sample()
+        """Sample a batch, make rows of it, step the trainer, and log the step; return its record."""
+        started = time.perf_counter()
+        prefilled = self.engine.stats().prefilled_tokens
+        batch = await self._sample()
         sampled = time.perf_counter()
         algorithm = self.recipe.algorithm
-        rows = rows_from_groups(groups, **algorithm.rows())
+        # Without one valid rollout there are no rows, and the trainer takes no step.
+        rows = rows_from_groups(batch.groups, **algorithm.row_options())
         stats = self.trainer.grpo_step(rows)
         self.step += 1
-        self.engine.weights_changed(str(self.step))
-        done = [t for group in (*groups, *left_out) for t in group if t.status != "failed"]
+        self.engine.adopt_weights(str(self.step))
+        valid, failures = _split_failures(batch.trajectories)
+        groups_with_signal = sum(has_signal(group, algorithm.min_group_std) for group in batch.groups)
         record = {
             "stage": "train",
             "step": self.step,
-            **_means(done),
+            **_average_metrics(valid),
             **stats,
-            "groups_with_signal": sum(has_signal(group, algorithm.min_group_std) for group in groups) / len(tasks),
+            "groups_with_signal": groups_with_signal / len(batch.tasks),
             "failures": dict(failures.counts),
-            "tasks": [task.task_id for task in tasks],
-            "seconds": time.perf_counter() - began,
-            "rollout_seconds": sampled - began,
+            "tasks": [task.task_id for task in batch.tasks],
+            "seconds": time.perf_counter() - started,
+            "rollout_seconds": sampled - started,
             "prefilled_tokens": self.engine.stats().prefilled_tokens - prefilled,
-            "tokens_per_second": sum(_tokens(t) for t in done) / (sampled - began),
+            "tokens_per_second": sum(trajectory.token_count for trajectory in valid) / (sampled - started),
         }
-        self.metrics.append(record)
-        self.trackers.log(
-            self.step, {f"train/{k}": v for k, v in record.items() if k not in ("stage", "step", "tasks")}
-        )
-        every = self.recipe.run.trajectories_every
-        if every and (self.step % every == 0 or self.step == 1):
-            task = next(task for task in tasks if task.task_id == groups[0][0].task_id)
-            for trajectory in groups[0]:
-                self._log_trajectory("train", task, trajectory)
+        self._log_train_step(record, batch)
+        try:
+            self.empty_steps.check(batch.trajectories)
+        except EmptyStepsError as error:
+            raise TrainingError(f"step {self.step}: {error}") from error
         return record
 
-    async def _sample(self) -> tuple[list[list[Trajectory]], list[list[Trajectory]], Failures, list[Task]]:
-        """The groups of one step, those that a filter left out, all failures and all tasks that were begun.
+    async def _sample(self) -> SampledBatch:
+        """Sample the groups of one step.
 
-        With a filter, further tasks replace groups without a signal; if none has one, the step is theirs.
+        With a filter, further tasks replace the groups without a signal. If no group has a signal, all are trained.
         """
-        rollout, min_std = self.recipe.rollout, self.recipe.algorithm.min_group_std
+        rollout, algorithm = self.recipe.rollout, self.recipe.algorithm
         sampling = Sampling(temperature=rollout.temperature, top_p=rollout.top_p, top_k=rollout.top_k)
-        kept: list[list[Trajectory]] = []
-        dropped: list[list[Trajectory]] = []
-        taken: list[Task] = []
-        failures = Failures()
-        for round_ in range(rollout.filter_rounds if rollout.filter != "none" else 1):
-            tasks = self.stream.take(rollout.tasks_per_step - len(kept))
-            seed = derive_seed(self.seed, "train", self.step, round_)
-            groups = await self.runner.run_groups(tasks, rollout.group_size, sampling, seed)
+        batch = SampledBatch()
+        for attempt in range(algorithm.max_num_gen_batches if algorithm.dynamic_sampling else 1):
+            tasks = self.stream.take(rollout.tasks_per_step - len(batch.groups))
+            seed = derive_seed(self.seed, "train", self.step, attempt)
+            groups: Sequence[Group] = await self.runner.run_groups(tasks, rollout.group_size, sampling, seed)
             if self.regrade is not None:
-                groups = [list(self.regrade(task, group)) for task, group in zip(tasks, groups, strict=True)]
-            taken += tasks
-            for trajectory in (t for group in groups for t in group if t.status == "failed"):
-                failures.add(trajectory)
+                groups = [self.regrade(task, group) for task, group in zip(tasks, groups, strict=True)]
+            batch.tasks += tasks
             for group in groups:
-                (kept if rollout.filter == "none" or has_signal(group, min_std) else dropped).append(group)
-            if len(kept) == rollout.tasks_per_step:
+                keep = not algorithm.dynamic_sampling or has_signal(group, algorithm.min_group_std)
+                (batch.groups if keep else batch.filtered).append(group)
+            if len(batch.groups) == rollout.tasks_per_step:
                 break
-        if sum(failures.counts.values()) == len(taken) * rollout.group_size:
-            raise TrainingError(f"step {self.step + 1}: every rollout failed: {failures.describe()}")
-        return kept or dropped, dropped if kept else [], failures, taken
+        if not batch.groups:
+            batch.groups, batch.filtered = batch.filtered, []
+        return batch
 
     async def _evaluate(self) -> None:
-        """Mean reward on the held-out tasks, one rollout each."""
+        """Log the mean reward on the held-out tasks, one rollout each; a failed rollout counts as 0."""
         run = self.recipe.run
         tasks = self.eval_tasks[: run.eval_tasks]
-        began = time.perf_counter()
+        started = time.perf_counter()
         sampling = Sampling(temperature=run.eval_temperature, top_p=run.eval_top_p)
         groups = await self.runner.run_groups(tasks, 1, sampling, derive_seed(self.seed, "eval"))
-        # A run that resumes here does not evaluate again; its next step must find the same cache, which is none.
+        # A run that resumes here skips this evaluation, so clear the cache to give both the same (empty) one.
         self.engine.flush_cache()
-        done = [group[0] for group in groups if group[0].status != "failed"]
-        # A failed rollout counts as 0 here: it stays in the denominator.
+        valid = [group[0] for group in groups if group[0].status != "failed"]
         record = {
-            **_means(done),
-            "reward": sum(t.reward or 0.0 for t in done) / len(tasks),
-            "failures": len(tasks) - len(done),
+            **_average_metrics(valid),
+            "reward": sum(trajectory.reward or 0.0 for trajectory in valid) / len(tasks),
+            "failures": len(tasks) - len(valid),
         }
-        self.metrics.append({"stage": "eval", "step": self.step, **record, "seconds": time.perf_counter() - began})
-        self.trackers.log(self.step, {f"eval/{k}": v for k, v in record.items()})
+        self.metrics.append({"stage": "eval", "step": self.step, **record, "seconds": time.perf_counter() - started})
+        self.trackers.log(self.step, {f"eval/{name}": value for name, value in record.items()})
         for task, group in list(zip(tasks, groups, strict=True))[:2]:
             self._log_trajectory("eval", task, group[0])
 
@@ -217,21 +237,41 @@ class GRPOLoop:
         state = {"trainer": self.trainer.state(), "cursor": self.stream.cursor}
         checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
 
+    def _log_train_step(self, record: dict[str, Any], batch: SampledBatch) -> None:
+        """Log the record of a step and, every `trajectories_every` steps, the trajectories of its first group."""
+        self.metrics.append(record)
+        tracked = {f"train/{k}": v for k, v in record.items() if k not in ("stage", "step", "tasks")}
+        self.trackers.log(self.step, tracked)
+        every = self.recipe.run.trajectories_every
+        if every and (self.step % every == 0 or self.step == 1):
+            group = batch.groups[0]
+            task = next(task for task in batch.tasks if task.task_id == group[0].task_id)
+            for trajectory in group:
+                self._log_trajectory("train", task, trajectory)
+
     def _log_trajectory(self, stage: str, task: Task, trajectory: Trajectory) -> None:
         self.trajectories.append(trajectory_record(stage, self.step, task, trajectory, self.tokenizer))
 
 
-def _tokens(trajectory: Trajectory) -> int:
-    """Prompt and completion tokens of all turns."""
-    return sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in trajectory.turns)
+def _split_failures(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], Failures]:
+    """Split off the failed rollouts and count them by kind; return the valid ones and these counts."""
+    valid: list[Trajectory] = []
+    failures = Failures()
+    for trajectory in trajectories:
+        if trajectory.status == "failed":
+            failures.add(trajectory)
+        else:
+            valid.append(trajectory)
+    return valid, failures
 
 
-def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Mean reward and mean of each metric over trajectories; `drift` is an event, and counted."""
+def _average_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Average the reward and every metric over trajectories; sum those of COUNTED_METRICS."""
     if not trajectories:
         return {"reward": 0.0}
-    names = {name for t in trajectories for name in t.metrics}
-    means = {name: sum(t.metrics.get(name, 0.0) for t in trajectories) / len(trajectories) for name in sorted(names)}
-    if "drift" in means:
-        means["drift"] = sum(t.metrics.get("drift", 0.0) for t in trajectories)
-    return {"reward": sum(t.reward or 0.0 for t in trajectories) / len(trajectories), **means}
+    metrics: dict[str, float] = {}
+    for name in sorted({name for trajectory in trajectories for name in trajectory.metrics}):
+        total = sum(trajectory.metrics.get(name, 0.0) for trajectory in trajectories)
+        metrics[name] = total if name in COUNTED_METRICS else total / len(trajectories)
+    reward = sum(trajectory.reward or 0.0 for trajectory in trajectories) / len(trajectories)
+    return {"reward": reward, **metrics}

@@ -1,10 +1,8 @@
 """A decoder-only transformer of the Qwen2, Qwen2.5, Qwen3 and Llama architectures, with Hugging Face's parameter names.
 
-Tokens of many sequences lie packed on one axis T; attention is a parameter of `forward`, so that training (packed
-rows), prefill and decode (KV cache) are three small `Attention` objects over one set of weights.
-
-Tensor suffixes: T tokens, H query heads, K key/value heads, D head dimension, C hidden size, N sequences, L tokens per
-sequence.
+The tokens of many sequences lie packed on one axis T. Attention is a parameter of `forward`: training (packed rows),
+prefill and decode (KV cache) are three small `Attention` objects over one set of weights. Tensor suffixes:
+core/engine/__init__.py.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llam
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The sizes and switches read from a Hugging Face config."""
+    """Holds the sizes and switches read from a Hugging Face config."""
 
     vocab_size: int
     hidden_size: int
@@ -43,7 +41,7 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, config: Any) -> ModelConfig:
-        """Read a `PretrainedConfig`; raises ValueError for an architecture or an option that is not supported."""
+        """Read a `PretrainedConfig`. An architecture or option that is not supported raises ValueError."""
         if config.model_type not in ARCHITECTURES:
             raise ValueError(
                 f"model_type {config.model_type!r} is not supported; supported: {', '.join(ARCHITECTURES)}"
@@ -90,10 +88,10 @@ def _rope_frequencies(config: Any, head_dim: int) -> tuple[tuple[float, ...], fl
 
 
 class Attention(Protocol):
-    """How the packed tokens of one forward attend; called once per layer."""
+    """Computes how the packed tokens of one forward attend to each other; each layer calls it once."""
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        """Returns the attended values, [T, H, D]."""
+        """Return the attended values, [T, H, D]."""
         ...
 
 
@@ -102,7 +100,7 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # the hidden states [T, C], or the heads of queries or keys [T, H, D]
         return F.rms_norm(x.float(), (x.shape[-1],), self.weight.float(), self.eps).to(x.dtype)
 
 
@@ -123,11 +121,12 @@ class SelfAttention(nn.Module):
     def forward(
         self, x_TC: Tensor, rotation: tuple[Tensor, Tensor], attend: Attention, keep_R: Tensor | None
     ) -> Tensor:
-        q, k, v = (p(x_TC).unflatten(-1, (-1, self.head_dim)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        q_THD, k_TKD, v_TKD = (project(x_TC).unflatten(-1, (-1, self.head_dim)) for project in projections)
         if self.qk_norm:
-            q, k = self.q_norm(q), self.k_norm(k)
-        attended = attend(self.layer, _rotate(q, *rotation), _rotate(k, *rotation), v)
-        return self.o_proj(_select(attended, keep_R).flatten(1))
+            q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
+        out_THD = attend(self.layer, _rotate(q_THD, *rotation), _rotate(k_TKD, *rotation), v_TKD)
+        return self.o_proj(_select(out_THD, keep_R).flatten(1))
 
 
 def _select(x_T: Tensor, keep_R: Tensor | None) -> Tensor:
@@ -135,6 +134,7 @@ def _select(x_T: Tensor, keep_R: Tensor | None) -> Tensor:
 
 
 def _rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
+    # Hugging Face's layout: coordinate d of the first half of a head rotates with coordinate d of the second half.
     first, second = x_THD.chunk(2, dim=-1)
     return x_THD * cos_TD[:, None] + torch.cat((-second, first), dim=-1) * sin_TD[:, None]
 
@@ -161,7 +161,7 @@ class DecoderLayer(nn.Module):
         self, x_TC: Tensor, rotation: tuple[Tensor, Tensor], attend: Attention, keep_R: Tensor | None
     ) -> Tensor:
         attended = self.self_attn(self.input_layernorm(x_TC), rotation, attend, keep_R)
-        x_TC = _select(x_TC, keep_R) + attended
+        x_TC = _select(x_TC, keep_R) + attended  # from here on [R, C] where keep_R is given
         return x_TC + self.mlp(self.post_attention_layernorm(x_TC))
 
 
@@ -174,7 +174,7 @@ class Decoder(nn.Module):
 
 
 class CausalLM(nn.Module):
-    """The whole model. `forward` gives hidden states; `logits` is called on the positions that need it."""
+    """Maps tokens to hidden states; `logits` is called only for the positions that need it."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -184,8 +184,8 @@ class CausalLM(nn.Module):
         if config.tie_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.inv_freq = torch.tensor(config.inv_freq)
-        self.recompute = False
-        """Keep no activations inside layers for the backward pass, but compute them again there."""
+        self.gradient_checkpointing = False
+        """Makes the backward pass compute the activations inside layers again instead of keeping them."""
 
     @property
     def device(self) -> torch.device:
@@ -196,25 +196,26 @@ class CausalLM(nn.Module):
         return self.lm_head.weight.dtype
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attention, keep_R: Tensor | None = None) -> Tensor:
-        """Hidden states after the last norm, [T, C]; with `keep_R`, of these tokens alone, [R, C].
+        """Return the hidden states after the last norm, [T, C], or with `keep_R` those of the tokens it lists, [R, C].
 
-        What is not kept is not computed beyond the last layer's attention.
+        The other tokens are not computed beyond the last layer's attention.
         """
         if self.inv_freq.device != ids_T.device:
             self.inv_freq = self.inv_freq.to(ids_T.device)
         x_TC = self.model.embed_tokens(ids_T)
+        # One angle per pair of coordinates; both halves of a head use the same D / 2 angles.
         angles_TD = (positions_T[:, None].float() * self.inv_freq).repeat(1, 2)
         scale = self.config.rope_scale
         rotation = (angles_TD.cos() * scale).to(x_TC.dtype), (angles_TD.sin() * scale).to(x_TC.dtype)
         last = len(self.model.layers) - 1
         for number, layer in enumerate(self.model.layers):
             keep = keep_R if number == last else None
-            if self.recompute and torch.is_grad_enabled():
+            if self.gradient_checkpointing and torch.is_grad_enabled():
                 x_TC = checkpoint(layer, x_TC, rotation, attend, keep, use_reentrant=False)
             else:
                 x_TC = layer(x_TC, rotation, attend, keep)
         return self.model.norm(x_TC)
 
     def logits(self, hidden_TC: Tensor) -> Tensor:
-        """Next-token logits in float32, [T, V]."""
+        """Return the next-token logits in float32, [T, V]."""
         return self.lm_head(hidden_TC).float()

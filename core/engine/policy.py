@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from core.config import Recipe
+from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.scheduler import Request
+from core.hub import resolve
 from core.policy.base import PolicyError
+from core.text.tokenizer import find_tokenizer
 from core.types import Completion, Sampling
 
 T = TypeVar("T")
 
 
 class EmbeddedPolicy:
-    """Policy over an Engine in this process.
+    """A policy over an Engine in this process.
 
-    `threaded` steps the engine in a worker thread, so that the event loop stays responsive (the server); without it the
-    steps run in the loop itself, which is faster (the trainer).
+    `threaded` steps the engine in a worker thread, so that the event loop stays responsive (the server). Otherwise the
+    steps run in the event loop itself, which is faster (the trainer).
     """
 
     def __init__(self, engine: Engine, *, threaded: bool = False):
-        self.engine, self.threaded = engine, threaded
+        self.engine = engine
+        self.threaded = threaded
         self._waiting: dict[str, asyncio.Future[Completion]] = {}
         self._between_steps: list[Callable[[], None]] = []
         self._wake = asyncio.Event()
@@ -43,12 +49,12 @@ class EmbeddedPolicy:
                 self.engine.submit(prompt_ids, sampling, session, request_id)
             except ValueError as error:
                 future.set_exception(PolicyError("bad_request", str(error)))
-            except Exception as error:  # the caller's problem, not the driver's, on which all callers depend
+            except Exception as error:  # fails this caller alone; all callers depend on the driver
                 future.set_exception(error)
             else:
                 self._waiting[request_id] = future
 
-        def give_up() -> None:
+        def abort() -> None:
             if self._waiting.get(request_id) is future:
                 self._abort_now(request_id)
 
@@ -56,11 +62,11 @@ class EmbeddedPolicy:
         try:
             return await future
         except asyncio.CancelledError:
-            self._do(give_up)
+            self._do(abort)
             raise
 
     def abort(self, request_id: str) -> None:
-        """End a request with what it has so far; its caller gets finish reason `abort`."""
+        """End a request with the tokens it has so far; its caller gets finish reason `abort`."""
         self._do(lambda: self._abort_now(request_id))
 
     def abort_all(self) -> None:
@@ -71,7 +77,7 @@ class EmbeddedPolicy:
         self._do(abort_each)
 
     async def run_exclusive(self, function: Callable[[], T]) -> T:
-        """Run `function` between two steps, when nothing touches the engine."""
+        """Run `function` between two steps, when nothing else touches the engine."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def call() -> None:
@@ -86,7 +92,7 @@ class EmbeddedPolicy:
         return await future
 
     async def close(self) -> None:
-        """Stop the driver; calls still waiting fail as `unavailable`."""
+        """Stop the driver; calls that still wait fail as `unavailable`."""
         if self._driver is not None:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
@@ -109,12 +115,12 @@ class EmbeddedPolicy:
                 self._run_actions()
                 if self.engine.has_work():
                     try:
-                        ended = await self._step()
+                        finished = await self._step()
                     except Exception as error:
                         self._fail_all(PolicyError("engine", f"the engine failed: {error!r}"))
                         self.engine.flush_cache()  # the failed step may have left a prefix half computed
                         continue
-                    for request in ended:
+                    for request in finished:
                         self._resolve(request.request_id, request.completion)
                 await asyncio.sleep(0)
 
@@ -123,7 +129,7 @@ class EmbeddedPolicy:
             self._between_steps.pop(0)()
 
     async def _step(self) -> list[Request]:
-        """One step. A driver cancelled meanwhile waits for its end: until then nothing may touch the engine."""
+        """Step the engine. A driver that is cancelled waits for the end of the step: nothing else may touch it."""
         if not self.threaded:
             return self.engine.step()
         step = asyncio.get_running_loop().run_in_executor(None, self.engine.step)
@@ -149,3 +155,28 @@ class EmbeddedPolicy:
             if not future.done():
                 future.set_exception(error)
         self._waiting.clear()
+
+
+@asynccontextmanager
+async def open_frozen_model(path: str, recipe: Recipe) -> AsyncIterator[EmbeddedPolicy]:
+    """Serve a frozen model beside the trained one, with the recipe's engine settings; close it at the end.
+
+    Raises:
+        ValueError: the model cannot be loaded, or does not fit the settings.
+    """
+    folder = resolve(path)
+    tokenizer = find_tokenizer(folder)
+    engine = Engine(
+        weights.load(folder, recipe.model.dtype, recipe.model.device).eval(),
+        eos_token_ids=weights.eos_token_ids(folder),
+        max_model_len=recipe.model.max_model_len,
+        kv_tokens=recipe.engine.kv_tokens,
+        block_size=recipe.engine.block_size,
+        max_prefill_tokens=recipe.engine.max_prefill_tokens,
+        decode=tokenizer and tokenizer.decode,
+    )
+    policy = EmbeddedPolicy(engine)
+    try:
+        yield policy
+    finally:
+        await policy.close()

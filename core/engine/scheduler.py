@@ -1,7 +1,7 @@
-"""Which requests run next: waiting ones are prefilled as soon as a slot is free, otherwise all running ones decode.
+"""Chooses what runs next: waiting requests are prefilled as soon as a slot is free; otherwise all running ones decode.
 
-Invariant: `running[i]` owns slot i. Each slot holds a whole sequence (prompt plus new tokens), so nothing running is
-ever evicted.
+Invariant: `running[i]` owns slot i. Each slot has room for a whole sequence (prompt plus new tokens), so a running
+request is never evicted for lack of memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from core.types import Completion, FinishReason, Sampling
 
 @dataclass(eq=False)
 class Request:
-    """One call on its way through the engine."""
+    """One call on its way through the engine.
+
+    `cached_tokens` counts the tokens found in the prefix store, over all its prefills. `completion` is set at the end.
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -42,53 +45,60 @@ class Request:
 
 
 class Scheduler:
-    """Queues and slots. `prefill_budget` bounds the tokens of one prefill step (one longer prompt runs alone)."""
+    """Moves requests between the waiting queue and the slots.
 
-    def __init__(self, cache: SlotCache, prefixes: PrefixStore, prefill_budget: int):
-        self.cache, self.prefixes, self.prefill_budget = cache, prefixes, prefill_budget
+    `max_prefill_tokens` bounds the tokens of one prefill step; a longer prompt is prefilled alone.
+    """
+
+    def __init__(self, cache: SlotCache, prefixes: PrefixStore, max_prefill_tokens: int):
+        self.cache = cache
+        self.prefixes = prefixes
+        self.max_prefill_tokens = max_prefill_tokens
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
 
     def admit(self) -> list[tuple[Request, int]]:
-        """Move waiting requests into slots; returns them with the number of tokens already in their slot.
+        """Move waiting requests into slots and return them, each with the number of tokens already in its slot.
 
-        A request whose next block is being computed by an earlier one of this very step waits one step and then finds
-        it in the store: that is how a prompt shared by a group is prefilled once.
+        A request may need a block that an earlier one of this very step computes. It then waits one step and finds the
+        block in the store: that is how a prompt shared by a group is prefilled once.
         """
         admitted: list[tuple[Request, int]] = []
-        in_flight: set[tuple[int, ...]] = set()
+        in_flight: set[tuple[int, ...]] = set()  # prefixes that the admitted requests are about to store
         postponed: list[Request] = []
-        budget = self.prefill_budget
+        budget = self.max_prefill_tokens
         while self.waiting and len(self.running) < self.cache.slots:
             request = self.waiting.popleft()
             tokens = request.tokens
             blocks = self.prefixes.match(tokens)
-            missing = self.prefixes.missing_key(tokens, len(blocks))
+            missing = self.prefixes.missing_prefix(tokens, len(blocks))
             if missing and missing in in_flight:
                 postponed.append(request)
                 continue
+            # The cached prefix is copied; only what follows it is computed.
             cost = len(tokens) - len(blocks) * self.prefixes.block_size
             if admitted and cost > budget:
                 self.waiting.appendleft(request)
                 break
             budget -= cost
             in_flight.add(missing)
-            cached = self.prefixes.load(blocks, slot=len(self.running))
+            cached = self.prefixes.load(blocks, slot=len(self.running))  # the slot that append makes its own
             self.running.append(request)
             admitted.append((request, cached))
-        self.waiting.extendleft(reversed(postponed))
+        self.waiting.extendleft(reversed(postponed))  # back to the head of the queue, in their order
         return admitted
 
     def release(self, request: Request) -> None:
-        """Free the slot of `request`; the last running sequence moves into the gap."""
+        """Free the slot of `request`; the last running sequence moves into the gap, so slots stay 0..n-1."""
         slot = self.running.index(request)
         last = self.running.pop()
         if last is not request:
+            # After the pop, len(self.running) is the slot that `last` owned.
             self.cache.move(len(self.running), slot, last.length)
             self.running[slot] = last
 
     def preempt_all(self) -> None:
-        """Send every running request back to the head of the queue; its tokens so far are computed anew."""
+        """Preempt every running request: it goes back to the head of the queue and is prefilled anew."""
         self.waiting.extendleft(reversed(self.running))
         self.running.clear()
 

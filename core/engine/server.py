@@ -1,8 +1,8 @@
-"""The embedded engine behind SGLang's wire: `python -m core.engine.server --model PATH_OR_HUB_ID`.
+"""Serves the embedded engine over SGLang's wire format: `python -m core.engine.server --model PATH_OR_HUB_ID`.
 
-It has the endpoints that SGLang clients, its router and slime's rollout use, slime's discovery of external engines
-included. Departures: one prompt per request, `stream` sends the whole completion as a single event, new weights do not
-wait for running requests, and what moves weights or memory between GPUs is answered with 501.
+It has the endpoints that SGLang clients, SGLang's router and slime use, slime's discovery of external engines included.
+Departures: a request holds one prompt; `stream` sends the whole completion as a single event; new weights do not wait
+for running requests; endpoints that move weights or memory between GPUs reply 501.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from core.engine import weights, wire
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
-from core.options import Device, Port, checked
+from core.options import Device, Port, argparse_type
 from core.policy.sglang import ROUTING_HEADER
 from core.text.tokenizer import find_tokenizer
 from core.types import Sampling
@@ -34,7 +34,7 @@ _PROBE_TIMEOUT_S = 20.0
 
 _NO_SLEEP = "this engine does not hand its memory back; run slime without --colocate and --offload-rollout"
 _NO_TRANSFER = "weights come by /update_weights_from_disk alone; run slime with --update-weight-transport disk"
-_NOT_HERE = {
+_NOT_IMPLEMENTED = {
     "/release_memory_occupation": _NO_SLEEP,
     "/resume_memory_occupation": _NO_SLEEP,
     "/init_weights_update_group": _NO_TRANSFER,
@@ -45,17 +45,20 @@ _NOT_HERE = {
 
 
 class Server:
-    """Handlers over one policy. `tokenizer` is a transformers tokenizer, or None: then only `input_ids` are taken."""
+    """Handles HTTP requests with one policy. Without a `tokenizer`, only `input_ids` are accepted."""
 
     def __init__(self, policy: EmbeddedPolicy, model_path: str, tokenizer: Any = None):
-        self.policy, self.engine, self.model_path, self.tokenizer = policy, policy.engine, model_path, tokenizer
+        self.policy = policy
+        self.engine = policy.engine
+        self.model_path = model_path
+        self.tokenizer = tokenizer
         self._updating = asyncio.Lock()
-        self._going = asyncio.Event()
-        self._going.set()
+        self._unpaused = asyncio.Event()
+        self._unpaused.set()
 
     def app(self) -> web.Application:
-        """To be run with `handler_cancellation`: a client that goes away cancels its handler, hence its request."""
-        app = web.Application(middlewares=[wire.errors_as_json], client_max_size=_MAX_BODY_BYTES)
+        """Make the application. Run it with `handler_cancellation`, so that a lost client cancels its request."""
+        app = web.Application(middlewares=[wire.reply_errors_as_json], client_max_size=_MAX_BODY_BYTES)
         app.add_routes(
             [
                 web.post("/generate", self.generate),
@@ -63,7 +66,7 @@ class Server:
                 web.post("/pause_generation", self.pause_generation),
                 web.post("/continue_generation", self.continue_generation),
                 web.post("/update_weights_from_disk", self.update_weights_from_disk),
-                *(web.post(path, self.not_here) for path in _NOT_HERE),
+                *(web.post(path, self.refuse) for path in _NOT_IMPLEMENTED),
                 web.route("*", "/flush_cache", self.flush_cache),
                 web.get("/health", self.health),
                 web.get("/health_generate", self.health_generate),
@@ -78,24 +81,24 @@ class Server:
 
     async def generate(self, request: web.Request) -> web.Response:
         started = time.perf_counter()
-        body = wire.Generate.model_validate_json(await request.read())
+        body = wire.GenerateBody.model_validate_json(await request.read())
         prompt_ids = self._prompt_ids(body)
         params, rid = body.sampling_params, body.rid or uuid.uuid4().hex
-        await self._going.wait()
+        await self._unpaused.wait()
         completion = await self.policy.generate(
-            prompt_ids, params.sampling(), session=request.headers.get(ROUTING_HEADER), request_id=rid
+            prompt_ids, params.to_sampling(), session=request.headers.get(ROUTING_HEADER), request_id=rid
         )
         text = ""
         if self.tokenizer is not None:
             text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=params.skip_special_tokens)
-        meta = wire.meta_info(completion, rid, len(prompt_ids), with_logprobs=body.return_logprob)
+        meta = wire.make_meta_info(completion, rid, len(prompt_ids), with_logprobs=body.return_logprob)
         meta["e2e_latency"] = time.perf_counter() - started
         reply = {"text": text, "output_ids": completion.token_ids, "meta_info": meta}
         if body.stream:
             return web.Response(text=f"data: {json.dumps(reply)}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
         return web.json_response(reply)
 
-    def _prompt_ids(self, body: wire.Generate) -> list[int]:
+    def _prompt_ids(self, body: wire.GenerateBody) -> list[int]:
         if body.logprob_start_len != -1:
             raise wire.BadRequest("logprob_start_len: log-probs of prompt tokens are not implemented; leave it at -1")
         if (body.input_ids is None) == (body.text is None):
@@ -107,7 +110,7 @@ class Server:
         return list(self.tokenizer.encode(body.text))
 
     async def abort_request(self, request: web.Request) -> web.Response:
-        body = wire.Abort.model_validate_json(await request.read())
+        body = wire.AbortBody.model_validate_json(await request.read())
         if body.abort_all:
             self.policy.abort_all()
         elif body.rid is not None:
@@ -117,8 +120,8 @@ class Server:
         return web.Response()
 
     async def update_weights_from_disk(self, request: web.Request) -> web.Response:
-        """The files are read beside the running engine; between two of its steps the weights change."""
-        body = wire.UpdateWeights.model_validate_json(await request.read())
+        """Read the files while the engine runs, and change the weights between two of its steps."""
+        body = wire.UpdateWeightsBody.model_validate_json(await request.read())
         async with self._updating:
             try:
                 tensors = await asyncio.to_thread(lambda: weights.read(self.engine.model, resolve(body.model_path)))
@@ -129,18 +132,20 @@ class Server:
         return web.json_response({"success": True, "message": f"weight version {self.engine.weight_version}"})
 
     async def pause_generation(self, request: web.Request) -> web.Response:
-        """Abort what runs; what comes from now on waits for `/continue_generation`. SGLang's default mode."""
-        wire.Pause.model_validate_json(await request.read() or "{}")
-        self._going.clear()
+        """Abort all requests; new ones wait for `/continue_generation` (SGLang's default mode)."""
+        wire.PauseBody.model_validate_json(await request.read() or "{}")
+        self._unpaused.clear()
         self.policy.abort_all()
         return web.json_response({"status": "ok", "message": "paused"})
 
     async def continue_generation(self, _: web.Request) -> web.Response:
-        self._going.set()
+        self._unpaused.set()
         return web.json_response({"status": "ok", "message": "continued"})
 
-    async def not_here(self, request: web.Request) -> web.Response:
-        return web.json_response({"error": {"message": f"{request.path}: {_NOT_HERE[request.path]}"}}, status=501)
+    async def refuse(self, request: web.Request) -> web.Response:
+        return web.json_response(
+            {"error": {"message": f"{request.path}: {_NOT_IMPLEMENTED[request.path]}"}}, status=501
+        )
 
     async def flush_cache(self, _: web.Request) -> web.Response:
         await self.policy.run_exclusive(self.engine.flush_cache)
@@ -150,7 +155,7 @@ class Server:
         return web.Response()
 
     async def health_generate(self, _: web.Request) -> web.Response:
-        """Healthy if a probe comes back or, under load, if anything was computed while it waited."""
+        """Reply 200 if a probe request ends or, under load, if the engine computed anything meanwhile."""
         before = self.engine.stats()
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
@@ -171,7 +176,7 @@ class Server:
         return web.json_response({"loads": [load]})
 
     async def info(self, _: web.Request) -> web.Response:
-        about = {
+        info = {
             "model_path": self.model_path,
             "is_generation": True,
             "weight_version": self.engine.weight_version,
@@ -182,11 +187,11 @@ class Server:
             "disaggregation_mode": "null",
         }
         sizes = ("tp_size", "pp_size", "dp_size", "ep_size", "moe_dp_size")
-        return web.json_response(about | dict.fromkeys(sizes, 1))
+        return web.json_response(info | dict.fromkeys(sizes, 1))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. It is taken before the model loads, so that a busy port is told at once (SystemExit)."""
+    """Open a listening socket before the model loads, so that a busy port ends the program at once."""
     try:
         return socket.create_server((host, port))
     except OSError as error:
@@ -198,15 +203,20 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m core.engine.server", description="Serve a model on SGLang's wire.")
     parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=checked(Port), default=30000, help="0 takes a free one")
+    parser.add_argument("--port", type=argparse_type(Port), default=30000, help="0 takes a free one")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument(
-        "--device", type=checked(Device), default="auto", help="cpu, cuda, cuda:N, or auto: cuda where there is one"
+        "--device",
+        type=argparse_type(Device),
+        default="auto",
+        help="cpu, cuda, cuda:N, or auto: cuda where there is one",
     )
     parser.add_argument(
-        "--kv-tokens", type=checked(PositiveInt), default=65536, help="budget of the KV cache, in tokens"
+        "--kv-tokens", type=argparse_type(PositiveInt), default=65536, help="budget of the KV cache, in tokens"
     )
-    parser.add_argument("--max-model-len", type=checked(PositiveInt), help="longest prompt + completion, in tokens")
+    parser.add_argument(
+        "--max-model-len", type=argparse_type(PositiveInt), help="longest prompt + completion, in tokens"
+    )
     args = parser.parse_args(argv)
     with listen(args.host, args.port) as listener:
         try:

@@ -1,7 +1,7 @@
-"""Small start models for `tiny` presets: a byte-level BPE tokenizer over a method's own words, and a Qwen2 to match.
+"""Builds the start models of `tiny` presets: a byte-level BPE tokenizer over a method's own words, and a small Qwen2.
 
 `build` writes a Hugging Face folder that `AutoTokenizer` and any Qwen2 loader read. The tokenizer is trained inside
-`Qwen2Tokenizer` because `AutoTokenizer` puts that class's pre-tokenizer in place of any other.
+`Qwen2Tokenizer` because `AutoTokenizer` replaces every other pre-tokenizer by that class's own.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ CHAT_TEMPLATE = (
 )
 
 
-def options(description: str) -> argparse.Namespace:
-    """Of a method's own command that writes its start model: `seed`, and `out`, a folder that is there now."""
+def parse_options(description: str) -> argparse.Namespace:
+    """Parse the options of a method's command that writes its start model: `seed`, and `out`, a folder it creates."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     try:
-        chosen.out.mkdir(parents=True, exist_ok=True)
+        options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        parser.error(f"--out {chosen.out}: cannot be written ({error.strerror})")
-    return chosen
+        parser.error(f"--out {options.out}: cannot be written ({error.strerror})")
+    return options
 
 
 def build(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> Path:
-    """Write the tokenizer and untrained weights, which depend on vocabulary size and `seed` alone, to `folder`."""
+    """Write the tokenizer and untrained weights to `folder`; vocabulary size and `seed` determine the weights."""
     tokenizer.save_pretrained(folder)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -49,7 +49,7 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Train the BPE on `corpus`; every word with its leading space becomes one token.
 
-    `tags` are special tokens: one id each, and never produced by text that is encoded with `split_special_tokens=True`.
+    `tags` are special tokens: one id each, which text encoded with `split_special_tokens=True` never produces.
 
     Raises:
         ValueError: `vocab_size` leaves a word in pieces.
@@ -68,7 +68,10 @@ def train_tokenizer(
 
 
 def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
-    """About 0.7M parameters. `initializer_range` is 1/sqrt(width), not 0.02: so small a model learns faster from it."""
+    """Return the sizes of a model of about 0.7M parameters.
+
+    `initializer_range` is near 1/sqrt(width) instead of 0.02, because so small a model learns faster from it.
+    """
     return Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -87,23 +90,26 @@ def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
 
 @torch.no_grad()
 def _prewire(model: Any, strength: float = 6.0) -> None:
-    """Start from the attention patterns that small transformers find late, so that copying takes seconds to learn.
+    """Write in the attention patterns that small transformers learn late, so that copying takes seconds to learn.
 
-    Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding); in the layers
-    after it the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828).
-    Everything stays trainable.
+    Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding). In the later layers
+    the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828). Everything stays
+    trainable.
     """
     config = model.config
     heads, groups = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
     width = config.hidden_size // heads
     torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.2)
     first, *later = (layer.self_attn for layer in model.model.layers)
+    # A constant key, and a constant query rotated by `back` positions: their product is largest `back` tokens ago. The
+    # two rows of a bias are the first and second coordinates of the rotary pairs.
     frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(0, width, 2) / width)
     first.k_proj.bias.view(-1, 2, width // 2)[:, 0] = strength
     for head, back in enumerate((1, 4, 2, 3)):
-        turned = torch.stack((torch.cos(back * frequencies), -torch.sin(back * frequencies)))
-        first.q_proj.bias.view(heads, 2, -1)[head] = strength * turned
+        rotated = torch.stack((torch.cos(back * frequencies), -torch.sin(back * frequencies)))
+        first.q_proj.bias.view(heads, 2, -1)[head] = strength * rotated
     for attention in later:
         torch.nn.init.orthogonal_(attention.v_proj.weight)
+        # The value rows of a key/value head, once for each of the query heads (`groups`) that share it.
         values = attention.v_proj.weight.view(-1, 1, width, config.hidden_size).expand(-1, groups, -1, -1)
         attention.o_proj.weight.copy_(values.reshape(-1, config.hidden_size).T)

@@ -2,7 +2,7 @@
 
 python -m core.engine.train METHOD --preset NAME --out DIR [--set key.path=value ...] [--fresh] [--dry-run]
 
-A run that was interrupted goes on where its newest checkpoint is when the same command is given again.
+The same command continues an interrupted run from its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from core.config import Recipe, RecipeError
 from core.data.files import DataError
 from core.data.tasks import read_tasks
 from core.engine.loop import GRPOLoop, TrainingError
-from core.engine.roles import open_roles
-from core.engine.warm_start import warm_start
+from core.engine.policy import open_frozen_model
+from core.engine.warm_start import run_warm_start
 from core.hub import CheckpointError, resolve
 from core.rollout.method import MethodSpec, check_roles, method_spec
+from core.rollout.roles import open_roles
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers
 from core.text.tokenizer import load_tokenizer
 
-MAY_DIFFER = [
+CHANGEABLE_KEYS = [
     f"run.{key}"
     for key in ("steps", "seeds", "parallel_seeds", "save_every", "trajectories_every", "trackers", "tracker_mode")
 ]
-"""When a run goes on: how far, how many seeds and what is written, never how it learns."""
+"""Lists the keys that may change when a run continues: how far, which seeds, what is written; never how it learns."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,11 +59,11 @@ def main(arguments: list[str] | None = None) -> int:
         if options.dry_run:
             print(yaml.safe_dump(recipe.dump(), sort_keys=False), end="")
             return 0
-        check(spec, recipe)
+        check_inputs(spec, recipe)
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
-        folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh, may_differ=MAY_DIFFER)
-        with folder.locked():
-            folder.go_on_with(recipe.dump())
+        folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh, may_differ=CHANGEABLE_KEYS)
+        with folder.lock():
+            folder.update_config(recipe.dump())
             train(spec, recipe, folder)
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
@@ -73,11 +74,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def check(spec: MethodSpec, recipe: Recipe) -> None:
-    """Look at data, tokenizer, tools and roles before a folder is taken and a warm start is paid for.
+def check_inputs(spec: MethodSpec, recipe: Recipe) -> None:
+    """Check data, tokenizer, tools and roles before the run folder exists and the warm start costs time.
 
     Raises:
-        RecipeError, DataError, CheckpointError: what is missing or broken, and the fix.
+        RecipeError, DataError, CheckpointError: something is missing or broken; the message names it and the fix.
     """
     for path in filter(None, (recipe.data.train, recipe.data.eval)):
         read_tasks(path, limit=1, require_context=spec.needs_context)
@@ -89,9 +90,9 @@ def check(spec: MethodSpec, recipe: Recipe) -> None:
 
 
 def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder) -> list[Path]:
-    """All seeds of the recipe, `run.parallel_seeds` at a time; returns their last checkpoints."""
+    """Train all seeds of the recipe, `run.parallel_seeds` at a time, and return their last checkpoints."""
     _set_threads(recipe)
-    start = warm_start(recipe, folder.path / "warm_start", folder.metrics(recipe.run.seeds[0]))
+    start = run_warm_start(recipe, folder.path / "warm_start", folder.open_metrics(recipe.run.seeds[0]))
     seeds, parallel = recipe.run.seeds, min(recipe.run.parallel_seeds, len(recipe.run.seeds))
     if parallel == 1:
         return [asyncio.run(_train_seed(spec, recipe, folder, seed, start)) for seed in seeds]
@@ -106,7 +107,7 @@ def _train_in_worker(spec: MethodSpec, recipe: Recipe, folder: Path, start: Path
 
 
 def _end_with_parent() -> None:
-    """A worker must not outlive a parent that was killed: the run that resumes would meet it in the same files."""
+    """End this worker when its parent is killed: otherwise it would write to the files of the run that resumes."""
 
     def watch() -> None:
         parent = parent_process()
@@ -138,7 +139,7 @@ async def _train_seed(
     method = spec.build(recipe, tokenizer)
     try:
         check_roles(method, recipe.roles)
-        async with open_roles(recipe, tokenizer) as roles:
+        async with open_roles(recipe, tokenizer, open_frozen_model) as roles:
             loop = GRPOLoop(
                 recipe,
                 method,

@@ -1,40 +1,50 @@
 """The trainer: GRPO and supervised steps on packed rows, AdamW with warm-up, checkpoints that resume exactly.
 
 It trains the very weights that the inference engine samples from. Logits are computed on trained positions only; rows
-without advantage are dropped before any forward unless a KL or entropy term needs them.
-
-Tensor suffixes as in core.engine.packing.
+without advantage are skipped before any forward unless a KL or entropy term needs them. Tensor suffixes:
+core/engine/__init__.py.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from copy import deepcopy
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from core.algorithms.aggregate import LossUnit, row_scales
+from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
 from core.engine.model import CausalLM
 from core.engine.packing import Pack, pack_rows
-from core.types import Row
+from core.types import LossAgg, Row
 
-OF_THE_POLICY = frozenset({"entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl", "tis", "tis_clipfrac"})
-"""Statistics that a row has with or without advantage: leaving rows out must not make them smaller."""
+POLICY_STATISTICS = frozenset({"entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl", "tis", "tis_clipfrac"})
+"""Lists the statistics that a row has with or without advantage: skipping rows must not make them smaller."""
+
+
+class _StepRows(NamedTuple):
+    """Holds the rows of one optimizer step that have a gradient, and what they weigh in the average over all its rows.
+
+    `scales` is the factor of each row in that average; `share` is the part of the average that falls to these rows.
+    """
+
+    rows: list[Row]
+    scales: list[float]
+    share: float
 
 
 class Trainer:
-    """Owns the optimizer of one model. `temperature` is the one that rollouts are sampled at.
+    """Owns the optimizer of one model. Rollouts must be sampled at `temperature`.
 
     The reference of the KL term is the model as it is given here, before any checkpoint is read into it. A bfloat16
-    model is stepped through float32 copies of its weights: a step of 1e-6 would be lost in the rounding of bfloat16.
+    model is optimized through float32 copies of its weights: bfloat16 would round a step of 1e-6 away.
     """
 
     def __init__(
@@ -43,19 +53,25 @@ class Trainer:
         optimizer: OptimizerSection,
         grpo: GRPOConfig | None = None,
         *,
-        loss_unit: LossUnit = "rollout",
+        loss_agg: LossAgg = "rollout",
         temperature: float = 1.0,
-        steps_per_batch: int = 1,
+        num_steps_per_rollout: int = 1,
         seed: int = 0,
     ):
-        self.model, self.config, self.grpo, self.loss_unit = model, optimizer, grpo or GRPOConfig(), loss_unit
-        self.temperature, self.steps_per_batch, self.seed = temperature, steps_per_batch, seed
-        narrow = [p for p in model.parameters() if p.dtype != torch.float32]
-        self._copies = [(p.detach().float().requires_grad_(), p) for p in narrow]
-        self._stepped = [wide for wide, _ in self._copies] or list(model.parameters())
+        self.model = model
+        self.config = optimizer
+        self.grpo = grpo or GRPOConfig()
+        self.loss_agg = loss_agg
+        self.temperature = temperature
+        self.num_steps_per_rollout = num_steps_per_rollout
+        self.seed = seed
+        # Pairs of a float32 copy and its bfloat16 parameter; none for a float32 model.
+        bf16_parameters = [p for p in model.parameters() if p.dtype != torch.float32]
+        self._copies = [(p.detach().float().requires_grad_(), p) for p in bf16_parameters]
+        self._optimized = [copy for copy, _ in self._copies] or list(model.parameters())
         groups: list[dict[str, Any]] = [
-            {"params": [p for p in self._stepped if p.ndim > 1]},
-            {"params": [p for p in self._stepped if p.ndim <= 1], "weight_decay": 0.0},
+            {"params": [p for p in self._optimized if p.ndim > 1]},
+            {"params": [p for p in self._optimized if p.ndim <= 1], "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(
             groups,
@@ -64,32 +80,33 @@ class Trainer:
             weight_decay=optimizer.weight_decay,
         )
         self.steps = 0
-        self.reference = copy.deepcopy(model).requires_grad_(False) if self.grpo.kl_coef else None
-        model.recompute = optimizer.recompute
+        self.reference = deepcopy(model).requires_grad_(False) if self.grpo.kl_loss_coef else None
+        model.gradient_checkpointing = optimizer.gradient_checkpointing
 
     def grpo_step(self, rows: Sequence[Row]) -> dict[str, float]:
-        """One rollout batch: `steps_per_batch` optimizer steps over parts of it, rollouts kept whole.
+        """Train on one rollout batch: `num_steps_per_rollout` optimizer steps over parts of it, rollouts kept whole.
 
-        Returns the mean of each statistic over the steps taken; `rows_skipped` counts rows dropped for no advantage.
-        What describes the policy (`OF_THE_POLICY`) is averaged over the rows that were not dropped.
+        Returns the mean of each statistic over the steps taken; `rows_skipped` counts rows skipped for no advantage.
+        The `POLICY_STATISTICS` are averaged over the rows that were not skipped. Without any row, or any advantage that
+        matters, it takes no step and changes nothing.
         """
-        steps = [step for part in self._split(rows) if (step := self._used(part))[0]]
+        steps = [step for part in self._split(rows) if (step := self._select_rows(part)).rows]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
-        if self.steps_per_batch > 1:
-            old_logprobs = [self._old_logprobs(used) for used, _, _ in steps]
+        if self.num_steps_per_rollout > 1:
+            old_logprobs = [self._compute_old_logprobs(step.rows) for step in steps]
         totals: dict[str, float] = defaultdict(float)
-        for (used, scales, share), old in zip(steps, old_logprobs, strict=True):
-            for pack in pack_rows(used, self.config.max_tokens_per_pack, self.model.device):
-                for name, value in self._backward_grpo(pack, used, scales, old).items():
-                    totals[name] += value.item() / (share if name in OF_THE_POLICY else 1.0)
-            for name, number in self._apply().items():
+        for step, old in zip(steps, old_logprobs, strict=True):
+            for pack in pack_rows(step.rows, self.config.max_tokens_per_pack, self.model.device):
+                for name, value in self._backward_grpo(pack, step, old).items():
+                    totals[name] += value.item() / (step.share if name in POLICY_STATISTICS else 1.0)
+            for name, number in self._step_optimizer().items():
                 totals[name] += number
-        skipped = len(rows) - sum(len(used) for used, _, _ in steps)
-        means = {name: value / len(steps) for name, value in totals.items()}
+        skipped = len(rows) - sum(len(step.rows) for step in steps)
+        means = {name: total / len(steps) for name, total in totals.items()}
         return means | {"rows": len(rows), "rows_skipped": skipped}
 
     def supervised_step(self, examples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, float]:
-        """One step of cross-entropy on the completions of (prompt ids, completion ids); every token counts the same."""
+        """Take one step of cross-entropy on (prompt ids, completion ids); every completion token counts the same."""
         rows = [
             Row((*prompt, *completion), (1,) * len(completion), (0.0,) * len(completion), 0.0, rollout_id=i)
             for i, (prompt, completion) in enumerate(examples)
@@ -98,99 +115,102 @@ class Trainer:
         total = 0.0
         for pack in pack_rows(rows, self.config.max_tokens_per_pack, self.model.device):
             with self._autocast():
-                loss = -self._logprobs(self.model, pack, temperature=1.0)[0].sum() / tokens
+                loss = -self._compute_logprobs(self.model, pack, temperature=1.0)[0].sum() / tokens
             loss.backward()
             total += loss.item()
-        return {"loss": total, **self._apply()}
+        return {"loss": total, **self._step_optimizer()}
 
     def state(self) -> dict[str, Any]:
-        """All that an exact resume needs beyond the weights of now and of the start."""
-        copies = [wide.detach() for wide, _ in self._copies]
+        """Return all that an exact resume needs beyond the current weights and the start model."""
+        copies = [copy.detach() for copy, _ in self._copies]
         return {"optimizer": self.optimizer.state_dict(), "steps": self.steps, "float32_copies": copies}
 
     @torch.no_grad()
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take up a saved state; the model's own weights are read from the checkpoint beside it."""
+        """Restore a saved state; the model's own weights come from the checkpoint that holds it."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
-        for (wide, _), saved in zip(self._copies, state.get("float32_copies", ()), strict=True):
-            wide.copy_(saved)
+        for (copy, _), saved in zip(self._copies, state.get("float32_copies", ()), strict=True):
+            copy.copy_(saved)
 
     def learning_rate(self) -> float:
-        """Linear warm-up, then constant, cosine or linear decay to zero over `decay_steps`."""
+        """Return the rate of the next step: linear warm-up, then constant, or cosine or linear decay to zero."""
         config, step = self.config, self.steps
-        if step < config.warmup_steps:
-            return config.lr * (step + 1) / config.warmup_steps
-        if config.decay == "constant" or not config.decay_steps:
+        if step < config.lr_warmup_steps:
+            return config.lr * (step + 1) / config.lr_warmup_steps
+        if config.lr_scheduler_type == "constant" or not config.lr_decay_steps:
             return config.lr
-        progress = min(1.0, (step - config.warmup_steps) / max(1, config.decay_steps - config.warmup_steps))
-        return config.lr * (1 - progress if config.decay == "linear" else (1 + math.cos(math.pi * progress)) / 2)
+        progress = min(1.0, (step - config.lr_warmup_steps) / max(1, config.lr_decay_steps - config.lr_warmup_steps))
+        return config.lr * (
+            1 - progress if config.lr_scheduler_type == "linear" else (1 + math.cos(math.pi * progress)) / 2
+        )
 
     def _split(self, rows: Sequence[Row]) -> list[list[Row]]:
-        """The rows of each optimizer step: rollouts shuffled, then dealt one by one."""
-        if self.steps_per_batch == 1:
+        """Split a batch into the rows of each optimizer step: rollouts are shuffled, then dealt one by one."""
+        if self.num_steps_per_rollout == 1:
             return [list(rows)]
         by_rollout: dict[int, list[Row]] = defaultdict(list)
         for row in rows:
             by_rollout[row.rollout_id].append(row)
         rollouts = sorted(by_rollout)
         random.Random(f"{self.seed}-{self.steps}").shuffle(rollouts)
+        # Step `first` gets every num_steps_per_rollout-th rollout, so the steps differ by one rollout at most.
         return [
-            [row for rollout in rollouts[first :: self.steps_per_batch] for row in by_rollout[rollout]]
-            for first in range(self.steps_per_batch)
+            [row for rollout in rollouts[first :: self.num_steps_per_rollout] for row in by_rollout[rollout]]
+            for first in range(self.num_steps_per_rollout)
         ]
 
-    def _used(self, rows: Sequence[Row]) -> tuple[list[Row], list[float], float]:
-        """The rows of one step that have a gradient, the factor of each in the average over all rows, and the share
-        of that average which is theirs."""
-        always = bool(self.grpo.kl_coef or self.grpo.entropy_coef)
-        scaled = [(row, s) for row, s in zip(rows, row_scales(rows, self.loss_unit), strict=True) if s]
-        used = [(row, s) for row, s in scaled if row.advantage or always]
-        ours, all_of_it = (sum(s * row.trained_tokens for row, s in some) for some in (used, scaled))
-        return [row for row, _ in used], [s for _, s in used], ours / all_of_it if used else 0.0
+    def _select_rows(self, rows: Sequence[Row]) -> _StepRows:
+        """Select the rows of one step that have a gradient; the scales are those of the average over all its rows."""
+        keep_all = bool(self.grpo.kl_loss_coef or self.grpo.entropy_coef)
+        scaled = [(row, s) for row, s in zip(rows, row_scales(rows, self.loss_agg), strict=True) if s]
+        selected = [(row, s) for row, s in scaled if row.advantage or keep_all]
+        part, whole = (sum(s * row.trained_tokens for row, s in pairs) for pairs in (selected, scaled))
+        return _StepRows([row for row, _ in selected], [s for _, s in selected], part / whole if selected else 0.0)
 
     @torch.no_grad()
-    def _old_logprobs(self, rows: Sequence[Row]) -> list[list[float]]:
-        """The trainer's own log-probs before the first step, one list over the response tokens of each row."""
+    def _compute_old_logprobs(self, rows: Sequence[Row]) -> list[list[float]]:
+        """Compute the trainer's log-probs before the first step, one list over the response tokens of each row."""
         old: list[list[float]] = [[0.0] * len(row.loss_mask) for row in rows]
         for pack in pack_rows(rows, self.config.max_tokens_per_pack, self.model.device):
             with self._autocast():
-                values = iter(self._logprobs(self.model, pack, self.temperature)[0].tolist())
+                # R lists the trained tokens row after row, in the order of `row_indices`.
+                values = iter(self._compute_logprobs(self.model, pack, self.temperature)[0].tolist())
             for index in pack.row_indices:
                 old[index] = [next(values) if trained else 0.0 for trained in rows[index].loss_mask]
         return old
 
-    def _backward_grpo(
-        self, pack: Pack, rows: Sequence[Row], scales: Sequence[float], old: Sequence[Sequence[float]] | None
-    ) -> dict[str, Tensor]:
-        masks = [row.loss_mask for row in rows]
-        rollout_logprobs = pack.gather([row.logprobs for row in rows], masks)
+    def _backward_grpo(self, pack: Pack, step: _StepRows, old: Sequence[Sequence[float]] | None) -> dict[str, Tensor]:
+        """Add the gradient of one pack and return its statistics; `old` are the old log-probs of the step's rows."""
+        masks = [row.loss_mask for row in step.rows]
+        rollout_logprobs_R = pack.gather([row.logprobs for row in step.rows], masks)
         with self._autocast():
-            logprobs, entropy = self._logprobs(self.model, pack, self.temperature, with_entropy=True)
-            reference = None
+            logprobs_R, entropy_R = self._compute_logprobs(self.model, pack, self.temperature, with_entropy=True)
+            ref_logprobs_R = None
             if self.reference is not None:
                 with torch.no_grad():
-                    reference = self._logprobs(self.reference, pack, self.temperature)[0]
+                    ref_logprobs_R = self._compute_logprobs(self.reference, pack, self.temperature)[0]
         # In the only step on a batch the policy has not moved yet: the old log-probs are those of this very forward.
-        old_logprobs = logprobs.detach() if old is None else pack.gather(old, masks)
+        old_logprobs_R = logprobs_R.detach() if old is None else pack.gather(old, masks)
+        # The pack has dropped the untrained tokens already, so the loss's T is R here, and its mask is all ones.
         loss, stats = grpo_loss(
-            logprobs,
-            old_logprobs,
-            rollout_logprobs,
-            reference,
-            entropy,
-            advantages_T=pack.spread([row.advantage for row in rows]),
-            mask_T=torch.ones_like(logprobs),
-            scales_T=pack.spread(scales),
+            logprobs_R,
+            old_logprobs_R,
+            rollout_logprobs_R,
+            ref_logprobs_R,
+            entropy_R,
+            advantages_T=pack.spread([row.advantage for row in step.rows]),
+            mask_T=torch.ones_like(logprobs_R),
+            scales_T=pack.spread(step.scales),
             config=self.grpo,
         )
         loss.backward()
         return stats
 
-    def _logprobs(
+    def _compute_logprobs(
         self, model: CausalLM, pack: Pack, temperature: float, with_entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Log-probs (and entropies) of the trained tokens at `temperature`, float32 [R]."""
+        """Compute the log-probs (and entropies) of the trained tokens at `temperature`, float32 [R]."""
         hidden_RC = model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
         logprobs_RV = torch.log_softmax(model.logits(hidden_RC) / temperature, dim=-1)
         entropy_R = None
@@ -199,19 +219,20 @@ class Trainer:
                 entropy_R = -(logprobs_RV.exp() * logprobs_RV).sum(dim=-1)
         return logprobs_RV.gather(1, pack.targets_R[:, None]).squeeze(1), entropy_R
 
-    def _apply(self) -> dict[str, float]:
+    def _step_optimizer(self) -> dict[str, float]:
+        """Apply the gradients, unless their norm is not finite, and clear them."""
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        for wide, parameter in self._copies:
-            wide.grad = None if parameter.grad is None else parameter.grad.float()
+        for copy, parameter in self._copies:
+            copy.grad = None if parameter.grad is None else parameter.grad.float()
             parameter.grad = None
-        norm = torch.nn.utils.clip_grad_norm_(self._stepped, self.config.clip_grad)
+        norm = torch.nn.utils.clip_grad_norm_(self._optimized, self.config.clip_grad)
         if torch.isfinite(norm):
             self.optimizer.step()
             with torch.no_grad():
-                for wide, parameter in self._copies:
-                    parameter.copy_(wide)
+                for copy, parameter in self._copies:
+                    parameter.copy_(copy)
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
         return {"grad_norm": norm.item(), "lr": rate, "nonfinite_steps": float(not torch.isfinite(norm))}

@@ -1,4 +1,4 @@
-"""Hugging Face folders: read into a CausalLM, write back. Bits survive the round trip."""
+"""Reads Hugging Face folders into a CausalLM and writes them back; bits survive the round trip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from core.hub import CheckpointError, read_json
 
 
 def load_config(folder: Path) -> ModelConfig:
-    """The model's sizes from `folder`/config.json."""
+    """Read the model's sizes from `folder`/config.json."""
     from transformers import AutoConfig
 
     path = folder / "config.json"
@@ -30,7 +30,7 @@ def load_config(folder: Path) -> ModelConfig:
 
 
 def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM:
-    """Build the model of `folder` and read its weights. `device` auto is the GPU where there is one."""
+    """Build the model of `folder` and read its weights; `device` auto is the GPU where there is one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -47,14 +47,15 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM
 
 
 def load_into(model: CausalLM, folder: Path) -> None:
-    """Copy the weights of `folder` into `model`. Raises CheckpointError before anything is changed."""
+    """Copy the weights of `folder` into `model`. A broken folder raises CheckpointError before anything is changed."""
     assign(model, read(model, folder))
 
 
 def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
-    """The tensors of `folder` that `model` needs, by parameter name; `model` is not changed.
+    """Read the tensors of `folder` that `model` needs, by parameter name; `model` is not changed.
 
-    Raises CheckpointError when a tensor is missing, has another shape or cannot be read.
+    Raises:
+        CheckpointError: a tensor is missing, has another shape or cannot be read.
     """
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(folder):
@@ -97,7 +98,7 @@ def save(model: CausalLM, folder: Path, like: Path) -> None:
 
 
 def eos_token_ids(folder: Path) -> tuple[int, ...]:
-    """The ids that end a completion, from generation_config.json or else config.json."""
+    """Read the ids that end a completion, from generation_config.json or else config.json."""
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         if path.is_file():
@@ -108,16 +109,16 @@ def eos_token_ids(folder: Path) -> tuple[int, ...]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of `folder`. Raises CheckpointError when one is missing."""
+    """List the safetensors files of `folder`; a missing one raises CheckpointError."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise CheckpointError(f"{index}: has no weight_map; copy or download the file again.")
         files = sorted({folder / name for name in weight_map.values()})
-        absent = [path for path in files if not path.is_file()]
-        if absent:
-            raise CheckpointError(f"{absent[0]}: missing, although {index.name} lists it. Is the download complete?")
+        missing = [path for path in files if not path.is_file()]
+        if missing:
+            raise CheckpointError(f"{missing[0]}: missing, although {index.name} lists it. Is the download complete?")
         return files
     single = folder / "model.safetensors"
     if not single.is_file():

@@ -1,7 +1,7 @@
-"""SGLang's wire: the bodies that the server reads, checked field by field, the reply of `/generate`, and errors.
+"""SGLang's wire format: request bodies checked field by field, the reply of `/generate`, and errors.
 
 A field that is not implemented is refused unless it is off (null, false, 0, empty; 1 for `n` and `repetition_penalty`),
-so that a client never gets something else than it asked for.
+so a client never gets something else than it asked for.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _STATUS: dict[Fault, int] = {"bad_request": 400, "unavailable": 503}
 _OFF_AT_ONE = frozenset({"n", "repetition_penalty"})
 
 
-class _Body(BaseModel):
+class _StrictBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_what_is_off(cls, data: Any) -> Any:
+    def _drop_unused_fields(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
 
@@ -34,7 +34,7 @@ class _Body(BaseModel):
         return {name: value for name, value in data.items() if not is_off(name, value)}
 
 
-class SamplingParams(_Body):
+class SamplingParams(_StrictBody):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
@@ -42,12 +42,12 @@ class SamplingParams(_Body):
     stop_token_ids: list[int] | None = None
     stop: str | list[str] | None = None
     sampling_seed: int | None = None
-    # These three shape the text alone; only the first has an effect here.
+    # These three change only the text; the first alone has an effect here.
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
 
-    def sampling(self) -> Sampling:
+    def to_sampling(self) -> Sampling:
         return Sampling(
             temperature=self.temperature,
             top_p=self.top_p,
@@ -59,7 +59,7 @@ class SamplingParams(_Body):
         )
 
 
-class Generate(_Body):
+class GenerateBody(_StrictBody):
     input_ids: list[int] | None = None
     text: str | None = None
     sampling_params: SamplingParams = SamplingParams()
@@ -67,30 +67,30 @@ class Generate(_Body):
     logprob_start_len: int = -1
     stream: bool = False
     rid: str | None = None
-    # SGLang's router adds it to every body; without effect here.
+    # SGLang's router adds this field to every body; it has no effect here.
     log_metrics: bool = True
 
 
-class UpdateWeights(BaseModel):
-    """Options about how to load (`load_format`, `flush_cache`, ...) are ignored: there is one way, and it flushes."""
+class UpdateWeightsBody(BaseModel):
+    """Names the weights to load. It ignores options such as `load_format` and `flush_cache`: loading always flushes."""
 
     model_config = ConfigDict(protected_namespaces=())
     model_path: str
     weight_version: str | None = None
 
 
-class Pause(BaseModel):
-    """Of SGLang's modes, `abort` alone: nothing is left over that a pause would have to keep."""
+class PauseBody(BaseModel):
+    """Accepts the mode `abort` alone of SGLang's modes: no request is kept through a pause."""
 
     mode: Literal["abort"] = "abort"
 
 
-class Abort(BaseModel):
+class AbortBody(BaseModel):
     rid: str | None = None
     abort_all: bool = False
 
 
-def meta_info(completion: Completion, rid: str, prompt_tokens: int, *, with_logprobs: bool) -> dict[str, Any]:
+def make_meta_info(completion: Completion, rid: str, prompt_tokens: int, *, with_logprobs: bool) -> dict[str, Any]:
     meta: dict[str, Any] = {
         "id": rid,
         "finish_reason": {"type": completion.finish_reason},
@@ -107,11 +107,11 @@ def meta_info(completion: Completion, rid: str, prompt_tokens: int, *, with_logp
 
 
 class BadRequest(Exception):
-    """The client's mistake: 400, with a message that names the field."""
+    """Reports a client's mistake: status 400, with a message that names the field."""
 
 
 @web.middleware
-async def errors_as_json(
+async def reply_errors_as_json(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     try:
@@ -126,7 +126,7 @@ async def errors_as_json(
 
 
 def _describe(error: ValidationError) -> str:
-    """The first error, as `field: what is wrong`."""
+    """Describe the first error as `field: what is wrong`."""
     first = error.errors(include_url=False, include_input=False)[0]
     field = ".".join(map(str, first["loc"])) or "body"
     return f"{field}: {'not implemented by this server' if first['type'] == 'extra_forbidden' else first['msg']}"

@@ -1,4 +1,7 @@
-"""What a reader sees of a run. `write_report` builds summary.json, table.md and report.html from a run folder."""
+"""This package shows a run to a reader: summary, tables, charts, token viewer, HTML page and terminal.
+
+It imports `core.runs`, which never imports it. Inside core, only command lines import it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,20 @@ from typing import Any
 
 from core.report.html import render_page
 from core.report.summary import build_summary
-from core.report.table import Published, render_table
+from core.report.table import PublishedScore, render_table
 from core.runs.files import write_json, write_text
 from core.runs.run_folder import RunFolder
 
 
 def write_report(folder: RunFolder, headline: str | None = None) -> dict[str, Any]:
-    """Write the three files and return the summary. `headline` and errors are those of `build_summary`."""
+    """Write summary.json, table.md and report.html into a run folder, and return the summary.
+
+    `headline` names the data set that comes first; by default it is the one with most results.
+
+    Raises ValueError when `headline` was not evaluated, or a file of the folder is broken.
+    """
     summary = build_summary(folder, headline)
-    published = [Published.from_json(row) for row in folder.published["rows"]]
+    published = [PublishedScore.from_json(row) for row in folder.published["rows"]]
     write_json(folder.path / "summary.json", summary)
     write_text(folder.path / "table.md", render_table(summary, published))
     write_text(folder.path / "report.html", render_page(folder, summary, published))

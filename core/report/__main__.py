@@ -1,4 +1,4 @@
-"""`python -m core.report RUN_DIR`: rebuild summary.json, table.md and report.html, and print the summary."""
+"""Rebuild the summary.json, table.md and report.html of a run folder, and print the summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG. Colours are CSS variables of the page, so a chart follows its light or dark theme."""
+"""This module draws line charts as inline SVG. Colours are CSS variables, so a chart follows the theme of the page."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from html import escape
 Point = tuple[float, float]
 MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 50, 16, 14, 40
 MAX_POINTS = 400
-"""Longer lines are averaged down to about this many points."""
+"""A longer line is averaged down to about this many points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line. `color` indexes the palette; a `faint` line is background; `band` holds (x, low, high)."""
+    """One line of a chart; `color` indexes the palette, a `faint` line is background, `band` holds (x, low, high)."""
 
     name: str
     points: Sequence[Point]
@@ -36,34 +36,35 @@ def line_chart(
     width: int = 720,
     height: int = 300,
 ) -> str:
-    """An `<svg>` of all series; an empty string when none has a point. `log_x` needs positive x."""
+    """Return an `<svg>` of all series, or an empty string when none has a point. `log_x` needs positive x."""
     thinned = [thin(line.points) for line in series]
     xs = [x for points in thinned for x, _ in points]
     if not xs:
         return ""
     ys = [y for points in thinned for _, y in points] + [y for line in series for _, *ends in line.band for y in ends]
-    low, high = y_range or _padded(min(ys), max(ys))
-    y_ticks = [tick for tick in nice_ticks(low, high) if low - 1e-12 <= tick <= high + 1e-12]
+    low, high = y_range or _pad_range(min(ys), max(ys))
+    y_ticks = [tick for tick in choose_ticks(low, high) if low - 1e-12 <= tick <= high + 1e-12]
     scale_x: Callable[[float], float] = math.log if log_x else float
     first, last = scale_x(min(xs)), scale_x(max(xs))
     inner_width, inner_height = width - MARGIN_LEFT - MARGIN_RIGHT, height - MARGIN_TOP - MARGIN_BOTTOM
-    show = y_text or tick_text
+    show = y_text or format_tick
 
-    def at(x: float, y: float) -> tuple[float, float]:
+    def to_pixels(x: float, y: float) -> tuple[float, float]:
         share = (scale_x(x) - first) / (last - first) if last > first else 0.5
         return MARGIN_LEFT + share * inner_width, MARGIN_TOP + (high - y) / (high - low) * inner_height
 
     def path(points: Sequence[Point]) -> str:
-        return " ".join("{:.1f},{:.1f}".format(*at(x, min(max(y, low), high))) for x, y in points)
+        return " ".join("{:.1f},{:.1f}".format(*to_pixels(x, min(max(y, low), high))) for x, y in points)
 
-    parts = [f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(_label(series))}">']
+    label = escape("Line chart: " + ", ".join(line.name for line in series if not line.faint))
+    parts = [f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">']
     for tick in y_ticks:
-        y = at(min(xs), tick)[1]
+        y = to_pixels(min(xs), tick)[1]
         parts.append(f'<line class="grid" x1="{MARGIN_LEFT}" x2="{width - MARGIN_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="tick" x="{MARGIN_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{show(tick)}</text>')
-    plain = [(tick, tick_text(tick)) for tick in nice_ticks(min(xs), max(xs), 6) if min(xs) <= tick <= max(xs)]
+    plain = [(tick, format_tick(tick)) for tick in choose_ticks(min(xs), max(xs), 6) if min(xs) <= tick <= max(xs)]
     for tick, text in x_ticks or plain:
-        x, bottom = at(tick, low)
+        x, bottom = to_pixels(tick, low)
         parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom:.1f}" y2="{bottom + 4:.1f}"/>')
         parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 17:.1f}" text-anchor="middle">{escape(text)}</text>')
     bottom = height - MARGIN_BOTTOM
@@ -82,24 +83,24 @@ def line_chart(
             parts.append(f'<polyline class="{style} c{line.color}" points="{path(points)}"/>')
         if line.markers or len(points) == 1:
             for x, y in points:
-                left, top = at(x, min(max(y, low), high))
-                hint = escape(f"{line.name}: {show(y)} at {tick_text(x)}")
-                place = f'cx="{left:.1f}" cy="{top:.1f}" r="3.5"'
-                parts.append(f'<circle class="dot c{line.color}" {place}><title>{hint}</title></circle>')
+                left, top = to_pixels(x, min(max(y, low), high))
+                hint = escape(f"{line.name}: {show(y)} at {format_tick(x)}")
+                circle = f'<circle class="dot c{line.color}" cx="{left:.1f}" cy="{top:.1f}" r="3.5">'
+                parts.append(f"{circle}<title>{hint}</title></circle>")
     return "".join(parts) + "</svg>"
 
 
 def legend(series: Sequence[Series]) -> str:
-    """The names of the lines that are not background."""
+    """Return the names of the lines that are not background."""
     shown = [line for line in series if not line.faint]
     entries = [f'<span><i class="swatch c{line.color}"></i>{escape(line.name)}</span>' for line in shown]
     return f'<div class="legend">{"".join(entries)}</div>' if entries else ""
 
 
 def seed_series(by_seed: Mapping[int, Sequence[Point]], name: str, color: int = 0, window: int = 1) -> list[Series]:
-    """One faint line per seed and their mean; the mean runs over the seeds that have a value at the step.
+    """Return one faint line per seed and a line of their mean.
 
-    `window` averages that many neighbouring steps in the mean line.
+    The mean covers the seeds that have a value at the step, and `window` neighbouring steps.
     """
     faint = len(by_seed) > 1 or window > 1
     lines = [Series(f"{name}, seed {seed}", points, color, faint=True) for seed, points in by_seed.items() if faint]
@@ -112,7 +113,7 @@ def seed_series(by_seed: Mapping[int, Sequence[Point]], name: str, color: int = 
 
 
 def smooth(points: Sequence[Point], window: int) -> list[Point]:
-    """Centred running mean, with a narrower window at the ends."""
+    """Return the centred running mean; the window is narrower at the ends."""
     half = window // 2
     values = [y for _, y in points]
     smoothed = []
@@ -124,7 +125,7 @@ def smooth(points: Sequence[Point], window: int) -> list[Point]:
 
 
 def thin(points: Sequence[Point]) -> list[Point]:
-    """At most about MAX_POINTS points, each the mean of its neighbours."""
+    """Reduce a line to about MAX_POINTS points, each the mean of its neighbours."""
     size = math.ceil(len(points) / MAX_POINTS)
     if size <= 1:
         return list(points)
@@ -132,8 +133,8 @@ def thin(points: Sequence[Point]) -> list[Point]:
     return [(chunk[0][0], sum(y for _, y in chunk) / len(chunk)) for chunk in chunks]
 
 
-def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` multiples of 1, 2 or 5 times a power of ten that span low to high."""
+def choose_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return about `count` multiples of 1, 2 or 5 times a power of ten that span low to high."""
     if high <= low:
         return [low]
     raw = (high - low) / count
@@ -142,8 +143,8 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [index * step for index in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
-def tick_text(value: float) -> str:
-    """1500 -> 1,500; 0.25 -> 0.25; 0.00002 -> 2e-05."""
+def format_tick(value: float) -> str:
+    """Format 1500 as 1,500, 0.25 as 0.25 and 0.00002 as 2e-05."""
     if value == 0:
         return "0"
     if abs(value) >= 1000:
@@ -151,14 +152,9 @@ def tick_text(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.0e}"
 
 
-def _padded(low: float, high: float) -> tuple[float, float]:
-    """A range of y that leaves a little room; 0 is taken in when it is near."""
+def _pad_range(low: float, high: float) -> tuple[float, float]:
+    """Widen a range of y a little; include 0 when it is near."""
     if high == low:
         return low - (abs(low) or 1) * 0.5, high + (abs(high) or 1) * 0.5
-    room = 0.06 * (high - low)
-    bottom = 0.0 if 0 <= low < 0.5 * high else low - room
-    return bottom, high + room
-
-
-def _label(series: Sequence[Series]) -> str:
-    return "Line chart: " + ", ".join(line.name for line in series if not line.faint)
+    margin = 0.06 * (high - low)
+    return 0.0 if 0 <= low < 0.5 * high else low - margin, high + margin

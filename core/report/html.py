@@ -1,7 +1,9 @@
-"""report.html: one file with inline style and inline SVG; no script, nothing loaded from elsewhere."""
+"""This module renders report.html: one file with inline style and inline SVG, without scripts or anything to load."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -9,70 +11,80 @@ from typing import Any
 
 import yaml
 
-from core.report.charts import Series, legend, line_chart, seed_series, tick_text
+from core.report.charts import Point, Series, legend, line_chart, seed_series
 from core.report.table import (
-    Published,
-    cost_table,
-    failures_text,
-    fit_text,
-    flat_table,
+    PublishedScore,
+    Table,
+    Variants,
+    data_sections,
+    format_failures,
+    format_length,
     has_lengths,
-    labels_of,
-    lengths_of,
-    metrics_of,
+    list_cells,
+    list_lengths,
     published_table,
-    sections_of,
-    short_length,
-    split_table,
+    section_tables,
 )
-from core.report.viewer import extremes, pick, render_trajectory
+from core.report.viewer import best_and_worst, choose_trajectories, render_trajectory
 from core.runs.files import Record, read_jsonl
 from core.runs.run_folder import RunFolder
+from core.types import COUNTED_METRICS
 
 HIDDEN_METRICS = {"stage", "step", "seed", "seconds", "time", "n", "length"}
-"""Bookkeeping fields of a metrics record that get no chart."""
+"""These fields of a metrics record get no chart."""
 
 MAX_SMALL_CHARTS = 12
 
-BySeed = Mapping[int, Sequence[tuple[float, float]]]
+Curves = Mapping[str, Mapping[int, Sequence[Point]]]
+"""Maps a metric to its (step, value) points by seed."""
 
 
-def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequence[Published]) -> str:
-    """The whole page. Text that a model or a user wrote is escaped."""
+class SafeHtml(str):
+    """Text that is HTML already; it is not escaped again."""
+
+
+def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequence[PublishedScore]) -> str:
+    """Render the whole page; text that a model or a user wrote is escaped."""
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
     trajectories = [record for seed in folder.seeds for record in folder.read_trajectories(seed)]
-    trajectories += [r for path in sorted(folder.evaluation_path.glob("*.jsonl")) for r in extremes(read_jsonl(path))]
-    method, preset = str(summary["method"] or "run"), str(summary["preset"] or "–")
+    for path in sorted(folder.evaluation_path.glob("*.jsonl")):
+        trajectories += best_and_worst(read_jsonl(path))
     sections = {
-        "Evaluation": _evaluation(summary),
-        "Training": _training(metrics),
-        "Warm start": _small_charts(metrics, "warm_start", "step of the warm start"),
-        "Failures and drift": _counts(summary),
-        "Published / ours": _published(published, summary),
-        "Trajectories": _trajectories(trajectories),
-        "Recipe and versions": _setup(folder),
+        "Evaluation": _render_evaluation(summary),
+        "Training": _render_training(_read_curves(metrics, "train"), _read_curves(metrics, "eval")),
+        "Warm start": _render_small_charts(_read_curves(metrics, "warm_start"), "step of the warm start"),
+        "Failures and other events": _render_events(summary),
+        "Published / ours": _render_published(summary, published),
+        "Trajectories": _render_trajectories(trajectories),
+        "Recipe and versions": _render_fold("config.yaml", folder.config)
+        + _render_fold("versions.json", folder.versions),
     }
-    shown = {title: body for title, body in sections.items() if body}
-    links = "".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in shown)
-    body = "".join(
-        f'<section id="{_anchor(title)}"><h2>{escape(title)}</h2>{text}</section>' for title, text in shown.items()
-    )
-    style = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
-    seeds = ", ".join(map(str, summary["seeds"])) or "–"
+    links, body = "", ""
+    for title, content in sections.items():
+        if content:
+            anchor = re.sub(r"[^a-z0-9]", "-", title.lower())
+            links += f'<a href="#{anchor}">{title}</a>'
+            body += f'<section id="{anchor}"><h2>{title}</h2>{content}</section>'
+    method, preset = escape(str(summary["method"] or "run")), escape(str(summary["preset"] or "–"))
+    versions = folder.versions
+    machine = ", ".join(versions.get("gpu") or []) or f"{versions.get('cpus', '?')} CPU cores"
+    commit = (versions.get("git") or "unknown")[:10]
+    made_with = escape(f"{machine} · torch {versions.get('torch') or '?'} · commit {commit}")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<title>{escape(method)} · {escape(preset)}</title><style>{style}</style></head><body><main>"
-        f'<header class="top"><p class="kicker">run report</p><h1>{escape(method)}</h1>'
-        f'<p class="meta">preset <b>{escape(preset)}</b> · seeds <b>{seeds}</b> · {escape(_made_with(folder))}</p>'
-        f"<nav>{links}</nav></header>{_tiles(summary)}{body}</main></body></html>\n"
+        f"<title>{method} · {preset}</title>"
+        f"<style>{Path(__file__).with_name('style.css').read_text(encoding='utf-8')}</style></head><body><main>"
+        f'<header class="top"><p class="kicker">run report</p><h1>{method}</h1>'
+        f'<p class="meta">preset <b>{preset}</b> · seeds <b>{", ".join(map(str, summary["seeds"])) or "–"}</b> · '
+        f"{made_with}</p><nav>{links}</nav></header>{_render_tiles(summary)}{body}</main></body></html>\n"
     )
 
 
-def _tiles(summary: Mapping[str, Any]) -> str:
-    """Headline numbers: the trained variant at the shortest and the longest length, reward, retention, time."""
+def _render_tiles(summary: Mapping[str, Any]) -> str:
+    """Render the headline numbers: scores at the shortest and the longest length, reward, retention and time."""
     tiles: list[tuple[str, str, str]] = []
     variants = summary["variants"]
     main = "trained" if "trained" in variants else next(iter(variants), None)
@@ -80,12 +92,12 @@ def _tiles(summary: Mapping[str, Any]) -> str:
         lengths = list(variants[main])
         for length in dict.fromkeys((lengths[0], lengths[-1])):
             score = variants[main][length]["score"]
-            low, high = score["ci95"]
-            other = variants.get("untrained", {}).get(length)
-            beside = f" · untrained {100 * other['score']['mean']:.1f}" if other and main != "untrained" else ""
-            interval = f"{100 * low:.1f} to {100 * high:.1f}{beside}"
-            name = f"{main} at {short_length(int(length))} tokens" if int(length) else f"{main} on {summary['data']}"
-            tiles.append((name, f"{100 * score['mean']:.1f}%", interval))
+            note = _format_interval(score)
+            untrained = variants.get("untrained", {}).get(length)
+            if untrained and main != "untrained":
+                note += f" · untrained {100 * untrained['score']['mean']:.1f}"
+            name = f"{main} at {format_length(int(length))} tokens" if int(length) else f"{main} on {summary['data']}"
+            tiles.append((name, f"{100 * score['mean']:.1f}%", note))
     rewards = [reward for reward in summary["reward"].values() if reward["first"] is not None]
     if rewards:
         first, last = (sum(reward[key] for reward in rewards) / len(rewards) for key in ("first", "last"))
@@ -94,11 +106,10 @@ def _tiles(summary: Mapping[str, Any]) -> str:
     if main and summary["retention"][main] is not None:
         fit = summary["retention_fit"][main]
         zeros = f" · {fit['zeros']} at zero left out" if fit["zeros"] else ""
-        tiles.append(("kept per turn", f"{fit['per_turn']:.4f}", f"fit over {fit['points']} lengths{zeros}"))
-    if summary["seconds"]:
-        spent = {stage.replace("_", " "): value for stage, value in summary["seconds"].items()}
-        stages = " · ".join(f"{stage} {_duration(value)}" for stage, value in spent.items())
-        tiles.append(("time spent", _duration(sum(spent.values())), stages))
+        tiles.append(("score kept per turn (r)", f"{fit['per_turn']:.4f}", f"fit over {fit['points']} lengths{zeros}"))
+    if seconds := summary["seconds"]:
+        stages = (f"{stage.replace('_', ' ')} {_format_duration(value)}" for stage, value in seconds.items())
+        tiles.append(("time spent", _format_duration(sum(seconds.values())), " · ".join(stages)))
     cards = "".join(
         f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><small>{escape(note)}</small></div>'
         for name, value, note in tiles
@@ -106,41 +117,34 @@ def _tiles(summary: Mapping[str, Any]) -> str:
     return f'<div class="tiles">{cards}</div>' if cards else ""
 
 
-def _evaluation(summary: Mapping[str, Any]) -> str:
-    parts = []
-    for data, section in sections_of(summary).items():
-        variants = section["variants"]
-        parts.append(f"<h3>{escape(data)}</h3>")
-        if not has_lengths(variants):
-            parts.append(_table(*flat_table(variants)))
-            for label in labels_of(variants):
-                parts.append(f"<h3>{escape(data)}, by {escape(label)}</h3>{_table(*split_table(variants, label))}")
-            continue
-        fits = section["retention_fit"]
-        parts += [_length_chart(variants), *(_scores_table(variants, metric, fits) for metric in metrics_of(variants))]
-        parts.append(f"<details><summary>Cost by variant and length</summary>{_table(*cost_table(variants))}</details>")
+def _render_evaluation(summary: Mapping[str, Any]) -> str:
+    content = ""
+    for data, section in data_sections(summary).items():
+        if has_lengths(section["variants"]):
+            content += f"<h3>{escape(data)}</h3>{_render_length_chart(section['variants'])}"
+        for title, table in section_tables(data, section, show=_render_score):
+            content += f"<h3>{escape(title)}</h3>{_render_table(table)}"
     note = (
-        "Scores are means in per cent with their 95% interval over seeds and tasks; failed tasks count as 0. Kept per "
-        "turn is r in score = a · r<sup>turns</sup>, fitted over the lengths that scored above 0. Under the name of a "
-        "tool or an expert: its share of the calls, in per cent."
+        "Scores are means over seeds and tasks with their 95% interval; a failed task counts as 0. r per turn is the "
+        "factor in score = a · r<sup>turns</sup>, fitted over the lengths that scored above 0. A column with the name "
+        "of a tool or an expert shows its share of the calls."
     )
-    return f"{''.join(parts)}<p class='note'>{note}</p>" if parts else ""
+    return f"{content}<p class='note'>{note}</p>" if content else ""
 
 
-def _length_chart(variants: Mapping[str, Any]) -> str:
+def _render_length_chart(variants: Variants) -> str:
     series = []
     for index, (variant, cells) in enumerate(variants.items()):
         scores = [(float(length), cell["score"]) for length, cell in cells.items() if int(length) > 0]
         points = [(length, score["mean"]) for length, score in scores]
         band = [(length, *score["ci95"]) for length, score in scores]
         series.append(Series(variant, points, index % 8, band=band, markers=True))
-    ticks = [(float(length), short_length(length)) for length in lengths_of(variants) if length > 0]
     chart = line_chart(
         series,
         "document tokens (log scale)",
         y_range=(0, 1),
         log_x=True,
-        x_ticks=ticks,
+        x_ticks=[(float(length), format_length(length)) for length in list_lengths(variants) if length > 0],
         y_text=lambda y: f"{100 * y:.0f}%",
         width=960,
         height=340,
@@ -148,152 +152,107 @@ def _length_chart(variants: Mapping[str, Any]) -> str:
     return f'<figure class="card">{legend(series)}{chart}</figure>' if chart else ""
 
 
-def _scores_table(variants: Mapping[str, Any], metric: str, fits: Mapping[str, Any]) -> str:
-    lengths = lengths_of(variants)
-    official = metric == "official"
-    header = [f"{metric} score", *map(short_length, lengths), *(["kept per turn"] if official else [])]
-    rows: list[list[str | Markup]] = []
-    for variant, cells in variants.items():
-        row = [variant, *(_score_cell(cells.get(str(length), {}).get(metric)) for length in lengths)]
-        rows.append([*row, fit_text(fits[variant])] if official else row)
-    return _table(header, *rows)
+def _render_score(score: Mapping[str, Any] | None) -> str:
+    return SafeHtml(f"<b>{100 * score['mean']:.1f}</b><small>{_format_interval(score)}</small>") if score else "–"
 
 
-def _score_cell(cell: Mapping[str, Any] | None) -> str | Markup:
-    if cell is None:
-        return "–"
-    low, high = cell["ci95"]
-    return Markup(f"<b>{100 * cell['mean']:.1f}</b><small>{100 * low:.1f} to {100 * high:.1f}</small>")
+def _read_curves(metrics: Mapping[int, Sequence[Record]], stage: str) -> Curves:
+    """Collect the numeric metrics of a stage, in their order of appearance."""
+    curves: dict[str, dict[int, list[Point]]] = defaultdict(dict)
+    for seed, records in metrics.items():
+        for record in (record for record in records if record["stage"] == stage):
+            for name, value in record.items():
+                if isinstance(value, (int, float)) and not isinstance(value, bool) and name not in HIDDEN_METRICS:
+                    curves[name].setdefault(seed, []).append((float(record["step"]), float(value)))
+    return curves
 
 
-def _training(metrics: Mapping[int, Sequence[Record]]) -> str:
-    reward = _curve(metrics, "train", "reward")
+def _render_training(train: Curves, evaluation: Curves) -> str:
+    reward = train.get("reward", {})
     steps = max((len(points) for points in reward.values()), default=0)
-    window = max(1, steps // 25) | 1
+    window = max(1, steps // 25) | 1  # odd, so that the mean is centred on its step
     label = "reward" if window == 1 else f"reward, mean over {window} steps"
-    chart = _figure("Training reward", seed_series(reward, label, 0, window), "training step", wide=True)
-    evaluated: list[Series] = []
-    for index, name in enumerate(name for name in _names(metrics, "eval") if name.startswith(("reward", "score"))):
-        evaluated += seed_series(_curve(metrics, "eval", name), name, index)
-    evaluation = _figure("Evaluation during training", evaluated, "training step", wide=True)
-    rest = _small_charts(metrics, "train", "training step", leave_out={"reward"})
-    more = f"<details><summary>Other training metrics</summary>{rest}</details>" if rest else ""
-    return chart + evaluation + more
+    content = _render_figure("Training reward", seed_series(reward, label, 0, window), "training step", wide=True)
+    scores = [name for name in evaluation if name.startswith(("reward", "score"))]
+    series = [line for index, name in enumerate(scores) for line in seed_series(evaluation[name], name, index)]
+    content += _render_figure("Evaluation during training", series, "training step", wide=True)
+    others = _render_small_charts({name: train[name] for name in train if name != "reward"}, "training step")
+    return content + (f"<details><summary>Other training metrics</summary>{others}</details>" if others else "")
 
 
-def _small_charts(
-    metrics: Mapping[int, Sequence[Record]], stage: str, x_label: str, leave_out: set[str] | None = None
-) -> str:
-    """One small chart for each number of a stage."""
-    names = [name for name in _names(metrics, stage) if name not in (leave_out or set())]
-    charts = [
-        _figure(name, seed_series(_curve(metrics, stage, name), name, 0), x_label) for name in names[:MAX_SMALL_CHARTS]
-    ]
-    more = len(names) - MAX_SMALL_CHARTS
-    left = f'<p class="note">{more} more in metrics.jsonl.</p>' if more > 0 else ""
-    return f'<div class="grid2">{"".join(charts)}</div>{left}' if any(charts) else ""
-
-
-def _figure(title: str, series: Sequence[Series], x_label: str, *, wide: bool = False) -> str:
-    width, height = (960, 300) if wide else (470, 220)
-    chart = line_chart(series, x_label, width=width, height=height, y_text=tick_text)
-    seeds = sum(line.faint for line in series)
-    hint = "thin lines: one per seed" if seeds > 1 else ""
-    key = legend(series) if wide else ""
-    caption = f"<figcaption>{escape(title.replace('_', ' '))}<small>{hint}</small></figcaption>"
-    return f'<figure class="card">{caption}{key}{chart}</figure>' if chart else ""
-
-
-def _curve(metrics: Mapping[int, Sequence[Record]], stage: str, name: str) -> BySeed:
-    curves = {
-        seed: [(float(r["step"]), float(r[name])) for r in records if r["stage"] == stage and _is_number(r.get(name))]
-        for seed, records in metrics.items()
-    }
-    return {seed: points for seed, points in curves.items() if points}
-
-
-def _names(metrics: Mapping[int, Sequence[Record]], stage: str) -> list[str]:
-    """Numeric fields of the records of a stage, in order of appearance."""
-    names: dict[str, None] = {}
-    for records in metrics.values():
-        for record in records:
-            if record["stage"] == stage:
-                names |= {name: None for name, value in record.items() if _is_number(value)}
-    return [name for name in names if name not in HIDDEN_METRICS]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _counts(summary: Mapping[str, Any]) -> str:
-    evaluated: dict[str, int] = {}
-    for section in sections_of(summary).values():
-        for cells in section["variants"].values():
-            for cell in cells.values():
-                for kind, count in cell["failures"].items():
-                    evaluated[kind] = evaluated.get(kind, 0) + count
-    return _table(
-        ["event", "count"],
-        ["failed rollouts in training", failures_text(summary["counts"]["failures"])],
-        ["failed tasks in evaluation", failures_text(evaluated)],
-        ["drift: a prompt that no longer extended the ids held", failures_text(summary["counts"]["drift"])],
+def _render_small_charts(curves: Curves, x_label: str) -> str:
+    names = list(curves)
+    charts = "".join(
+        _render_figure(name, seed_series(curves[name], name), x_label) for name in names[:MAX_SMALL_CHARTS]
     )
+    more = len(names) - MAX_SMALL_CHARTS
+    note = f'<p class="note">{more} more in metrics.jsonl.</p>' if more > 0 else ""
+    return f'<div class="grid2">{charts}</div>{note}' if charts else ""
 
 
-def _published(published: Sequence[Published], summary: Mapping[str, Any]) -> str:
-    listed = "".join(f"<li>{escape(line)}</li>" for line in summary["departures"])
-    departures = f"<h3>Departures from the published setting</h3><ul>{listed}</ul>" if listed else ""
-    table = _table(*published_table(published, sections_of(summary))) if published else ""
-    return table + departures
+def _render_figure(title: str, series: Sequence[Series], x_label: str, *, wide: bool = False) -> str:
+    width, height = (960, 300) if wide else (470, 220)
+    chart = line_chart(series, x_label, width=width, height=height)
+    hint = "thin lines: one per seed" if sum(line.faint for line in series) > 1 else ""
+    caption = f"<figcaption>{escape(title.replace('_', ' '))}<small>{hint}</small></figcaption>"
+    return f'<figure class="card">{caption}{legend(series) if wide else ""}{chart}</figure>' if chart else ""
 
 
-def _trajectories(trajectories: Sequence[Record]) -> str:
+def _render_events(summary: Mapping[str, Any]) -> str:
+    in_evaluation: Counter[str] = Counter()
+    for section in data_sections(summary).values():
+        for cell in list_cells(section["variants"]):
+            in_evaluation.update(cell["failures"])
+    table = [
+        ["event", "count"],
+        ["failed rollouts in training", format_failures(summary["counts"]["failures"])],
+        ["failed tasks in evaluation", format_failures(in_evaluation)],
+        *([f"{name} in training", format_failures(summary["counts"][name])] for name in COUNTED_METRICS),
+    ]
+    note = "Drift means that a prompt did not extend the token ids of the turn before it."
+    return f'{_render_table(table)}<p class="note">{note}</p>'
+
+
+def _render_published(summary: Mapping[str, Any], published: Sequence[PublishedScore]) -> str:
+    table = _render_table(published_table(published, data_sections(summary))) if published else ""
+    departures = "".join(f"<li>{escape(line)}</li>" for line in summary["departures"])
+    return table + (f"<h3>Departures from the published setting</h3><ul>{departures}</ul>" if departures else "")
+
+
+def _render_trajectories(trajectories: Sequence[Record]) -> str:
     if not trajectories:
         return ""
-    shown = pick(trajectories)
+    chosen = choose_trajectories(trajectories)
     note = (
-        f'<p class="note">{len(shown)} of those that were kept: the best and the worst of each variant and stage, '
+        f'<p class="note">{len(chosen)} of the saved trajectories: the best and the worst of each variant and stage, '
         'at its last step and at its first. A <span class="badge accent">trained</span> turn is tinted: its '
         "completion gets a gradient. Texts are decoded for showing only.</p>"
     )
-    return note + "".join(render_trajectory(record, opened=index == 0) for index, record in enumerate(shown))
+    return note + "".join(render_trajectory(record, opened=index == 0) for index, record in enumerate(chosen))
 
 
-def _setup(folder: RunFolder) -> str:
-    config = yaml.safe_dump(folder.config, sort_keys=False, allow_unicode=True)
-    versions = yaml.safe_dump(folder.versions, sort_keys=False, allow_unicode=True)
-    return (
-        f"<details><summary>config.yaml</summary><pre>{escape(config)}</pre></details>"
-        f"<details><summary>versions.json</summary><pre>{escape(versions)}</pre></details>"
-    )
+def _render_fold(title: str, values: Mapping[str, Any]) -> str:
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return f"<details><summary>{title}</summary><pre>{escape(text)}</pre></details>"
 
 
-def _made_with(folder: RunFolder) -> str:
-    versions = folder.versions
-    machine = ", ".join(versions.get("gpu") or []) or f"{versions.get('cpus', '?')} CPU cores"
-    return f"{machine} · torch {versions.get('torch') or '?'} · commit {(versions.get('git') or 'unknown')[:10]}"
-
-
-class Markup(str):
-    """Text that is HTML already and is not escaped again."""
-
-
-def _table(header: Sequence[str], *rows: Sequence[str | Markup]) -> str:
+def _render_table(table: Table) -> str:
+    header, *rows = table
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(
-        "<tr>" + "".join(f"<td>{cell if isinstance(cell, Markup) else escape(cell)}</td>" for cell in row) + "</tr>"
+        "<tr>" + "".join(f"<td>{cell if isinstance(cell, SafeHtml) else escape(cell)}</td>" for cell in row) + "</tr>"
         for row in rows
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _anchor(title: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in title.lower())
+def _format_interval(score: Mapping[str, Any]) -> str:
+    low, high = score["ci95"]
+    return f"{100 * low:.1f} to {100 * high:.1f}"
 
 
-def _duration(seconds: float) -> str:
-    """95 -> 1 min 35 s"""
+def _format_duration(seconds: float) -> str:
+    """Format 95 as 1 min 35 s."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,7 +1,8 @@
-"""Whole trajectories as HTML, turn by turn: what went in, what came out, which tokens were trained."""
+"""This module shows whole trajectories in HTML, turn by turn: prompt, completion, and whether the turn was trained."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -12,38 +13,38 @@ from core.runs.files import Record
 
 MAX_TRAJECTORIES = 8
 MAX_CHARACTERS = 8000
-"""Of one prompt or completion; the page says what it leaves out."""
+"""Limits the characters of one prompt or completion; the page says how many it leaves out."""
 
-SOURCES = ("trained", "untrained", "eval", "train", "warm_start")
-"""What is shown first: evaluated variants, then stages; further variants follow."""
-
-
-class _Readable(yaml.SafeDumper):
-    """Texts of several lines are shown as such."""
+FIRST_SOURCES = ("trained", "untrained", "eval", "train", "warm_start")
+"""These variants and stages come first; other variants follow by name."""
 
 
-_Readable.add_representer(
+class _BlockDumper(yaml.SafeDumper):
+    """Writes texts of several lines as such."""
+
+
+_BlockDumper.add_representer(
     str,
     lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
 )
 
 
-def pick(trajectories: Sequence[Record], limit: int = MAX_TRAJECTORIES) -> list[Record]:
-    """A few that tell the most: the best and the worst of the last step of each source, then of the first."""
-    chosen: list[Record] = []
-    sources = sorted({_source(record) for record in trajectories}, key=_source_order)
-    steps = [(source, last) for last in (True, False) for source in sources]
-    for source, last in steps:
-        of_source = [record for record in trajectories if _source(record) == source]
-        step = (max if last else min)(record["step"] for record in of_source)
-        for record in extremes(r for r in of_source if r["step"] == step):
-            if all(record is not other for other in chosen):
-                chosen.append(record)
-    return chosen[:limit]
+def choose_trajectories(trajectories: Sequence[Record], limit: int = MAX_TRAJECTORIES) -> list[Record]:
+    """Choose the best and the worst trajectory of the last step of each source, then those of the first step."""
+    by_source: dict[str, list[Record]] = defaultdict(list)
+    for record in trajectories:
+        by_source[_source(record)].append(record)
+    chosen: dict[int, Record] = {}
+    for choose_step in (max, min):
+        for source in sorted(by_source, key=_source_order):
+            step = choose_step(record["step"] for record in by_source[source])
+            for record in best_and_worst(record for record in by_source[source] if record["step"] == step):
+                chosen.setdefault(id(record), record)
+    return list(chosen.values())[:limit]
 
 
-def extremes(records: Iterable[Record]) -> list[Record]:
-    """The record with the highest and the one with the lowest reward, holding no more than these at a time."""
+def best_and_worst(records: Iterable[Record]) -> list[Record]:
+    """Return the records with the highest and the lowest reward; it keeps no more than these two in memory."""
     best = worst = None
     for record in records:
         if best is None or _reward(record) >= _reward(best):
@@ -54,7 +55,7 @@ def extremes(records: Iterable[Record]) -> list[Record]:
 
 
 def render_trajectory(record: Record, opened: bool = False) -> str:
-    """One collapsible trajectory. Fields as in core/runs/run_folder.py; what is absent is left out."""
+    """Render one collapsible trajectory, with the fields of core/runs/run_folder.py that it has."""
     reward, status = record.get("reward"), str(record.get("status", ""))
     turns = record.get("turns", [])
     badges = [
@@ -70,14 +71,14 @@ def render_trajectory(record: Record, opened: bool = False) -> str:
         f'<span class="question">{escape(question[:200])}</span></summary>'
         f'<dl class="facts"><dt>task</dt><dd>{escape(str(record.get("task_id", "")))}</dd>'
         f"<dt>question</dt><dd>{escape(question)}</dd><dt>answers</dt><dd>{escape(answers) or '–'}</dd></dl>"
-        + "".join(_turn(number, turn) for number, turn in enumerate(turns, start=1))
-        + _notes("metrics", record.get("metrics"))
-        + _notes("log", record.get("log"))
+        + "".join(_render_turn(number, turn) for number, turn in enumerate(turns, start=1))
+        + _render_values("metrics", record.get("metrics"))
+        + _render_values("log", record.get("log"))
         + "</details>"
     )
 
 
-def _turn(number: int, turn: Record) -> str:
+def _render_turn(number: int, turn: Record) -> str:
     trained = bool(turn.get("trained"))
     facts = [f"{turn['tokens']:,} tokens" if isinstance(turn.get("tokens"), int) else "", turn.get("finish_reason", "")]
     gradient = _badge("trained", "accent") if trained else _badge("frozen", "plain")
@@ -87,20 +88,20 @@ def _turn(number: int, turn: Record) -> str:
         f"<span>{escape(str(turn.get('role', '')))}</span>{gradient}"
         f'<span class="muted">{escape(" · ".join(fact for fact in facts if fact))}</span></header>'
         f"<details><summary>prompt <span class='muted'>{len(prompt):,} characters</span></summary>"
-        f"<pre>{escape(_cut(prompt))}</pre></details>"
-        f'<pre class="completion">{escape(_cut(str(turn.get("completion", ""))))}</pre></section>'
+        f"<pre>{escape(_shorten(prompt))}</pre></details>"
+        f'<pre class="completion">{escape(_shorten(str(turn.get("completion", ""))))}</pre></section>'
     )
 
 
-def _notes(title: str, values: Any) -> str:
+def _render_values(title: str, values: Any) -> str:
     if not values:
         return ""
-    text = yaml.dump(values, Dumper=_Readable, sort_keys=False, allow_unicode=True, width=110)
-    return f"<details><summary>{title}</summary><pre>{escape(_cut(text))}</pre></details>"
+    text = yaml.dump(values, Dumper=_BlockDumper, sort_keys=False, allow_unicode=True, width=110)
+    return f"<details><summary>{title}</summary><pre>{escape(_shorten(text))}</pre></details>"
 
 
-def _cut(text: str) -> str:
-    """The beginning and the end of a long text."""
+def _shorten(text: str) -> str:
+    """Keep the beginning and the end of a long text."""
     half = MAX_CHARACTERS // 2
     left_out = len(text) - 2 * half
     return text if left_out <= 0 else f"{text[:half]} [… {left_out:,} characters left out …] {text[-half:]}"
@@ -119,7 +120,7 @@ def _source(record: Record) -> str:
 
 
 def _source_order(source: str) -> tuple[int, str]:
-    return (SOURCES.index(source) if source in SOURCES else len(SOURCES), source)
+    return (FIRST_SOURCES.index(source) if source in FIRST_SOURCES else len(FIRST_SOURCES), source)
 
 
 def _reward(record: Record) -> float:

@@ -1,14 +1,15 @@
-"""Many trajectories at once: each is its own coroutine, so no turn waits for another trajectory's turn.
+"""Runs many rollouts at once: each is its own coroutine, so no turn waits for another trajectory's turn.
 
-A rollout that raises or overruns its deadline becomes a failed Trajectory; nothing it does reaches the others.
+A rollout that raises or exceeds its deadline becomes a failed Trajectory; it never affects the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import stdev
 
@@ -16,10 +17,15 @@ from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, RolloutError, derive_seed
 from core.types import Sampling, Task, Trajectory
 
+logger = logging.getLogger(__name__)
+
+EMPTY_STEPS = 3
+"""Stops training after so many steps in a row without one valid rollout."""
+
 
 @dataclass
 class Failures:
-    """Failed rollouts by kind, with the first message of each kind."""
+    """Counts failed rollouts by kind and keeps the first message of each kind."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -30,30 +36,64 @@ class Failures:
         self.first.setdefault(kind, str(trajectory.log.get("error", "")))
 
     def describe(self) -> str:
+        """Write the counts in one line, the most frequent kind first."""
         return "; ".join(f"{n} x {kind} (first: {self.first[kind]})" for kind, n in self.counts.most_common())
+
+
+class EmptyStepsError(RuntimeError):
+    """Reports that no rollout was valid for EMPTY_STEPS steps in a row; the message describes the last failures."""
+
+
+class EmptyStepGuard:
+    """Counts consecutive training steps without one valid rollout, and stops training after EMPTY_STEPS of them."""
+
+    def __init__(self) -> None:
+        self._empty_steps = 0
+
+    def check(self, trajectories: Iterable[Trajectory]) -> None:
+        """Count one step by its trajectories.
+
+        Raises:
+            EmptyStepsError: every rollout of the last EMPTY_STEPS steps failed.
+        """
+        failures = Failures()
+        for trajectory in trajectories:
+            if trajectory.status != "failed":
+                self._empty_steps = 0
+                return
+            failures.add(trajectory)
+        self._empty_steps += 1
+        logger.error("every rollout of this step failed: %s", failures.describe())
+        if self._empty_steps >= EMPTY_STEPS:
+            raise EmptyStepsError(f"every rollout of {self._empty_steps} steps in a row failed: {failures.describe()}")
 
 
 class Runner:
     """Runs a method's rollouts against the roles, at most `concurrency` at a time, each within `deadline_s` seconds."""
 
     def __init__(self, method: Method, roles: Roles, *, concurrency: int, deadline_s: float):
-        self.method, self.roles, self.deadline_s = method, roles, deadline_s
+        self.method = method
+        self.roles = roles
+        self.deadline_s = deadline_s
         self._slots = asyncio.Semaphore(concurrency)
 
     async def run_groups(
         self, tasks: Sequence[Task], group_size: int, sampling: Sampling, seed: object
     ) -> list[list[Trajectory]]:
-        """`group_size` trajectories of each task, in their order. Seeds follow from `seed`, place and member."""
-        members = [
+        """Run `group_size` rollouts of each task and return the groups in the order of the tasks.
+
+        A rollout's seed follows from `seed`, the place of its task among `tasks` and its own place in the group.
+        """
+        rollouts = [
             self.run_one(task, replace(sampling, seed=derive_seed(seed, place, member)))
             for place, task in enumerate(tasks)
             for member in range(group_size)
         ]
-        trajectories = await asyncio.gather(*members)
+        trajectories = await asyncio.gather(*rollouts)
         return [list(trajectories[i : i + group_size]) for i in range(0, len(trajectories), group_size)]
 
     async def run_one(self, task: Task, sampling: Sampling) -> Trajectory:
-        """One trajectory; a failure is a Trajectory too."""
+        """Run one rollout; a failure is a Trajectory too."""
         async with self._slots:
             try:
                 async with asyncio.timeout(self.deadline_s) as limit:
@@ -61,27 +101,30 @@ class Runner:
             except asyncio.CancelledError:
                 if _cancelled_from_outside():
                     raise
-                return _failed(task, "cancelled", traceback.format_exc())
+                return failed_trajectory(task.task_id, "cancelled", traceback.format_exc())
             except (RolloutError, PolicyError) as error:
-                return _failed(task, error.kind, str(error))
+                return failed_trajectory(task.task_id, error.kind, str(error))
             except Exception as error:
                 if limit.expired():
-                    return _failed(task, "deadline", f"not finished after {self.deadline_s:g} s")
-                return _failed(task, f"exception_{type(error).__name__}", traceback.format_exc())
+                    return failed_trajectory(task.task_id, "deadline", f"not finished after {self.deadline_s:g} s")
+                return failed_trajectory(task.task_id, f"exception_{type(error).__name__}", traceback.format_exc())
 
 
 def _cancelled_from_outside() -> bool:
-    """Whether this coroutine itself was cancelled, and not merely something that the method waited for."""
+    """Return whether this coroutine itself was cancelled, and not just something that the method waited for."""
     current = asyncio.current_task()
     return current is None or current.cancelling() > 0
 
 
-def _failed(task: Task, kind: str, message: str) -> Trajectory:
-    return Trajectory(task.task_id, turns=(), status="failed", failure=kind, log={"error": message})
+def failed_trajectory(task_id: str, kind: str, message: str) -> Trajectory:
+    """Make the Trajectory of a rollout that failed; `kind` is its name in the failure counts."""
+    return Trajectory(task_id, turns=(), status="failed", failure=kind, log={"error": message})
 
 
 def has_signal(group: Sequence[Trajectory], min_std: float = 0.0) -> bool:
-    """Whether a group's rewards differ, by a sample std of at least `min_std`, so that it has an advantage (what DAPO's
-    dynamic sampling keeps)."""
+    """Return whether a group's rewards differ, with a sample std of at least `min_std`, so that it has an advantage.
+
+    DAPO's dynamic sampling keeps such groups only.
+    """
     rewards = [t.reward for t in group if t.status != "failed" and t.reward is not None]
     return len(set(rewards)) > 1 and stdev(rewards) >= min_std

@@ -1,4 +1,4 @@
-"""The calls that one rollout makes: each is sampled under a seed of its own, and becomes a Turn just as it was."""
+"""Makes the calls of one rollout: each is sampled under a seed of its own and recorded as a Turn, token for token."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from core.types import Completion, Sampling, Turn
 
 
 class Turns:
-    """`taken` are the turns so far.
+    """Asks policies on behalf of one rollout and keeps the turns in `recorded`.
 
-    `sampling` holds for every call that brings no other. Give a `session` where prompts go on from what was sampled:
-    the embedded engine then keeps what it computed for a completion, and a router sends all calls to one server.
+    `sampling` is the default of every call. Give a `session` where prompts continue what was sampled: the embedded
+    engine then keeps what it computed for a completion, and a router sends all calls to one server.
     """
 
     def __init__(self, sampling: Sampling, session: str | None = None):
-        self.taken: list[Turn] = []
-        self._sampling, self._session, self._calls = sampling, session, 0
+        self.recorded: list[Turn] = []
+        self._sampling = sampling
+        self._session = session
+        self._calls = 0
 
     async def ask(
         self,
@@ -30,18 +32,19 @@ class Turns:
         trained: bool = True,
         sampling: Sampling | None = None,
     ) -> Completion:
-        """What `policy` writes after `prompt_ids`, as the turn `role`.
+        """Sample one completion of `prompt_ids` from `policy` and record it as a turn of `role`.
 
         Raises:
-            RolloutError: `aborted` by the engine.
+            RolloutError: the engine aborted the call (kind `aborted`).
             PolicyError: there is no completion.
         """
-        sampling, call = sampling or self._sampling, self._calls
+        sampling = sampling or self._sampling
+        call = self._calls
         seed = None if sampling.seed is None else derive_seed(sampling.seed, call)
         self._calls += 1
         request = replace(sampling, max_new_tokens=max_new_tokens, seed=seed)
         completion = await policy.generate(prompt_ids, request, self._session)
         if completion.finish_reason == "abort":
             raise RolloutError("aborted", f"the engine aborted call {call}, of {role}")
-        self.taken.append(Turn(role, tuple(prompt_ids), completion, trained))
+        self.recorded.append(Turn(role, tuple(prompt_ids), completion, trained))
         return completion

@@ -33,8 +33,6 @@ from typing import Any
 
 from core.runs.files import read_json, write_json
 
-CALLS = "calls_"
-
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:

@@ -1,4 +1,7 @@
-"""Files that survive `kill -9`: atomic whole-file writes, and JSON lines that drop a torn last line."""
+"""This module reads and writes files that survive `kill -9`.
+
+Whole files are written atomically. A JSON-lines file loses at most the line that was being written.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Record = dict[str, Any]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step: a reader, or a crash, sees the old content or the new, never a part."""
+    """Replace the content of `path` by `text` in one step; a reader never sees a part of it, even after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
@@ -29,12 +32,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Atomic, indented, strict JSON. Raises ValueError on NaN and infinities, which JSON has no word for."""
+    """Write `value` as indented JSON in one step. Raises ValueError on NaN and infinities, which JSON cannot hold."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Raises ValueError naming the file and the place when it is not JSON."""
+    """Return the value of a JSON file. Raises ValueError naming the file, line and column when it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
@@ -42,7 +45,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_jsonl(path: Path) -> Iterator[Record]:
-    """The records of a JSON-lines file; none when it does not exist. An unfinished last line is skipped.
+    """Yield the records of a JSON-lines file, none when it does not exist. An unfinished last line is skipped.
 
     Raises ValueError naming file and line when a finished line is not a JSON object.
     """
@@ -62,7 +65,7 @@ def read_jsonl(path: Path) -> Iterator[Record]:
 
 
 def jsonable(value: Any) -> Any:
-    """`value` with non-finite floats as None and mappings, sequences and tensor scalars as plain Python."""
+    """Convert `value` into plain Python that JSON can hold: tensor scalars become numbers, NaN and infinities None."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -77,7 +80,7 @@ def jsonable(value: Any) -> Any:
 
 
 class JsonlLog:
-    """Appends records to a JSON-lines file, one `write` per line, so a killed process tears at most the last one."""
+    """Appends records to a JSON-lines file, one `write` per line, so that a killed process tears at most the last."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -93,7 +96,7 @@ class JsonlLog:
         return list(read_jsonl(self.path))
 
     def keep(self, wanted: Callable[[Record], bool]) -> int:
-        """Drop the records that are not `wanted`, atomically. Returns how many were dropped."""
+        """Delete the records that are not `wanted`, in one step. Returns how many it deleted."""
         records = self.records()
         kept = [record for record in records if wanted(record)]
         if len(kept) < len(records):
@@ -107,12 +110,12 @@ class JsonlLog:
 
 
 def drop_torn_line(path: Path) -> None:
-    """Cut whatever follows the last newline: a line that was being written when the process died."""
+    """Cut what follows the last newline: a line that was being written when the process died."""
     if not path.exists():
         return
     with open(path, "rb+") as file:
         end = file.seek(0, os.SEEK_END)
-        position = end
+        position = end  # everything from here to `end` belongs to the torn line
         while position > 0:
             start = max(0, position - 65536)
             file.seek(start)

@@ -1,24 +1,26 @@
-"""RunFolder: the one folder that every run leaves, and from which it resumes.
+"""This module defines the run folder: the one folder that a run writes and resumes from.
 
-    config.yaml               the resolved recipe; a folder belongs to one recipe for good
-    versions.json             python, packages, git commit, CPU and GPU
-    published.json            the paper's rows and our departures (see core/report/table.py)
-    warm_start/               the model of a cold start, where the method has one
-    seed-<n>/metrics.jsonl        one object per step: {"stage": "warm_start" | "train" | "eval", "step": int, ...}
-    seed-<n>/trajectories.jsonl   sampled whole trajectories, schema below
+    config.yaml                   the resolved recipe; a folder belongs to one recipe for good
+    versions.json                 python, packages, git commit, CPU and GPU
+    published.json                the paper's numbers and our departures from its setting
+    warm_start/                   the model of the cold start, where the method has one
+    seed-<n>/metrics.jsonl        one record per step: {"stage": "warm_start" | "train" | "eval", "step": int, ...}
+    seed-<n>/trajectories.jsonl   a sample of whole trajectories
     seed-<n>/checkpoints/         Hugging Face folders
-    evaluation/*.json         one EvalResult per variant, data set, length and seed
-    evaluation/*.jsonl        all trajectories of the result of that name, where the evaluator keeps them here
-    summary.json, table.md, report.html     rebuilt at any time by `python -m core.report RUN_DIR`
-    .lock                     held by the process that writes this run
+    evaluation/<name>.json        one EvalResult per variant, data set, length and seed (core/runs/evaluation.py)
+    evaluation/<name>.jsonl       all trajectories of that result, where the evaluator keeps them
+    summary.json, table.md, report.html     the report; `python -m core.report RUN_DIR` rebuilds it at any time
+    .lock                         the process that writes the run holds a lock on this file
 
-Metric names that the report knows: `reward`, `loss`, `kl`, `tokens_per_second`, `seconds` (of that step; summed per
-stage), `failures` and `drift` (a count, or a mapping kind -> count). Every other number gets its own small chart.
+Fields of metrics.jsonl that reports know are `reward`, `loss`, `kl`, `tokens_per_second` and `seconds`, the duration of
+the step. `failures` and the metrics of `core.types.COUNTED_METRICS` are counts, or mappings kind -> count. Every other
+number gets its own small chart.
 
-A trajectory for the viewer, texts decoded for showing only:
+A record of a trajectory holds decoded texts, for showing only:
+
     {"stage", "step", "task_id", "question", "answers": [...], "reward": float | null, "status",
      "turns": [{"role", "trained", "prompt", "completion", "finish_reason", "tokens"}],
-     "metrics": {...}, "failure", "log": {...}}        and "variant", "data", "seed" when an evaluator ran it
+     "metrics": {...}, "failure", "log": {...}}        and "variant", "data", "seed" when an evaluator wrote it
 """
 
 from __future__ import annotations
@@ -35,40 +37,39 @@ from core.runs.evaluation import EvalResult, load_evaluations
 from core.runs.files import JsonlLog, Record, jsonable, read_json, read_jsonl, write_json, write_text
 from core.runs.versions import collect_versions
 
-CLOCKS = {"warm_start": 0, "train": 1, "eval": 1}
-"""The order of stages. `eval` counts on the clock of `train`: its step is the training step that was evaluated."""
-
+STAGE_ORDER = {"warm_start": 0, "train": 1, "eval": 1}
+"""Orders the stages. `eval` shares its place with `train`: its step is the training step that was evaluated."""
 
 LOCK = ".lock"
-"""It outlives `--fresh`: a lock on a file that is deleted and written anew would be two locks."""
+"""Names the locked file. `--fresh` does not delete it: two processes could then lock two files of this name."""
 
 MEGATRON = "torch_dist"
-"""Checkpoints of a run on a cluster, which resumes from whatever lies there."""
+"""Names the folder of checkpoints that a cluster writes and resumes from."""
 
 
 class RunFolderError(ValueError):
-    """The folder cannot be used for this run; the message says why and what to do."""
+    """Says that the folder cannot be used for this run; the message names the reason and the fix."""
 
 
 class StepLog(JsonlLog):
-    """A JSON-lines log whose records carry `stage` and `step`, so that a resumed run can take back what it redoes."""
+    """A JSON-lines log whose records carry `stage` and `step`; a resumed run deletes what it is going to repeat."""
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Raises ValueError when the stage is unknown or the step is not an integer."""
-        if record.get("stage") not in CLOCKS:
-            raise ValueError(f"{self.path}: stage must be one of {', '.join(CLOCKS)}, not {record.get('stage')!r}")
+        """Append a record. Raises ValueError when its stage is unknown or its step is not an integer."""
+        if record.get("stage") not in STAGE_ORDER:
+            raise ValueError(f"{self.path}: stage must be one of {', '.join(STAGE_ORDER)}, not {record.get('stage')!r}")
         if not isinstance(record.get("step"), int):
             raise ValueError(f"{self.path}: step must be an integer, not {record.get('step')!r}")
         super().append(record)
 
     def rewind(self, stage: str, step: int) -> int:
-        """Keep what lay at or before `step` of `stage`, earlier stages whole. Returns how many records were dropped."""
-        limit = (CLOCKS[stage], step)
-        return self.keep(lambda record: (CLOCKS[record["stage"]], record["step"]) <= limit)
+        """Delete the records after `step` of `stage` and return their number. Earlier stages stay whole."""
+        last = (STAGE_ORDER[stage], step)
+        return self.keep(lambda record: (STAGE_ORDER[record["stage"]], record["step"]) <= last)
 
 
 class RunFolder:
-    """An existing run folder. `RunFolder.create` makes one, or opens the one to resume."""
+    """An existing run folder; `RunFolder.create` makes a new one, or opens the one to resume."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -81,65 +82,66 @@ class RunFolder:
     def create(
         cls, path: str | Path, config: Mapping[str, Any], *, fresh: bool = False, may_differ: Collection[str] = ()
     ) -> RunFolder:
-        """Make the folder of this resolved recipe, or open it when it exists already.
+        """Create the folder for this resolved recipe, or open it when it exists already.
 
-        A folder in which nothing has been done yet takes any recipe. `fresh` deletes the earlier run first, unless a
-        cluster has trained in it. `may_differ` names dotted keys (and what lies under them) that a resumed run may
-        change; the folder keeps the values it was created with.
+        A folder without results takes any recipe. `fresh` first deletes the earlier run, unless a cluster has trained
+        in it. `may_differ` lists dotted keys that a resumed run may change, each with all keys below it; the folder
+        keeps the old values until `update_config`.
 
         Raises:
-            RunFolderError: the folder holds another recipe, or files that no run has written; with `fresh`, another
-                process is writing it, or it holds checkpoints of Megatron.
+            RunFolderError: the folder belongs to another recipe, or holds files that no run has written. With `fresh`:
+                another process is writing it, or it holds checkpoints of Megatron.
         """
         path = Path(path)
-        wanted = _plain(config)
+        config_path = path / "config.yaml"
+        new_config = _normalize(config)
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path} is a file; choose another --out")
-        if (path / "config.yaml").is_file():
-            changes = [] if fresh else _changes(path / "config.yaml", wanted, may_differ)
+        if config_path.is_file():
+            changes = [] if fresh else _list_changes(config_path, new_config, may_differ)
             if fresh and (path / MEGATRON).exists():
                 raise RunFolderError(
                     f"{path / MEGATRON} was trained on a cluster, and --fresh does not delete that; move it away, or "
                     "choose another --out"
                 )
-            if changes and _begun(path):
+            if changes and _has_results(path):
                 raise RunFolderError(
                     f"{path} belongs to another recipe; {len(changes)} key(s) differ:\n"
                     + "\n".join(changes)
                     + "\nChoose another --out, or delete that run (when training, with --fresh)."
                 )
             if fresh or changes:
-                with _locked(path):
+                with _lock(path):
                     _delete_run(path)
         elif path.is_dir() and any(not _is_leftover(entry) for entry in path.iterdir()):
             raise RunFolderError(f"{path} is not empty and not a run folder (no config.yaml); choose another --out")
-        if not (path / "config.yaml").is_file():
-            _write_config(path / "config.yaml", wanted)
+        if not config_path.is_file():
+            _write_config(config_path, new_config)
         folder = cls(path)
         folder._record_versions()
         return folder
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from writing this run; the lock ends with the process, however it ends.
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from writing this run. The lock ends with the process, however the process ends.
 
         Raises:
-            RunFolderError: another process holds it.
+            RunFolderError: another process holds the lock.
         """
-        with _locked(self.path):
+        with _lock(self.path):
             yield
 
-    def go_on_with(self, config: Mapping[str, Any]) -> None:
-        """Write down the recipe that the run goes on with; `create` has seen what may differ."""
-        self.config = _plain(config)
+    def update_config(self, config: Mapping[str, Any]) -> None:
+        """Replace config.yaml by the recipe that a resumed run uses; `create` has checked what may differ."""
+        self.config = _normalize(config)
         _write_config(self._config_path, self.config)
 
-    def metrics(self, seed: int) -> StepLog:
-        """Open the metrics of a seed for appending; a line torn by a crash is dropped."""
+    def open_metrics(self, seed: int) -> StepLog:
+        """Open the metrics of a seed for appending, and delete a line torn by a crash."""
         return StepLog(self.seed_path(seed) / "metrics.jsonl")
 
-    def trajectories(self, seed: int) -> StepLog:
-        """Open the sampled trajectories of a seed for appending."""
+    def open_trajectories(self, seed: int) -> StepLog:
+        """Open the sampled trajectories of a seed for appending, and delete a line torn by a crash."""
         return StepLog(self.seed_path(seed) / "trajectories.jsonl")
 
     def read_metrics(self, seed: int) -> list[Record]:
@@ -155,7 +157,7 @@ class RunFolder:
         return load_evaluations(self.evaluation_path)
 
     def save_published(self, rows: Sequence[Mapping[str, Any]], departures: Sequence[str]) -> None:
-        """Keep the paper's numbers (fields of `table.Published`) and our departures from it, for the report."""
+        """Save the paper's numbers and our departures from its setting; a row has the fields of `PublishedScore`."""
         write_json(self.path / "published.json", {"rows": [dict(row) for row in rows], "departures": list(departures)})
 
     @property
@@ -170,7 +172,7 @@ class RunFolder:
 
     @property
     def seeds(self) -> list[int]:
-        """Seeds that have a sub-folder, in order."""
+        """The seeds that have a sub-folder, in order."""
         names = (entry.name.removeprefix("seed-") for entry in self.path.glob("seed-*") if entry.is_dir())
         return sorted(int(name) for name in names if name.isdecimal())
 
@@ -189,7 +191,7 @@ class RunFolder:
         return self.path / "config.yaml"
 
     def _record_versions(self) -> None:
-        """The first process writes the facts; one that resumes on other software or hardware adds its own."""
+        """Write the versions of the first process; add those of a process that resumes on something else."""
         now, before = collect_versions(), self.versions
         if not before:
             write_json(self.path / "versions.json", now)
@@ -200,7 +202,7 @@ class RunFolder:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     import fcntl  # not on Windows
 
     with (path / LOCK).open("a") as file:
@@ -214,7 +216,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys: {"train": {"lr": 1}} -> {"train.lr": 1}."""
+    """Turn nested mappings into dotted keys: {"train": {"lr": 1}} -> {"train.lr": 1}."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -224,26 +226,26 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _changes(path: Path, wanted: Mapping[str, Any], may_differ: Collection[str]) -> list[str]:
-    """One line for each key that differs."""
-    held, asked = flatten(_read_config(path)), flatten(wanted)
+def _list_changes(path: Path, new_config: Mapping[str, Any], may_differ: Collection[str]) -> list[str]:
+    """Describe each key that differs, in one line."""
+    old, new = flatten(_read_config(path)), flatten(new_config)
     absent = object()
+
+    def show(flat: Mapping[str, Any], key: str) -> str:
+        return repr(flat[key]) if key in flat else "absent"
+
     return [
-        f"  {key}: {_shown(held, key)} in the folder, {_shown(asked, key)} asked for"
-        for key in sorted(held.keys() | asked.keys())
-        if held.get(key, absent) != asked.get(key, absent)
+        f"  {key}: {show(old, key)} in the folder, {show(new, key)} asked for"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key, absent) != new.get(key, absent)
         and not any(key == free or key.startswith(f"{free}.") for free in may_differ)
     ]
 
 
-def _begun(path: Path) -> bool:
-    """Whether there is anything to lose: a run that failed at its start leaves these files and empty logs."""
+def _has_results(path: Path) -> bool:
+    """Say whether the run has written more than the three files and the empty logs of its start."""
     files = (file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
     return any(str(file.relative_to(path)) not in ("config.yaml", "versions.json", "published.json") for file in files)
-
-
-def _shown(flat: Mapping[str, Any], key: str) -> str:
-    return repr(flat[key]) if key in flat else "absent"
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -256,10 +258,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """As it will be read again."""
-    plain: dict[str, Any] = yaml.safe_load(yaml.safe_dump(jsonable(config)))
-    return plain
+def _normalize(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recipe as YAML will give it back: tuples are lists, for example."""
+    normalized: dict[str, Any] = yaml.safe_load(yaml.safe_dump(jsonable(config)))
+    return normalized
 
 
 def _write_config(path: Path, config: Mapping[str, Any]) -> None:
@@ -267,7 +269,7 @@ def _write_config(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def _is_leftover(entry: Path) -> bool:
-    """The lock, or the half-written file of an atomic write whose process died."""
+    """Recognize the lock, and the half-written file of a process that died."""
     return entry.name == LOCK or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
 
 

@@ -1,4 +1,7 @@
-"""Weights & Biases and TensorBoard, when asked for. Training never stops for a tracker: its failures are counted."""
+"""This module sends metrics to Weights & Biases and TensorBoard on request.
+
+Training never stops because a tracker fails: failures are counted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from core.runs.files import jsonable
 
 
 class Tracker(Protocol):
-    """Where metrics go besides the run folder."""
+    """Takes metrics besides the run folder."""
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None: ...
 
@@ -19,7 +22,7 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Several trackers as one, each guarded: a failure is counted in `failures`, and the first of each one is shown."""
+    """Joins several trackers into one. It counts the failures of each in `failures` and shows the first of each."""
 
     def __init__(self, trackers: Mapping[str, Tracker], show: Callable[[str], None] | None = None):
         self._trackers = dict(trackers)
@@ -27,7 +30,7 @@ class Trackers:
         self.failures: dict[str, int] = {}
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Numbers are sent; a mapping of numbers goes out as `name/key`; anything else is left to the run folder."""
+        """Send the numbers to every tracker; a mapping of numbers goes out as `name/key`, anything else does not."""
         numbers = flatten_numbers(metrics)
         for name, tracker in self._trackers.items():
             self._guard(name, tracker.log, step, numbers)
@@ -37,7 +40,7 @@ class Trackers:
             self._guard(name, tracker.close)
 
     def start(self, name: str, make: Callable[[], Tracker]) -> None:
-        """Add the tracker that `make` returns; without it when it cannot start."""
+        """Add the tracker that `make` returns, or count a failure when it cannot start."""
 
         def add() -> None:
             self._trackers[name] = make()
@@ -54,9 +57,9 @@ class Trackers:
 
 
 class WandbTracker:
-    """Files in `folder/wandb`; `mode` is `online`, `offline` or `disabled`.
+    """Writes to `folder/wandb`; `mode` is `online`, `offline` or `disabled`.
 
-    The step is a metric of its own, so a resumed run may step back.
+    The step is a metric of its own, so that a resumed run may step back.
     """
 
     def __init__(self, folder: Path, run_name: str, project: str, config: Mapping[str, Any], mode: str):
@@ -82,7 +85,7 @@ class WandbTracker:
 
 
 class TensorBoardTracker:
-    """Event files in `folder`."""
+    """Writes event files into `folder`."""
 
     def __init__(self, folder: Path):
         from torch.utils.tensorboard import SummaryWriter
@@ -97,12 +100,12 @@ class TensorBoardTracker:
         self._writer.close()
 
 
-KNOWN = {"wandb": "wandb", "tensorboard": "tensorboard"}
-"""Tracker name -> the package it needs."""
+TRACKER_PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboard"}
+"""Maps the name of a tracker to the package that it needs."""
 
 
 class TrackerError(ValueError):
-    """A tracker that cannot be had; the message names the fix."""
+    """Says that a tracker is not available; the message names the fix."""
 
 
 def open_trackers(
@@ -114,10 +117,10 @@ def open_trackers(
     config: Mapping[str, Any],
     wandb_mode: str = "offline",
 ) -> Trackers:
-    """Start the trackers asked for; their files lie in `folder/<name>`. Nothing of the others is imported.
+    """Start the trackers `names`, which write to `folder/<name>`; packages of other trackers are not imported.
 
     Raises:
-        TrackerError: an unknown name, or one whose package is not installed.
+        TrackerError: a name is unknown, or its package is not installed.
     """
     trackers = Trackers({})
     makers: dict[str, Callable[[], Tracker]] = {
@@ -126,17 +129,18 @@ def open_trackers(
     }
     for name in names:
         if name not in makers:
-            raise TrackerError(f"run.trackers: unknown tracker {name!r}; known: {', '.join(KNOWN)}")
+            raise TrackerError(f"run.trackers: unknown tracker {name!r}; known: {', '.join(TRACKER_PACKAGES)}")
+        package = TRACKER_PACKAGES[name]
         try:
-            __import__(KNOWN[name])
+            __import__(package)
         except ImportError as error:
-            raise TrackerError(f"run.trackers: {name} needs a package: pip install {KNOWN[name]} ({error})") from None
+            raise TrackerError(f"run.trackers: {name} needs a package: pip install {package} ({error})") from None
         trackers.start(name, makers[name])
     return trackers
 
 
 def flatten_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """{"loss": 1.0, "failures": {"timeout": 2}, "stage": "train"} -> {"loss": 1.0, "failures/timeout": 2}"""
+    """Keep the numbers of nested metrics: {"failures": {"timeout": 2}, "stage": "eval"} -> {"failures/timeout": 2}."""
     flat: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""A Trajectory as the record that run folders keep and the viewer shows; texts are decoded for showing only."""
+"""This module turns a Trajectory into the record that run folders keep and the viewer shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from core.types import Task, Trajectory
 
 
 def trajectory_record(stage: str, step: int, task: Task, trajectory: Trajectory, tokenizer: Any) -> Record:
-    """The schema is that of core/runs/run_folder.py."""
+    """Return a trajectory as a record, in the schema of core/runs/run_folder.py. Its texts are for showing only."""
     return {
         "stage": stage,
         "step": step,

@@ -1,4 +1,4 @@
-"""What a run ran on: Python, packages, git commit, processor and GPU."""
+"""This module records what a run ran on: Python, packages, git commit, processor and GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 
 
 def collect_versions(repository: Path | None = None) -> dict[str, Any]:
-    """Facts for `versions.json`; what cannot be found out is None. `repository` defaults to the one of this file."""
+    """Collect the facts of `versions.json`; an unknown one is None. `repository` is by default the one of this file."""
     return {
         "python": platform.python_version(),
         **{name: package_version(name) for name in PACKAGES},
@@ -26,7 +26,7 @@ def collect_versions(repository: Path | None = None) -> dict[str, Any]:
 
 
 def package_version(name: str) -> str | None:
-    """The installed version of a package, None when it is not installed."""
+    """Return the version of a package, None when it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -34,7 +34,7 @@ def package_version(name: str) -> str | None:
 
 
 def _git_commit(folder: Path) -> str | None:
-    """The commit, with `-dirty` when tracked files differ from it."""
+    """Return the commit, with `-dirty` when tracked files differ from it."""
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 from core.config import Recipe
 from core.config.slime import SlimeSection
 from core.slime.flags import cluster
-from core.slime.hooks import Hooks
+from core.slime.hooks import HOOKS
 from core.slime.job import REPOSITORY, RayCommands, model_file
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -109,7 +109,7 @@ def _sources(slime: SlimeSection) -> Iterator[str]:
 
 def _hooks(method: str) -> Iterator[str]:
     module = import_module(f"agentic.{method}.rollout")
-    for hook in Hooks._fields:
+    for hook in HOOKS:
         if not callable(getattr(module, hook, None)):
             yield f"agentic/{method}/rollout.py has no `{hook}`, which slime calls: core/slime/hooks.py makes it"
 

@@ -1,7 +1,7 @@
-"""A recipe as slime's command-line flags, in the groups of slime's own scripts (scripts/run-*.sh there).
+"""Renders a recipe as slime's command-line flags, in the groups of slime's own scripts (scripts/run-*.sh there).
 
-What equals slime's default and is not in those scripts is left out. The architecture (MODEL_ARGS) is not here: the
-job's script sources slime's own file for it.
+Flags that equal slime's default and are not in those scripts are left out. The architecture (MODEL_ARGS) is not here:
+the job's script sources slime's own file for it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,27 @@ from typing import Any
 
 from core.config import Recipe, RecipeError
 from core.config.slime import SlimeSection
+from core.rollout.method import method_spec
 
 Flags = Mapping[str, Any]
-"""Flag -> value; True is a flag without a value, None and False leave it out, a tuple gives several values."""
+"""Maps a flag to its value: True for a flag without one, None or False to leave it out, a tuple for several values."""
+
+SCRIPT_FLAGS: Flags = {
+    "--tensor-model-parallel-size": 1,
+    "--pipeline-model-parallel-size": 1,
+    "--expert-model-parallel-size": 1,
+    "--expert-tensor-parallel-size": 1,
+    "--attention-dropout": 0.0,
+    "--hidden-dropout": 0.0,
+    "--accumulate-allreduce-grads-in-fp32": True,
+    "--attention-softmax-in-fp32": True,
+    "--attention-backend": "flash",
+}
+"""Holds what slime's scripts always give; Megatron's defaults would drop out a tenth and sum gradients in bfloat16."""
 
 
 class Paths:
-    """What the launcher writes into the run folder `out`, which every node must see, and slime reads."""
+    """Names what the launcher writes into the run folder `out` for slime. Every node must see that folder."""
 
     def __init__(self, out: Path):
         self.out = out.resolve()
@@ -32,10 +46,10 @@ class Paths:
 
 
 def cluster(recipe: Recipe) -> SlimeSection:
-    """The recipe's `slime` section, checked against the rest of the recipe.
+    """Return the recipe's `slime` section, checked against the rest of the recipe.
 
     Raises:
-        RecipeError: there is none, or the recipe asks for what slime cannot do.
+        RecipeError: there is none, or the recipe needs what slime cannot do.
     """
     slime = recipe.slime
     if slime is None:
@@ -53,12 +67,10 @@ def cluster(recipe: Recipe) -> SlimeSection:
         raise RecipeError(
             f"rollout.top_p is {recipe.rollout.top_p}; on slime rows are trained without top-p, set it to 1"
         )
-    if (
-        batch_size(recipe) * recipe.algorithm.steps_per_batch
-        != recipe.rollout.tasks_per_step * recipe.rollout.group_size
-    ):
+    rollouts = recipe.rollout.tasks_per_step * recipe.rollout.group_size
+    if batch_size(recipe) * recipe.algorithm.num_steps_per_rollout != rollouts:
         raise RecipeError(
-            "slime splits a batch evenly; let algorithm.steps_per_batch divide tasks_per_step x group_size"
+            "slime splits a batch evenly; let algorithm.num_steps_per_rollout divide tasks_per_step x group_size"
         )
     if elsewhere := [
         role for role, place in recipe.roles.items() if place.startswith("model:") and role not in slime.roles
@@ -67,19 +79,36 @@ def cluster(recipe: Recipe) -> SlimeSection:
             f"roles.{elsewhere[0]} is a model in the trainer's own process, which slime has no place for; serve it by "
             f"slime.sglang.models and slime.roles.{elsewhere[0]}, or set roles.{elsewhere[0]}=http://HOST:PORT"
         )
+    if slime.rows == "fan_out":
+        check_fan_out(recipe, regrade=method_spec(recipe.method).regrade is not None)
     return slime
 
 
+def check_fan_out(recipe: Recipe, regrade: bool) -> None:
+    """Raise RecipeError for a recipe that needs container Samples. `regrade`: its rewards compare a group."""
+    algorithm = recipe.algorithm
+    if algorithm.rows == "segment" or regrade:
+        what = "algorithm.rows: segment" if algorithm.rows == "segment" else "a reward that compares a group"
+        raise RecipeError(
+            f"fanned-out rollouts lack {what}; use slime.rows=container (--custom-convert-samples-to-train-data-path)"
+        )
+    if algorithm.loss_agg not in ("rollout", "token"):
+        raise RecipeError(
+            f"algorithm.loss_agg is {algorithm.loss_agg}, which slime does not have for fanned-out rollouts; "
+            "use rollout or token, or slime.rows=container"
+        )
+
+
 def batch_size(recipe: Recipe) -> int:
-    """Rollouts of one optimizer step."""
-    return recipe.rollout.tasks_per_step * recipe.rollout.group_size // recipe.algorithm.steps_per_batch
+    """Count the rollouts of one optimizer step."""
+    return recipe.rollout.tasks_per_step * recipe.rollout.group_size // recipe.algorithm.num_steps_per_rollout
 
 
 def groups(recipe: Recipe, paths: Paths) -> dict[str, list[str]]:
-    """Name of the group -> its arguments.
+    """Render all flags: name of the group -> its arguments.
 
     Raises:
-        RecipeError: as `cluster`, or `slime.extra` repeats a flag.
+        RecipeError: as `cluster`, or `slime.flags` repeats a flag.
     """
     slime = cluster(recipe)
     rendered = {
@@ -92,19 +121,18 @@ def groups(recipe: Recipe, paths: Paths) -> dict[str, list[str]]:
         "OPTIMIZER": _optimizer(recipe),
         "WANDB": _trackers(recipe, paths),
         "SGLANG": _sglang(recipe, slime, paths),
-        "MISC": _misc(slime),
-        "CUSTOM": _custom(recipe, paths),
+        "CUSTOM": _custom(recipe, slime, paths),
     }
     for name, flags in rendered.items():
-        if repeated := sorted(slime.extra.keys() & flags.keys()):
+        if repeated := sorted(slime.flags.keys() & flags.keys()):
             raise RecipeError(
-                f"slime.extra.{repeated[0]}: already in group {name}, rendered from the recipe; set it there"
+                f"slime.flags.{repeated[0]}: already in group {name}, rendered from the recipe; set it there"
             )
-    return {name: arguments(flags) for name, flags in {**rendered, "EXTRA": slime.extra}.items()}
+    return {name: arguments(flags) for name, flags in {**rendered, "MISC": {**SCRIPT_FLAGS, **slime.flags}}.items()}
 
 
 def arguments(flags: Flags) -> list[str]:
-    """{"--lr": 1e-6, "--colocate": True, "--save": None} -> ["--lr", "1e-6", "--colocate"]."""
+    """Turn {"--lr": 1e-6, "--colocate": True, "--save": None} into ["--lr", "1e-6", "--colocate"]."""
     words: list[str] = []
     for flag, value in flags.items():
         if value is None or value is False:
@@ -142,12 +170,10 @@ def _rollout(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
         "--input-key": "prompt",
         "--label-key": "label",
         "--rollout-shuffle": recipe.data.shuffle,
-        "--reward-key": slime.reward_key,
         "--num-epoch": slime.num_epoch,
         "--num-rollout": None if slime.num_epoch else recipe.run.steps,
         "--rollout-batch-size": rollout.tasks_per_step,
         "--n-samples-per-prompt": rollout.group_size,
-        "--rollout-max-response-len": slime.max_response_len,
         "--rollout-temperature": rollout.temperature,
         "--rollout-top-k": rollout.top_k if rollout.top_k != -1 else None,
         "--rollout-seed": recipe.run.seeds[0],
@@ -163,43 +189,38 @@ def _evaluation(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
         "--eval-interval": recipe.run.eval_every,
         "--eval-prompt-data": (slime.eval_name, str(paths.eval)),
         "--n-samples-per-eval-prompt": 1,
-        "--eval-max-response-len": slime.max_response_len,
         "--eval-temperature": recipe.run.eval_temperature,
         "--eval-top-p": recipe.run.eval_top_p,
     }
 
 
 def _perf(recipe: Recipe, slime: SlimeSection) -> Flags:
-    perf, full = slime.perf, recipe.optimizer.recompute
+    full = recipe.optimizer.gradient_checkpointing
     return {
-        "--tensor-model-parallel-size": perf.tensor,
-        "--sequence-parallel": perf.sequence and perf.tensor > 1,
-        "--pipeline-model-parallel-size": perf.pipeline,
-        "--context-parallel-size": perf.context,
-        "--expert-model-parallel-size": perf.expert,
-        "--expert-tensor-parallel-size": perf.expert_tensor,
+        "--context-parallel-size": slime.context_parallel,
         "--recompute-granularity": "full" if full else None,
         "--recompute-method": "uniform" if full else None,
         "--recompute-num-layers": 1 if full else None,
         "--use-dynamic-batch-size": True,
-        "--max-tokens-per-gpu": recipe.optimizer.max_tokens_per_pack // perf.context,
+        # The GPUs of one context-parallel group hold one pack of tokens together.
+        "--max-tokens-per-gpu": recipe.optimizer.max_tokens_per_pack // slime.context_parallel,
     }
 
 
 def _grpo(recipe: Recipe) -> Flags:
     algorithm = recipe.algorithm
-    kl, (tis_low, tis_high) = algorithm.kl_coef > 0, algorithm.tis or (None, None)
+    kl, (tis_low, tis_high) = algorithm.kl_loss_coef > 0, algorithm.tis or (None, None)
     icepop = "slime.backends.megatron_utils.loss.icepop_function"
     return {
         "--advantage-estimator": "grpo",
-        "--disable-grpo-std-normalization": not algorithm.std_norm,
+        "--disable-grpo-std-normalization": not algorithm.std_normalization,
         "--use-kl-loss": kl,
-        "--kl-loss-coef": algorithm.kl_coef if kl else None,
-        "--kl-loss-type": algorithm.kl_kind if kl else None,
+        "--kl-loss-coef": algorithm.kl_loss_coef if kl else None,
+        "--kl-loss-type": algorithm.kl_loss_type if kl else None,
         "--entropy-coef": algorithm.entropy_coef,
-        "--eps-clip": algorithm.clip_low,
-        "--eps-clip-high": algorithm.clip_high,
-        "--eps-clip-c": algorithm.dual_clip,
+        "--eps-clip": algorithm.clip_ratio_low,
+        "--eps-clip-high": algorithm.clip_ratio_high,
+        "--eps-clip-c": algorithm.clip_ratio_c,
         "--use-tis": algorithm.tis is not None,
         "--tis-clip-low": tis_low,
         "--tis-clip": tis_high,
@@ -212,9 +233,9 @@ def _optimizer(recipe: Recipe) -> Flags:
     return {
         "--optimizer": "adam",
         "--lr": optimizer.lr,
-        "--lr-decay-style": optimizer.decay,
-        "--lr-decay-iters": optimizer.decay_steps,
-        "--lr-warmup-iters": optimizer.warmup_steps or None,
+        "--lr-decay-style": optimizer.lr_scheduler_type,
+        "--lr-decay-iters": optimizer.lr_decay_steps,
+        "--lr-warmup-iters": optimizer.lr_warmup_steps or None,
         "--weight-decay": optimizer.weight_decay,
         "--adam-beta1": optimizer.beta1,
         "--adam-beta2": optimizer.beta2,
@@ -224,7 +245,7 @@ def _optimizer(recipe: Recipe) -> Flags:
 
 
 def _trackers(recipe: Recipe, paths: Paths) -> Flags:
-    """The key of W&B is never written out: log in on the head node, or set WANDB_API_KEY where `ray start` is run."""
+    # The key of W&B is never written out: log in on the head node, or set WANDB_API_KEY where `ray start` is run.
     wandb, tensorboard = "wandb" in recipe.run.trackers, "tensorboard" in recipe.run.trackers
     return {
         "--use-wandb": wandb,
@@ -241,43 +262,31 @@ def _trackers(recipe: Recipe, paths: Paths) -> Flags:
 def _sglang(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
     serving = slime.sglang
     engines = max(1, slime.policy_gpus // serving.gpus_per_engine)
-    concurrency = -(-recipe.rollout.concurrency // engines)
+    concurrency = -(-recipe.rollout.concurrency // engines)  # rollouts in flight on each engine, rounded up
     return {
         "--rollout-num-gpus-per-engine": serving.gpus_per_engine,
-        "--sglang-mem-fraction-static": serving.mem_fraction,
-        "--sglang-context-length": serving.context_length,
         "--sglang-server-concurrency": concurrency if concurrency != 512 else None,
-        "--router-policy": serving.router,
         "--sglang-config": str(paths.sglang) if serving.policy_groups or serving.models else None,
     }
 
 
-def _misc(slime: SlimeSection) -> Flags:
-    """Megatron drops out a tenth and accumulates in bfloat16 unless told otherwise."""
-    return {
-        "--attention-dropout": 0.0,
-        "--hidden-dropout": 0.0,
-        "--accumulate-allreduce-grads-in-fp32": True,
-        "--attention-softmax-in-fp32": True,
-        "--attention-backend": slime.perf.attention_backend,
-    }
-
-
-def _custom(recipe: Recipe, paths: Paths) -> Flags:
-    module = f"agentic.{recipe.method}.rollout"
+def _custom(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
+    module, fan_out = f"agentic.{recipe.method}.rollout", slime.rows == "fan_out"
     return {
         "--custom-generate-function-path": f"{module}.generate",
         "--custom-rm-path": f"{module}.reward_func",
-        "--dynamic-sampling-filter-path": f"{module}.dynamic_filter" if recipe.rollout.filter != "none" else None,
+        "--dynamic-sampling-filter-path": f"{module}.dynamic_filter" if recipe.algorithm.dynamic_sampling else None,
         "--custom-rollout-log-function-path": f"{module}.rollout_log",
         "--custom-eval-rollout-log-function-path": f"{module}.eval_log",
-        "--custom-convert-samples-to-train-data-path": f"{module}.convert",
+        "--custom-convert-samples-to-train-data-path": None if fan_out else f"{module}.convert",
+        "--custom-reward-post-process-path": f"{module}.post_process_rewards" if fan_out else None,
+        "--calculate-per-token-loss": fan_out and recipe.algorithm.loss_agg == "token",
         "--custom-config-path": str(paths.recipe),
     }
 
 
 def _text(value: Any) -> str:
-    """As a person would write it: 1e-6 and not Python's 1e-06."""
+    """Write a value as a person would: 1e-6 and not Python's 1e-06."""
     if isinstance(value, dict | list | bool):
         return json.dumps(value)
     return str(value).replace("e-0", "e-") if isinstance(value, float) else str(value)

@@ -50,7 +50,7 @@ def environment(slime: SlimeSection) -> dict[str, str]:
     return {
         "PYTHONPATH": f"{slime.megatron}:{REPOSITORY}:{slime.root}",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        "NCCL_NVLS_ENABLE": str(int(slime.nvlink)),
+        "NCCL_NVLS_ENABLE": "1",
         "PYTHONUNBUFFERED": "1",
         **slime.env,
     }

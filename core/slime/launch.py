@@ -66,7 +66,7 @@ def launch(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool =
         found.append(running)
     if found:
         raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in found))
-    with RunFolder.create(paths.out, recipe.dump()).locked():
+    with RunFolder.create(paths.out, recipe.dump()).lock():
         paths.script.write_text(script, encoding="utf-8")
         start = job.RayCommands.of(slime).head
         if no_ray and subprocess.run(shlex.split(start)).returncode:

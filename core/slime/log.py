@@ -1,4 +1,4 @@
-"""What slime's logs lack: failures by name, and the method's own metrics."""
+"""Logs what slime does not: failures by name, and the method's own metrics."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core.slime.samples import NOTES, reward_of
+from core.slime.samples import NOTES, read_reward
 
 logger = logging.getLogger(__name__)
 
 
-def summary(samples: Sequence[Any], reward_key: str | None = None) -> dict[str, float]:
-    """Over rollouts: mean reward, shares truncated and failed, failures by name, and means of the method's metrics.
+def summarize(samples: Sequence[Any], reward_key: str | None = None) -> dict[str, float]:
+    """Return mean reward, shares truncated and failed, failures by name, and means of the method's metrics.
 
-    A failed rollout counts as reward 0 and has no metrics; the parts of a fanned-out one count once.
+    All are over rollouts. A failed one counts as reward 0 and has no metrics; a fanned-out one counts once.
     """
-    rollouts = list({_identity(sample): sample for sample in samples}.values())
+    # The parts of a fanned-out rollout share a `rollout_id`; a container has none.
+    rollouts = list({id(s) if s.rollout_id is None else s.rollout_id: s for s in samples}.values())
     if not rollouts:
         return {}
     notes = [sample.metadata.get(NOTES) or {} for sample in rollouts]
@@ -25,7 +26,7 @@ def summary(samples: Sequence[Any], reward_key: str | None = None) -> dict[str, 
     failures = Counter(note.get("failure") or "never_ran" for note in notes if note.get("status", "failed") == "failed")
     names = sorted({name for metrics in done for name in metrics})
     return {
-        "reward": sum(reward_of(s, reward_key) for s in rollouts if s.reward is not None) / len(rollouts),
+        "reward": sum(read_reward(s, reward_key) for s in rollouts if s.reward is not None) / len(rollouts),
         "truncated": sum(note.get("status") == "truncated" for note in notes) / len(rollouts),
         "failed": failures.total() / len(rollouts),
         **{f"failures/{kind}": count for kind, count in failures.items()},
@@ -33,14 +34,14 @@ def summary(samples: Sequence[Any], reward_key: str | None = None) -> dict[str, 
     }
 
 
-class Log:
+class SlimeLog:
     """Sends metrics to slime's trackers. A tracker that fails costs a line in the log and a count, never the run."""
 
     def __init__(self) -> None:
         self.failures = 0
 
     def write(self, args: Any, rollout_id: int, stage: str, sets: Mapping[str, Mapping[str, float]]) -> None:
-        """`sets`: prefix of the metrics' names -> metrics; `stage` is slime's: `rollout` or `eval`."""
+        """Send `sets`, a mapping of prefix -> metrics. `stage` is slime's word: `rollout` or `eval`."""
         metrics = {f"{prefix}/{name}": value for prefix, values in sets.items() for name, value in values.items()}
         logger.info("%s %d: %s", stage, rollout_id, metrics)
         try:
@@ -52,7 +53,3 @@ class Log:
         except Exception:
             self.failures += 1
             logger.exception("%s %d: slime's trackers took no metrics (failure %d)", stage, rollout_id, self.failures)
-
-
-def _identity(sample: Any) -> object:
-    return id(sample) if sample.rollout_id is None else sample.rollout_id

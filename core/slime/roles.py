@@ -1,7 +1,8 @@
-"""The roles of a rollout on slime: its routers for the models that it serves, the recipe's addresses for the rest.
+"""Opens the roles of rollouts on slime: slime's routers for its own models, the recipe's addresses for the rest.
 
 `policy` is slime's default router. A role that `slime.roles` maps to a served model is that model's router, from
-`args.sglang_model_routers`. Any other role is opened as on the embedded engine.
+`args.sglang_model_routers`. Any other role is opened by
+core/rollout/roles.py. A `model:` is refused: a rollout worker of slime has no place for one.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from importlib.util import find_spec
 from typing import Any
 
 from core.config import Recipe, RecipeError
-from core.engine.roles import open_roles
 from core.policy.base import Policy, Roles
 from core.policy.sglang import SGLangPolicy
 from core.rollout.method import RolloutError
+from core.rollout.roles import open_roles
 from core.slime.samples import ABORTED
 from core.types import Completion, Sampling
 
 
 @asynccontextmanager
 async def open_policies(recipe: Recipe, args: Any, tokenizer: Any) -> AsyncIterator[dict[str, Policy]]:
-    """Role name -> Policy for all roles; closed at the end. A call never outlives a rollout's deadline.
+    """Open all roles and close them at the end; yield role name -> Policy. No call outlives a rollout's deadline.
 
     Raises:
-        RecipeError: slime serves no model of that name.
+        RecipeError: slime serves no model of that name, or core.rollout.roles.open_roles raises it.
     """
     urls = router_urls(recipe, args)
     elsewhere = {role: place for role, place in recipe.roles.items() if role not in urls}
@@ -39,7 +40,7 @@ async def open_policies(recipe: Recipe, args: Any, tokenizer: Any) -> AsyncItera
 
 
 def router_urls(recipe: Recipe, args: Any) -> dict[str, str]:
-    """Role -> URL of slime's router for it."""
+    """Return role -> URL of slime's router for it."""
     routers = getattr(args, "sglang_model_routers", None) or {}
     urls = {"policy": f"http://{args.sglang_router_ip}:{args.sglang_router_port}"}
     for role, model in (recipe.slime.roles if recipe.slime else {}).items():
@@ -54,22 +55,25 @@ def router_urls(recipe: Recipe, args: Any) -> dict[str, str]:
 
 
 class RolloutRoles(Roles):
-    """The roles of one rollout: slime's session is the routing key of all its calls, whatever the method says, and
-    slime's abort ends it at its next call.
+    """Holds the roles of one rollout. All its calls carry slime's session, whatever the method says.
 
-    `aborted` tells whether a call was, even if the method went on without it.
+    slime's abort ends the rollout at its next call. `aborted` tells whether a call was aborted, even if the method went
+    on without it.
     """
 
     def __init__(self, policies: Mapping[str, Policy], session: str, aborting: Callable[[], bool]):
-        super().__init__({role: _Call(policy, self) for role, policy in policies.items()})
-        self.session, self.aborting, self.aborted = session, aborting, False
+        super().__init__({role: _AbortablePolicy(policy, self) for role, policy in policies.items()})
+        self.session = session
+        self.aborting = aborting
+        self.aborted = False
 
     def abort(self, why: str) -> RolloutError:
+        """Remember that the rollout was aborted; return the error to raise."""
         self.aborted = True
         return RolloutError(ABORTED, why)
 
 
-class _Call:
+class _AbortablePolicy:
     def __init__(self, policy: Policy, rollout: RolloutRoles):
         self._policy, self._rollout = policy, rollout
 
@@ -83,7 +87,7 @@ class _Call:
 
 
 def abort_flag(args: Any) -> Callable[[], bool]:
-    """Whether slime is breaking off the rollouts in flight; never, where slime is not installed."""
+    """Return a function that tells whether slime is aborting rollouts now; without slime installed it never is."""
     if find_spec("slime") is None:
         return lambda: False
     from slime.rollout.sglang_rollout import GenerateState

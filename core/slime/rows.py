@@ -1,6 +1,6 @@
-"""Container Samples into slime's training data, so that slime's loss is ours for every loss unit.
+"""Makes slime's training data from container Samples, so that slime's loss equals ours for every `loss_agg`.
 
-slime 0.3 (`get_sum_of_sample_mean` and `loss_function` of backends/megatron_utils) reduces one optimizer step to
+slime 0.3 (`get_sum_of_sample_mean` and `loss_function` in backends/megatron_utils) computes, for one optimizer step,
 
     loss = 1/G * sum over rows i of 1/max(d_i, 1) * sum_t(mask * x)
 
@@ -8,19 +8,19 @@ with G = `--global-batch-size`, counted in distinct `rollout_ids`, and d_i = `ro
 
     loss = sum over rows i of s_i * sum_t(mask * x)
 
-with s = `core.algorithms.aggregate.row_scales` of the step's rows. They are equal when d_i = 1 / (G * s_i), which for R
-rollouts with T_r trained tokens in n_r rows of t_i tokens, N rows and T tokens in all, reads
+with s = `core.algorithms.aggregate.row_scales` of the step's rows. They are equal when d_i = 1 / (G * s_i). Take R
+rollouts; rollout r has T_r trained tokens in n_r rows, row i has t_i of them; N rows and T tokens in all. Then
 
     rollout       d_i = R/G * T_r           rollout_turn  d_i = R/G * n_r * t_i
     turn          d_i = N/G * t_i           token         d_i = T/G
 
-What follows for slime:
+This has consequences in slime:
 
-- Every rollout keeps a row, a masked one if nothing of it is trained: slime cuts steps at every G distinct rollout ids
-  and drops what is left over.
-- A batch of several steps is cut in order (slime), not shuffled first (ours), and each step is averaged by itself.
-- slime raises d_i to 1. That shrinks the loss of rows or rollouts of fewer than G/R tokens (`turn`: G/N), which takes a
-  step where most rollouts failed.
+- Every rollout keeps a row, a masked one if nothing of it is trained: slime starts a new step after every G distinct
+  rollout ids and drops the rest.
+- slime splits a batch into steps in order, while our trainer shuffles it first. Each step is averaged by itself.
+- slime raises d_i to at least 1. That shrinks the loss of rows or rollouts of fewer than G/R tokens (`turn`: G/N), but
+  only in a step where most rollouts failed.
 - `--calculate-per-token-loss` stays off: slime would ignore the d_i.
 """
 
@@ -31,14 +31,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from core.algorithms.advantages import group_advantages
-from core.algorithms.aggregate import LossUnit, row_scales
+from core.algorithms.aggregate import row_scales
 from core.config import AlgorithmSection
 from core.rollout.rows import rows_from_groups
-from core.slime.samples import NOTES, by_group, reward_of, trajectory_of
-from core.types import Group, Row, Trajectory
+from core.slime.samples import NOTES, group_samples, read_reward, read_trajectory
+from core.types import Group, LossAgg, Row, Trajectory
 
 
-def train_data(
+def make_train_data(
     samples: Sequence[Any],
     algorithm: AlgorithmSection,
     *,
@@ -46,70 +46,70 @@ def train_data(
     reward_key: str | None = None,
     regrade: Callable[[Sequence[Any], Group], Sequence[Trajectory]] | None = None,
 ) -> dict[str, list[Any]]:
-    """slime's training data: lists with one entry for each row, rollouts in order of their groups.
+    """Make slime's training data: lists with one entry for each row, rollouts in order of their groups.
 
-    Without `truncated`, of which slime would log a mean over rows by the name of ours over rollouts (core.slime.log).
+    We omit `truncated`: slime would log its per-row mean under the name of our per-rollout metric (core/slime/log.py).
 
-    `regrade` takes the samples of a group and their trajectories, and gives these their rewards within the group.
+    `regrade` takes the Samples of a group and their Trajectories, and returns the Trajectories with new rewards.
     """
-    groups = by_group(samples)
+    groups = group_samples(samples)
     rollouts = [sample for group in groups for sample in group]
-    trajectories: list[Group] = [[trajectory_of(sample, reward_key) for sample in group] for group in groups]
+    trajectories: list[Group] = [[read_trajectory(sample, reward_key) for sample in group] for group in groups]
     if regrade is not None:
-        trajectories = [regrade(group, made) for group, made in zip(groups, trajectories, strict=True)]
+        trajectories = [regrade(*pair) for pair in zip(groups, trajectories, strict=True)]
     by_rollout: dict[int, list[Row]] = defaultdict(list)
-    for row in rows_from_groups(trajectories, **algorithm.rows()):
+    for row in rows_from_groups(trajectories, **algorithm.row_options()):
         by_rollout[row.rollout_id].append(row)
-    kept = [by_rollout[number] or [masked_row(number)] for number in range(len(rollouts))]
-    rows = [row for of_rollout in kept for row in of_rollout]
+    # rows_by_rollout[r] are the rows of rollouts[r]; a row's `rollout_id` is this r.
+    rows_by_rollout = [by_rollout[r] or [make_masked_row(r)] for r in range(len(rollouts))]
+    rows = [row for rows_of_one in rows_by_rollout for row in rows_of_one]
     owners = [rollouts[row.rollout_id] for row in rows]
-    denominators = [
-        denominator
-        for first in range(0, len(kept), rollouts_per_step)
-        for denominator in loss_denominators(
-            [row for of_rollout in kept[first : first + rollouts_per_step] for row in of_rollout],
-            algorithm.loss_unit,
-            rollouts_per_step,
-        )
-    ]
+    denominators: list[float] = []
+    for first in range(0, len(rollouts), rollouts_per_step):  # one optimizer step: `rollouts_per_step` rollouts
+        step = [row for part in rows_by_rollout[first : first + rollouts_per_step] for row in part]
+        denominators += loss_denominators(step, algorithm.loss_agg, rollouts_per_step)
     return {
         "tokens": [list(row.tokens) for row in rows],
         "response_lengths": [len(row.loss_mask) for row in rows],
         "loss_masks": [list(row.loss_mask) for row in rows],
         "rollout_log_probs": [list(row.logprobs) for row in rows],
         "rewards": [row.advantage for row in rows],
-        "raw_reward": [reward_of(sample, reward_key) for sample in owners],
+        "raw_reward": [read_reward(sample, reward_key) for sample in owners],
         "sample_indices": [sample.index for sample in owners],
         "rollout_ids": [row.rollout_id for row in rows],
         "rollout_mask_sums": denominators,
     }
 
 
-def masked_row(rollout_id: int) -> Row:
-    """A row that holds a rollout's place and adds nothing."""
+def make_masked_row(rollout_id: int) -> Row:
+    """Make a row that holds a rollout's place and adds nothing to the loss."""
     return Row(tokens=(0, 0), loss_mask=(0,), logprobs=(0.0,), advantage=0.0, rollout_id=rollout_id)
 
 
-def loss_denominators(rows: Sequence[Row], unit: LossUnit, rollouts_per_step: int) -> list[float]:
-    """d_i of the rows of one optimizer step; 1 for a row without a trained token."""
-    return [1 / (rollouts_per_step * scale) if scale else 1.0 for scale in row_scales(rows, unit)]
+def loss_denominators(rows: Sequence[Row], loss_agg: LossAgg, rollouts_per_step: int) -> list[float]:
+    """Return d_i for the rows of one optimizer step; 1 for a row without a trained token."""
+    return [1 / (rollouts_per_step * scale) if scale else 1.0 for scale in row_scales(rows, loss_agg)]
 
 
 def post_process_rewards(
     samples: Sequence[Any], algorithm: AlgorithmSection, reward_key: str | None = None
 ) -> tuple[list[float], list[float]]:
-    """Rewards and advantages of fanned-out Samples: one reward for each rollout, normalised in its group, then shared.
+    """Return the raw rewards and the advantages of fanned-out Samples.
 
-    Removed rollouts leave the statistics and get 0. slime's own reshapes by position, which mixes uneven groups.
+    Each rollout counts once in its group, and all its Samples get its advantage. Removed rollouts leave the statistics
+    and get 0. slime's own function reshapes by position, which would mix groups of uneven size.
     """
     advantages: dict[int, float] = {}
-    for group in by_group(samples):
+    for group in group_samples(samples):
         first_parts = {sample.rollout_id: sample for sample in reversed(group)}
-        rewards = [None if s.remove_sample else reward_of(s, reward_key) for s in first_parts.values()]
+        rewards = [None if s.remove_sample else read_reward(s, reward_key) for s in first_parts.values()]
         normalised = group_advantages(
-            rewards, std_norm=algorithm.std_norm, clip=algorithm.advantage_clip, min_std=algorithm.min_group_std
+            rewards,
+            std_normalization=algorithm.std_normalization,
+            clip=algorithm.advantage_clip,
+            min_std=algorithm.min_group_std,
         )
         for sample, advantage in zip(first_parts.values(), normalised, strict=True):
-            turns = max(1, sample.metadata[NOTES]["turns"]) if algorithm.credit == "split" else 1
+            turns = max(1, sample.metadata[NOTES]["turns"]) if algorithm.split_advantage else 1
             advantages[sample.rollout_id] = (advantage or 0.0) / turns
-    return [reward_of(s, reward_key) for s in samples], [advantages[s.rollout_id] for s in samples]
+    return [read_reward(s, reward_key) for s in samples], [advantages[s.rollout_id] for s in samples]

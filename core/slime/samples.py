@@ -1,7 +1,7 @@
-"""slime's Sample and our words: a Sample into a Task, a Trajectory into Samples, Samples into a Trajectory.
+"""Converts between slime's Sample and our Task and Trajectory.
 
-A rollout is one container Sample. Its turns travel in `train_metadata`, from which `core.slime.rows` makes the training
-rows; its own token fields only feed slime's metrics: the first prompt, then all that was sampled.
+A rollout is one container Sample. Its turns travel in `train_metadata`, and core/slime/rows.py makes the training rows
+from them. The Sample's own token fields only feed slime's metrics: they hold the first prompt and all sampled tokens.
 
 Nothing here imports slime: `sample` is its `slime.utils.types.Sample`, or anything with the same fields.
 """
@@ -14,18 +14,18 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from core.data.files import Place
-from core.data.tasks import tasks_of
+from core.data.files import SourceLocation
+from core.data.tasks import convert_records
 from core.types import Completion, Task, Trajectory, Turn
 
 ABORTED = "aborted"
-"""Failure of a rollout that slime itself broke off: it goes back to slime's buffer and is run again."""
+"""Names the failure of a rollout that slime itself broke off. slime puts it back into its buffer and runs it again."""
 NOTES = "agentic"
-"""Key of a Sample's metadata: {status, failure, error, turns, metrics}."""
+"""Names the key of a Sample's metadata that holds {status, failure, error, turns, metrics}."""
 
 
-def task_of(sample: Any, path: str) -> Task:
-    """The Task of a Sample that slime read from `path`: prompt, label and metadata, or our own record as metadata.
+def read_task(sample: Any, path: str) -> Task:
+    """Read the Task of a Sample of the file `path`: prompt, label and metadata, or our own record as metadata.
 
     Raises:
         DataError: a field is missing, empty or of the wrong type.
@@ -36,15 +36,15 @@ def task_of(sample: Any, path: str) -> Task:
     own = isinstance(metadata, dict) and {"task_id", "question", "answers"} <= metadata.keys()
     record = metadata if own else {"prompt": sample.prompt, "label": sample.label, "metadata": metadata}
     number = sample.index if sample.group_index is None else sample.group_index
-    place = Place(Path(path), number, "prompt")
-    (task,) = tasks_of([(place, record)], Path(path).stem, require_context=False)
+    place = SourceLocation(Path(path), number, "prompt")
+    (task,) = convert_records([(place, record)], Path(path).stem, require_context=False)
     return task if own else replace(task, task_id=f"{Path(path).stem}-{number}")
 
 
-def fill(sample: Any, trajectory: Trajectory, reward_key: str | None, response: str = "") -> None:
+def fill_sample(sample: Any, trajectory: Trajectory, reward_key: str | None, response: str = "") -> None:
     """Write a rollout into its container Sample, over whatever an earlier attempt left there.
 
-    A failed one becomes the row that all of slime accepts: two tokens, one of them masked response, reward 0, removed.
+    A failed rollout gets tokens that all of slime accepts: a prompt of one and a masked response of one, with reward 0.
     """
     turns, failed = trajectory.turns, trajectory.status == "failed"
     completions = [turn.completion for turn in turns]
@@ -64,7 +64,7 @@ def fill(sample: Any, trajectory: Trajectory, reward_key: str | None, response: 
     sample.status = _status(sample, trajectory)
     sample.remove_sample = failed
     sample.weight_versions = [completion.weight_version for completion in completions]
-    sample.train_metadata = {"turns": [_record(turn) for turn in turns]}
+    sample.train_metadata = {"turns": [_turn_record(turn) for turn in turns]}
     notes = {
         "status": trajectory.status,
         "failure": trajectory.failure,
@@ -82,13 +82,14 @@ def fill(sample: Any, trajectory: Trajectory, reward_key: str | None, response: 
 
 
 def fan_out(sample: Any) -> list[Any]:
-    """A filled container as one Sample for each trained turn, with a shared `rollout_id` as slime asks.
+    """Make one Sample for each trained turn of a filled container; they share a `rollout_id`, as slime asks.
 
     A rollout without a trained turn stays one Sample, all masked, so that its reward still counts in its group.
     """
-    turns = [turn for turn in map(_turn, sample.train_metadata["turns"]) if turn.trained and turn.completion.token_ids]
     parts = []
-    for turn in turns:
+    for turn in map(_read_turn, sample.train_metadata["turns"]):
+        if not turn.trained or not turn.completion.token_ids:
+            continue
         part = copy.copy(sample)
         _set_tokens(part, turn.prompt_ids, [turn.completion.token_ids], [turn.completion.logprobs], [True])
         part.weight_versions = [turn.completion.weight_version]
@@ -101,8 +102,8 @@ def fan_out(sample: Any) -> list[Any]:
     return parts
 
 
-def trajectory_of(sample: Any, reward_key: str | None) -> Trajectory:
-    """The Trajectory that was written into a container; one that slime or a filter removed has failed."""
+def read_trajectory(sample: Any, reward_key: str | None) -> Trajectory:
+    """Read the Trajectory of a filled container. One that slime or a filter removed has failed."""
     notes = sample.metadata.get(NOTES)
     if notes is None or sample.train_metadata is None:
         raise ValueError(
@@ -112,21 +113,22 @@ def trajectory_of(sample: Any, reward_key: str | None) -> Trajectory:
     failed = sample.remove_sample or notes["status"] == "failed"
     return Trajectory(
         task_id=str(sample.group_index),
-        turns=tuple(map(_turn, sample.train_metadata["turns"])),
+        turns=tuple(map(_read_turn, sample.train_metadata["turns"])),
         status="failed" if failed else notes["status"],
-        reward=None if failed else reward_of(sample, reward_key),
+        reward=None if failed else read_reward(sample, reward_key),
         failure=(notes["failure"] or "removed") if failed else None,
         metrics=notes["metrics"],
         log={"error": notes["error"]},
     )
 
 
-def reward_of(sample: Any, reward_key: str | None) -> float:
+def read_reward(sample: Any, reward_key: str | None) -> float:
+    """Return the reward of a Sample: the number itself, or the one under `reward_key`."""
     return float(sample.reward[reward_key] if reward_key else sample.reward)
 
 
-def by_group(samples: Iterable[Any]) -> list[list[Any]]:
-    """Samples of one prompt together, in order of first occurrence."""
+def group_samples(samples: Iterable[Any]) -> list[list[Any]]:
+    """Put the Samples of one prompt together, in order of first occurrence."""
     groups: dict[int, list[Any]] = {}
     for sample in samples:
         groups.setdefault(sample.group_index, []).append(sample)
@@ -140,6 +142,7 @@ def _set_tokens(
     logprobs: Sequence[Sequence[float]],
     trained: Sequence[bool],
 ) -> None:
+    # `responses`, `logprobs` and `trained` have one entry for each turn; slime wants one flat list over all turns.
     response = [token for tokens in responses for token in tokens]
     sample.tokens = [*prompt, *response]
     sample.response_length = len(response)
@@ -157,11 +160,11 @@ def _status(sample: Any, trajectory: Trajectory) -> Any:
     }[trajectory.status]
 
 
-def _record(turn: Turn) -> dict[str, Any]:
-    """By hand: `asdict` would copy each token by itself."""
+def _turn_record(turn: Turn) -> dict[str, Any]:
+    # Not dataclasses.asdict: it would copy every token by itself.
     completion = {field.name: getattr(turn.completion, field.name) for field in fields(Completion)}
     return {"role": turn.role, "prompt_ids": turn.prompt_ids, "completion": completion, "trained": turn.trained}
 
 
-def _turn(record: dict[str, Any]) -> Turn:
+def _read_turn(record: dict[str, Any]) -> Turn:
     return Turn(record["role"], record["prompt_ids"], Completion(**record["completion"]), record["trained"])

@@ -1,4 +1,4 @@
-"""What the hooks read from slime's arguments: the recipe, which must agree with them, and a few options."""
+"""Reads slime's arguments for the hooks: the recipe, which must agree with them, and a few options."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from pydantic import ValidationError
 
 from core.config import Recipe, RecipeError
 from core.rollout.method import MethodSpec
+from core.slime.flags import check_fan_out
 
 RECIPE_KEY = "agentic_recipe"
 
 
 def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
-    """The recipe under `agentic_recipe` of slime's arguments, which must agree with them.
+    """Read the recipe under `agentic_recipe` of slime's arguments, which must agree with them.
 
     Raises:
-        RecipeError: as `SlimeHooks.recipe`.
+        RecipeError: it is missing, broken, or contradicts slime's own arguments.
     """
     values = getattr(args, RECIPE_KEY, None)
     if values is None:
@@ -28,20 +29,14 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
         recipe = spec.recipe.model_validate(values)
     except ValidationError as error:
         raise RecipeError(f"{RECIPE_KEY} is not a recipe of {spec.name}: {error}") from error
-    hooks = "custom_convert_samples_to_train_data_path", "custom_reward_post_process_path"
-    converted, fanned_out = (has_path(args, hook) for hook in hooks)
-    if not converted and not fanned_out:
-        either = " or ".join(f"--{hook.replace('_', '-')}" for hook in hooks)
-        raise RecipeError(f"slime would make rows of its own: give {either} this method's hook (core/slime/hooks.py)")
-    if not converted and (recipe.algorithm.merge_turns or spec.regrade):
-        what = "algorithm.merge_turns" if recipe.algorithm.merge_turns else f"the reward of {spec.name}, within a group"
-        raise RecipeError(f"fanned-out rollouts lack {what}; use --{hooks[0].replace('_', '-')}")
-    unit = recipe.algorithm.loss_unit
-    if not converted and unit not in ("rollout", "token"):
+    converted = has_path(args, "custom_convert_samples_to_train_data_path")
+    if not converted and not has_path(args, "custom_reward_post_process_path"):
         raise RecipeError(
-            f"algorithm.loss_unit is {unit}, which slime does not have for fanned-out rollouts; "
-            f"use --{hooks[0].replace('_', '-')}"
+            "slime would make rows of its own: give --custom-convert-samples-to-train-data-path or "
+            "--custom-reward-post-process-path this method's hook (core/slime/hooks.py)"
         )
+    if not converted:
+        check_fan_out(recipe, spec.regrade is not None)
     rollout, missing = recipe.rollout, object()
     required: dict[str, tuple[Any, str]] = {
         "n_samples_per_prompt": (rollout.group_size, "the recipe's rollout.group_size"),
@@ -51,8 +46,8 @@ def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
         "advantage_estimator": ("grpo", "advantages are made before slime sees the rows"),
         "normalize_advantages": (False, "advantages are normalised already"),
         "calculate_per_token_loss": (
-            unit == "token" and not converted,
-            "convert gives loss units as rollout_mask_sums",
+            recipe.algorithm.loss_agg == "token" and not converted,
+            "convert gives loss_agg as rollout_mask_sums",
         ),
         "use_dynamic_batch_size": (True, "rollouts have different numbers of rows"),
         "apply_chat_template": (False, "the method writes its own prompts"),

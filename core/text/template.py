@@ -1,6 +1,6 @@
-"""A chat template is tokenized once, and the changing parts are spliced in as ids.
+"""This module tokenizes a chat template once and splices the changing parts in as ids.
 
-What a model wrote enters a later prompt as the ids it sampled, without its special tokens.
+So a model's text enters a later prompt as the ids that it sampled, without its special tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core.text.tokenizer import Ids
 
 
 class TokenTemplate:
-    """One user message with `{slots}`, rendered by the model's chat template and tokenized once.
+    """A user message with `{slots}`, which the model's chat template renders and the tokenizer encodes once.
 
     >>> template = TokenTemplate(tokenizer, "<problem>{problem}</problem>")
     >>> template.render(problem=ids)
@@ -28,6 +28,7 @@ class TokenTemplate:
         rendered = tokenizer.apply_chat_template(
             [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
         )
+        # pieces[0::2] is fixed text, pieces[1::2] the name of the slot between two such texts
         pieces = re.split(f"@@({'|'.join(slots)})@@", rendered)
         self._parts: list[Ids | str] = [
             piece if i % 2 else tuple(tokenizer.encode(piece, add_special_tokens=False))
@@ -36,11 +37,11 @@ class TokenTemplate:
 
     @property
     def length(self) -> int:
-        """Tokens of the template itself, slots empty."""
+        """The number of tokens of the template itself, with empty slots."""
         return sum(len(part) for part in self._parts if isinstance(part, tuple))
 
     def render(self, **slots: Sequence[int]) -> Ids:
-        """The prompt's ids with every slot filled."""
+        """Return the prompt's ids with every slot filled."""
         ids: list[int] = []
         for part in self._parts:
             ids += slots[part] if isinstance(part, str) else part

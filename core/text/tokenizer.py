@@ -1,7 +1,6 @@
-"""Tokenizers, and text from outside as token ids.
+"""This module loads tokenizers and encodes text from outside, such as questions and documents.
 
-Text from outside (questions, documents) is encoded with special tokens switched off, so that it cannot forge the
-structure of a prompt.
+Such text is encoded without special tokens, so that it cannot forge the structure of a prompt.
 """
 
 from __future__ import annotations
@@ -13,23 +12,27 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from core.hub import CheckpointError, read_json, resolve
-
 Ids = tuple[int, ...]
 
 _CUT = "\x00cut\x00"
 
 
 def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Any:
-    """The tokenizer of a folder or hub id. Raises CheckpointError when it has no chat template and is `for_chat`."""
+    """Load the tokenizer of a folder or hub id.
+
+    Raises:
+        CheckpointError: the tokenizer is broken or, with `for_chat`, it has no chat template or no end token.
+    """
     from transformers import AutoTokenizer
+
+    from core.hub import CheckpointError, read_json, resolve
 
     folder = resolve(model, weights=False)
     if (folder / "config.json").is_file():
-        read_json(folder / "config.json")  # or transformers would blame the tokenizer
+        read_json(folder / "config.json")  # otherwise transformers blames the tokenizer for a broken config
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # transformers raises whatever its parsing of a corrupt file trips over
+    except Exception as error:  # a corrupt file makes transformers raise many types
         raise CheckpointError(
             f"{folder}: no usable tokenizer ({error}). Copy the tokenizer files of the base model into it."
         ) from error
@@ -46,45 +49,44 @@ def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Any:
 
 
 def find_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a model folder, or None when it has none. Raises CheckpointError for a broken one."""
+    """Load the tokenizer of a model folder, None when it has none. Raises CheckpointError for a broken one."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         return None
     return load_tokenizer(folder, for_chat=False)
 
 
 def encode_text(tokenizer: Any, text: str) -> Ids:
-    """Ids of text from outside: what looks like a special token is encoded as the plain characters it is."""
+    """Encode text from outside; what looks like a special token becomes plain characters."""
     return encode_texts(tokenizer, [text])[0]
 
 
 def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ids]:
-    """As `encode_text`, for many texts at once; equal ones are encoded once."""
+    """Encode many texts like `encode_text`; equal texts are encoded once."""
     added = _added_tokens(tokenizer)
     # An added token in the text is cut after its first character, so that the tokenizer cannot see it whole.
     pieces = {text: added.sub(lambda match: match[0][0] + _CUT + match[0][1:], text).split(_CUT) for text in texts}
     distinct = list(dict.fromkeys(piece for parts in pieces.values() for piece in parts if piece))
     if not distinct:
         return [() for _ in texts]
-    encoded = _plain(tokenizer)(distinct, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    encoded = _copy_for_text(tokenizer)(distinct, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     ids = dict(zip(distinct, encoded, strict=True))
-    whole = {text: tuple(i for part in parts if part for i in ids[part]) for text, parts in pieces.items()}
-    return [whole[text] for text in texts]
+    by_text = {text: tuple(i for part in parts if part for i in ids[part]) for text, parts in pieces.items()}
+    return [by_text[text] for text in texts]
 
 
 @lru_cache(maxsize=16)
-def _plain(tokenizer: Any) -> Any:
-    """A copy for text from outside: `split_special_tokens` switches the tokenizer, not the call, and another thread may
-    just be encoding a template with the original."""
+def _copy_for_text(tokenizer: Any) -> Any:
+    # `split_special_tokens` changes the tokenizer itself, with which another thread may be encoding a template.
     return copy.deepcopy(tokenizer)
 
 
 @lru_cache(maxsize=16)
 def _added_tokens(tokenizer: Any) -> re.Pattern[str]:
-    """Every token that the tokenizer would match in plain text before it looks at its vocabulary."""
+    """Return a pattern of all tokens that the tokenizer matches in plain text before it uses its vocabulary."""
     texts = sorted((str(token) for token in tokenizer.get_added_vocab()), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, texts)) or r"(?!)")
 
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
-    """All ids that stand for structure, not text: none of them may be spliced from a completion into a later prompt."""
+    """Return the ids that stand for structure; none of them may get from a completion into a later prompt."""
     return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)

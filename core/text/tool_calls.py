@@ -1,7 +1,7 @@
-"""Tool calls in what a model wrote: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen).
+"""This module parses tool calls of the form `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen).
 
-Whatever the text is, the outcome is calls or a `CallError`, whose kind is counted and whose message tells the model
-what to write instead. Nothing is repaired by guessing. Time is linear in the text.
+Every text gives calls or a `CallError`: its kind is counted, and its message tells the model what to write instead.
+Nothing is repaired by guessing. Parsing takes time linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -47,17 +47,19 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
+    """A call of one tool by its name."""
+
     name: str
     arguments: Mapping[str, Any]
 
     def render(self) -> str:
-        """The JSON between the tags."""
+        """Return the JSON between the tags."""
         return json.dumps({"name": self.name, "arguments": dict(self.arguments)}, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
 class CallError:
-    """A text without a usable call. `message` is for the model that wrote it."""
+    """Says why a text has no usable call; `message` is for the model that wrote it."""
 
     kind: Fault
     message: str
@@ -65,32 +67,32 @@ class CallError:
 
 @dataclass(frozen=True, slots=True)
 class ToolSchema:
-    """One function that a model may call; `parameters` is a JSON schema of type object."""
+    """Describes a function that a model may call; `parameters` is a JSON schema of type object."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
 
-    def openai(self) -> dict[str, Any]:
-        """As chat templates and OpenAI's protocol want it."""
+    def to_openai(self) -> dict[str, Any]:
+        """Return the form that chat templates and OpenAI's protocol use."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
 
-def spoken(text: str) -> str | CallError:
-    """`text` without the model's thoughts: what follows the last `</think>`; an error if it never stopped thinking."""
-    said = text.rpartition(THOUGHT_END)[2]
-    if THOUGHT in said:
+def strip_thinking(text: str) -> str | CallError:
+    """Return the text after the last `</think>`, or an error when the model did not stop thinking."""
+    answer = text.rpartition(THOUGHT_END)[2]
+    if THOUGHT in answer:
         return CallError("unclosed_thought", f"the thoughts were not closed with {THOUGHT_END}; think less, then act")
-    return said.strip()
+    return answer.strip()
 
 
 def parse_calls(text: str, *, several: bool = False) -> list[ToolCall] | CallError:
-    """The calls of a text, at least one; more than one only with `several`. Text outside the tags is passed over."""
-    said = spoken(text)
-    if isinstance(said, CallError):
-        return said
-    outside, *parts = said.split(OPEN)
+    """Parse the calls of a text: exactly one, or with `several` at least one. Text outside the tags is ignored."""
+    answer = strip_thinking(text)
+    if isinstance(answer, CallError):
+        return answer
+    outside, *parts = answer.split(OPEN)
     if not parts:
         if CLOSE in outside:
             return CallError("stray_tag", f"there is a {CLOSE} without {OPEN}")
@@ -112,10 +114,10 @@ def parse_calls(text: str, *, several: bool = False) -> list[ToolCall] | CallErr
 
 
 def parse_call(body: str) -> ToolCall | CallError:
-    """The call between two tags."""
+    """Parse the call between two tags."""
     try:
-        value = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse)
-        # half a surrogate pair is JSON and no text; 1e999 is JSON and no number
+        value = json.loads(body, object_pairs_hook=_check_keys, parse_constant=_reject_constant)
+        # JSON allows half a surrogate pair, which is no text, and 1e999, which is no number.
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except _DuplicateKey as error:
         return CallError("duplicate_key", f"the key {error} occurs twice")
@@ -137,9 +139,9 @@ def parse_call(body: str) -> ToolCall | CallError:
 
 
 def check_call(call: ToolCall, schemas: Sequence[ToolSchema]) -> CallError | None:
-    """What is wrong with a well-formed call: its tool, or the names, types and choices of its arguments.
+    """Check the tool of a well-formed call, and the names, types and choices of its arguments.
 
-    Nested values are not looked into; a tool does that itself.
+    Returns None when they are right. A tool checks nested values itself.
     """
     schema = next((schema for schema in schemas if schema.name == call.name), None)
     if schema is None:
@@ -153,7 +155,7 @@ def check_call(call: ToolCall, schemas: Sequence[ToolSchema]) -> CallError | Non
         if name not in properties:
             known = ", ".join(properties) or "none"
             return CallError("unknown_argument", f"{call.name} has no argument {name[:50]!r}; it has {known}")
-        if not _is(value, properties[name].get("type")):
+        if not _has_type(value, properties[name].get("type")):
             return CallError("argument_type", f"{name} of {call.name} must be of type {properties[name]['type']}")
         choices = properties[name].get("enum")
         if choices is not None and value not in choices:
@@ -168,24 +170,24 @@ class _DuplicateKey(ValueError):
     pass
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+def _check_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
     for name, value in pairs:
-        if name in made:
+        if name in mapping:
             raise _DuplicateKey(repr(name)[:50])
-        made[name] = value
-    return made
+        mapping[name] = value
+    return mapping
 
 
-def _refuse(constant: str) -> Any:
+def _reject_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON value")
 
 
-def _is(value: Any, kind: Any) -> bool:
-    """Whether `value` is of the JSON type `kind`, a name or a list of names; an unknown one is not judged."""
-    kinds = kind if isinstance(kind, list) else [kind]
-    if any(name not in _TYPES for name in kinds):
+def _has_type(value: Any, names: Any) -> bool:
+    """Say whether `value` has a JSON type of these names, one or a list. An unknown name fits every value."""
+    names = names if isinstance(names, list) else [names]
+    if any(name not in _TYPES for name in names):
         return True
     if isinstance(value, bool):
-        return "boolean" in kinds
-    return any(isinstance(value, _TYPES[name]) for name in kinds)
+        return "boolean" in names
+    return any(isinstance(value, _TYPES[name]) for name in names)

@@ -37,28 +37,31 @@ MEGATRON_FLAGS = """
 SGLANG_FLAGS = "--sglang-mem-fraction-static --sglang-context-length --router-policy".split()
 
 SEED_WITH_EVERYTHING = [
-    "algorithm.std_norm=false",
-    "algorithm.dual_clip=3",
+    "algorithm.std_normalization=false",
+    "algorithm.clip_ratio_c=3",
     "algorithm.tis=[0.5, 2]",
     "algorithm.tis_mode=mask",
-    "rollout.filter=zero_std",
-    "optimizer.decay=cosine",
-    "optimizer.decay_steps=50",
-    "optimizer.warmup_steps=5",
+    "algorithm.dynamic_sampling=true",
+    "optimizer.lr_scheduler_type=cosine",
+    "optimizer.lr_decay_steps=50",
+    "optimizer.lr_warmup_steps=5",
     "optimizer.clip_grad=0.5",
     "run.trackers=[wandb, tensorboard]",
     "slime.colocate=false",
     "slime.rollout_gpus=16",
-    "slime.sglang.router=power_of_two",  # consistent_hashing is in the router of slime's image, not in PyPI's
     "slime.sglang.policy_groups=[{worker: prefill, gpus: 8}, {worker: decode, gpus: 8}]",
-    "slime.extra={--use-fault-tolerance: true}",
+    # consistent_hashing is in the router of slime's image, not in PyPI's
+    "slime.flags={--use-fault-tolerance: true, --router-policy: power_of_two}",
 ]
 AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
 RECIPES: dict[str, tuple[str, str, list[str]]] = {
     f"{path.parents[1].name}-{path.stem}": (path.parents[1].name, path.stem, [])
     for path in sorted(AGENTIC.glob("*/presets/*.yaml"))
     if "slime" in yaml.safe_load(path.read_text())
-} | {"memagent-everything": ("memagent", "seed", SEED_WITH_EVERYTHING)}
+} | {
+    "memagent-everything": ("memagent", "seed", SEED_WITH_EVERYTHING),
+    "memagent-fan-out": ("memagent", "seed", ["slime.rows=fan_out", "algorithm.loss_agg=token"]),
+}
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -143,26 +146,26 @@ def test_slimes_parser_takes_them_all_and_reads_the_recipe(name: str, tmp_path: 
         "n_samples_per_prompt": recipe.rollout.group_size,
         "global_batch_size": flags.batch_size(recipe),
         "rollout_temperature": recipe.rollout.temperature,
-        "grpo_std_normalization": recipe.algorithm.std_norm,
-        "eps_clip": recipe.algorithm.clip_low,
-        "eps_clip_high": recipe.algorithm.clip_high,
-        "eps_clip_c": recipe.algorithm.dual_clip,
-        "kl_loss_coef": recipe.algorithm.kl_coef,
-        "kl_loss_type": recipe.algorithm.kl_kind,
+        "grpo_std_normalization": recipe.algorithm.std_normalization,
+        "eps_clip": recipe.algorithm.clip_ratio_low,
+        "eps_clip_high": recipe.algorithm.clip_ratio_high,
+        "eps_clip_c": recipe.algorithm.clip_ratio_c,
+        "kl_loss_coef": recipe.algorithm.kl_loss_coef,
+        "kl_loss_type": recipe.algorithm.kl_loss_type,
         "use_tis": recipe.algorithm.tis is not None,
         "lr": recipe.optimizer.lr,
         "adam_beta2": recipe.optimizer.beta2,
         "clip_grad": recipe.optimizer.clip_grad,
-        "lr_warmup_iters": recipe.optimizer.warmup_steps,
-        "lr_decay_style": recipe.optimizer.decay,
-        "tensor_model_parallel_size": slime.perf.tensor,
+        "lr_warmup_iters": recipe.optimizer.lr_warmup_steps,
+        "lr_decay_style": recipe.optimizer.lr_scheduler_type,
+        "tensor_model_parallel_size": slime.flags.get("--tensor-model-parallel-size", 1),
         "world_size": slime.train_gpus,
         "rollout_num_gpus": slime.serving_gpus,
         "colocate": slime.colocate,
         "save_interval": recipe.run.save_every,
         "eval_interval": recipe.run.eval_every,
-        "sglang_context_length": slime.sglang.context_length,
-        "reward_key": slime.reward_key,
+        "sglang_context_length": slime.flags.get("--sglang-context-length"),
+        "reward_key": slime.flags.get("--reward-key"),
     }
     assert {key: args[key] for key in expected} == expected
 

@@ -58,8 +58,8 @@ def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model": {"path": str(model), "max_model_len": 160, "device": "cpu"},
         "data": {"train": str(folder / "train.jsonl"), "eval": str(folder / "dev.jsonl")},
         "rollout": {"tasks_per_step": 2, "group_size": 4, "concurrency": 6},
-        "algorithm": {"std_norm": False, "loss_unit": "token"},
-        "optimizer": {"lr": 1e-3, "warmup_steps": 2},
+        "algorithm": {"name": "dr_grpo"},
+        "optimizer": {"lr": 1e-3, "lr_warmup_steps": 2},
         "engine": {"kv_tokens": 1280, "threads": 1},
         "memagent": MEMAGENT,
         "run": {"steps": 6, "eval_every": 2, "eval_tasks": 4, "save_every": 2, "trajectories_every": 2},
@@ -73,7 +73,7 @@ def teach_guessing(folder: Path, tokenizer: Any, tasks: list[Task]) -> None:
     """Train the model to note and to answer any of ANSWERS, whatever it reads."""
     method = MemAgent(MemAgentSection(**MEMAGENT), tokenizer)
     model = weights.load(folder, device="cpu")
-    trainer = Trainer(model, OptimizerSection(lr=5e-3, warmup_steps=10, weight_decay=0.0))
+    trainer = Trainer(model, OptimizerSection(lr=5e-3, lr_warmup_steps=10, weight_decay=0.0))
     rng = random.Random(0)
     end = tokenizer.eos_token_id
     for _ in range(40):

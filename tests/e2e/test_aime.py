@@ -34,7 +34,7 @@ RECIPE = {
     "model": {"path": "", "device": "cpu"},
     "data": {"train": "none"},
     "rollout": {"tasks_per_step": 1, "group_size": 2},
-    "algorithm": {},
+    "algorithm": {"name": "grpo", "kl_loss_coef": 0},
     "optimizer": {"lr": 1e-6},
     "run": {"steps": 1},
     "agentflow": {

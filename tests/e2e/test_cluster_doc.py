@@ -93,9 +93,9 @@ class Image:
     def __init__(self, folder: Path):
         self.folder, self.data, self.root = folder, folder / "data", folder / "tokentrue"
         self.calls = folder / "ray_calls"
-        skip = shutil.ignore_patterns(".*", "__pycache__", "runs")
-        for room in ("agentic", "benchmarks", "core", "scripts", "docker"):
-            shutil.copytree(REPOSITORY / room, self.root / room, ignore=skip)
+        skip = shutil.ignore_patterns(".*", "__pycache__")
+        for package in ("agentic", "benchmarks", "core", "scripts", "docker"):
+            shutil.copytree(REPOSITORY / package, self.root / package, ignore=skip)
         model = start_model.build(folder / "hub", seed=0)
         self.tool("bin/ray", PYTHON + RAY.format(calls=str(self.calls)))
         self.tool("bin/hf", PYTHON + HF.format(model=str(model)))

@@ -18,8 +18,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 CLOCK = {"seconds", "rollout_seconds", "tokens_per_second"}
 SCENARIOS = {
     "everything": [
-        "algorithm.kl_coef=0.01", "algorithm.steps_per_batch=2", "algorithm.tis=[0.5, 2]", "rollout.filter=zero_std",
-        "rollout.filter_rounds=2", "optimizer.decay=linear", "optimizer.decay_steps=8",
+        "algorithm.kl_loss_coef=0.01", "algorithm.num_steps_per_rollout=2", "algorithm.tis=[0.5, 2]",
+        "algorithm.dynamic_sampling=true", "algorithm.max_num_gen_batches=2", "optimizer.lr_scheduler_type=linear",
+        "optimizer.lr_decay_steps=8",
     ],
     "cold_start_and_two_seeds": [
         "warm_start.steps=5", "warm_start.copy_steps=2", "warm_start.lookup_steps=1", "warm_start.batch_size=4",
@@ -161,8 +162,8 @@ def test_a_corrupt_checkpoint_stops_the_run_with_its_name(launcher: Launcher, pr
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
-        (["memagent.max_chunks=1"], "every rollout failed: 8 x overlong_document"),
-        (["model.max_model_len=40"], "every rollout failed: 8 x bad_request"),
+        (["memagent.max_chunks=1"], "error: step 3: every rollout of 3 steps in a row failed: 8 x overlong_document"),
+        (["model.max_model_len=40"], "error: step 3: every rollout of 3 steps in a row failed: 8 x bad_request"),
         (["engine.kv_tokens=100"], "error: engine.kv_tokens 100 is less than max_model_len 160"),
         (["data.train=absent.jsonl"], "absent.jsonl"),
         (["model.path=/absent/model"], "/absent/model: no such folder"),

@@ -39,7 +39,7 @@ def _corpus() -> Iterator[str]:
 
 
 def main() -> None:
-    options = start_model.options("Write the tiny preset's start model.")
+    options = start_model.parse_options("Write the tiny preset's start model.")
     build(options.out / "model", options.seed)
 
 

@@ -13,7 +13,7 @@ from agentic.agentflow.config import AgentFlowRecipe, DrillsAndDemonstrations
 from agentic.agentflow.rollout import AgentFlow, build
 from agentic.agentflow.tiny.demonstrations import Annotator, Demonstration, demonstrate
 from agentic.agentflow.tiny.world import ATTRIBUTES, ENTITIES
-from core.engine.warm_start import Example, like_length
+from core.engine.warm_start import Example, batch_by_length
 from core.text.tokenizer import encode_text
 
 
@@ -31,7 +31,7 @@ def batches(config: DrillsAndDemonstrations, recipe: AgentFlowRecipe, tokenizer:
         while len(drawn) < 8 * size:
             turns = demonstrate(rng, annotator, method.config.max_steps)
             drawn += [_encode(turn, method, tokenizer) for turn in turns]
-        yield from like_length(rng, drawn[: 8 * size], size)
+        yield from batch_by_length(rng, drawn[: 8 * size], size)
 
 
 def _copying(rng: Random, token_ids: tuple[int, ...]) -> Example:

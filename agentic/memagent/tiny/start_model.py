@@ -48,7 +48,7 @@ def _corpus() -> Iterator[str]:
 
 
 def main() -> None:
-    options = start_model.options("Write the tiny preset's start model and word lists.")
+    options = start_model.parse_options("Write the tiny preset's start model and word lists.")
     build(options.out / "model", options.seed)
     for name, words in (("keys", KEYS), ("values", VALUES)):
         (options.out / f"{name}.txt").write_text("\n".join(words) + "\n")

@@ -14,7 +14,7 @@ from agentic.memagent.config import DrillsAndDemonstrations, MemAgentRecipe
 from agentic.memagent.rollout import MemAgent
 from agentic.memagent.tiny.demonstrations import Annotator, Demonstration, copying_drill, demonstration, lookup_drill
 from agentic.memagent.tiny.words import KEYS, VALUES
-from core.engine.warm_start import Example, like_length
+from core.engine.warm_start import Example, batch_by_length
 from core.text.tokenizer import encode_text
 
 FULL_SECTION = 90
@@ -34,7 +34,7 @@ def batches(config: DrillsAndDemonstrations, recipe: MemAgentRecipe, tokenizer: 
     for step in range(0, config.steps, 8):
         longest = min(FULL_SECTION, 20 + round((FULL_SECTION - 20) * 3 * step / config.steps))
         drawn = [_encode(demonstration(rng, annotator, (0, longest)), method, tokenizer) for _ in range(8 * size)]
-        yield from like_length(rng, drawn, size)
+        yield from batch_by_length(rng, drawn, size)
 
 
 def _copying(rng: Random, token_ids: list[int]) -> Example:

@@ -19,8 +19,9 @@ from pathlib import Path
 from agentic.toolorchestra.tiny.tasks import BEST, PREFERENCES
 from core.report import write_report
 from core.rewards.preference import Features, features, preference_rewards
-from core.runs.evaluation import CALLS, EvalResult
+from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder, RunFolderError
+from core.types import CALLS
 
 Column = Sequence[float | None]
 

@@ -14,7 +14,7 @@ from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.prompts import question
 from agentic.toolorchestra.tiny.demonstrations import Annotator, Demonstration, demonstrate
 from core.config import WarmStartSection
-from core.engine.warm_start import Example, like_length
+from core.engine.warm_start import Example, batch_by_length
 from core.text.conversation import Renderer
 from core.text.tokenizer import encode_text
 from core.text.tool_calls import THOUGHT_END
@@ -28,7 +28,7 @@ def batches(config: WarmStartSection, recipe: ToolOrchestraRecipe, tokenizer: An
         drawn: list[Example] = []
         while len(drawn) < 8 * size:
             drawn += [_encode(turn, renderer) for turn in demonstrate(rng, annotator)]
-        yield from like_length(rng, drawn[: 8 * size], size)
+        yield from batch_by_length(rng, drawn[: 8 * size], size)
 
 
 def _encode(turn: Demonstration, renderer: Renderer) -> Example:

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from core.options import Device, Port, checked
+from core.options import Device, Port, argparse_type
 from core.tools.retrieval.base import EncoderError
 from core.tools.retrieval.batching import Batcher
 from core.tools.retrieval.corpus import Corpus, CorpusError
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--corpus", type=Path, required=True, help='JSON lines of {"id", "contents"}')
     parser.add_argument("--index", type=Path, help="folder, built if absent; or a FAISS file made elsewhere")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=checked(Port), default=8000, help="0 takes a free one")
+    parser.add_argument("--port", type=argparse_type(Port), default=8000, help="0 takes a free one")
     parser.add_argument(
         "--encoder",
         default="hashing",
@@ -78,17 +78,20 @@ def _parser() -> argparse.ArgumentParser:
         "of hnsw: neighbors, ef_construction, ef_search",
     )  # fmt: skip
     parser.add_argument(
-        "--device", type=checked(Device), default="auto", help="of the encoder: cpu, cuda, cuda:N, auto (cuda if there)"
+        "--device",
+        type=argparse_type(Device),
+        default="auto",
+        help="of the encoder: cpu, cuda, cuda:N, auto (cuda if there)",
     )
     parser.add_argument("--index-device", default="cpu", help="cpu, cuda (sharded over all GPUs) or cuda:N: faiss-gpu")
-    parser.add_argument("--threads", type=checked(PositiveInt), help="of FAISS and torch; all cores if left out")
-    parser.add_argument("--topk", type=checked(TopK), default=3, help="where a request names none")
+    parser.add_argument("--threads", type=argparse_type(PositiveInt), help="of FAISS and torch; all cores if left out")
+    parser.add_argument("--topk", type=argparse_type(TopK), default=3, help="where a request names none")
     parser.add_argument("--wire", choices=get_args(Wire), default="search-r1", help="form of requests and replies")
-    parser.add_argument("--max-batch", type=checked(PositiveInt), default=64, help="queries searched at once")
+    parser.add_argument("--max-batch", type=argparse_type(PositiveInt), default=64, help="queries searched at once")
     parser.add_argument(
-        "--max-wait-ms", type=checked(NonNegativeFloat), default=0.0, help="time that a batch waits to fill up"
+        "--max-wait-ms", type=argparse_type(NonNegativeFloat), default=0.0, help="time that a batch waits to fill up"
     )
-    pending = checked(Annotated[int, Field(ge=MAX_QUERIES)])
+    pending = argparse_type(Annotated[int, Field(ge=MAX_QUERIES)])
     parser.add_argument("--max-pending", type=pending, default=4096, help="more waiting queries: 503")
     return parser
 

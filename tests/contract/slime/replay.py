@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from core.config import AlgorithmSection
-from core.engine.roles import open_roles
 from core.policy.base import Roles
+from core.rollout.roles import open_roles
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
-from core.slime.samples import NOTES, by_group, task_of
+from core.slime.samples import NOTES, group_samples, read_task
 from core.types import Completion, Row, Sampling, Trajectory
 from tests.contract.slime.case import Case
 
@@ -63,11 +63,11 @@ def again(tape: Tape, case: Case, samples: Sequence[Any], args: Namespace, token
                 policy = tape.replay(sample.session_id)
                 roles = Roles({**frozen, "policy": policy})
                 runner = Runner(method, roles, concurrency=1, deadline_s=60)
-                trajectory = await runner.run_one(task_of(sample, args.prompt_data), Sampling())
+                trajectory = await runner.run_one(read_task(sample, args.prompt_data), Sampling())
                 assert not policy.outcomes, (trajectory.failure, str(trajectory.log)[-700:])
                 return trajectory
 
-            groups = [[await run(sample) for sample in group] for group in by_group(samples)]
+            groups = [[await run(sample) for sample in group] for group in group_samples(samples)]
         await method.close()
         return groups
 
@@ -80,9 +80,10 @@ def our_rows(
     """The groups as they are trained, and their rows; log-probs as float32, which slime keeps."""
     recipe = case.spec.recipe.model_validate(args.agentic_recipe)
     if case.spec.regrade is not None:
-        tasks = [task_of(group[0], args.prompt_data) for group in by_group(samples)]
+        tasks = [read_task(group[0], args.prompt_data) for group in group_samples(samples)]
         groups = [case.spec.regrade(recipe, task, group) for task, group in zip(tasks, groups, strict=True)]
-    rows = rows_from_groups(groups, **AlgorithmSection.model_validate(args.agentic_recipe["algorithm"]).rows())
+    algorithm = AlgorithmSection.model_validate(args.agentic_recipe["algorithm"])
+    rows = rows_from_groups(groups, **algorithm.row_options())
     return list(groups), [replace(row, logprobs=as_float32(row.logprobs)) for row in rows]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from agentic.memagent.config import PRESETS, MemAgentRecipe, load_recipe
 from agentic.memagent.rollout import MemAgent
 from core.rollout.method import MethodSpec, RolloutError, derive_seed
-from core.slime.hooks import slime_hooks
+from core.slime.hooks import SlimeHooks
 from core.types import Task, Trajectory, Turn
 from tests.contract.slime.case import Case
 
@@ -35,7 +35,14 @@ def build(recipe: MemAgentRecipe, tokenizer: Any) -> ScoredMemAgent:
 
 
 SPEC = MethodSpec("memagent", MemAgentRecipe, PRESETS, build)
-generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from agentic.agentflow.tiny.tasks import solve
 from agentic.agentflow.tiny.world import know
 from core.config import Recipe
 from core.policy.base import PolicyError
-from core.slime.hooks import slime_hooks
+from core.slime.hooks import SlimeHooks
 from core.types import Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW
@@ -27,13 +27,20 @@ DEAD = "price of boat"
 UNREADABLE = ("Why?", SLOW)
 """The verifier refuses these."""
 
-generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log
 
-PAPER = ("algorithm.loss_unit=rollout_turn", "agentflow.planner.final.trained=false")
+PAPER = ("algorithm.loss_agg=rollout_turn", "agentflow.planner.final.trained=false")
 """Next steps alone are trained."""
 SEED = (
     "agentflow.planner.final.trained=false",
-    "algorithm.loss_unit=turn",
+    "algorithm.loss_agg=turn",
     "agentflow.planner.plan={engine: policy, max_tokens: 8, trained: true}",
 )
 

@@ -16,7 +16,7 @@ from agentic.toolorchestra.rollout import SPEC
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
-from core.slime.hooks import slime_hooks
+from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import encode_text
 from core.text.tool_calls import ToolCall
 from core.types import Sampling, Task
@@ -28,7 +28,14 @@ REFUSED = "forbidden"
 EXPERTS = {"expert-1": "strong", "expert-2": "weak", "expert-3": "dead"}
 PHONES = [make_task(f"phone-{i}", KINDS[i % 3], i) for i in range(6)]
 
-generate, reward_func, convert, post_process_rewards, dynamic_filter, rollout_log, eval_log = slime_hooks(SPEC)
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
@@ -56,7 +63,7 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
     overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
     overrides += [f"toolorchestra.{name}={json.dumps(value)}" for name, value in section.items()]
     overrides += [f"roles.{name}=python:{__name__}.{name}" for name in EXPERTS.values()]
-    return load_recipe("tiny", [*overrides, "algorithm.merge_turns=true"]).dump()
+    return load_recipe("tiny", [*overrides, "algorithm.rows=segment"]).dump()
 
 
 def strong(recipe: Recipe, tokenizer: Any) -> ScriptedPolicy:

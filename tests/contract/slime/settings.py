@@ -103,7 +103,7 @@ def rollout_arguments(
             "log_passrate": False,
             "advantage_estimator": "grpo",
             "rewards_normalization": True,
-            "grpo_std_normalization": recipe["algorithm"]["std_norm"],
+            "grpo_std_normalization": recipe["algorithm"]["std_normalization"],
             "normalize_advantages": False,
             "calculate_per_token_loss": False,
             "use_dynamic_batch_size": True,

@@ -11,17 +11,19 @@ import urllib.request
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from core.algorithms.aggregate import LOSS_UNITS, row_scales
+from core.algorithms.aggregate import LOSS_AGGS, row_scales
 from core.algorithms.grpo import grpo_loss
 from core.config import AlgorithmSection
 from core.rollout.runner import Failures, has_signal
-from core.slime.log import summary
-from core.slime.samples import task_of
+from core.slime import flags
+from core.slime.log import summarize
+from core.slime.samples import read_task
 from core.types import Row, Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.conftest import CASES, Arguments
@@ -96,12 +98,12 @@ def test_a_training_batch(case: Case, manager: Manager, arguments: Arguments, ta
 
 
 @pytest.mark.parametrize("case", ["memagent"], indirect=True)
-@pytest.mark.parametrize(("std_norm", "credit"), [(True, "split"), (False, "broadcast")])
+@pytest.mark.parametrize(("std_normalization", "split"), [(True, True), (False, False)])
 def test_advantages_of_each_kind(
-    case: Case, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any, std_norm: bool, credit: str
+    case: Case, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any, std_normalization: bool, split: bool
 ) -> None:
     recipe = case.recipe()
-    recipe["algorithm"] |= {"std_norm": std_norm, "credit": credit}
+    recipe["algorithm"] |= {"std_normalization": std_normalization, "split_advantage": split}
     args = arguments(recipe, list(case.faulty[:4]))
     made = manager(args)
     assert_ours(rows_of(made.generate(0)), made.samples, tape, case, args, tokenizer)
@@ -120,8 +122,10 @@ def test_dynamic_filter_and_aborts(
 ) -> None:
     """More groups than needed, some without signal; what is under way is aborted, kept by slime and run again."""
     tasks = [*case.tasks(8), *case.faulty, case.slow, case.slow]
+    recipe = case.recipe()
+    recipe["algorithm"]["dynamic_sampling"] = True
     args = arguments(
-        case.recipe(filter="zero_std"),
+        recipe,
         tasks,
         dynamic_sampling_filter_path=f"{case.hooks}.dynamic_filter",
         over_sampling_batch_size=len(tasks),
@@ -229,14 +233,14 @@ def test_evaluation(
 
     def keep(rollouts: list[Any], key: str | None = None) -> dict[str, float]:
         samples.extend(rollouts)
-        return summary(rollouts, key)
+        return summarize(rollouts, key)
 
     def named(sample: Any, path: str) -> Task:
         sample.session_id = f"evaluation-{sample.index}"  # slime leaves it to the hook
-        return task_of(sample, path)
+        return read_task(sample, path)
 
-    monkeypatch.setattr("core.slime.hooks.summary", keep)
-    monkeypatch.setattr("core.slime.hooks.task_of", named)
+    monkeypatch.setattr("core.slime.bridge.summarize", keep)
+    monkeypatch.setattr("core.slime.bridge.read_task", named)
     manager(args).eval(3)
     ours = [trajectory for group in again(tape, case, samples, args, tokenizer) for trajectory in group]
     done, failures = [t for t in ours if t.status != "failed"], Failures()
@@ -254,15 +258,18 @@ def test_evaluation(
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if not case.spec.regrade], indirect=True)
 def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any) -> None:
-    """slime's own converter makes the rows, with our rewards: the same rows, in its order."""
+    """With the hooks that `slime.rows: fan_out` renders, slime's own converter makes the same rows, in its order."""
     recipe = case.recipe()
-    recipe["algorithm"] |= {"loss_unit": "rollout", "std_norm": True, "merge_turns": False}
-    args = arguments(
-        recipe,
-        list(case.faulty[:4]),
-        custom_convert_samples_to_train_data_path=None,
-        custom_reward_post_process_path=f"{case.hooks}.post_process_rewards",
-    )
+    recipe["algorithm"] |= {"loss_agg": "rollout", "std_normalization": True, "rows": "turn"}
+    launched = case.spec.load("seed", ["slime.rows=fan_out", "algorithm.loss_agg=rollout"])
+    words = flags.groups(launched, flags.Paths(Path("/x")))["CUSTOM"]
+    paths = dict(zip(words[::2], words[1::2], strict=True))
+    hooks = {
+        name: path and path.replace(f"agentic.{launched.method}.rollout", case.hooks)
+        for name in ("custom_convert_samples_to_train_data_path", "custom_reward_post_process_path")
+        for path in [paths.get(f"--{name.replace('_', '-')}")]
+    }
+    args = arguments(recipe, list(case.faulty[:4]), **hooks)
     made = manager(args)
     post_process, samples = made.custom_reward_post_process_func, []
     made.custom_reward_post_process_func = lambda args, flat: samples.extend(flat) or post_process(args, flat)
@@ -276,7 +283,7 @@ def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments,
 
 @pytest.mark.parametrize(
     ("case", "unit", "steps"),
-    [("memagent", unit, steps) for unit in LOSS_UNITS for steps in (1, 2)]
+    [("memagent", unit, steps) for unit in LOSS_AGGS for steps in (1, 2)]
     + [(name, None, 1) for name in CASES if name != "memagent"],
     indirect=["case"],
 )
@@ -286,13 +293,13 @@ def test_slimes_loss_on_these_rows_is_ours(
     """Loss and gradient to the logits, over two ranks and several micro-batches, for each optimizer step of a batch."""
     recipe = case.recipe()
     recipe["algorithm"] |= {
-        "loss_unit": unit or recipe["algorithm"]["loss_unit"],
-        "clip_high": 0.3,
-        "dual_clip": 3.0,
-        "kl_coef": 0.1,
+        "loss_agg": unit or recipe["algorithm"]["loss_agg"],
+        "clip_ratio_high": 0.3,
+        "clip_ratio_c": 3.0,
+        "kl_loss_coef": 0.1,
         "entropy_coef": 0.01,
         "tis": (0.5, 2.0),
-        "steps_per_batch": steps,
+        "num_steps_per_rollout": steps,
     }
     batch = 16 // steps
     made = manager(arguments(recipe, list(case.faulty[:4]), global_batch_size=batch))
@@ -368,7 +375,7 @@ def both_losses(slime: Any, parts: list[Any], step: int, recipe: dict[str, Any],
         entropy,
         torch.tensor([row.advantage for row in rows]).repeat_interleave(lengths),
         torch.tensor([mask for row in rows for mask in row.loss_mask]),
-        torch.tensor(row_scales(rows, algorithm.loss_unit)).repeat_interleave(lengths),
+        torch.tensor(row_scales(rows, algorithm.loss_agg)).repeat_interleave(lengths),
         algorithm.grpo(),
     )
     loss.backward()
@@ -393,13 +400,13 @@ def loss_arguments(algorithm: AlgorithmSection) -> Namespace:
     return Namespace(
         loss_type="policy_loss",
         advantage_estimator="grpo",
-        eps_clip=algorithm.clip_low,
-        eps_clip_high=algorithm.clip_high,
-        eps_clip_c=algorithm.dual_clip,
+        eps_clip=algorithm.clip_ratio_low,
+        eps_clip_high=algorithm.clip_ratio_high,
+        eps_clip_c=algorithm.clip_ratio_c,
         use_kl_loss=True,
         kl_coef=0,
-        kl_loss_coef=algorithm.kl_coef,
-        kl_loss_type=algorithm.kl_kind,
+        kl_loss_coef=algorithm.kl_loss_coef,
+        kl_loss_type=algorithm.kl_loss_type,
         use_unbiased_kl=False,
         entropy_coef=algorithm.entropy_coef,
         use_tis=algorithm.tis is not None,

@@ -24,7 +24,7 @@ from core.policy.scripted import ScriptedPolicy
 from core.policy.sglang import ROUTING_HEADER, SGLangPolicy
 from core.rewards.math import boxed_reward
 from core.rollout.rows import rows_from_groups
-from core.slime.hooks import SlimeHooks
+from core.slime.bridge import SlimeBridge
 from core.slime.samples import NOTES
 from core.text.tokenizer import encode_text
 from core.types import Row, Sampling, Task, Trajectory
@@ -158,7 +158,7 @@ def arguments(recipe: dict[str, Any], url: str, model: Path, slots: int) -> Any:
     )
 
 
-async def run(hooks: SlimeHooks, samples: list[Any], args: Any, slots: asyncio.Semaphore) -> list[Any]:
+async def run(hooks: SlimeBridge, samples: list[Any], args: Any, slots: asyncio.Semaphore) -> list[Any]:
     """As slime does: so many at once; an exception would be the end of its rollout, and is one of this test."""
 
     async def one(sample: Any) -> Any:
@@ -201,7 +201,7 @@ async def test_a_thousand_faults_and_no_crash(server: Any, sample_type: type, to
         for group, fault in enumerate(faults)
         for member in range(4)
     ]
-    hooks = SlimeHooks(memagent.SPEC)
+    hooks = SlimeBridge(memagent.SPEC)
     args, slots = arguments(recipe, server.url, model, slots=64)
     done = await run(hooks, samples, args, slots)
 
@@ -217,7 +217,7 @@ async def test_a_thousand_faults_and_no_crash(server: Any, sample_type: type, to
     data = hooks.convert(args, done)
     right, wrong = await healthy(server, tokenizer, recipe)
     lost = Trajectory("", (), status="failed", failure="any")
-    ours = rows_from_groups([[right, wrong, lost, lost]] * GROUPS, std_norm=False, credit="broadcast")
+    ours = rows_from_groups([[right, wrong, lost, lost]] * GROUPS, std_normalization=False, split_advantage=False)
     columns = ("tokens", "loss_masks", "rollout_log_probs", "rewards", "rollout_ids")
     theirs = [
         Row(tuple(tokens), tuple(mask), tuple(logprobs), advantage, rollout)
@@ -231,7 +231,7 @@ async def test_a_thousand_faults_and_no_crash(server: Any, sample_type: type, to
 async def test_silence_ends_at_the_deadline(server: Any, sample_type: type, model: Path) -> None:
     recipe = make_recipe(tasks_per_step=SILENT // 4, deadline_s=0.5)
     samples = [make_sample(sample_type, i // 4, i % 4, "silence") for i in range(SILENT)]
-    hooks = SlimeHooks(memagent.SPEC)
+    hooks = SlimeBridge(memagent.SPEC)
     args, slots = arguments(recipe, server.url, model, slots=SILENT)
     async with asyncio.timeout(30):
         done = await run(hooks, samples, args, slots)
@@ -256,6 +256,7 @@ async def test_a_fault_that_passes_is_survived(server: Any, sample_type: type, t
     recipe["memagent"]["max_final_tokens"] = 20
     async with TestServer(app) as running:
         args, slots = arguments(recipe, str(running.make_url("")).rstrip("/"), model, slots=4)
-        done = await run(SlimeHooks(memagent.SPEC), [make_sample(sample_type, 0, i, "") for i in range(4)], args, slots)
+        samples = [make_sample(sample_type, 0, i, "") for i in range(4)]
+        done = await run(SlimeBridge(memagent.SPEC), samples, args, slots)
     assert [sample.reward for sample in done] == [1.0, 0.0, 1.0, 0.0]
     assert len(failed) == 4

@@ -42,38 +42,38 @@ STATS = (
 # Optional: the sampling temperature (1), the micro-batches of row indices (all rows in one).
 GRPO_CASES: list[dict[str, Any]] = [
     {"name": "plain", "unit": "rollout", "config": {}},
-    {"name": "clip_higher", "unit": "rollout", "config": {"clip_low": 0.1, "clip_high": 0.3}},
-    {"name": "dual_clip", "unit": "rollout", "config": {"dual_clip": 1.2}},
-    {"name": "k1", "unit": "rollout", "config": {"kl_coef": 0.1, "kl_kind": "k1"}},
-    {"name": "k2", "unit": "rollout", "config": {"kl_coef": 0.1, "kl_kind": "k2"}},
-    {"name": "k3", "unit": "rollout", "config": {"kl_coef": 0.1, "kl_kind": "k3"}},
-    {"name": "low_var_kl", "unit": "rollout", "config": {"kl_coef": 0.1}},
+    {"name": "clip_higher", "unit": "rollout", "config": {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3}},
+    {"name": "clip_ratio_c", "unit": "rollout", "config": {"clip_ratio_c": 1.2}},
+    {"name": "k1", "unit": "rollout", "config": {"kl_loss_coef": 0.1, "kl_loss_type": "k1"}},
+    {"name": "k2", "unit": "rollout", "config": {"kl_loss_coef": 0.1, "kl_loss_type": "k2"}},
+    {"name": "k3", "unit": "rollout", "config": {"kl_loss_coef": 0.1, "kl_loss_type": "k3"}},
+    {"name": "low_var_kl", "unit": "rollout", "config": {"kl_loss_coef": 0.1}},
     {"name": "entropy", "unit": "rollout", "config": {"entropy_coef": 0.05}},
     {"name": "tis_clamp", "unit": "rollout", "config": {"tis": [0.7, 1.3]}},
     {"name": "tis_mask", "unit": "rollout", "config": {"tis": [0.7, 1.3], "tis_mode": "mask"}},
-    {"name": "temperature", "unit": "rollout", "config": {"kl_coef": 0.1, "entropy_coef": 0.05}, "temperature": 0.7},
+    {"name": "temperature", "unit": "rollout", "config": {"kl_loss_coef": 0.1, "entropy_coef": 0.05}, "temperature": 0.7},
     {
         "name": "micro_batches",
         "unit": "rollout",
-        "config": {"kl_coef": 0.1},
+        "config": {"kl_loss_coef": 0.1},
         "micro_batches": [[4, 0], [2, 5], [1, 6, 3]],
     },
-    {"name": "turn", "unit": "turn", "config": {"kl_coef": 0.1, "tis": [0.0, 1.3]}},
-    {"name": "token", "unit": "token", "config": {"kl_coef": 0.1, "tis": [0.0, 1.3]}},
+    {"name": "turn", "unit": "turn", "config": {"kl_loss_coef": 0.1, "tis": [0.0, 1.3]}},
+    {"name": "token", "unit": "token", "config": {"kl_loss_coef": 0.1, "tis": [0.0, 1.3]}},
     {
         "name": "token_micro_batches",
         "unit": "token",
-        "config": {"dual_clip": 3.0},
+        "config": {"clip_ratio_c": 3.0},
         "micro_batches": [[4, 0], [2, 5, 1, 6]],
     },
     {
         "name": "everything",
         "unit": "rollout",
         "config": {
-            "clip_low": 0.1,
-            "clip_high": 0.3,
-            "dual_clip": 1.2,
-            "kl_coef": 0.1,
+            "clip_ratio_low": 0.1,
+            "clip_ratio_high": 0.3,
+            "clip_ratio_c": 1.2,
+            "kl_loss_coef": 0.1,
             "entropy_coef": 0.05,
             "tis": [0.7, 1.3],
         },
@@ -133,13 +133,13 @@ class Slime:
             ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
         ).stdout.strip()
 
-    def advantages(self, groups: list[list[float]], std_norm: bool) -> list[float]:
+    def advantages(self, groups: list[list[float]], std_normalization: bool) -> list[float]:
         """One batch of equal groups, through the rollout manager's reward post-processing."""
         size = len(groups[0])
         args = SimpleNamespace(
             advantage_estimator="grpo",
             rewards_normalization=True,
-            grpo_std_normalization=std_norm and size > 1,  # what slime's argument check does to a group of one
+            grpo_std_normalization=std_normalization and size > 1,  # what slime's argument check does to a group of one
             n_samples_per_prompt=size,
             rollout_batch_size=len(groups),
             reward_key=None,
@@ -155,12 +155,12 @@ class Slime:
         return SimpleNamespace(
             loss_type="policy_loss",
             advantage_estimator="grpo",
-            eps_clip=config.get("clip_low", 0.2),
-            eps_clip_high=config.get("clip_high", 0.2),
-            eps_clip_c=config.get("dual_clip"),
+            eps_clip=config.get("clip_ratio_low", 0.2),
+            eps_clip_high=config.get("clip_ratio_high", 0.2),
+            eps_clip_c=config.get("clip_ratio_c"),
             use_kl_loss=True,
-            kl_loss_coef=config.get("kl_coef", 0.0),
-            kl_loss_type=config.get("kl_kind", "low_var_kl"),
+            kl_loss_coef=config.get("kl_loss_coef", 0.0),
+            kl_loss_type=config.get("kl_loss_type", "low_var_kl"),
             use_unbiased_kl=False,
             entropy_coef=config.get("entropy_coef", 0.0),
             use_tis="tis" in config,
@@ -198,7 +198,7 @@ def policy_loss_numbers(slime: Slime) -> dict[str, Any]:
         x = torch.tensor(log_ratio, requires_grad=True)
         loss, clipped = slime.ppo_utils.compute_policy_loss(-x, torch.full((len(x),), advantage), low, high, dual)
         loss.sum().backward()
-        case = {"config": {"clip_low": low, "clip_high": high, "dual_clip": dual}, "advantage": advantage}
+        case = {"config": {"clip_ratio_low": low, "clip_ratio_high": high, "clip_ratio_c": dual}, "advantage": advantage}
         cases.append(case | {"value": loss.tolist(), "grad": gradient(x, len(x)), "clipped": clipped.tolist()})
     return {"log_ratio": log_ratio, "cases": cases}
 
@@ -230,9 +230,9 @@ def advantage_numbers(slime: Slime) -> list[dict[str, Any]]:
         [[1.0, 0.0]],
     ]
     return [
-        {"groups": groups, "std_norm": std_norm, "advantages": slime.advantages(groups, std_norm)}
+        {"groups": groups, "std_normalization": std_normalization, "advantages": slime.advantages(groups, std_normalization)}
         for groups in batches
-        for std_norm in (True, False)
+        for std_normalization in (True, False)
     ]
 
 

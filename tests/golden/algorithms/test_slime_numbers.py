@@ -32,7 +32,7 @@ def assert_equal(ours: Tensor | None, slime: Any) -> None:
 
 @pytest.mark.parametrize("case", SLIME["advantages"])
 def test_advantages(case: dict[str, Any]) -> None:
-    ours = [a for group in case["groups"] for a in group_advantages(group, std_norm=case["std_norm"])]
+    ours = [a for group in case["groups"] for a in group_advantages(group, std_normalization=case["std_normalization"])]
     assert ours == pytest.approx(case["advantages"], rel=1e-6, abs=1e-6)
 
 
@@ -64,8 +64,8 @@ def test_clipping_cases_reach_every_branch() -> None:
         (case["advantage"] > 0, r > 1) for case in cases for r, c in zip(ratios, case["clipped"], strict=True) if c
     ]
     assert {(positive, bool(above)) for positive, above in clipped} == {(True, True), (False, False)}
-    dual = [case for case in cases if case["config"]["dual_clip"] and case["advantage"] < 0]
-    assert all(max(case["value"]) == pytest.approx(-case["config"]["dual_clip"] * case["advantage"]) for case in dual)
+    dual = [case for case in cases if case["config"]["clip_ratio_c"] and case["advantage"] < 0]
+    assert all(max(case["value"]) == pytest.approx(-case["config"]["clip_ratio_c"] * case["advantage"]) for case in dual)
     assert dual
 
 

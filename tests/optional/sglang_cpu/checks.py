@@ -75,7 +75,7 @@ async def memagent_rollout(url: str, model: Path) -> list[Result]:
         groups = await runner.run_groups(data.tasks(448, 0, 4), 4, Sampling(), seed=0)
     rollouts = [trajectory for group in groups for trajectory in group]
     turns = [turn for trajectory in rollouts for turn in trajectory.turns]
-    rows = rows_from_groups(groups, std_norm=False, credit="broadcast")
+    rows = rows_from_groups(groups, std_normalization=False, split_advantage=False)
 
     carried = [
         contains(after.prompt_ids, method.next_memory((), before.completion))

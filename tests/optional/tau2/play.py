@@ -162,7 +162,7 @@ def make_recipe(**changes: Any) -> ToolOrchestraRecipe:
             "model": {"path": "none"},
             "data": {"train": "none"},
             "rollout": {"tasks_per_step": 1, "group_size": 2},
-            "algorithm": {},
+            "algorithm": {"name": "grpo", "kl_loss_coef": 0},
             "optimizer": {"lr": 0},
             "run": {"steps": 1},
             "roles": {"strong": "http://127.0.0.1:9"},

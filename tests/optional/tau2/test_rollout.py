@@ -23,7 +23,7 @@ async def test_masks_sum_to_what_was_sampled(tau2: Workers, solo: bool, context:
     sampled = sum(len(turn.completion.token_ids) for turn in trajectory.turns)
     assert (trajectory.reward, trajectory.status, trajectory.metrics["malformed"]) == (1.0, "completed", 0)
     assert len(trajectory.turns) == len(texts(task)) > 3
-    other = rows_from_groups([[trajectory, trajectory]], std_norm=False, credit="broadcast", merge_turns=True)
+    other = rows_from_groups([[trajectory, trajectory]], std_normalization=False, split_advantage=False, rows="segment")
     rows = other[: len(other) // 2]
     assert sum(row.trained_tokens for row in rows) == sampled
     if context == "append_only":
@@ -39,7 +39,7 @@ async def test_a_context_that_cannot_go_on_starts_a_counted_segment(tau2: Worker
     whole = await rollout(task, tau2, context="append_only")
     budget = {"total": len(whole.turns[-1].prompt_ids) // 2, "result_tokens": 100000}
     tight = await rollout(task, tau2, context="append_only", budget=budget)
-    rows = rows_from_groups([[tight, tight]], std_norm=False, credit="broadcast", merge_turns=True)
+    rows = rows_from_groups([[tight, tight]], std_normalization=False, split_advantage=False, rows="segment")
     assert tight.metrics["drift"] > 0
     assert len(rows) // 2 == tight.metrics["drift"] + 1
     assert sum(row.trained_tokens for row in rows) // 2 == sum(len(t.completion.token_ids) for t in tight.turns)

@@ -16,8 +16,8 @@ groups = st.lists(rewards | st.none(), max_size=12)
 
 @settings(deadline=None)
 @given(groups, st.booleans())
-def test_sum_to_zero_and_keep_the_order(group: list[float | None], std_norm: bool) -> None:
-    advantages = group_advantages(group, std_norm=std_norm)
+def test_sum_to_zero_and_keep_the_order(group: list[float | None], std_normalization: bool) -> None:
+    advantages = group_advantages(group, std_normalization=std_normalization)
     valid = [(r, a) for r, a in zip(group, advantages, strict=True) if r is not None and a is not None]
     assert math.fsum(a for _, a in valid) == pytest.approx(0, abs=1e-6)
     by_reward = [a for _, a in sorted(valid)]
@@ -26,36 +26,36 @@ def test_sum_to_zero_and_keep_the_order(group: list[float | None], std_norm: boo
 
 @settings(deadline=None)
 @given(groups, st.booleans())
-def test_failed_rollouts_change_nothing_for_the_others(group: list[float | None], std_norm: bool) -> None:
-    advantages = group_advantages(group, std_norm=std_norm)
+def test_failed_rollouts_change_nothing_for_the_others(group: list[float | None], std_normalization: bool) -> None:
+    advantages = group_advantages(group, std_normalization=std_normalization)
     valid = [r for r in group if r is not None]
     assert [a is None for a in advantages] == [r is None for r in group]
-    assert [a for a in advantages if a is not None] == group_advantages(valid, std_norm=std_norm)
+    assert [a for a in advantages if a is not None] == group_advantages(valid, std_normalization=std_normalization)
 
 
 @settings(deadline=None)
 @given(rewards, st.integers(1, 12), st.booleans())
-def test_equal_rewards_give_exactly_zero(reward: float, n: int, std_norm: bool) -> None:
-    assert group_advantages([reward] * n, std_norm=std_norm) == [0.0] * n
+def test_equal_rewards_give_exactly_zero(reward: float, n: int, std_normalization: bool) -> None:
+    assert group_advantages([reward] * n, std_normalization=std_normalization) == [0.0] * n
 
 
 @settings(deadline=None)
 @given(st.lists(rewards, min_size=2, max_size=12).filter(lambda group: max(group) - min(group) > 0.1))
 def test_std_norm_gives_a_sample_std_of_one(group: list[float]) -> None:
-    advantages = [a for a in group_advantages(group, std_norm=True) if a is not None]
+    advantages = [a for a in group_advantages(group, std_normalization=True) if a is not None]
     assert math.fsum(a * a for a in advantages) / (len(group) - 1) == pytest.approx(1, rel=1e-3)
 
 
 def test_without_std_norm_the_reward_is_only_centred() -> None:
-    assert group_advantages([1.0, 0.0, None, 0.5], std_norm=False) == [0.5, -0.5, None, 0.0]
+    assert group_advantages([1.0, 0.0, None, 0.5], std_normalization=False) == [0.5, -0.5, None, 0.0]
 
 
 def test_group_without_a_valid_rollout() -> None:
-    assert group_advantages([None, None], std_norm=True) == [None, None]
-    assert group_advantages([], std_norm=True) == []
+    assert group_advantages([None, None], std_normalization=True) == [None, None]
+    assert group_advantages([], std_normalization=True) == []
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_reward_that_is_not_finite_is_named(bad: float) -> None:
     with pytest.raises(ValueError, match="reward 1 of the group"):
-        group_advantages([0.0, bad], std_norm=True)
+        group_advantages([0.0, bad], std_normalization=True)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.aggregate import LOSS_UNITS, LossUnit, row_scales
-from core.types import Row
+from core.algorithms.aggregate import LOSS_AGGS, row_scales
+from core.types import LossAgg, Row
 
 
 def make_row(rollout_id: int, mask: list[int]) -> Row:
@@ -26,15 +26,15 @@ rows = st.builds(make_row, st.integers(0, 4), st.lists(st.integers(0, 1), max_si
 batches = st.lists(rows, max_size=10)
 
 
-def weights(batch: list[Row], unit: LossUnit) -> list[float]:
+def weights(batch: list[Row], unit: LossAgg) -> list[float]:
     """Total weight of each row's tokens in the loss of the batch."""
     return [scale * row.trained_tokens for scale, row in zip(row_scales(batch, unit), batch, strict=True)]
 
 
-@pytest.mark.parametrize("unit", LOSS_UNITS)
+@pytest.mark.parametrize("unit", LOSS_AGGS)
 @settings(deadline=None)
 @given(batch=batches)
-def test_weights_add_up_to_one_and_empty_rows_weigh_nothing(unit: LossUnit, batch: list[Row]) -> None:
+def test_weights_add_up_to_one_and_empty_rows_weigh_nothing(unit: LossAgg, batch: list[Row]) -> None:
     scales = row_scales(batch, unit)
     assert all((scale > 0) == (row.trained_tokens > 0) for scale, row in zip(scales, batch, strict=True))
     assert sum(weights(batch, unit)) == pytest.approx(1 if any(row.trained_tokens for row in batch) else 0)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from core.algorithms.aggregate import LossUnit, row_scales
+from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
-from core.types import Row
+from core.types import LossAgg, Row
 
-EVERYTHING = GRPOConfig(dual_clip=3.0, kl_coef=0.1, entropy_coef=0.05, tis=(0.5, 2.0))
+EVERYTHING = GRPOConfig(clip_ratio_c=3.0, kl_loss_coef=0.1, entropy_coef=0.05, tis=(0.5, 2.0))
 VOCABULARY = 5
 
 
@@ -28,7 +28,7 @@ rows = st.builds(make_row, st.integers(0, 3), st.lists(st.integers(0, 1), min_si
 batches = st.lists(rows, min_size=1, max_size=8)
 
 
-def make_columns(batch: list[Row], unit: LossUnit, seed: int) -> list[dict[str, Tensor]]:
+def make_columns(batch: list[Row], unit: LossAgg, seed: int) -> list[dict[str, Tensor]]:
     """Random tensors for each row: the logits of its response tokens and the arguments of grpo_loss."""
     generator = torch.Generator().manual_seed(seed)
     columns = []
@@ -61,7 +61,7 @@ def step(columns: list[dict[str, Tensor]], bias: Tensor) -> dict[str, Tensor]:
 
 @settings(max_examples=40, deadline=None)
 @given(batches, st.sampled_from(["rollout", "turn", "token"]), st.data())
-def test_any_split_into_packs_adds_up_to_the_batch(batch: list[Row], unit: LossUnit, data: st.DataObject) -> None:
+def test_any_split_into_packs_adds_up_to_the_batch(batch: list[Row], unit: LossAgg, data: st.DataObject) -> None:
     columns = make_columns(batch, unit, seed=len(batch))
     whole = torch.zeros(VOCABULARY, dtype=torch.float64, requires_grad=True)
     expected = step(columns, whole)
@@ -132,8 +132,8 @@ def test_without_kl_coefficient_the_reference_is_only_reported() -> None:
 
 
 def test_missing_inputs_are_named() -> None:
-    with pytest.raises(ValueError, match=r"kl_coef is 0\.1, but there are no reference log-probs"):
-        grpo_loss(**arguments(ref_logprobs_T=None, config=GRPOConfig(kl_coef=0.1)))
+    with pytest.raises(ValueError, match=r"kl_loss_coef is 0\.1, but there are no reference log-probs"):
+        grpo_loss(**arguments(ref_logprobs_T=None, config=GRPOConfig(kl_loss_coef=0.1)))
     with pytest.raises(ValueError, match=r"entropy_coef is 0\.1, but no entropy"):
         grpo_loss(**arguments(entropy_T=None, config=GRPOConfig(entropy_coef=0.1)))
     with pytest.raises(ValueError, match=r"'mask_T': \(1,\)"):
@@ -145,14 +145,14 @@ def test_missing_inputs_are_named() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("clip_low", 0.0),
-        ("clip_low", 1.5),
-        ("clip_high", -0.1),
-        ("clip_high", math.nan),
-        ("dual_clip", 1.0),
-        ("kl_coef", -0.001),
-        ("kl_coef", math.nan),
-        ("kl_kind", "k4"),
+        ("clip_ratio_low", 0.0),
+        ("clip_ratio_low", 1.5),
+        ("clip_ratio_high", -0.1),
+        ("clip_ratio_high", math.nan),
+        ("clip_ratio_c", 1.0),
+        ("kl_loss_coef", -0.001),
+        ("kl_loss_coef", math.nan),
+        ("kl_loss_type", "k4"),
         ("entropy_coef", math.inf),
         ("tis", (2.0, 0.5)),
         ("tis", (0.2, 0.28)),

@@ -14,10 +14,15 @@ log_ratios = st.floats(-5, 5)
 advantages = st.floats(-3, 3)
 
 
-def loss_and_grad(log_ratio: float, advantage: float, dual_clip: float | None = None) -> tuple[float, float, float]:
+def loss_and_grad(log_ratio: float, advantage: float, clip_ratio_c: float | None = None) -> tuple[float, float, float]:
     x = torch.tensor([log_ratio], dtype=torch.float64, requires_grad=True)
     loss, clipped = clipped_policy_loss(
-        x, torch.zeros_like(x), torch.full_like(x, advantage), clip_low=0.2, clip_high=0.3, dual_clip=dual_clip
+        x,
+        torch.zeros_like(x),
+        torch.full_like(x, advantage),
+        clip_ratio_low=0.2,
+        clip_ratio_high=0.3,
+        clip_ratio_c=clip_ratio_c,
     )
     loss.sum().backward()
     assert x.grad is not None
@@ -38,7 +43,7 @@ def test_clipping_only_ever_raises_the_loss_and_stops_the_gradient(log_ratio: fl
 @given(log_ratios, advantages)
 def test_dual_clip_bounds_the_loss_of_negative_advantages_alone(log_ratio: float, advantage: float) -> None:
     loss, _, _ = loss_and_grad(log_ratio, advantage)
-    dual, _, grad = loss_and_grad(log_ratio, advantage, dual_clip=3.0)
+    dual, _, grad = loss_and_grad(log_ratio, advantage, clip_ratio_c=3.0)
     assert dual == pytest.approx(min(loss, -3 * advantage) if advantage < 0 else loss)
     if dual < loss:
         assert grad == 0
@@ -47,7 +52,7 @@ def test_dual_clip_bounds_the_loss_of_negative_advantages_alone(log_ratio: float
 def test_on_policy_gradient_is_minus_the_advantage_even_if_old_is_the_same_tensor() -> None:
     logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
     loss, clipped = clipped_policy_loss(
-        logprobs, logprobs, torch.tensor([0.5, -1.5]), clip_low=0.2, clip_high=0.2, dual_clip=3.0
+        logprobs, logprobs, torch.tensor([0.5, -1.5]), clip_ratio_low=0.2, clip_ratio_high=0.2, clip_ratio_c=3.0
     )
     loss.sum().backward()
     assert logprobs.grad is not None

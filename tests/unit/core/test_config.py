@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-from core.config import Recipe, RecipeError, Section, load
+from core.algorithms.named import ALGORITHMS
+from core.config import AlgorithmSection, Recipe, RecipeError, Section, load
+from core.config.load import RENAMED
+from core.config.slime import SlimeSection
 
 PRESET = """
 method: demo
@@ -15,7 +19,7 @@ follows: nobody
 model: {path: models/small}
 data: {train: train.jsonl, eval: dev.jsonl}
 rollout: {tasks_per_step: 2, group_size: 4}
-algorithm: {kl_coef: 1e-3, tis: [0.5, 2]}
+algorithm: {name: grpo, kl_loss_coef: 1e-3, tis: [0.5, 2]}
 optimizer: {lr: 1e-6}
 run: {steps: 5}
 demo: {size: 3}
@@ -52,7 +56,7 @@ def test_a_preset_is_read_with_types_and_its_name(presets):
     recipe = load(DemoRecipe, presets, "small")
     assert recipe.preset == "small"
     assert recipe.optimizer.lr == 1e-6
-    assert recipe.algorithm.kl_coef == 1e-3
+    assert recipe.algorithm.kl_loss_coef == 1e-3
     assert recipe.algorithm.grpo().tis == (0.5, 2.0)
     assert recipe.demo.size == 3
 
@@ -101,8 +105,8 @@ def test_an_unknown_preset_names_the_known_ones(presets):
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("optimizer.learning=1", "optimizer.learning: unknown key; known keys: lr, warmup_steps"),
-        ("optimizer.warmup_step=1", "did you mean optimizer.warmup_steps?"),
+        ("optimizer.learning=1", "optimizer.learning: unknown key; known keys: lr, lr_warmup_steps"),
+        ("optimizer.warmup_step=1", "did you mean optimizer.lr_warmup_steps?"),
         ("optimiser.lr=1", "optimiser: unknown key; did you mean optimizer?"),
         ("extra.rat=1", "did you mean extra.rate?"),
     ],
@@ -111,6 +115,29 @@ def test_an_unknown_key_names_the_nearest_known_one(presets, override, named):
     message = refused(presets, override)
     assert named in message
     assert f"--set {override.partition('=')[0]}: " in message
+
+
+@pytest.mark.parametrize("key", RENAMED)
+def test_an_old_key_names_the_new_one(presets, key):
+    assert f"--set {key}: this key is now {RENAMED[key]}" in refused(presets, f"{key}=1").splitlines()
+    section, field = re.match(r"(\w+)\.(\w+)", RENAMED[key]).groups()
+    kind = SlimeSection if section == "slime" else Recipe.model_fields[section].annotation
+    assert field in kind.model_fields
+
+
+def test_a_value_that_was_renamed_is_told_too(presets):
+    assert "credit: split is now split_advantage: true" in refused(presets, "algorithm.credit=split")
+
+
+def test_a_named_algorithm_sets_what_the_preset_leaves_out(presets):
+    algorithm = load(DemoRecipe, presets, "small", ["algorithm.name=dapo"]).algorithm
+    assert (algorithm.clip_ratio_high, algorithm.dynamic_sampling, algorithm.kl_loss_coef) == (0.28, True, 1e-3)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_named_algorithm_has_known_keys_and_sources(name):
+    AlgorithmSection(name=name)
+    assert all(source for _, source in ALGORITHMS[name].values())
 
 
 def test_every_mistake_is_named_at_once(presets):
@@ -126,8 +153,8 @@ def test_every_mistake_is_named_at_once(presets):
         ("rollout.tasks_per_step=-1", "rollout.tasks_per_step"),
         ("rollout.concurrency=0", "rollout.concurrency"),
         ("rollout.temperature=0", "rollout.temperature"),
-        ("rollout.filter_rounds=0", "rollout.filter_rounds"),
-        ("rollout.filter=std", "rollout.filter"),
+        ("algorithm.max_num_gen_batches=0", "algorithm.max_num_gen_batches"),
+        ("algorithm.name=grop", "algorithm: name 'grop' is no known algorithm; known: grpo, dr_grpo, dapo, "),
         ("run.steps=0", "run.steps"),
         ("run.steps=1.5", "run.steps"),
         ("run.seeds=[]", "run.seeds"),
@@ -150,9 +177,9 @@ def test_every_mistake_is_named_at_once(presets):
         ("roles.policy=http://host:1", "roles.policy is always the model being trained"),
         ("model.dtype=float16", "model.dtype"),
         ("model.device=gpu", "model.device: 'gpu' is neither auto, cpu, cuda nor cuda:N"),
-        ("algorithm.clip_low=2", "algorithm: clip_low is 2.0; it must be"),
+        ("algorithm.clip_ratio_low=2", "algorithm: clip_ratio_low is 2.0; it must be"),
         ("algorithm.tis=[2, 3]", "algorithm: tis is"),
-        ("optimizer.decay=cosine", "optimizer: decay cosine needs decay_steps"),
+        ("optimizer.lr_scheduler_type=cosine", "optimizer: lr_scheduler_type cosine needs lr_decay_steps"),
         ("demo.size=null", "demo.size"),
     ],
 )
@@ -168,8 +195,8 @@ def test_the_override_or_the_file_is_blamed(presets):
         f"{presets / 'small.yaml'}: optimizer.lrr: unknown key; did you mean optimizer.lr?",
         "--set run.stps: unknown key; did you mean run.steps?",
     ]
-    sections = refused(presets, "optimizer={lr: 1, decay: none}", preset="large")
-    assert sections.startswith("--set optimizer: optimizer.decay: ")
+    sections = refused(presets, "optimizer={lr: 1, lr_scheduler_type: none}", preset="large")
+    assert sections.startswith("--set optimizer: optimizer.lr_scheduler_type: ")
 
 
 def test_a_recipe_of_another_method_is_told_before_its_sections(presets):

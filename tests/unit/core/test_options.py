@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import FilePath, PositiveInt
 
-from core.options import Device, Port, Share, checked
+from core.options import Device, Port, Share, argparse_type
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from core.options import Device, Port, Share, checked
     ],
 )
 def test_a_good_value_is_read(kind: Any, text: str, value: object) -> None:
-    assert checked(kind)(text) == value
+    assert argparse_type(kind)(text) == value
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_another_is_refused_under_the_name_of_its_option(
     kind: Any, text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--it", type=checked(kind))
+    parser.add_argument("--it", type=argparse_type(kind))
     with pytest.raises(SystemExit):
         parser.parse_args(["--it", text])
     error = capsys.readouterr().err

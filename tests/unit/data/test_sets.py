@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks.ruler.hqa import read_hotpotqa
 from core.data import sets
-from core.data.files import DataError, Place
-from core.data.sets import DAPO_PREFIXES, DAPO_SUFFIX, SETS, Parquet, prepare, without_dapo_wrapper
+from core.data.files import DataError, SourceLocation
+from core.data.sets import DAPO_PREFIXES, DAPO_SUFFIX, SETS, Parquet, prepare, strip_dapo_wrapper
 from core.data.tasks import read_tasks
 from core.tools.retrieval.corpus import Corpus
 from core.types import Task
@@ -35,7 +35,7 @@ def write(path: Path, records: list[dict[str, object]]) -> Path:
 @given(st.text(min_size=1).filter(str.strip), st.sampled_from(DAPO_PREFIXES))
 def test_the_wrapper_is_removed_exactly_whatever_the_question(question: str, prefix: str) -> None:
     """`lstrip` and `rstrip` take characters, and would eat into a question that begins or ends with some of them."""
-    task = without_dapo_wrapper(Task("t", prefix + question + DAPO_SUFFIX, ("1",)))
+    task = strip_dapo_wrapper(Task("t", prefix + question + DAPO_SUFFIX, ("1",)))
     assert task.question == question
 
 
@@ -45,7 +45,7 @@ def test_the_wrapper_is_removed_exactly_whatever_the_question(question: str, pre
 )
 def test_a_question_without_the_whole_wrapper_is_refused(question: str) -> None:
     with pytest.raises(ValueError, match="not enclosed"):
-        without_dapo_wrapper(Task("t", question, ("1",)))
+        strip_dapo_wrapper(Task("t", question, ("1",)))
 
 
 def test_dapo_from_a_local_file(tmp_path: Path) -> None:
@@ -77,15 +77,15 @@ def test_data_that_is_not_as_published_is_refused(
 
 @pytest.mark.parametrize("field", ["answer", "expected_answer"])
 def test_the_hubs_records_become_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str) -> None:
-    def hub_records(hub: str, split: str):  # type: ignore[no-untyped-def]
+    def read_hub_records(hub: str, split: str):  # type: ignore[no-untyped-def]
         assert (hub, split) == ("HuggingFaceH4/aime_2024", "train")
         for i in range(30):
             yield (
-                Place(Path(hub), i, "record"),
+                SourceLocation(Path(hub), i, "record"),
                 {"id": 60 + i, "problem": f"Find {i}.", "solution": "...", field: f"{i:03}"},
             )
 
-    monkeypatch.setattr(sets, "hub_records", hub_records)
+    monkeypatch.setattr(sets, "read_hub_records", read_hub_records)
     (path,) = prepare("aime24", tmp_path)
     tasks = read_tasks(path, require_context=False)
     assert (len(tasks), tasks[2].task_id, tasks[2].answers) == (30, "62", ("002",))
@@ -220,7 +220,7 @@ def test_a_file_of_the_hub_is_asked_for_by_its_path_there(monkeypatch: pytest.Mo
         pa.Table.from_pylist([{**item, "supporting_facts": {"title": ["T"], "sent_id": [0]}}]), tmp_path / "f"
     )
     asked = []
-    monkeypatch.setattr(sets, "hub_file", lambda hub, file: asked.append((hub, file)) or tmp_path / "f")
+    monkeypatch.setattr(sets, "fetch_hub_file", lambda hub, file: asked.append((hub, file)) or tmp_path / "f")
     (path,) = prepare("hotpotqa-distractor", tmp_path / "data", rows=1)
     assert asked == [("hotpotqa/hotpot_qa", "distractor/validation-00000-of-00001.parquet")]
     assert read_hotpotqa(path)[0].answers == ("me",)

@@ -63,5 +63,5 @@ def test_the_last_token_is_always_left_to_compute():
 
 
 def test_nobody_waits_for_a_block_that_no_store_will_hold():
-    assert make_store(blocks=1).missing_key([1] * 9, matched=0) == (1, 1, 1, 1)
-    assert make_store(blocks=0).missing_key([1] * 9, matched=0) == ()
+    assert make_store(blocks=1).missing_prefix([1] * 9, matched=0) == (1, 1, 1, 1)
+    assert make_store(blocks=0).missing_prefix([1] * 9, matched=0) == ()

@@ -55,7 +55,7 @@ def test_a_seed_gives_the_same_tokens_again(any_model):
 def stepped(folder: Path, device: str, **options: bool) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
     model = weights.load(folder, device=device)
     section = OptimizerSection(lr=1e-3, max_tokens_per_pack=64, bf16_autocast=False, **options)
-    trainer = Trainer(model, section, GRPOConfig(kl_coef=0.01))
+    trainer = Trainer(model, section, GRPOConfig(kl_loss_coef=0.01))
     shared = tuple(range(3, 23))
     rows = [
         Row((*shared, *range(30, 36 + i)), (1,) * (6 + i), (-3.0,) * (6 + i), (-1.0) ** i, rollout_id=i // 2)
@@ -70,7 +70,7 @@ def test_new_weights_reach_the_recorded_decode_steps(qwen2, other_qwen2):
     fresh = Engine.from_pretrained(other_qwen2, device="cuda", max_model_len=128, kv_tokens=1024)
     for round_, expected in (("old", False), ("new", True)):
         if round_ == "new":
-            engine.load_weights(other_qwen2)
+            engine.set_weights(weights.read(engine.model, other_qwen2))
         done = []
         for each in (engine, fresh):
             request = each.submit(tuple(range(20)), Sampling(max_new_tokens=40, seed=0))
@@ -80,10 +80,10 @@ def test_new_weights_reach_the_recorded_decode_steps(qwen2, other_qwen2):
         assert (done[0].token_ids == done[1].token_ids) == expected
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_a_step_is_that_of_the_cpu(any_model, recompute):
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_step_is_that_of_the_cpu(any_model, checkpointing):
     (on_gpu, gpu_weights), (on_cpu, cpu_weights) = (
-        stepped(any_model, "cuda", recompute=recompute),
+        stepped(any_model, "cuda", gradient_checkpointing=checkpointing),
         stepped(any_model, "cpu"),
     )
     assert on_gpu["grad_norm"] == pytest.approx(on_cpu["grad_norm"], rel=1e-3)
@@ -95,7 +95,7 @@ def test_a_step_is_that_of_the_cpu(any_model, recompute):
 def test_autocast_and_bfloat16_weights_take_a_finite_step(any_model):
     for dtype in TOLERANCE:
         model = weights.load(any_model, dtype, "cuda")
-        trainer = Trainer(model, OptimizerSection(lr=1e-3, recompute=True))
+        trainer = Trainer(model, OptimizerSection(lr=1e-3, gradient_checkpointing=True))
         before = model.lm_head.weight.detach().clone()
         stats = trainer.grpo_step(
             [Row(tuple(range(20)), (1,) * 10, (-3.0,) * 10, a, rollout_id=0) for a in (1.0, -1.0)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.scheduler import Request
 from core.types import Sampling
@@ -88,7 +89,7 @@ def test_weight_update_forgets_the_cache(qwen2, other_qwen2, reference):
     engine = make_engine(qwen2)
     before = engine.submit(prompt(50), Sampling(max_new_tokens=5, seed=1))
     drain(engine)
-    engine.load_weights(other_qwen2, "v2")
+    engine.set_weights(weights.read(engine.model, other_qwen2), "v2")
     after = engine.submit(prompt(50), Sampling(max_new_tokens=5, seed=1))
     drain(engine)
     check(before, qwen2, reference)
@@ -102,7 +103,7 @@ def test_weight_update_under_a_running_request(qwen2, other_qwen2, reference):
     request = engine.submit(prompt(30), Sampling(max_new_tokens=12, seed=3))
     for _ in range(5):
         engine.step()
-    engine.load_weights(other_qwen2)
+    engine.set_weights(weights.read(engine.model, other_qwen2))
     drain(engine)
     tokens, logprobs = request.completion.token_ids, torch.tensor(request.completion.logprobs)
     old = reference(qwen2, request.prompt_ids, tokens, 1.0)

@@ -1,4 +1,4 @@
-"""What a step of the loop records: rewards that compare a group, groups without a signal, events, and their counts."""
+"""What a step of the loop records: rewards that compare a group, groups without a signal, events, failed rollouts."""
 
 from __future__ import annotations
 
@@ -8,27 +8,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from core.config import Recipe
-from core.engine.loop import GRPOLoop
+from core.engine.loop import GRPOLoop, TrainingError
 from core.policy.base import Roles
 from core.report.summary import build_summary
-from core.rollout.method import Method
+from core.rollout.method import Method, RolloutError
 from core.runs.files import Record
 from core.runs.run_folder import RunFolder
 from core.types import Group, Sampling, Task, Trajectory, Turn
 
 
-class Given(Method):
-    """Asks once. The reward of a rollout is that of its task, by task id; `metrics` are those of every rollout."""
+class OneCallMethod(Method):
+    """Asks the policy once. `rewards` go by task id, `metrics` to every rollout; the first `failures` rollouts fail."""
 
-    def __init__(self, rewards: Mapping[str, Sequence[float]] | None = None, **metrics: float):
+    def __init__(
+        self, rewards: Mapping[str, Sequence[float]] | None = None, failures: int = 0, **metrics: float
+    ) -> None:
         self.rewards = {task: list(values) for task, values in (rewards or {}).items()}
+        self.failures = failures
         self.metrics = metrics
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        left = self.rewards.get(task.task_id)
-        reward = left.pop(0) if left else 1.0
+        if self.failures > 0:
+            self.failures -= 1
+            raise RolloutError("no_tool", "the tool server is down")
+        rewards = self.rewards.get(task.task_id)
+        reward = rewards.pop(0) if rewards else 1.0
         completion = await roles["policy"].generate((1, 2), replace(sampling, max_new_tokens=4))
         turns = (Turn("only", (1, 2), completion, True),)
         return Trajectory(task.task_id, turns, reward=reward, metrics=self.metrics)
@@ -39,10 +46,16 @@ def first_is_best(task: Task, group: Group) -> Sequence[Trajectory]:
     return [replace(t, reward=float(place == 0)) for place, t in enumerate(group)]
 
 
-async def one_step(
-    model: Path, out: Path, method: Method, sections: Mapping[str, Any] | None = None, regrade: Any = None
-) -> tuple[Record, Record, RunFolder]:
-    """The records of the only training step and of the last evaluation, on four tasks, two of them a step."""
+def make_loop(
+    model: Path,
+    out: Path,
+    method: Method,
+    *,
+    regrade: Any = None,
+    run: Mapping[str, int] | None = None,
+    **algorithm: Any,
+) -> GRPOLoop:
+    """Train on four tasks, two of them a step, and evaluate on the first two."""
     recipe = Recipe.model_validate(
         {
             "method": "given",
@@ -50,22 +63,22 @@ async def one_step(
             "follows": "nothing",
             "model": {"path": str(model), "device": "cpu"},
             "data": {"train": "none", "eval": "none", "shuffle": False},
-            "algorithm": {},
+            "rollout": {"tasks_per_step": 2, "group_size": 4},
+            "algorithm": {"name": "grpo", "kl_loss_coef": 0, **algorithm},
             "optimizer": {"lr": 1e-3},
             "engine": {"kv_tokens": 1024},
-            "run": {"steps": 1, "eval_every": 1},
-            **(sections or {}),
-            "rollout": {"tasks_per_step": 2, "group_size": 4, **(sections or {}).get("rollout", {})},
+            "run": {"steps": 1, "eval_every": 1, **(run or {})},
         }
     )
     tasks = [Task(f"t{i}", "?", ("x",)) for i in range(4)]
     folder = RunFolder.create(out, recipe.dump())
     loop = GRPOLoop(recipe, method, None, tasks, tasks[:2], folder, 0, model, regrade=regrade)
     loop._log_trajectory = lambda *_: None  # type: ignore[method-assign]  # there is no tokenizer to show them with
-    await loop.run()
-    records = folder.read_metrics(0)
-    train = next(record for record in records if record["stage"] == "train")
-    return train, records[-1], folder
+    return loop
+
+
+def read_stage(out: Path, stage: str) -> list[Record]:
+    return [record for record in RunFolder(out).read_metrics(0) if record["stage"] == stage]
 
 
 @pytest.mark.parametrize(
@@ -75,17 +88,18 @@ async def one_step(
 async def test_training_sees_the_group_and_evaluation_the_rollout(
     qwen2: Path, tmp_path: Path, regrade: Any, min_group_std: float, signal: float, reward: float
 ) -> None:
-    sections = {"algorithm": {"min_group_std": min_group_std}}
-    train, evaluated, _ = await one_step(qwen2, tmp_path, Given(), sections, regrade)
+    await make_loop(qwen2, tmp_path, OneCallMethod(), regrade=regrade, min_group_std=min_group_std).run()
+    (train,) = read_stage(tmp_path, "train")
     assert (train["groups_with_signal"], train["reward"]) == (signal, reward)
     assert (train.get("grad_norm", 0.0) > 0) == bool(signal)
-    assert evaluated["reward"] == 1.0
+    assert read_stage(tmp_path, "eval")[-1]["reward"] == 1.0
 
 
 async def test_groups_that_a_filter_leaves_out_stay_in_the_figures(qwen2: Path, tmp_path: Path) -> None:
     """t0 has no signal and t2 takes its place: two of three groups have one."""
     rewards = {"t0": [0.0] * 5, "t1": [1.0] * 2 + [0.0, 1.0, 0.0], "t2": [1.0, 1.0, 0.0, 0.0]}
-    train, _, _ = await one_step(qwen2, tmp_path, Given(rewards), {"rollout": {"filter": "zero_std"}})
+    await make_loop(qwen2, tmp_path, OneCallMethod(rewards), dynamic_sampling=True).run()
+    (train,) = read_stage(tmp_path, "train")
     assert train["tasks"] == ["t0", "t1", "t2"]
     assert train["rows"] == 8
     assert train["groups_with_signal"] == pytest.approx(2 / 3)
@@ -94,7 +108,46 @@ async def test_groups_that_a_filter_leaves_out_stay_in_the_figures(qwen2: Path, 
 
 
 async def test_drift_is_counted_and_other_metrics_are_averaged(qwen2: Path, tmp_path: Path) -> None:
-    train, evaluated, folder = await one_step(qwen2, tmp_path, Given(drift=2.0, turns=3.0))
+    await make_loop(qwen2, tmp_path, OneCallMethod(drift=2.0, turns=3.0)).run()
+    (train,), evaluated = read_stage(tmp_path, "train"), read_stage(tmp_path, "eval")[-1]
     assert (train["drift"], train["turns"]) == (16.0, 3.0)
     assert (evaluated["drift"], evaluated["turns"]) == (4.0, 3.0)
-    assert build_summary(folder)["counts"] == {"failures": {}, "drift": {"total": 16}}
+    assert build_summary(RunFolder(tmp_path))["counts"] == {"failures": {}, "drift": {"total": 16}}
+
+
+@pytest.mark.parametrize("num_steps_per_rollout", [1, 2])
+async def test_steps_without_a_valid_rollout_are_logged_and_change_no_weight(
+    qwen2: Path, tmp_path: Path, num_steps_per_rollout: int
+) -> None:
+    """Two steps fail whole, the third trains; the tasks go on in turn, also for a run that resumes after the two."""
+    rewards = {"t0": [1.0, 0.0, 0.0, 0.0]}
+    method = OneCallMethod(rewards, failures=16)
+    run = {"steps": 3, "eval_every": 0, "save_every": 2}
+    loop = make_loop(qwen2, tmp_path / "run", method, run=run, num_steps_per_rollout=num_steps_per_rollout)
+    before = [parameter.detach().clone() for parameter in loop.model.parameters()]
+    for _ in range(2):
+        await loop._train_step()
+    assert (loop.step, loop.trainer.steps, loop.stream.cursor) == (2, 0, 4)
+    assert all(torch.equal(a, b) for a, b in zip(before, loop.model.parameters(), strict=True))
+    loop._save()
+    await loop.policy.close()
+
+    resumed = make_loop(qwen2, tmp_path / "run", method, run=run, num_steps_per_rollout=num_steps_per_rollout)
+    await resumed.run()
+    *empty, last = read_stage(tmp_path / "run", "train")
+    assert [record["step"] for record in (*empty, last)] == [1, 2, 3]
+    assert [record["tasks"] for record in (*empty, last)] == [["t0", "t1"], ["t2", "t3"], ["t0", "t1"]]
+    assert [(record["failures"], record["rows"], record["reward"]) for record in empty] == [
+        ({"no_tool": 8}, 0, 0.0)
+    ] * 2
+    assert (last["failures"], last["rows"]) == ({}, 8)
+    assert last["grad_norm"] > 0
+
+
+async def test_the_third_empty_step_in_a_row_stops_the_run_and_says_why(qwen2: Path, tmp_path: Path) -> None:
+    loop = make_loop(qwen2, tmp_path, OneCallMethod(failures=99), run={"steps": 9, "eval_every": 0})
+    with pytest.raises(
+        TrainingError, match=r"step 3: every rollout of 3 steps in a row failed: 8 x no_tool \(first: the"
+    ):
+        await loop.run()
+    assert [record["failures"] for record in read_stage(tmp_path, "train")] == [{"no_tool": 8}] * 3

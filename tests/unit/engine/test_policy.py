@@ -151,7 +151,7 @@ async def test_calls_survive_new_weights_between_steps(policy, engine, qwen2):
     calls = [asyncio.create_task(policy.generate(*call(number))) for number in range(12)]
     for version in range(1, 6):
         await asyncio.sleep(0.005)
-        await policy.run_exclusive(lambda name=str(version): engine.weights_changed(name))
+        await policy.run_exclusive(lambda name=str(version): engine.adopt_weights(name))
     async with asyncio.timeout(30):
         completions = await asyncio.gather(*calls)
     assert engine.intrusions == []

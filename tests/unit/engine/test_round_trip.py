@@ -26,7 +26,9 @@ ROWS = [Row(IDS[:9], (1, 1, 0), (-4.5, -4.4, -4.6), 1.0, 0), Row(IDS[9:16], (1, 
 def train(folder: Path, checkpoints: Path, lr: float, dtype: str = "float32") -> Path:
     """The checkpoint after one GRPO step of which nothing but the learning rate could be zero."""
     model = weights.load(folder, dtype=dtype, device="cpu")
-    trainer = Trainer(model, OptimizerSection(lr=lr, weight_decay=0.1), GRPOConfig(kl_coef=0.01, entropy_coef=0.01))
+    trainer = Trainer(
+        model, OptimizerSection(lr=lr, weight_decay=0.1), GRPOConfig(kl_loss_coef=0.01, entropy_coef=0.01)
+    )
     assert trainer.grpo_step(ROWS)["grad_norm"] > 0
     return checkpoint.save(checkpoints, 1, trainer.model, folder, {"trainer": trainer.state()})
 

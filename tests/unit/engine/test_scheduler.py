@@ -119,7 +119,7 @@ TestSlotsKeepTheirOwners = SlotsKeepTheirOwners.TestCase
 
 def test_prompts_wait_for_each_other_only_when_they_share_a_block():
     cache = SlotCache(CONFIG, 8, MAX_LEN, torch.float32, torch.device("cpu"))
-    scheduler = Scheduler(cache, PrefixStore(cache, blocks=6, block_size=BLOCK), prefill_budget=100)
+    scheduler = Scheduler(cache, PrefixStore(cache, blocks=6, block_size=BLOCK), max_prefill_tokens=100)
     prompts = [(1,), (2,), (1, 2), (5,) * 9, (6,) * 9, (5,) * 10, (5,) * 4]
     scheduler.waiting.extend(Request(f"r{i}", prompt, Sampling(), seed=0) for i, prompt in enumerate(prompts))
     assert [request.request_id for request, _ in scheduler.admit()] == ["r0", "r1", "r2", "r3", "r4", "r6"]
@@ -170,7 +170,7 @@ def test_each_request_ends_once_with_the_tokens_it_has_alone(qwen2, orders):
             aborted = engine.abort(f"r{argument}")
             ended += [aborted] if aborted else []
         elif order == "new_weights":
-            engine.weights_changed("0")  # the same ones, so that the tokens stay
+            engine.adopt_weights("0")  # the same ones, so that the tokens stay
         else:
             for _ in range(argument):
                 ended += engine.step()

@@ -15,7 +15,7 @@ from core.config import OptimizerSection
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
-from core.engine.trainer import OF_THE_POLICY, Trainer
+from core.engine.trainer import POLICY_STATISTICS, Trainer
 from core.types import Row, Sampling
 
 
@@ -57,10 +57,10 @@ class Forwards:
         self.tokens += len(arguments[0])
 
 
-def gradients(folder, rows, *, max_tokens: int, recompute: bool = False, **options) -> dict[str, torch.Tensor]:
+def gradients(folder, rows, *, max_tokens: int, checkpointing: bool = False, **options) -> dict[str, torch.Tensor]:
     """The gradient of one step, as AdamW gets it."""
     model = weights.load(folder)
-    section = optimizer(lr=0.0, clip_grad=1e9, max_tokens_per_pack=max_tokens, recompute=recompute)
+    section = optimizer(lr=0.0, clip_grad=1e9, max_tokens_per_pack=max_tokens, gradient_checkpointing=checkpointing)
     trainer = Trainer(model, section, **options)
     seen: dict[str, torch.Tensor] = {}
     trainer.optimizer.register_step_pre_hook(
@@ -70,26 +70,26 @@ def gradients(folder, rows, *, max_tokens: int, recompute: bool = False, **optio
     return seen
 
 
-@pytest.mark.parametrize("loss_unit", ["rollout", "turn", "token"])
-def test_gradient_accumulation_is_one_big_batch(qwen2, loss_unit):
+@pytest.mark.parametrize("loss_agg", ["rollout", "turn", "token"])
+def test_gradient_accumulation_is_one_big_batch(qwen2, loss_agg):
     rows = make_rows()
-    grpo = GRPOConfig(kl_coef=0.1, entropy_coef=0.01)
-    whole = gradients(qwen2, rows, max_tokens=1 << 20, grpo=grpo, loss_unit=loss_unit)
+    grpo = GRPOConfig(kl_loss_coef=0.1, entropy_coef=0.01)
+    whole = gradients(qwen2, rows, max_tokens=1 << 20, grpo=grpo, loss_agg=loss_agg)
     for max_tokens in (1, 40, 100):
-        cut = gradients(qwen2, rows, max_tokens=max_tokens, grpo=grpo, loss_unit=loss_unit)
+        cut = gradients(qwen2, rows, max_tokens=max_tokens, grpo=grpo, loss_agg=loss_agg)
         for name, gradient in whole.items():
             torch.testing.assert_close(cut[name], gradient, atol=1e-6, rtol=1e-4)
 
 
 def test_recomputed_activations_give_the_same_gradient(any_model):
     kept = gradients(any_model, make_rows(), max_tokens=64)
-    again = gradients(any_model, make_rows(), max_tokens=64, recompute=True)
+    again = gradients(any_model, make_rows(), max_tokens=64, checkpointing=True)
     for name, gradient in kept.items():
         torch.testing.assert_close(again[name], gradient, atol=1e-7, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"steps_per_batch": 3}, {"grpo": GRPOConfig(tis=(0.5, 2.0))}], ids=["plain", "steps", "tis"]
+    "options", [{}, {"num_steps_per_rollout": 3}, {"grpo": GRPOConfig(tis=(0.5, 2.0))}], ids=["plain", "steps", "tis"]
 )
 def test_rows_without_advantage_see_no_forward(qwen2, options):
     rows = make_rows()
@@ -105,19 +105,19 @@ def test_rows_without_advantage_see_no_forward(qwen2, options):
     assert seen[0] == seen[1] > 0
 
 
-@pytest.mark.parametrize("options", [{}, {"steps_per_batch": 2}], ids=["one step", "two steps"])
-@pytest.mark.parametrize("loss_unit", ["rollout", "turn", "token"])
-def test_statistics_of_the_policy_do_not_shrink_with_the_rows_left_out(qwen2, loss_unit, options):
+@pytest.mark.parametrize("options", [{}, {"num_steps_per_rollout": 2}], ids=["one step", "two steps"])
+@pytest.mark.parametrize("loss_agg", ["rollout", "turn", "token"])
+def test_statistics_of_the_policy_do_not_shrink_with_the_rows_left_out(qwen2, loss_agg, options):
     """Rows that say the same with and without advantage: leaving six of eight out changes nothing but the loss."""
     (row, *_) = [row for row in make_rows() if row.advantage]
     rows = [replace(row, rollout_id=i, advantage=row.advantage if i < 2 else 0.0) for i in range(8)]
     grpo = GRPOConfig(tis=(0.5, 2.0))
     left_out, kept = (
-        Trainer(weights.load(qwen2), optimizer(lr=0.0), config, loss_unit=loss_unit, **options).grpo_step(rows)
-        for config in (grpo, replace(grpo, kl_coef=1e-12))
+        Trainer(weights.load(qwen2), optimizer(lr=0.0), config, loss_agg=loss_agg, **options).grpo_step(rows)
+        for config in (grpo, replace(grpo, kl_loss_coef=1e-12))
     )
     assert (left_out["rows_skipped"], kept["rows_skipped"]) == (6, 0)
-    for name in sorted(OF_THE_POLICY):
+    for name in sorted(POLICY_STATISTICS):
         assert left_out[name] == pytest.approx(kept[name], rel=1e-4, abs=1e-6), name
     assert left_out["entropy_loss"] > 1
     if not options:  # a step that has nothing but rows without advantage is not taken
@@ -134,9 +134,9 @@ def test_a_batch_without_any_advantage_changes_nothing(qwen2):
     assert "loss" not in stats
 
 
-@pytest.mark.parametrize("steps_per_batch", [1, 3])
-def test_a_batch_without_rows_changes_nothing(qwen2, steps_per_batch):
-    trainer = Trainer(weights.load(qwen2), optimizer(), steps_per_batch=steps_per_batch)
+@pytest.mark.parametrize("num_steps_per_rollout", [1, 3])
+def test_a_batch_without_rows_changes_nothing(qwen2, num_steps_per_rollout):
+    trainer = Trainer(weights.load(qwen2), optimizer(), num_steps_per_rollout=num_steps_per_rollout)
     assert trainer.grpo_step([]) == {"rows": 0, "rows_skipped": 0}
 
 
@@ -152,7 +152,7 @@ def test_skipped_rows_stay_in_the_denominator(qwen2):
 
 def test_kl_is_measured_against_a_reference_that_stays(qwen2):
     model = weights.load(qwen2)
-    trainer = Trainer(model, optimizer(lr=1e-2), GRPOConfig(kl_coef=0.1))
+    trainer = Trainer(model, optimizer(lr=1e-2), GRPOConfig(kl_loss_coef=0.1))
     assert trainer.reference is not None
     start = snapshot(model)
     kl = [trainer.grpo_step(make_rows())["kl_loss"] for _ in range(4)]
@@ -164,13 +164,13 @@ def test_kl_is_measured_against_a_reference_that_stays(qwen2):
 
 
 def test_kl_keeps_rows_without_advantage(qwen2):
-    trainer = Trainer(weights.load(qwen2), optimizer(), GRPOConfig(kl_coef=0.1))
+    trainer = Trainer(weights.load(qwen2), optimizer(), GRPOConfig(kl_loss_coef=0.1))
     assert trainer.grpo_step(make_rows())["rows_skipped"] == 0
 
 
 def test_kl_alone_pulls_back_to_the_reference(qwen2, other_qwen2):
     model = weights.load(qwen2)
-    trainer = Trainer(model, optimizer(lr=3e-3), GRPOConfig(kl_coef=1.0, kl_kind="k3"))
+    trainer = Trainer(model, optimizer(lr=3e-3), GRPOConfig(kl_loss_coef=1.0, kl_loss_type="k3"))
     weights.load_into(model, other_qwen2)
     rows = [replace(row, advantage=0.0) for row in make_rows()]
     kl = [trainer.grpo_step(rows)["kl_loss"] for _ in range(15)]
@@ -179,7 +179,7 @@ def test_kl_alone_pulls_back_to_the_reference(qwen2, other_qwen2):
 
 @pytest.mark.parametrize("steps", [2, 3, 5])
 def test_steps_of_a_batch_share_out_whole_rollouts(qwen2, steps):
-    trainer = Trainer(weights.load(qwen2), optimizer(), steps_per_batch=steps, seed=4)
+    trainer = Trainer(weights.load(qwen2), optimizer(), num_steps_per_rollout=steps, seed=4)
     rows = make_rows(rollouts=11)
     parts = [{row.rollout_id for row in part} for part in trainer._split(rows)]
     assert sorted(rollout for part in parts for rollout in part) == list(range(11))
@@ -189,7 +189,7 @@ def test_steps_of_a_batch_share_out_whole_rollouts(qwen2, steps):
 
 
 def test_each_batch_is_dealt_anew(qwen2):
-    trainer = Trainer(weights.load(qwen2), optimizer(), steps_per_batch=2)
+    trainer = Trainer(weights.load(qwen2), optimizer(), num_steps_per_rollout=2)
     rows = make_rows(rollouts=20)
     first = trainer._split(rows)
     assert trainer._split(rows) == first
@@ -201,7 +201,7 @@ def test_later_steps_of_a_batch_are_off_policy(qwen2):
     """The old log-probs are those before the first step: the ratio of the second step is no longer 1."""
     rows = [replace(row, advantage=row.advantage or 0.3) for row in make_rows()]
     one = Trainer(weights.load(qwen2), optimizer(lr=5e-2), GRPOConfig(tis=(0.0, 100.0)))
-    several = Trainer(weights.load(qwen2), optimizer(lr=5e-2), GRPOConfig(tis=(0.0, 100.0)), steps_per_batch=3)
+    several = Trainer(weights.load(qwen2), optimizer(lr=5e-2), GRPOConfig(tis=(0.0, 100.0)), num_steps_per_rollout=3)
     assert one.grpo_step(rows)["ppo_kl"] == pytest.approx(0.0, abs=1e-6)
     assert abs(several.grpo_step(rows)["ppo_kl"]) > 1e-3
     assert (one.steps, several.steps) == (1, 3)
@@ -210,8 +210,8 @@ def test_later_steps_of_a_batch_are_off_policy(qwen2):
 def test_on_policy_loss_is_minus_the_mean_advantage(qwen2):
     """Ratio 1 everywhere: with the trainer's own log-probs the loss is known without a model."""
     rows = make_rows()
-    trainer = Trainer(weights.load(qwen2), optimizer(), GRPOConfig(tis=(0.0, 1e9)), loss_unit="token")
-    own = trainer._old_logprobs(rows)
+    trainer = Trainer(weights.load(qwen2), optimizer(), GRPOConfig(tis=(0.0, 1e9)), loss_agg="token")
+    own = trainer._compute_old_logprobs(rows)
     rows = [replace(row, logprobs=tuple(values)) for row, values in zip(rows, own, strict=True)]
     stats = trainer.grpo_step(rows)
     tokens = sum(row.trained_tokens for row in rows)
@@ -238,7 +238,9 @@ def test_the_trainers_log_probs_are_the_engines(any_model, temperature):
         Row((*prompt, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, 1.0, i)
         for i, (prompt, c) in enumerate(zip(prompts, completions, strict=True))
     ]
-    for row, own in zip(rows, Trainer(model, optimizer(), temperature=temperature)._old_logprobs(rows), strict=True):
+    for row, own in zip(
+        rows, Trainer(model, optimizer(), temperature=temperature)._compute_old_logprobs(rows), strict=True
+    ):
         torch.testing.assert_close(torch.tensor(own), torch.tensor(row.logprobs), atol=1e-5, rtol=0)
 
 
@@ -252,17 +254,17 @@ def test_warm_up_and_decay(qwen2):
             found.append(trainer.learning_rate())
         return found
 
-    assert rates(6, warmup_steps=4) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-    linear = rates(8, warmup_steps=2, decay="linear", decay_steps=6)
+    assert rates(6, lr_warmup_steps=4) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    linear = rates(8, lr_warmup_steps=2, lr_scheduler_type="linear", lr_decay_steps=6)
     assert linear == pytest.approx([0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
-    cosine = rates(6, decay="cosine", decay_steps=4)
+    cosine = rates(6, lr_scheduler_type="cosine", lr_decay_steps=4)
     assert cosine == pytest.approx([1.0, 0.853553, 0.5, 0.146447, 0.0, 0.0], abs=1e-6)
 
 
 def test_the_rate_reaches_the_weights(qwen2):
     """Adam's first step moves a weight by the learning rate, whatever the gradient's size."""
     model = weights.load(qwen2)
-    trainer = Trainer(model, optimizer(lr=1e-3, warmup_steps=4))
+    trainer = Trainer(model, optimizer(lr=1e-3, lr_warmup_steps=4))
     before = snapshot(model)
     stats = trainer.grpo_step(make_rows())
     moved = max((before[name] - p).abs().max().item() for name, p in model.named_parameters())
@@ -306,11 +308,11 @@ def test_grpo_makes_the_better_answer_likelier(qwen2):
     good, bad = (1, 2, 3, 10), (1, 2, 3, 20)
     rows = [Row(good, (1,), (-4.5,), 1.0, 0), Row(bad, (1,), (-4.5,), -1.0, 1)]
     trainer = Trainer(weights.load(qwen2), optimizer(lr=3e-3))
-    before = trainer._old_logprobs(rows)
+    before = trainer._compute_old_logprobs(rows)
     for _ in range(5):
-        own = trainer._old_logprobs(rows)
+        own = trainer._compute_old_logprobs(rows)
         trainer.grpo_step([replace(row, logprobs=tuple(values)) for row, values in zip(rows, own, strict=True)])
-    after = trainer._old_logprobs(rows)
+    after = trainer._compute_old_logprobs(rows)
     assert after[0][0] > before[0][0] + 0.1
     assert after[1][0] < before[1][0] - 0.1
 
@@ -345,11 +347,13 @@ def test_small_steps_add_up_in_bfloat16(qwen2):
     assert torch.nn.functional.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.9
 
 
-@pytest.mark.parametrize(("kl_coef", "dtype"), [(0.0, "float32"), (0.1, "float32"), (0.0, "bfloat16")])
-def test_a_resumed_trainer_goes_on_bit_for_bit(qwen2, kl_coef, dtype):
+@pytest.mark.parametrize(("kl_loss_coef", "dtype"), [(0.0, "float32"), (0.1, "float32"), (0.0, "bfloat16")])
+def test_a_resumed_trainer_goes_on_bit_for_bit(qwen2, kl_loss_coef, dtype):
     def make() -> Trainer:
-        schedule = optimizer(lr=1e-2, warmup_steps=3, decay="linear", decay_steps=20)
-        return Trainer(weights.load(qwen2, dtype), schedule, GRPOConfig(kl_coef=kl_coef), steps_per_batch=2, seed=1)
+        schedule = optimizer(lr=1e-2, lr_warmup_steps=3, lr_scheduler_type="linear", lr_decay_steps=20)
+        return Trainer(
+            weights.load(qwen2, dtype), schedule, GRPOConfig(kl_loss_coef=kl_loss_coef), num_steps_per_rollout=2, seed=1
+        )
 
     whole = make()
     for seed in range(2):

@@ -12,32 +12,32 @@ from agentic.memagent.config import load_recipe
 from agentic.memagent.tiny import start_model
 from core.config import RecipeError, WarmStartSection
 from core.engine import warm_start as module
-from core.engine.warm_start import like_length, warm_start
+from core.engine.warm_start import batch_by_length, run_warm_start
 from core.runs.run_folder import StepLog
 
 
 def test_like_lengths_come_together_in_random_order_and_none_is_lost():
     rng = Random(0)
     examples = [(tuple(range(rng.randint(1, 50))), (1,)) for _ in range(64)]
-    batches = like_length(Random(1), examples, 8)
+    batches = batch_by_length(Random(1), examples, 8)
     assert sorted(len(prompt) for batch in batches for prompt, _ in batch) == sorted(len(p) for p, _ in examples)
     spans = [(min(len(p) for p, _ in batch), max(len(p) for p, _ in batch)) for batch in batches]
     ordered = sorted(spans)
     assert all(ends <= begins for (_, ends), (begins, _) in pairwise(ordered))
     assert spans != ordered
-    assert like_length(Random(1), examples, 8) == batches
+    assert batch_by_length(Random(1), examples, 8) == batches
 
 
 def test_a_recipe_without_one_starts_from_its_model(tmp_path):
     recipe = load_recipe("tiny", ["warm_start=null", f"model.path={tmp_path}"])
-    assert warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl")) == tmp_path
+    assert run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl")) == tmp_path
     assert not (tmp_path / "warm_start").exists()
 
 
 def test_a_method_without_one_is_told_how(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "tiny_module", lambda method, name: None)
     with pytest.raises(RecipeError, match=r"agentic/memagent/tiny/warm_start\.py is missing.*warm_start: null"):
-        warm_start(load_recipe("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+        run_warm_start(load_recipe("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
 
 
 def test_only_the_steps_that_are_asked_for_are_drawn(tmp_path, monkeypatch):
@@ -52,6 +52,6 @@ def test_only_the_steps_that_are_asked_for_are_drawn(tmp_path, monkeypatch):
     start = start_model.build(tmp_path / "model", seed=0)
     recipe = load_recipe("tiny", [f"model.path={start}", "model.device=cpu"])
     recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=3)})
-    folder = warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+    folder = run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
     assert drawn == [0, 1, 2]
     assert (folder / "model.safetensors").exists()

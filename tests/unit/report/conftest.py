@@ -20,7 +20,7 @@ def fill(folder: RunFolder, *, steps: int = 120, tasks: int = 64, seeds: tuple[i
     """Metrics, trajectories and evaluations with the shape of a real run."""
     for seed in seeds:
         chance = random.Random(seed)
-        metrics, trajectories = folder.metrics(seed), folder.trajectories(seed)
+        metrics, trajectories = folder.open_metrics(seed), folder.open_trajectories(seed)
         for step in range(1, steps + 1):
             share = step / steps
             loss, accuracy = 3 * math.exp(-5 * share) + 0.1 * chance.random(), 1 - math.exp(-4 * share)

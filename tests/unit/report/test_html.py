@@ -69,7 +69,7 @@ def test_every_section_is_there(page: str, hostile: str) -> None:
 
 def test_a_hostile_recipe_is_escaped(tmp_path: Path, config: dict, hostile: str) -> None:
     folder = RunFolder.create(tmp_path / "run", {**config, "method": hostile, "preset": hostile})
-    log = folder.metrics(0)
+    log = folder.open_metrics(0)
     for step in (1, 2):
         log.append({"stage": "train", "step": step, hostile: 1.0, "failures": {hostile: 1}})
     folder.save_published([{"name": hostile, "data": hostile, "length": 1, "score": 1.0, "source": hostile}], [hostile])

@@ -1,4 +1,4 @@
-"""Credit: normalised over rollouts first, expanded into turns afterwards; what was sampled is what is trained."""
+"""Rows: normalised over rollouts first, expanded into turns afterwards; what was sampled is what is trained."""
 
 from __future__ import annotations
 
@@ -36,16 +36,15 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
 
 
 GROUPS = st.lists(st.lists(trajectories(), min_size=1, max_size=5), min_size=1, max_size=4)
-CREDITS = st.sampled_from(["broadcast", "split"])
 
 
 def trained(trajectory: Trajectory) -> list[Turn]:
     return [turn for turn in trajectory.turns if turn.trained and turn.completion.token_ids]
 
 
-@given(GROUPS, st.booleans(), CREDITS)
-def test_rows_hold_what_was_sampled_in_trained_turns_and_nothing_else(groups, std_norm, credit):
-    rows = rows_from_groups(groups, std_norm=std_norm, credit=credit)
+@given(GROUPS, st.booleans(), st.booleans())
+def test_rows_hold_what_was_sampled_in_trained_turns_and_nothing_else(groups, std_normalization, split):
+    rows = rows_from_groups(groups, std_normalization=std_normalization, split_advantage=split)
     alive = [t for group in groups for t in group if t.status != "failed"]
     wanted = [turn for trajectory in alive for turn in trained(trajectory)]
     assert [row.tokens for row in rows] == [(*t.prompt_ids, *t.completion.token_ids) for t in wanted]
@@ -53,31 +52,33 @@ def test_rows_hold_what_was_sampled_in_trained_turns_and_nothing_else(groups, st
     assert sum(row.trained_tokens for row in rows) == sum(len(turn.completion.token_ids) for turn in wanted)
 
 
-@given(GROUPS, st.booleans(), CREDITS)
-def test_a_rollout_id_is_a_trajectory(groups, std_norm, credit):
-    rows = rows_from_groups(groups, std_norm=std_norm, credit=credit)
+@given(GROUPS, st.booleans(), st.booleans())
+def test_a_rollout_id_is_a_trajectory(groups, std_normalization, split):
+    rows = rows_from_groups(groups, std_normalization=std_normalization, split_advantage=split)
     numbered = list(enumerate(t for group in groups for t in group))
     expected = [number for number, t in numbered if t.status != "failed" for _ in trained(t)]
     assert [row.rollout_id for row in rows] == expected
 
 
-@given(GROUPS, st.booleans(), CREDITS)
-def test_failed_rollouts_leave_the_baseline(groups, std_norm, credit):
+@given(GROUPS, st.booleans(), st.booleans())
+def test_failed_rollouts_leave_the_baseline(groups, std_normalization, split):
     """The rows are those of groups that never held the failed rollouts."""
-    rows = rows_from_groups(groups, std_norm=std_norm, credit=credit)
+    rows = rows_from_groups(groups, std_normalization=std_normalization, split_advantage=split)
     without = [alive for group in groups if (alive := [t for t in group if t.status != "failed"])]
-    expected = rows_from_groups(without, std_norm=std_norm, credit=credit)
+    expected = rows_from_groups(without, std_normalization=std_normalization, split_advantage=split)
     assert [(row.tokens, row.advantage) for row in rows] == [(row.tokens, row.advantage) for row in expected]
 
 
 @given(GROUPS, st.booleans())
-def test_credit_is_the_trajectorys_advantage_whole_or_in_equal_parts(groups, std_norm):
-    broadcast = rows_from_groups(groups, std_norm=std_norm, credit="broadcast")
-    split = rows_from_groups(groups, std_norm=std_norm, credit="split")
+def test_credit_is_the_trajectorys_advantage_whole_or_in_equal_parts(groups, std_normalization):
+    broadcast = rows_from_groups(groups, std_normalization=std_normalization, split_advantage=False)
+    split = rows_from_groups(groups, std_normalization=std_normalization, split_advantage=True)
     flat = [t for group in groups for t in group]
     for group in groups:
         rewards = [t.reward if t.status != "failed" else None for t in group]
-        expected = dict(zip(map(id, group), group_advantages(rewards, std_norm=std_norm), strict=True))
+        expected = dict(
+            zip(map(id, group), group_advantages(rewards, std_normalization=std_normalization), strict=True)
+        )
         for whole, part in zip(broadcast, split, strict=True):
             trajectory = flat[whole.rollout_id]
             if id(trajectory) in expected:
@@ -86,13 +87,13 @@ def test_credit_is_the_trajectorys_advantage_whole_or_in_equal_parts(groups, std
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=6), st.data(), st.booleans())
-def test_turn_counts_do_not_touch_the_statistics(rewards, data, std_norm):
+def test_turn_counts_do_not_touch_the_statistics(rewards, data, std_normalization):
     """slime's positional reshape gets this wrong: a rollout counts once however many rows it became."""
 
     def advantages(counts: list[int]) -> list[float]:
         turn = Turn("turn", (1,), Completion((2,), (0.0,), "stop"), True)
         group = [Trajectory("t", (turn,) * n, reward=r) for n, r in zip(counts, rewards, strict=True)]
-        rows = rows_from_groups([group], std_norm=std_norm, credit="broadcast")
+        rows = rows_from_groups([group], std_normalization=std_normalization, split_advantage=False)
         return [next(row.advantage for row in rows if row.rollout_id == i) for i in range(len(rewards))]
 
     counts = data.draw(st.lists(st.integers(1, 7), min_size=len(rewards), max_size=len(rewards)))
@@ -104,7 +105,7 @@ def test_turn_counts_do_not_touch_the_statistics(rewards, data, std_norm):
 def test_rollouts_without_turns_or_reward_make_no_rows():
     turn = Turn("turn", (1,), Completion((2,), (0.0,), "stop"), True)
     group = [Trajectory("t", (), reward=1.0), Trajectory("t", (turn,), reward=None), Trajectory("t", (turn,), reward=0)]
-    rows = rows_from_groups([group], std_norm=False, credit="split")
+    rows = rows_from_groups([group], std_normalization=False, split_advantage=True)
     assert [(row.rollout_id, row.advantage) for row in rows] == [(2, -0.5)]
 
 
@@ -134,10 +135,10 @@ def sampled(rows: list[Row]) -> Counter[tuple[int, int, float, float]]:
     return +found
 
 
-@given(CONVERSATIONS | GROUPS, CREDITS)
-def test_merged_rows_train_the_same_tokens(groups, credit):
-    apart = rows_from_groups(groups, std_norm=True, credit=credit)
-    merged = rows_from_groups(groups, std_norm=True, credit=credit, merge_turns=True)
+@given(CONVERSATIONS | GROUPS, st.booleans())
+def test_merged_rows_train_the_same_tokens(groups, split):
+    apart = rows_from_groups(groups, std_normalization=True, split_advantage=split)
+    merged = rows_from_groups(groups, std_normalization=True, split_advantage=split, rows="segment")
     assert len(merged) <= len(apart)
     assert sum(row.trained_tokens for row in merged) == sum(row.trained_tokens for row in apart)
     assert sampled(merged) == sampled(apart)
@@ -153,7 +154,7 @@ def test_every_sampled_token_of_a_merged_row_has_its_own_context(groups):
         for turn in trained(t)
         for place in range(len(turn.completion.token_ids))
     }
-    for row in rows_from_groups(groups, std_norm=True, credit="broadcast", merge_turns=True):
+    for row in rows_from_groups(groups, std_normalization=True, split_advantage=False, rows="segment"):
         start = len(row.tokens) - len(row.loss_mask)
         for place, mask in enumerate(row.loss_mask):
             assert not mask or (row.rollout_id, row.tokens[: start + place + 1]) in contexts
@@ -168,7 +169,7 @@ def test_a_conversation_is_one_row_until_its_prefix_breaks():
     third = turn((1, 2, 3, 4, 5, 6, 7, 8, 9, 10), (11,))
     other = turn((1, 2, 3, 9), (12,))
     group = [Trajectory("t", (first, second, malformed, third, other), reward=1.0), Trajectory("t", (), reward=0.0)]
-    rows = rows_from_groups([group], std_norm=False, credit="broadcast", merge_turns=True)
+    rows = rows_from_groups([group], std_normalization=False, split_advantage=False, rows="segment")
     assert [row.tokens for row in rows] == [tuple(range(1, 12)), (1, 2, 3, 9, 12)]
     assert rows[0].loss_mask == (1, 1, 0, 1, 0, 0, 0, 0, 1)
     assert rows[0].logprobs == (-3.0, -4.0, 0.0, -6.0, 0.0, 0.0, 0.0, 0.0, -11.0)
@@ -179,7 +180,9 @@ def test_clipped_advantages_and_dropped_groups():
 
     def advantages(rewards: list[float], **options: float) -> list[float]:
         group = [Trajectory("t", (turn,), reward=reward) for reward in rewards]
-        return [row.advantage for row in rows_from_groups([group], std_norm=True, credit="broadcast", **options)]
+        return [
+            row.advantage for row in rows_from_groups([group], std_normalization=True, split_advantage=False, **options)
+        ]
 
     outlier = [0.0] * 15 + [1.0]
     assert max(advantages(outlier)) == pytest.approx(3.75, abs=1e-3)

@@ -14,7 +14,7 @@ from core.engine.policy import EmbeddedPolicy
 from core.policy.base import Policy, PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError, derive_seed
-from core.rollout.runner import Failures, Runner, has_signal
+from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, failed_trajectory, has_signal
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 Rollout = Callable[[Task, Roles, Sampling], Awaitable[Trajectory]]
@@ -235,24 +235,29 @@ async def test_a_prompt_of_the_wrong_type_harms_nobody_else(qwen2: Path):
     await policy.close()
 
 
-def failed(kind: str, error: str) -> Trajectory:
-    return Trajectory("t", (), status="failed", failure=kind, log={"error": error})
-
-
 def test_failures_are_counted_with_the_first_message_of_each_kind():
     failures = Failures()
-    for trajectory in (failed("deadline", "one"), failed("http_500", "down"), failed("deadline", "two")):
-        failures.add(trajectory)
+    for kind, message in (("deadline", "one"), ("http_500", "down"), ("deadline", "two")):
+        failures.add(failed_trajectory("t", kind, message))
     assert failures.counts == {"deadline": 2, "http_500": 1}
     assert failures.describe() == "2 x deadline (first: one); 1 x http_500 (first: down)"
 
 
 def test_a_signal_needs_two_different_rewards_of_finished_rollouts():
     def group(*rewards: float | None) -> list[Trajectory]:
-        return [failed("x", "") if r is None else Trajectory("t", (), reward=r) for r in rewards]
+        return [failed_trajectory("t", "x", "") if r is None else Trajectory("t", (), reward=r) for r in rewards]
 
     assert has_signal(group(0.0, 1.0, None))
     assert not has_signal(group(1.0, 1.0))
     assert not has_signal(group(1.0, None))
     assert not has_signal(group(None, None))
     assert not has_signal([Trajectory("t", (), reward=None), Trajectory("t", (), reward=1.0)])
+
+
+def test_only_empty_steps_in_a_row_stop_a_run():
+    failed, valid = failed_trajectory("t", "deadline", "late"), Trajectory("t", (), reward=0.0)
+    guard = EmptyStepGuard()
+    for step in ([failed], [failed, failed], [failed, valid], [failed], [failed]):
+        guard.check(step)
+    with pytest.raises(EmptyStepsError, match=r"3 steps in a row failed: 2 x deadline \(first: late\)"):
+        guard.check([failed, failed])

@@ -24,7 +24,7 @@ async def test_a_call_becomes_a_turn_with_the_very_ids():
     written = await turns.ask(policy, "update", [1, 2], 8, trained=False)
     answer = await turns.ask(policy, "final", [3], 1)
     assert (written.token_ids, answer.token_ids, answer.finish_reason) == ((1, 2, 9), (3,), "length")
-    assert [(t.role, t.prompt_ids, t.completion, t.trained) for t in turns.taken] == [
+    assert [(t.role, t.prompt_ids, t.completion, t.trained) for t in turns.recorded] == [
         ("update", (1, 2), written, False),
         ("final", (3,), answer, True),
     ]
@@ -75,7 +75,7 @@ async def test_an_aborted_call_fails_the_rollout_and_is_no_turn():
     with pytest.raises(RolloutError, match="call 0, of update") as failure:
         await turns.ask(Aborting(lambda prompt, sampling: ()), "update", [1], 4)
     assert failure.value.kind == "aborted"
-    assert turns.taken == []
+    assert turns.recorded == []
 
 
 async def test_a_call_without_a_completion_is_no_turn_and_the_next_has_another_seed():
@@ -85,5 +85,5 @@ async def test_a_call_without_a_completion_is_no_turn_and_the_next_has_another_s
     with pytest.raises(PolicyError, match="down"):
         await turns.ask(policy, "update", [1], 4)
     await turns.ask(policy, "update", [1], 4)
-    assert len(turns.taken) == 1
+    assert len(turns.recorded) == 1
     assert policy.calls[0].sampling.seed != policy.calls[1].sampling.seed

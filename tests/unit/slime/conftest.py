@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from core.slime.samples import fill
+from core.slime.samples import fill_sample
 from core.types import Completion, Trajectory, Turn
 from tests.unit.slime.standin import Sample
 
@@ -53,6 +53,6 @@ def samples(batch: list[list[Trajectory]]) -> list[Sample]:
     for group_index, group in enumerate(batch):
         for member in group:
             sample = Sample(group_index=group_index, index=100 + len(filled), prompt="q", label="a")
-            fill(sample, member, reward_key=None)
+            fill_sample(sample, member, reward_key=None)
             filled.append(sample)
     return filled

@@ -10,6 +10,7 @@ import yaml
 from agentic.memagent.config import load_recipe
 from agentic.memagent.rollout import SPEC
 from core.config import RecipeError
+from core.rollout.method import method_spec
 from core.slime import flags, job
 
 PATHS = flags.Paths(Path("/runs/x"))
@@ -44,22 +45,25 @@ def test_rates_survive_the_way_through_text() -> None:
 @pytest.mark.parametrize(
     ("override", "group", "words"),
     [
-        ("algorithm.std_norm=false", "GRPO", "--disable-grpo-std-normalization"),
-        ("algorithm.dual_clip=3", "GRPO", "--eps-clip-c 3.0"),
+        ("algorithm.std_normalization=false", "GRPO", "--disable-grpo-std-normalization"),
+        ("algorithm.clip_ratio_c=3", "GRPO", "--eps-clip-c 3.0"),
         ("algorithm.tis=[0.5,2]", "GRPO", "--use-tis --tis-clip-low 0.5 --tis-clip 2.0"),
-        ("optimizer.warmup_steps=20", "OPTIMIZER", "--lr-warmup-iters 20"),
+        ("optimizer.lr_warmup_steps=20", "OPTIMIZER", "--lr-warmup-iters 20"),
         ("optimizer.clip_grad=0.5", "OPTIMIZER", "--clip-grad 0.5"),
-        ("slime.perf.context=2", "PERF", "--max-tokens-per-gpu 8192"),
-        ("algorithm.steps_per_batch=4", "ROLLOUT", "--global-batch-size 64"),
+        ("slime.context_parallel=2", "PERF", "--max-tokens-per-gpu 8192"),
+        ("algorithm.num_steps_per_rollout=4", "ROLLOUT", "--global-batch-size 64"),
         ("run.seeds=[7]", "ROLLOUT", "--rollout-seed 7"),
         ("run.seeds=[7]", "OPTIMIZER", "--seed 7"),
-        ("rollout.filter=zero_std", "CUSTOM", "--dynamic-sampling-filter-path agentic.memagent.rollout.dynamic_filter"),
+        (
+            "algorithm.dynamic_sampling=true",
+            "CUSTOM",
+            "--dynamic-sampling-filter-path agentic.memagent.rollout.dynamic_filter",
+        ),
         ("slime.num_epoch=2", "ROLLOUT", "--num-epoch 2 --rollout-batch-size"),
-        ("slime.sglang.router=consistent_hashing", "SGLANG", "--router-policy consistent_hashing"),
         ("rollout.concurrency=100", "SGLANG", "--sglang-server-concurrency 50"),
         ("run.trackers=[wandb]", "WANDB", "--use-wandb --wandb-mode offline --wandb-project memagent --wandb-group x"),
         ("run.trackers=[tensorboard]", "WANDB", "--use-tensorboard"),
-        ("slime.extra={--use-fault-tolerance: true, --x: [1, 2]}", "EXTRA", "--use-fault-tolerance --x 1 2"),
+        ("slime.flags={--use-fault-tolerance: true, --x: [1, 2]}", "MISC", "--use-fault-tolerance --x 1 2"),
         ("slime.checkpoint.save=/other", "CKPT", "--load /other --save /other"),
         ("slime.gpus_per_node=4", "ACTOR", "--num-gpus-per-node 4"),
     ],
@@ -70,12 +74,12 @@ def test_a_setting_reaches_its_group(override: str, group: str, words: str) -> N
 
 
 def test_without_kl_no_reference_is_kept() -> None:
-    assert not any("kl" in word for word in rendered("algorithm.kl_coef=0")["GRPO"])
+    assert not any("kl" in word for word in rendered("algorithm.kl_loss_coef=0")["GRPO"])
 
 
 def test_recompute_is_all_or_nothing() -> None:
-    assert value(rendered("optimizer.recompute=true")["PERF"], "--recompute-granularity") == "full"
-    assert not any("recompute" in word for word in rendered("optimizer.recompute=false")["PERF"])
+    assert value(rendered("optimizer.gradient_checkpointing=true")["PERF"], "--recompute-granularity") == "full"
+    assert not any("recompute" in word for word in rendered("optimizer.gradient_checkpointing=false")["PERF"])
 
 
 def test_without_evaluation_its_group_is_empty() -> None:
@@ -137,12 +141,13 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
         (["run.seeds=[0, 1]"], "set run.seeds=[0]"),
         (["model.dtype=float32"], "set model.dtype=bfloat16"),
         (["rollout.top_p=0.9"], "rollout.top_p is 0.9"),
-        (["algorithm.steps_per_batch=3"], "let algorithm.steps_per_batch divide"),
+        (["algorithm.num_steps_per_rollout=3"], "let algorithm.num_steps_per_rollout divide"),
         (["roles={judge: 'model:/data/judge'}"], "slime.roles.judge, or set roles.judge=http"),
-        (["slime.extra={--lr: 1e-5}"], "slime.extra.--lr: already in group OPTIMIZER"),
-        (["slime.extra={lr: 1e-5}"], "with its leading --"),
+        (["slime.flags={--lr: 1e-5}"], "slime.flags.--lr: already in group OPTIMIZER"),
+        (["slime.flags={lr: 1e-5}"], "with its leading --"),
         (["slime.colocate=false"], "set slime.rollout_gpus"),
-        (["slime.perf.tensor=3"], "does not divide the 8 GPUs"),
+        (["slime.rows=fan_out"], "algorithm.loss_agg is turn, which slime does not have for fanned-out rollouts"),
+        (["slime.rows=fan_out", "algorithm.rows=segment"], "fanned-out rollouts lack algorithm.rows: segment"),
         (["slime.sglang.gpus_per_engine=3"], "policy: 8 GPUs do not make whole engines of 3"),
         (["slime.sglang.policy_groups=[{worker: prefill, gpus: 8}]"], "prefill and decode go together"),
         (["slime.sglang.policy_groups=[{gpus: 4}]"], "have 4 GPUs, but rollout_gpus less those of sglang.models are 8"),
@@ -175,3 +180,23 @@ def test_nodes_of_the_cluster_are_counted() -> None:
     assert nodes("slime.nodes=2") == 2
     assert nodes("slime.rollout_gpus=12", JUDGE) == 2
     assert nodes("slime.colocate=false", "slime.rollout_gpus=16") == 3
+
+
+def test_flags_of_the_preset_replace_those_of_slimes_scripts() -> None:
+    words = rendered("slime.flags={--attention-backend: fused, --attention-softmax-in-fp32: false}")["MISC"]
+    assert value(words, "--attention-backend") == "fused"
+    assert "--attention-softmax-in-fp32" not in words
+    assert "--accumulate-allreduce-grads-in-fp32" in words
+
+
+def test_fan_out_gives_slime_the_reward_hook_instead_of_the_converter() -> None:
+    words = rendered("slime.rows=fan_out", "algorithm.loss_agg=token")["CUSTOM"]
+    assert value(words, "--custom-reward-post-process-path") == "agentic.memagent.rollout.post_process_rewards"
+    assert "--custom-convert-samples-to-train-data-path" not in words
+    assert "--calculate-per-token-loss" in words
+
+
+def test_fan_out_is_refused_for_a_reward_that_compares_a_group() -> None:
+    recipe = method_spec("toolorchestra").load("seed", ["slime.rows=fan_out"])
+    with pytest.raises(RecipeError, match=r"lack a reward that compares a group; use slime\.rows=container"):
+        flags.cluster(recipe)

@@ -12,8 +12,8 @@ import pytest
 from core.config import Recipe, RecipeError
 from core.rollout.method import MethodSpec
 from core.rollout.rows import rows_from_groups
-from core.slime.hooks import SlimeHooks
-from core.slime.samples import fill
+from core.slime.bridge import SlimeBridge
+from core.slime.samples import fill_sample
 from core.types import Group, Task, Trajectory
 from tests.unit.slime.conftest import trajectory, turn
 from tests.unit.slime.standin import Sample, arguments
@@ -46,17 +46,17 @@ def samples(bonus: float = 2.0) -> list[Sample]:
         for member in group:
             metadata = {"task_id": f"t{index}", "question": "q", "answers": ["a"], "metadata": {"bonus": bonus}}
             filled.append(Sample(group_index=index, index=len(filled), prompt="q", label="a", metadata=metadata))
-            fill(filled[-1], member, reward_key=None)
+            fill_sample(filled[-1], member, reward_key=None)
     return filled
 
 
-@pytest.mark.parametrize("merge", [True, False])
-def test_convert_grades_within_the_group_as_the_embedded_engine_does(merge: bool) -> None:
-    recipe = {**RECIPE, "algorithm": {"merge_turns": merge, "advantage_clip": 0.5}}
-    data = SlimeHooks(SPEC).convert(arguments(recipe), samples())
+@pytest.mark.parametrize("rows", ["turn", "segment"])
+def test_convert_grades_within_the_group_as_the_embedded_engine_does(rows: Any) -> None:
+    recipe = {**RECIPE, "algorithm": {"name": "grpo", "rows": rows, "advantage_clip": 0.5}}
+    data = SlimeBridge(SPEC).convert(arguments(recipe), samples())
     task = Task("t", "q", ("a",), metadata={"bonus": 2.0})
     graded = [by_turns(Recipe.model_validate(recipe), task, group) for group in groups()]
-    ours = rows_from_groups(graded, std_norm=True, credit="broadcast", advantage_clip=0.5, merge_turns=merge)
+    ours = rows_from_groups(graded, std_normalization=True, split_advantage=False, advantage_clip=0.5, rows=rows)
     trained = [i for i, mask in enumerate(data["loss_masks"]) if any(mask)]
     assert [data["rewards"][i] for i in trained] == [row.advantage for row in ours]
     assert [data["tokens"][i] for i in trained] == [list(row.tokens) for row in ours]
@@ -67,21 +67,21 @@ def test_convert_grades_within_the_group_as_the_embedded_engine_does(merge: bool
 
 @pytest.mark.usefixtures("filter_output")
 def test_the_filter_sees_the_rewards_within_the_group() -> None:
-    hooks, args = SlimeHooks(SPEC), arguments(RECIPE)
+    hooks, args = SlimeBridge(SPEC), arguments(RECIPE)
     first, second = samples()[:4], samples()[4:]
     assert hooks.dynamic_filter(args, first).keep
     assert not hooks.dynamic_filter(args, second).keep
-    strict = arguments({**RECIPE, "algorithm": {"min_group_std": 5.0}})
-    assert not SlimeHooks(SPEC).dynamic_filter(strict, first).keep
+    strict = arguments({**RECIPE, "algorithm": {"name": "grpo", "min_group_std": 5.0}})
+    assert not SlimeBridge(SPEC).dynamic_filter(strict, first).keep
 
 
 @pytest.mark.usefixtures("filter_output")
 def test_a_group_whose_record_is_broken_stays_failed() -> None:
-    hooks, args, made = SlimeHooks(SPEC), arguments(RECIPE), samples()
+    hooks, args, made = SlimeBridge(SPEC), arguments(RECIPE), samples()
     lost = made[4:]
     for sample in lost:
         sample.prompt, sample.metadata = "", {}
-        fill(sample, trajectory(None, failure="bad_task"), reward_key=None)
+        fill_sample(sample, trajectory(None, failure="bad_task"), reward_key=None)
     assert not hooks.dynamic_filter(args, lost).keep
     data = hooks.convert(args, made)
     of_lost = {data["rollout_ids"][i] for i, mask in enumerate(data["loss_masks"]) if not any(mask)}
@@ -90,15 +90,20 @@ def test_a_group_whose_record_is_broken_stays_failed() -> None:
 
 
 def test_groups_that_hardly_differ_are_masked() -> None:
-    data = SlimeHooks(SPEC).convert(arguments({**RECIPE, "algorithm": {"min_group_std": 5.0}}), samples())
+    data = SlimeBridge(SPEC).convert(
+        arguments({**RECIPE, "algorithm": {"name": "grpo", "min_group_std": 5.0}}), samples()
+    )
     assert not any(any(mask) for mask in data["loss_masks"])
     assert len(set(data["rollout_ids"])) == 8
 
 
-@pytest.mark.parametrize(("algorithm", "spec"), [({}, SPEC), ({"merge_turns": True}, replace(SPEC, regrade=None))])
+@pytest.mark.parametrize(
+    ("algorithm", "spec"),
+    [({"name": "grpo"}, SPEC), ({"name": "grpo", "rows": "segment"}, replace(SPEC, regrade=None))],
+)
 def test_fanned_out_rollouts_cannot_have_it(algorithm: dict[str, Any], spec: MethodSpec) -> None:
     args = arguments({**RECIPE, "algorithm": algorithm})
     args.custom_convert_samples_to_train_data_path = None
     args.custom_reward_post_process_path = "x"
     with pytest.raises(RecipeError, match="custom-convert-samples-to-train-data-path"):
-        SlimeHooks(spec).recipe(args)
+        SlimeBridge(spec).recipe(args)

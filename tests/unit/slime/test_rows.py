@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.algorithms.aggregate import LOSS_UNITS, LossUnit, row_scales
+from core.algorithms.aggregate import LOSS_AGGS, row_scales
 from core.config import AlgorithmSection
 from core.rollout.rows import rows_from_groups
-from core.slime.rows import post_process_rewards, train_data
-from core.slime.samples import fan_out, fill
-from core.types import Row, Trajectory
+from core.slime.rows import make_train_data, post_process_rewards
+from core.slime.samples import fan_out, fill_sample
+from core.types import LossAgg, Row, Trajectory
 from tests.unit.slime.conftest import trajectory, turn
 from tests.unit.slime.standin import Sample
 
@@ -36,21 +36,21 @@ def pick(data: dict[str, list[Any]]) -> tuple[list[float], list[list[int]]]:
     return data["rollout_mask_sums"], data["loss_masks"]
 
 
-@pytest.mark.parametrize("std_norm", [True, False])
-@pytest.mark.parametrize("credit", ["broadcast", "split"])
+@pytest.mark.parametrize("std_normalization", [True, False])
+@pytest.mark.parametrize("split", [False, True])
 def test_rows_are_those_of_the_embedded_engine(
-    batch: list[list[Trajectory]], samples: list[Sample], std_norm: bool, credit: Any
+    batch: list[list[Trajectory]], samples: list[Sample], std_normalization: bool, split: bool
 ) -> None:
-    algorithm = AlgorithmSection(std_norm=std_norm, credit=credit)
-    data = train_data(samples, algorithm, rollouts_per_step=12)
-    ours = rows_from_groups(batch, std_norm=std_norm, credit=credit)
+    algorithm = AlgorithmSection(name="grpo", std_normalization=std_normalization, split_advantage=split)
+    data = make_train_data(samples, algorithm, rollouts_per_step=12)
+    ours = rows_from_groups(batch, std_normalization=std_normalization, split_advantage=split)
     assert [row for row in rows_of(data) if row.trained_tokens] == ours
     masked = {row.rollout_id for row in rows_of(data) if not row.trained_tokens}
     assert masked == set(range(12)) - {row.rollout_id for row in ours}
 
 
 def test_every_column_has_an_entry_for_each_row(samples: list[Sample]) -> None:
-    data = train_data(samples, AlgorithmSection(), rollouts_per_step=12)
+    data = make_train_data(samples, AlgorithmSection(name="grpo"), rollouts_per_step=12)
     assert len({len(column) for column in data.values()}) == 1
     assert sorted(set(data["sample_indices"])) == [sample.index for sample in samples]
     assert data["response_lengths"] == [len(mask) for mask in data["loss_masks"]]
@@ -59,15 +59,15 @@ def test_every_column_has_an_entry_for_each_row(samples: list[Sample]) -> None:
 
 def test_groups_may_come_in_any_order(samples: list[Sample]) -> None:
     mixed = [samples[i] for i in (0, 4, 1, 5, 2, 6, 3, 7, 8, 9, 10, 11)]
-    together = train_data(samples, AlgorithmSection(), rollouts_per_step=12)
-    assert train_data(mixed, AlgorithmSection(), rollouts_per_step=12) == together
+    together = make_train_data(samples, AlgorithmSection(name="grpo"), rollouts_per_step=12)
+    assert make_train_data(mixed, AlgorithmSection(name="grpo"), rollouts_per_step=12) == together
 
 
-@pytest.mark.parametrize("unit", LOSS_UNITS)
+@pytest.mark.parametrize("unit", LOSS_AGGS)
 @pytest.mark.parametrize("rollouts_per_step", [4, 12])
-def test_slimes_factors_are_ours(samples: list[Sample], unit: LossUnit, rollouts_per_step: int) -> None:
+def test_slimes_factors_are_ours(samples: list[Sample], unit: LossAgg, rollouts_per_step: int) -> None:
     """Each step of `rollouts_per_step` rollouts by itself; the third of three has no gradient at all."""
-    data = train_data(samples, AlgorithmSection(loss_unit=unit), rollouts_per_step=rollouts_per_step)
+    data = make_train_data(samples, AlgorithmSection(name="grpo", loss_agg=unit), rollouts_per_step=rollouts_per_step)
     ours = [
         scale
         for first in range(0, 12, rollouts_per_step)
@@ -81,8 +81,8 @@ def test_slimes_factors_are_ours(samples: list[Sample], unit: LossUnit, rollouts
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.data(), st.sampled_from(LOSS_UNITS), st.booleans())
-def test_factors_of_random_batches(data: st.DataObject, unit: LossUnit, std_norm: bool) -> None:
+@given(st.data(), st.sampled_from(LOSS_AGGS), st.booleans())
+def test_factors_of_random_batches(data: st.DataObject, unit: LossAgg, std_normalization: bool) -> None:
     turns = st.lists(
         st.builds(lambda n, trained: turn(*range(1, n + 1), trained=trained), st.integers(8, 20), st.booleans())
     )
@@ -96,7 +96,11 @@ def test_factors_of_random_batches(data: st.DataObject, unit: LossUnit, std_norm
     )
     groups = groups or [(trajectory(1.0, turn(1)),) * 4]
     samples = as_samples(groups)
-    made = train_data(samples, AlgorithmSection(loss_unit=unit, std_norm=std_norm), rollouts_per_step=len(samples))
+    made = make_train_data(
+        samples,
+        AlgorithmSection(name="grpo", loss_agg=unit, std_normalization=std_normalization),
+        rollouts_per_step=len(samples),
+    )
     expected = row_scales(rows_of(made), unit)
     assert slime_scales(made, len(samples)) == pytest.approx(expected, rel=1e-12)
     assert set(made["rollout_ids"]) == set(range(len(samples)))
@@ -104,21 +108,23 @@ def test_factors_of_random_batches(data: st.DataObject, unit: LossUnit, std_norm
 
 def test_a_batch_without_any_gradient_is_masked_rows() -> None:
     samples = as_samples([[trajectory(None, failure="engine")] * 4])
-    data = train_data(samples, AlgorithmSection(), rollouts_per_step=4)
+    data = make_train_data(samples, AlgorithmSection(name="grpo"), rollouts_per_step=4)
     assert data["tokens"] == [[0, 0]] * 4
     assert data["loss_masks"] == [[0]] * 4
     assert data["rollout_mask_sums"] == [1.0] * 4
     assert data["rollout_ids"] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("credit", ["broadcast", "split"])
+@pytest.mark.parametrize("split", [False, True])
 def test_fanned_out_rewards_are_normalised_once_for_each_rollout(
-    batch: list[list[Trajectory]], samples: list[Sample], credit: Any
+    batch: list[list[Trajectory]], samples: list[Sample], split: bool
 ) -> None:
-    algorithm = AlgorithmSection(credit=credit)
+    algorithm = AlgorithmSection(name="grpo", split_advantage=split)
     parts = [part for sample in samples for part in fan_out(sample)]
     raw, advantages = post_process_rewards(parts, algorithm)
-    ours = {row.rollout_id: row.advantage for row in rows_from_groups(batch, std_norm=True, credit=credit)}
+    ours = {
+        row.rollout_id: row.advantage for row in rows_from_groups(batch, std_normalization=True, split_advantage=split)
+    }
     for part, advantage in zip(parts, advantages, strict=True):
         if any(part.loss_mask) and not part.remove_sample:
             assert advantage == ours[part.rollout_id - 100]
@@ -132,5 +138,5 @@ def as_samples(groups: Sequence[Sequence[Trajectory]]) -> list[Sample]:
     for group_index, group in enumerate(groups):
         for member in group:
             samples.append(Sample(group_index=group_index, index=len(samples)))
-            fill(samples[-1], member, reward_key=None)
+            fill_sample(samples[-1], member, reward_key=None)
     return samples

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from core.data.files import DataError
-from core.slime.samples import fan_out, fill, task_of, trajectory_of
+from core.slime.samples import fan_out, fill_sample, read_task, read_trajectory
 from core.types import Task, Trajectory
 from tests.unit.slime.conftest import trajectory, turn
 from tests.unit.slime.standin import Sample
@@ -19,7 +19,7 @@ def test_a_task_from_slimes_record() -> None:
         group_index=4, index=9, prompt=[{"role": "user", "content": "Which?"}], label="acorn", metadata=metadata
     )
     expected = Task("train-4", "Which?", ("acorn", "almond"), "A document.", {"level": 3})
-    assert task_of(sample, "/data/train.jsonl") == expected
+    assert read_task(sample, "/data/train.jsonl") == expected
 
 
 def test_a_task_from_our_own_record() -> None:
@@ -31,20 +31,20 @@ def test_a_task_from_our_own_record() -> None:
         "metadata": {"a": 1},
     }
     sample = Sample(index=9, prompt="Which?", label="acorn", metadata=record)
-    assert task_of(sample, "dev.jsonl") == Task("dev-7", "Which?", ("acorn",), "A document.", {"a": 1})
+    assert read_task(sample, "dev.jsonl") == Task("dev-7", "Which?", ("acorn",), "A document.", {"a": 1})
 
 
 def test_a_bad_task_names_file_prompt_and_field() -> None:
     with pytest.raises(DataError, match=r"train.jsonl, prompt 4: field 'prompt'"):
-        task_of(Sample(group_index=4, prompt="", label="a"), "train.jsonl")
+        read_task(Sample(group_index=4, prompt="", label="a"), "train.jsonl")
     with pytest.raises(DataError, match=r"field 'label'"):
-        task_of(Sample(group_index=4, prompt="q", label=None), "train.jsonl")
+        read_task(Sample(group_index=4, prompt="q", label=None), "train.jsonl")
 
 
 def test_there_and_back(batch: list[list[Trajectory]], samples: list[Sample]) -> None:
     flat = [member for group in batch for member in group]
     for member, sample in zip(flat, samples, strict=True):
-        back = trajectory_of(sample, None)
+        back = read_trajectory(sample, None)
         assert (back.turns, back.status, back.reward) == (member.turns, member.status, member.reward)
         assert (back.failure, back.metrics) == (member.failure, member.metrics)
         assert back.log["error"] == member.log.get("error", "")
@@ -76,36 +76,37 @@ def test_a_failed_rollout_is_the_row_that_all_of_slime_accepts(samples: list[Sam
 
 def test_a_second_attempt_leaves_nothing_of_the_first() -> None:
     sample, fresh = (Sample(group_index=0, index=0, metadata={"level": 1}) for _ in range(2))
-    fill(sample, trajectory(None, failure="aborted"), None)
+    fill_sample(sample, trajectory(None, failure="aborted"), None)
     assert sample.status == Sample.Status.ABORTED
-    fill(sample, trajectory(1.0, turn(1)), None, "text")
-    fill(fresh, trajectory(1.0, turn(1)), None, "text")
+    fill_sample(sample, trajectory(1.0, turn(1)), None, "text")
+    fill_sample(fresh, trajectory(1.0, turn(1)), None, "text")
     assert sample == fresh
 
 
 def test_metadata_and_record_of_the_prompt_are_not_touched() -> None:
     metadata = {"level": 1}
     sample = Sample(metadata=metadata)
-    fill(sample, trajectory(1.0, turn(1)), None)
+    fill_sample(sample, trajectory(1.0, turn(1)), None)
     assert metadata == {"level": 1}
     assert sample.metadata["level"] == 1
 
 
 def test_a_reward_key_wraps_the_reward() -> None:
     sample = Sample()
-    fill(sample, trajectory(0.5, turn(1)), "score")
+    fill_sample(sample, trajectory(0.5, turn(1)), "score")
     assert sample.reward == {"score": 0.5}
-    assert trajectory_of(sample, "score").reward == 0.5
+    assert read_trajectory(sample, "score").reward == 0.5
 
 
 def test_a_sample_that_a_filter_removed_leaves_the_baseline(samples: list[Sample]) -> None:
     samples[0].remove_sample = True
-    assert (trajectory_of(samples[0], None).status, trajectory_of(samples[0], None).failure) == ("failed", "removed")
+    removed = read_trajectory(samples[0], None)
+    assert (removed.status, removed.failure) == ("failed", "removed")
 
 
 def test_a_foreign_sample_is_told_apart() -> None:
     with pytest.raises(ValueError, match="--custom-generate-function-path"):
-        trajectory_of(Sample(index=3), None)
+        read_trajectory(Sample(index=3), None)
 
 
 def test_fan_out_gives_a_sample_for_each_trained_turn(samples: list[Sample]) -> None:

@@ -25,21 +25,21 @@ def test_presets_load_and_name_their_source(path: Path):
 
 
 @pytest.mark.parametrize(
-    ("preset", "trained", "loss_unit", "max_steps", "temperature"),
+    ("preset", "trained", "loss_agg", "max_steps", "temperature"),
     [
         ("seed", ["planner.plan", "planner.next_step"], "turn", 5, 0.7),
         ("paper", ["planner.next_step"], "rollout_turn", 3, 0.5),
     ],
 )
-def test_presets_say_what_their_source_says(preset, trained, loss_unit, max_steps, temperature):
+def test_presets_say_what_their_source_says(preset, trained, loss_agg, max_steps, temperature):
     recipe = load_recipe(preset)
     assert [role for role, section in recipe.agentflow.every_role() if section.trained] == trained
-    assert recipe.algorithm.loss_unit == loss_unit
+    assert recipe.algorithm.loss_agg == loss_agg
     assert recipe.agentflow.max_steps == max_steps
     assert recipe.rollout.temperature == temperature
-    assert recipe.algorithm.credit == "broadcast"
-    assert recipe.algorithm.std_norm
-    assert (recipe.algorithm.clip_low, recipe.algorithm.clip_high) == (0.2, 0.3)
+    assert recipe.algorithm.split_advantage is False
+    assert recipe.algorithm.std_normalization
+    assert (recipe.algorithm.clip_ratio_low, recipe.algorithm.clip_ratio_high) == (0.2, 0.3)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,10 @@ def trajectory(recipe: AgentFlowRecipe, reward: float | None, steps: int, tokens
 def rows_of(recipe: AgentFlowRecipe, group: list[Trajectory]) -> tuple[list[Row], list[float]]:
     """The rows of one group, and the weight of each in the loss (that of its tokens together)."""
     algorithm = recipe.algorithm
-    rows = rows_from_groups([group], std_norm=algorithm.std_norm, credit=algorithm.credit)
-    scales = row_scales(rows, algorithm.loss_unit)
+    rows = rows_from_groups(
+        [group], std_normalization=algorithm.std_normalization, split_advantage=algorithm.split_advantage
+    )
+    scales = row_scales(rows, algorithm.loss_agg)
     return rows, [scale * row.trained_tokens for scale, row in zip(scales, rows, strict=True)]
 
 
@@ -66,7 +68,7 @@ groups = st.lists(
 def test_credit_does_not_depend_on_how_long_rollouts_are(name, members):
     recipe = RECIPES[name]
     rows, weights = rows_of(recipe, [trajectory(recipe, *member) for member in members])
-    advantages = group_advantages([reward for reward, _, _ in members], std_norm=True)
+    advantages = group_advantages([reward for reward, _, _ in members], std_normalization=True)
     turns = {
         i: steps + (name == "seed") for i, (reward, steps, _) in enumerate(members) if reward is not None
     }  # fmt: skip

@@ -30,7 +30,7 @@ def test_seed_follows_slime_agentic():
     recipe = load_recipe("seed")
     section, algorithm = recipe.memagent, recipe.algorithm
     assert (section.train_update, section.train_final) == (True, False)
-    assert (algorithm.std_norm, algorithm.credit) == (True, "split")
+    assert (algorithm.std_normalization, algorithm.split_advantage) == (True, True)
     assert (section.chunk_tokens, section.max_memory_tokens, recipe.rollout.group_size) == (5000, 1024, 16)
 
 
@@ -38,7 +38,7 @@ def test_paper_follows_the_paper():
     recipe = load_recipe("paper")
     section, algorithm = recipe.memagent, recipe.algorithm
     assert (section.train_update, section.train_final) == (True, True)
-    assert (algorithm.std_norm, algorithm.loss_unit, algorithm.kl_coef) == (False, "token", 0.001)
+    assert (algorithm.std_normalization, algorithm.loss_agg, algorithm.kl_loss_coef) == (False, "token", 0.001)
 
 
 @pytest.mark.parametrize("name", ["seed", "paper"])

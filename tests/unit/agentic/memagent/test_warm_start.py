@@ -13,7 +13,7 @@ from agentic.memagent.tiny import start_model
 from agentic.memagent.tiny import warm_start as drawn
 from agentic.memagent.tiny.words import KEYS, VALUES
 from core.config import RecipeError
-from core.engine.warm_start import warm_start
+from core.engine.warm_start import run_warm_start
 from core.runs.files import read_jsonl
 from core.runs.run_folder import StepLog
 from core.text.tokenizer import encode_text
@@ -94,7 +94,7 @@ class KilledLog(StepLog):
 
 def run(recipe: MemAgentRecipe, root: Path, log: type[StepLog] = StepLog) -> Path:
     metrics = log(root / "metrics.jsonl")
-    return warm_start(recipe.model_copy(update={"warm_start": SHORT}), root / "warm_start", metrics)
+    return run_warm_start(recipe.model_copy(update={"warm_start": SHORT}), root / "warm_start", metrics)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -111,7 +111,7 @@ def recipe(services: Services | None = None, **changes: Any) -> ToolOrchestraRec
             "model": {"path": "none"},
             "data": {"train": "none"},
             "rollout": {"tasks_per_step": 1, "group_size": 2},
-            "algorithm": {},
+            "algorithm": {"name": "grpo", "kl_loss_coef": 0},
             "optimizer": {"lr": 0},
             "run": {"steps": 1},
             "roles": {"frozen": "http://127.0.0.1:9"},

@@ -38,9 +38,9 @@ def test_seed_is_slime_agentics_readme() -> None:
         True,
         16384,
     )
-    assert (loaded.rollout.tasks_per_step, loaded.rollout.group_size, algorithm.steps_per_batch) == (32, 8, 2)
-    assert (algorithm.advantage_clip, algorithm.min_group_std, algorithm.std_norm) == (3.0, 0.1, True)
-    assert (algorithm.loss_unit, algorithm.credit, algorithm.merge_turns) == ("turn", "broadcast", False)
+    assert (loaded.rollout.tasks_per_step, loaded.rollout.group_size, algorithm.num_steps_per_rollout) == (32, 8, 2)
+    assert (algorithm.advantage_clip, algorithm.min_group_std, algorithm.std_normalization) == (3.0, 0.1, True)
+    assert (algorithm.loss_agg, algorithm.split_advantage, algorithm.rows) == ("turn", False, "turn")
     assert (section.mask_malformed, section.mask_unanswered, section.reward) == (True, True, "preference")
     assert section.search["url"] == "http://127.0.0.1:8000/retrieve"
     experts = {name: model for name, model in section.models.items() if name != "judge"}
@@ -56,8 +56,8 @@ def test_paper_is_the_papers_tables() -> None:
     assert (loaded.rollout.tasks_per_step, loaded.rollout.group_size, loaded.rollout.temperature) == (16, 8, 1.0)
     assert (section.max_turns, section.max_tokens, loaded.run.eval_temperature) == (50, 8000, 0.0)
     assert (budget.attempts, budget.code, budget.total, budget.document_characters) == (8000, 16000, 24000, 4000)
-    assert (algorithm.clip_low, algorithm.clip_high, algorithm.dual_clip) == (0.2, 0.28, 10.0)
-    assert (algorithm.kl_coef, algorithm.kl_kind, algorithm.loss_unit) == (1e-4, "k2", "token")
+    assert (algorithm.clip_ratio_low, algorithm.clip_ratio_high, algorithm.clip_ratio_c) == (0.2, 0.28, 10.0)
+    assert (algorithm.kl_loss_coef, algorithm.kl_loss_type, algorithm.loss_agg) == (1e-4, "k2", "token")
     price = {alias: section.models[model].price for alias, model in section.model_mapping.items()}
     told = {alias: (p.input, p.output) for alias, p in price.items() if p is not None}
     assert told == {

@@ -193,7 +193,7 @@ async def test_append_only_is_one_row(tell: Tell, services: Services) -> None:
     story = await tell([call("call_expert", expert="expert-1"), "<tool_call>", add, say], EMPTY, context="append_only")
     assert (story.metrics["drift"], story.trajectory.reward) == (0, 1.0)
     group = [story.trajectory, Trajectory("t", (), reward=0.0)]
-    (row,) = rows_from_groups([group], std_norm=False, credit="broadcast", merge_turns=True)
+    (row,) = rows_from_groups([group], std_normalization=False, split_advantage=False, rows="segment")
     kept = [turn for turn in story.trajectory.turns if turn.trained]
     assert row.trained_tokens == sum(len(turn.completion.token_ids) for turn in kept)
     assert len(kept) == 3

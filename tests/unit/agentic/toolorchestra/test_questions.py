@@ -194,10 +194,12 @@ async def test_append_only_is_one_row_with_what_was_sampled_trained(tell: Tell) 
     assert story.metrics["drift"] == 0
     turns = story.trajectory.turns
     other = Trajectory("q", (), reward=0.0)
-    (row,) = rows_from_groups([[story.trajectory, other]], std_norm=False, credit="broadcast", merge_turns=True)
+    (row,) = rows_from_groups(
+        [[story.trajectory, other]], std_normalization=False, split_advantage=False, rows="segment"
+    )
     assert row.trained_tokens == len(turns[0].completion.token_ids) + len(turns[2].completion.token_ids)
     assert row.tokens == (*turns[2].prompt_ids, *turns[2].completion.token_ids)
-    apart = rows_from_groups([[story.trajectory, other]], std_norm=False, credit="broadcast")
+    apart = rows_from_groups([[story.trajectory, other]], std_normalization=False, split_advantage=False)
     assert sum(r.trained_tokens for r in apart) == row.trained_tokens
     assert "A lamp costs 42." in story.prompts[1]
     assert "write one call" in story.prompts[2]
@@ -219,7 +221,10 @@ async def test_a_template_that_rewrites_history_drifts_and_is_counted(tell: Tell
     story = await tell(texts, context="append_only", thinking=False)
     assert story.metrics["drift"] == 2
     rows = rows_from_groups(
-        [[story.trajectory, Trajectory("q", (), reward=0.0)]], std_norm=False, credit="broadcast", merge_turns=True
+        [[story.trajectory, Trajectory("q", (), reward=0.0)]],
+        std_normalization=False,
+        split_advantage=False,
+        rows="segment",
     )
     assert len(rows) == 3
 

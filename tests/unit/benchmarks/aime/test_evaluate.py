@@ -51,7 +51,7 @@ async def run(
         return text if isinstance(text, Exception) else [*tokenizer.encode(text), tokenizer.eos_token_id]
 
     policy = ScriptedPolicy(respond)
-    log = folder.trajectories(plan.seed)
+    log = folder.open_trajectories(plan.seed)
     await sample(plan, variant, SingleCall(tokenizer, 256), Roles({"policy": policy}), log, tokenizer)
     records = held(plan, variant, log)
     log.close()
@@ -110,7 +110,7 @@ async def test_what_is_there_is_not_run_again_and_a_larger_k_adds(
     assert (len(policy.calls), more.k, set(more.avg)) == (18, 5, {1.0})
     other, policy = await run(model, folder, plan_of(tasks, 1), right, variant="agent")
     assert (len(policy.calls), other.k) == (6, 1)
-    log = folder.trajectories(0)
+    log = folder.open_trajectories(0)
     assert missing(plan_of(tasks, 6), "single", log) == [(5, task) for task in tasks]
     keys = [(record["variant"], record["task_id"], record["step"]) for record in log.records()]
     assert len(keys) == len(set(keys)) == 36
@@ -138,7 +138,7 @@ async def test_failed_samples_are_wrong_counted_and_run_anew_only_when_asked(
     assert list(stats.avg) == [1.0, 1.0, 0.0, 1.0, 1.0, 1.0]
     stats, policy = await run(model, folder, plan_of(tasks, 2), right)
     assert (len(policy.calls), stats.failures) == (0, {"http_500": 2})
-    log = folder.trajectories(0)
+    log = folder.open_trajectories(0)
     assert drop_failed(log, ["agent"], [plan_of(tasks, 2).data]) == 0
     assert drop_failed(log, ["single"], ["other"]) == 0
     assert drop_failed(log, ["single"], [plan_of(tasks, 2).data]) == 2

@@ -63,7 +63,7 @@ def test_what_was_sampled_stays_and_the_next_prompt_goes_on_from_it(renderer: Re
     # "hello" sampled letter by letter, as no tokenizer would write it
     odd = tuple(i for letter in "hello" for i in tokenizer.encode(letter, add_special_tokens=False))
     for sampled in ((*odd, tokenizer.eos_token_id), odd):
-        following = renderer.render([*said, renderer.sampled(sampled), renderer.message("tool", "ok")])
+        following = renderer.render([*said, renderer.sampled_message(sampled), renderer.message("tool", "ok")])
         assert following[: len(prompt) + len(sampled)] == (*prompt, *sampled)
 
 
@@ -71,7 +71,7 @@ def test_a_template_that_shows_history_otherwise_breaks_the_prefix() -> None:
     renderer = Renderer(make_tokenizer(), {"think": False})
     said = [renderer.message("user", "hello")]
     prompt, sampled = renderer.render(said), (5, renderer.tokenizer.eos_token_id)
-    following = renderer.render([*said, renderer.sampled(sampled)])
+    following = renderer.render([*said, renderer.sampled_message(sampled)])
     assert following[: len(prompt)] != prompt
 
 

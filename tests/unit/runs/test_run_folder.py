@@ -9,7 +9,7 @@ from core.runs.run_folder import RunFolder, RunFolderError, flatten
 
 def test_the_same_recipe_resumes(tmp_path: Path, config: dict) -> None:
     first = RunFolder.create(tmp_path / "run", {**config, "lengths": (1, 2)})
-    first.metrics(0).append({"stage": "train", "step": 1, "reward": 0.5})
+    first.open_metrics(0).append({"stage": "train", "step": 1, "reward": 0.5})
     again = RunFolder.create(tmp_path / "run", {**config, "lengths": [1, 2]})
     assert again.config == first.config
     assert again.config["train"]["lr"] == 5e-4
@@ -20,7 +20,7 @@ def test_the_same_recipe_resumes(tmp_path: Path, config: dict) -> None:
 
 
 def begin(folder: RunFolder) -> None:
-    folder.metrics(0).append({"stage": "train", "step": 1})
+    folder.open_metrics(0).append({"stage": "train", "step": 1})
 
 
 def test_another_recipe_is_refused_naming_the_keys_and_the_fix(tmp_path: Path, config: dict) -> None:
@@ -41,7 +41,7 @@ def test_another_recipe_is_refused_naming_the_keys_and_the_fix(tmp_path: Path, c
 
 
 def test_a_run_that_failed_at_its_start_does_not_keep_its_folder(tmp_path: Path, config: dict) -> None:
-    RunFolder.create(tmp_path / "run", config).metrics(0)
+    RunFolder.create(tmp_path / "run", config).open_metrics(0)
     mended = {**config, "preset": "paper"}
     assert RunFolder.create(tmp_path / "run", mended).config == mended
 
@@ -76,14 +76,14 @@ def test_fresh_deletes_the_run_and_nothing_else(tmp_path: Path, config: dict) ->
 def test_a_run_that_is_being_written_is_neither_joined_nor_deleted(tmp_path: Path, config: dict) -> None:
     folder = RunFolder.create(tmp_path / "run", config)
     begin(folder)
-    with folder.locked():
-        with pytest.raises(RunFolderError, match="another process is writing"), RunFolder(folder.path).locked():
+    with folder.lock():
+        with pytest.raises(RunFolderError, match="another process is writing"), RunFolder(folder.path).lock():
             pass
         with pytest.raises(RunFolderError, match="another process is writing"):
             RunFolder.create(tmp_path / "run", config, fresh=True)
         assert len(folder.read_metrics(0)) == 1
     fresh = RunFolder.create(tmp_path / "run", config, fresh=True)
-    with fresh.locked(), pytest.raises(RunFolderError, match="another process is writing"), folder.locked():
+    with fresh.lock(), pytest.raises(RunFolderError, match="another process is writing"), folder.lock():
         pass
 
 
@@ -138,7 +138,7 @@ def steps(folder: RunFolder) -> list[tuple[str, int]]:
 
 def test_rewind_follows_the_order_of_the_stages(tmp_path: Path, config: dict) -> None:
     folder = RunFolder.create(tmp_path, config)
-    log = folder.metrics(0)
+    log = folder.open_metrics(0)
     for stage, step in [("warm_start", 1), ("warm_start", 9), ("eval", 0), ("train", 1), ("train", 2), ("eval", 2)]:
         log.append({"stage": stage, "step": step})
     assert log.rewind("train", 9) == 0
@@ -152,7 +152,7 @@ def test_rewind_follows_the_order_of_the_stages(tmp_path: Path, config: dict) ->
 
 @pytest.mark.parametrize(("record", "message"), [({"stage": "rl", "step": 1}, "stage"), ({"stage": "train"}, "step")])
 def test_a_record_needs_a_stage_and_a_step(tmp_path: Path, config: dict, record: dict, message: str) -> None:
-    log = RunFolder.create(tmp_path, config).metrics(0)
+    log = RunFolder.create(tmp_path, config).open_metrics(0)
     with pytest.raises(ValueError, match=message):
         log.append(record)
     assert log.records() == []
@@ -165,7 +165,7 @@ def test_flatten() -> None:
 def test_a_run_has_one_writer_at_a_time(tmp_path):
     folder = RunFolder.create(tmp_path / "run", {"method": "m", "preset": "p"})
     writing = pytest.raises(RunFolderError, match="another process is writing")
-    with folder.locked(), writing, RunFolder(folder.path).locked():
+    with folder.lock(), writing, RunFolder(folder.path).lock():
         pass
-    with RunFolder(folder.path).locked():
+    with RunFolder(folder.path).lock():
         pass

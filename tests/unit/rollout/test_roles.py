@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from core.config import Recipe, RecipeError
-from core.engine.roles import open_roles
+from core.engine.policy import open_frozen_model
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
+from core.rollout.roles import open_roles
 from core.types import Sampling
 
 
@@ -23,7 +24,7 @@ def recipe(roles: dict[str, str], kv_tokens: int = 1024) -> Recipe:
             "model": {"path": "unused", "device": "cpu"},
             "data": {"train": "unused"},
             "rollout": {"tasks_per_step": 1, "group_size": 1},
-            "algorithm": {},
+            "algorithm": {"name": "grpo", "kl_loss_coef": 0},
             "optimizer": {"lr": 0.1},
             "engine": {"kv_tokens": kv_tokens},
             "run": {"steps": 1},
@@ -38,7 +39,7 @@ def scripted(recipe: Recipe, tokenizer: Any) -> Policy:
 
 async def test_roles_that_name_the_same_thing_share_it(qwen2: Path) -> None:
     roles = {"executor": f"model:{qwen2}", "verifier": f"model:{qwen2}", "judge": f"python:{__name__}.scripted"}
-    async with open_roles(recipe(roles), None) as opened:
+    async with open_roles(recipe(roles), None, open_frozen_model) as opened:
         assert opened.keys() == roles.keys()
         assert opened["executor"] is opened["verifier"]
         for role in ("executor", "judge"):
@@ -49,7 +50,7 @@ async def test_roles_that_name_the_same_thing_share_it(qwen2: Path) -> None:
     ("place", "kv_tokens", "named"),
     [
         ("python:no.such.module", 1024, "write python:package.module.function"),
-        ("python:core.engine.roles.nothing", 1024, "write python:package.module.function"),
+        ("python:core.rollout.roles.nothing", 1024, "write python:package.module.function"),
         ("model:{qwen2}", 16, r"kv_tokens 16 is less than max_model_len \d+"),
         ("model:/no/such/folder", 1024, "/no/such/folder"),
     ],
@@ -57,5 +58,11 @@ async def test_roles_that_name_the_same_thing_share_it(qwen2: Path) -> None:
 async def test_a_role_that_cannot_be_opened_is_named(qwen2: Path, place: str, kv_tokens: int, named: str) -> None:
     roles = {"judge": place.format(qwen2=qwen2)}
     with pytest.raises(RecipeError, match=rf"roles\.judge: .*{named}"):
-        async with open_roles(recipe(roles, kv_tokens), None):
+        async with open_roles(recipe(roles, kv_tokens), None, open_frozen_model):
+            pass
+
+
+async def test_a_model_is_refused_by_name_where_there_is_no_engine_for_it() -> None:
+    with pytest.raises(RecipeError, match=r"roles\.judge is 'model:/m'.* set roles\.judge=http"):
+        async with open_roles(recipe({"judge": "model:/m"}), None):
             pass

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.text.tool_calls import FAULTS, CallError, ToolCall, ToolSchema, check_call, parse_calls, spoken
+from core.text.tool_calls import FAULTS, CallError, ToolCall, ToolSchema, check_call, parse_calls, strip_thinking
 
 SCHEMAS = (
     ToolSchema(
@@ -95,7 +95,7 @@ def test_every_name_has_a_case() -> None:
 
 
 def test_thoughts_are_not_searched_for_calls() -> None:
-    assert spoken("<think>a</think>b") == "b"
+    assert strip_thinking("<think>a</think>b") == "b"
     thought = f"<think>perhaps <tool_call>{GOOD}</tool_call></think>no"
     assert getattr(parsed(thought), "kind", None) == "no_call"
 

@@ -1,0 +1,84 @@
+"""Named algorithms: the values that a recipe's `algorithm.name` sets, each with its source.
+
+An entry is key -> (value, source); the keys are the fields of `AlgorithmSection` (core/config/recipe.py). A key without
+an entry keeps that section's neutral default. A preset overrides what it wants to differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+PPO_CLIP = (0.2, "PPO, arXiv 1707.06347, table 1: epsilon = 0.2 scored best")
+
+ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
+    # DeepSeekMath, arXiv 2402.03300
+    "grpo": {
+        "std_normalization": (True, "section 4.1.2: A = (r - mean(r)) / std(r)"),
+        "loss_agg": ("rollout", "equation 3: 1/G sum_i 1/|o_i| sum_t, one mean for each output"),
+        "clip_ratio_low": PPO_CLIP,
+        "clip_ratio_high": PPO_CLIP,
+        "kl_loss_coef": (0.04, 'section 4.2: "The KL coefficient is 0.04"'),
+        "kl_loss_type": ("k3", "equation 4: pi_ref/pi - log(pi_ref/pi) - 1"),
+    },
+    # Understanding R1-Zero-Like Training, arXiv 2503.20783
+    "dr_grpo": {
+        "std_normalization": (False, "section 3.2 removes the division by std(R)"),
+        "loss_agg": ("token", "section 3.2 removes 1/|o_i|, so all tokens weigh the same; it divides by a constant"),
+        "clip_ratio_low": PPO_CLIP,
+        "clip_ratio_high": PPO_CLIP,
+        "kl_loss_coef": (0.0, "trains without the KL term, beta = 0"),
+    },
+    # DAPO, arXiv 2503.14476
+    "dapo": {
+        "std_normalization": (True, "equation 9: A = (R - mean(R)) / std(R)"),
+        "dynamic_sampling": (True, "section 3.2, Dynamic Sampling"),
+        "loss_agg": ("token", "section 3.3, Token-Level Policy Gradient Loss; equation 8: 1 / sum_i |o_i|"),
+        "clip_ratio_low": (0.2, "section 4.1, Clip-Higher: epsilon_low 0.2"),
+        "clip_ratio_high": (0.28, "section 4.1, Clip-Higher: epsilon_high 0.28"),
+        "kl_loss_coef": (0.0, "section 2.3, Removing KL Divergence"),
+    },
+    # MemAgent, arXiv 2507.02259, and its released trainer where the paper is silent
+    "memagent": {
+        "std_normalization": (False, "equation 4: A = R_i - mean(R), no std (as Dr. GRPO)"),
+        "split_advantage": (False, "equation 4: the same advantage for every conversation and token of a rollout"),
+        "loss_agg": ("token", "equation 5: 1 / (sum_i sum_j |o_ij|), over all conversations of the group"),
+        "clip_ratio_low": (0.2, "released trainer; no clip-higher"),
+        "clip_ratio_high": (0.2, "released trainer; no clip-higher"),
+        "clip_ratio_c": (3.0, "released trainer (verl): clip_ratio_c 3.0"),
+        "kl_loss_coef": (0.001, "released trainer: kl_loss_coef 0.001 in the loss"),
+        "kl_loss_type": ("low_var_kl", "released trainer: kl_loss_type low_var_kl"),
+    },
+    # AgentFlow, arXiv 2510.05592, and its released train/config.yaml (verl 0.5) where the paper is silent
+    "flow_grpo": {
+        "std_normalization": (True, "equation 5: A = (R_i - mean(R)) / std(R)"),
+        "split_advantage": (False, "section 3: one outcome is broadcast to every turn"),
+        "loss_agg": ("rollout_turn", "equation 5: 1/G sum_i 1/T_i sum_t 1/|a_i^t|"),
+        "clip_ratio_low": (0.2, "train/config.yaml: clip_ratio_low: 0.2"),
+        "clip_ratio_high": (0.3, "train/config.yaml: clip_ratio_high: 0.3"),
+        "clip_ratio_c": (3.0, "not in train/config.yaml; verl's default"),
+        "kl_loss_coef": (0.001, "section 4.1, appendix C.1: beta 0.001; train/config.yaml: kl_loss_coef: 0.001"),
+        "kl_loss_type": ("low_var_kl", "not in train/config.yaml; verl's default"),
+    },
+    # ToolOrchestra, arXiv 2511.21689, and its released train_orchestrator.sh (a fork of verl) where the paper is silent
+    "toolorchestra": {
+        "std_normalization": (True, "A = (R - mean(R)) / std(R) over the rollouts of a task"),
+        "advantage_clip": (3.0, "released code: advantages clipped to [-3, 3]"),
+        "min_group_std": (0.1, "section 3.2, homogeneity filter: groups of reward std below 0.1 are dropped"),
+        "loss_agg": ("token", "train_orchestrator.sh: token mean"),
+        "clip_ratio_low": (0.2, "train_orchestrator.sh: 0.2"),
+        "clip_ratio_high": (0.28, "train_orchestrator.sh: 0.28"),
+        "clip_ratio_c": (10.0, "train_orchestrator.sh: 10"),
+        "kl_loss_coef": (1e-4, "train_orchestrator.sh: 1e-4"),
+        "kl_loss_type": ("k2", "train_orchestrator.sh: mse, which is k2"),
+    },
+    # slime-agentic: the flags that the scripts of its three methods share, on slime 0.2.2
+    "slime_agentic": {
+        "std_normalization": (True, "its custom_convert: (r - mean) / (std + 1e-6)"),
+        "loss_agg": ("turn", "every turn is a sample, and slime 0.2.2 averages over samples"),
+        "clip_ratio_low": (0.2, "--eps-clip 0.2"),
+        "clip_ratio_high": (0.3, "--eps-clip-high 0.3"),
+        "kl_loss_coef": (0.001, "--use-kl-loss --kl-loss-coef 0.001"),
+        "kl_loss_type": ("low_var_kl", "--kl-loss-type low_var_kl"),
+    },
+}

@@ -1,0 +1,64 @@
+"""Opens a recipe's further roles: a server by its URL, a frozen model in this process, a policy made by a function.
+
+`roles.NAME` is `http://host:port`, `model:FOLDER_OR_HUB_ID` or `python:package.module.function`. The function is called
+with (recipe, tokenizer). Roles with the same value share one policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from typing import Any, cast
+
+from core.config import Recipe, RecipeError
+from core.policy.base import Policy
+from core.policy.sglang import SGLangPolicy
+
+OpenModel = Callable[[str, Recipe], AbstractAsyncContextManager[Policy]]
+"""(folder or hub id, recipe) -> the frozen model as a policy, which is closed at the end."""
+
+
+@asynccontextmanager
+async def open_roles(
+    recipe: Recipe, tokenizer: Any, open_model: OpenModel | None = None
+) -> AsyncIterator[dict[str, Policy]]:
+    """Open every role but `policy` and close them at the end; yield role name -> Policy.
+
+    `open_model` opens the roles that are a `model:`. An engine that cannot hold a second model gives none.
+
+    Raises:
+        RecipeError: a function cannot be imported, or a model cannot be loaded or has no place here.
+    """
+    async with AsyncExitStack() as stack:
+        policies: dict[str, Policy] = {}
+        for role, place in recipe.roles.items():
+            if place in policies:
+                continue
+            kind, _, name = place.partition(":")
+            if kind == "python":
+                policies[place] = _call_function(role, name, recipe, tokenizer)
+            elif kind != "model":
+                policies[place] = await stack.enter_async_context(SGLangPolicy(place))
+            elif open_model is None:
+                raise RecipeError(
+                    f"roles.{role} is {place!r}, a model in the trainer's own process, which this engine has no room "
+                    f"for; serve it and set roles.{role}=http://HOST:PORT"
+                )
+            else:
+                try:
+                    policies[place] = await stack.enter_async_context(open_model(name, recipe))
+                except ValueError as error:
+                    raise RecipeError(f"roles.{role}: {place!r}: {error}") from error
+        yield {role: policies[place] for role, place in recipe.roles.items()}
+
+
+def _call_function(role: str, path: str, recipe: Recipe, tokenizer: Any) -> Policy:
+    module, _, name = path.rpartition(".")
+    try:
+        make = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RecipeError(
+            f"roles.{role}: {f'python:{path}'!r}: {error}; write python:package.module.function"
+        ) from error
+    return cast(Policy, make(recipe, tokenizer))
