@@ -101,18 +101,20 @@ class Game:
             conversation.reward = float(words == ["answer", task.answer])
 
     def play_at_random(self, rng: random.Random, task: Task) -> Row:
-        """Write one demonstration of random moves: look up a known person for a word of the question, or stop."""
-        conversation, people, reply = self.start(task), [task.question[-1]], ""
-        asked = [word for word in task.question if word in RELATIONS or word in THINGS]
+        """Write one demonstration of random legal moves: new calls on known people, until some place is the answer."""
+        conversation, people, calls, reply = self.start(task), [task.question[-1]], [], ""
+        words = [word for word in task.question if word in RELATIONS or word in THINGS]
         for turn in range(MAX_TURNS):
-            stop = turn == MAX_TURNS - 1 or (reply and rng.random() < 0.5)
-            action = ["answer", reply] if stop else ["look", rng.choice(people), rng.choice(asked)]
+            stop = turn == MAX_TURNS - 1 or (reply in PLACES and rng.random() < 0.7)
+            legal = [call for person in people for word in words if (call := ["look", person, word]) not in calls]
+            action = ["answer", rng.choice(PLACES) if reply not in PLACES else reply] if stop else rng.choice(legal)
             conversation.add(self.encode(action), sampled=1)
             self.act(conversation, action, last_turn=bool(stop))
             if stop:
                 break
+            calls.append(action)
             reply = task.facts[action[1], action[2]]
-            people += [reply] if reply in PEOPLE else []
+            people += [reply] if reply in PEOPLE and reply not in people else []
         return conversation.row(advantage=1.0, rollout_id=0)
 
 
@@ -152,7 +154,7 @@ def optimizer_step(model: CausalLM, optimizer: torch.optim.Optimizer, rows: list
         advantages_R = pack.spread([row.advantage for row in rows])
         # We step once on each batch, so the policy that sampled is the policy now and nothing is clipped yet.
         old_R = logprobs_R.detach()
-        loss_R, _ = clipped_policy_loss(logprobs_R, old_R, advantages_R, clip_low=0.2, clip_high=0.2, dual_clip=None)
+        loss_R, _ = clipped_policy_loss(logprobs_R, old_R, advantages_R, clip_ratio_low=0.2, clip_ratio_high=0.2, clip_ratio_c=None)
         (loss_R.sum() / tokens).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.param_groups[0]["lr"] = lr
@@ -160,7 +162,7 @@ def optimizer_step(model: CausalLM, optimizer: torch.optim.Optimizer, rows: list
     optimizer.zero_grad()
 
 
-def main(seed: int = 0, cold_steps: int = 60, steps: int = 80, group_size: int = 16, groups: int = 16, LR=1e-3) -> tuple[float, float]:
+def main(seed: int = 0, cold_steps: int = 60, steps: int = 60, group_size: int = 16, groups: int = 16, LR=1e-3) -> tuple[float, float]:
     """Run everything; return the share of held-out tasks solved before and after GRPO."""
     torch.set_num_threads(1)
     began, rng = time.perf_counter(), random.Random(seed)
@@ -175,23 +177,23 @@ def main(seed: int = 0, cold_steps: int = 60, steps: int = 80, group_size: int =
     def evaluate(relations: int) -> float:
         tasks_rng = random.Random(-1)  # the same tasks each time
         tasks = [draw_task(tasks_rng, held_out=True, relations=relations) for _ in range(group_size * groups)]
-        engine.weights_changed("evaluation")
+        engine.adopt_weights("evaluation")
         return sum(c.reward for c in roll_out(engine, game, tasks, tasks_rng)) / len(tasks)
 
     before = evaluate(1)
     print(f"held-out tasks solved after the cold start: {before:.1%}", time.perf_counter() - began, flush=True)
     for step in range(steps):
         tasks = [draw_task(rng, held_out=False) for _ in range(groups)]
-        engine.weights_changed(str(step))
+        engine.adopt_weights(str(step))
         conversations = roll_out(engine, game, [task for task in tasks for _ in range(group_size)], rng)
         rewards = [c.reward for c in conversations]
         rows = []
         for first in range(0, len(conversations), group_size):
-            advantages = group_advantages(rewards[first : first + group_size], std_norm=True)
+            advantages = group_advantages(rewards[first : first + group_size], std_normalization=True)
             rows += [conversations[first + i].row(a, first + i) for i, a in enumerate(advantages) if a]
         if rows:
-            optimizer_step(model, optimizer, rows, lr=LR * (1 - step / steps))
-        if step % 5 == 0 or step == steps - 1:
+            optimizer_step(model, optimizer, rows, lr=LR)
+        if step % 10 == 0 or step == steps - 1:
             r = sum(rewards) / len(rewards)
             print(f"step {step:3}  reward {r:.3f}  {time.perf_counter()-began:.0f} {time.process_time():.0f}", "#" * round(40 * r), flush=True)
     after = evaluate(1)
