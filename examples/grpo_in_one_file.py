@@ -105,8 +105,8 @@ class Game:
         conversation, people, calls, reply = self.start(task), [task.question[-1]], [], ""
         words = [word for word in task.question if word in RELATIONS or word in THINGS]
         for turn in range(MAX_TURNS):
-            stop = turn == MAX_TURNS - 1 or (reply in PLACES and rng.random() < 0.7)
             legal = [call for person in people for word in words if (call := ["look", person, word]) not in calls]
+            stop = not legal or turn == MAX_TURNS - 1 or (reply in PLACES and rng.random() < 0.7)
             action = ["answer", rng.choice(PLACES) if reply not in PLACES else reply] if stop else rng.choice(legal)
             conversation.add(self.encode(action), sampled=1)
             self.act(conversation, action, last_turn=bool(stop))
