@@ -1,1 +1,1 @@
-"""Holds what the methods share: types, policies, rollouts, algorithms, engines and reports. README.md draws the imports."""
+"""Holds what the methods share: policies, rollouts, algorithms, engines, reports. README.md draws the imports."""

@@ -1,4 +1,4 @@
-"""The import rules: which package may import which, without circles. README.md and CONTRIBUTING.md draw the same table."""
+"""The import rules: which package may import which. README.md and CONTRIBUTING.md draw the same table."""
 
 from __future__ import annotations
 
