@@ -5,6 +5,10 @@
 "where hat of boss of ada" takes two calls of a tool and an answer: `look ada boss` (the tool says `ivo`), then
 `look ivo hat` (it says `cellar`), then `answer cellar`. Every task has a world of its own, so nothing can be learned by
 heart. The cold start shows random legal moves: how to write a call, not which call to make. GRPO finds that out.
+
+Held-out tasks solved before and after GRPO, seeds 0, 1, 2: 27.0, 34.0, 35.2 % and 99.6, 100.0, 100.0 %, in 52 to 55 s of
+CPU time on one core. The reward passes 0.9 after 20 to 30 of 60 steps. What is learned is this plan only: questions with no
+relation and with two, never trained, stay at 4 to 28 % and 13 to 15 %.
 """
 
 from __future__ import annotations
