@@ -6,8 +6,8 @@
 `look ivo hat` (it says `cellar`), then `answer cellar`. Every task has a world of its own, so nothing can be learned by
 heart. The cold start shows random legal moves: how to write a call, not which call to make. GRPO finds that out.
 
-Held-out tasks solved before and after GRPO, seeds 0, 1, 2: 27.0, 34.0, 35.2 % and 99.6, 100.0, 100.0 %, in 52 to 55 s of
-CPU time on one core. The reward passes 0.9 after 20 to 30 of 60 steps. What is learned is this plan only: questions with no
+Held-out tasks solved, seeds 0, 1, 2: 27.0, 34.0, 35.2 % before GRPO and 99.6, 100.0, 100.0 % after, in 52 to 55 s of
+CPU time on one core. The reward passes 0.9 after 20 to 30 of 60 steps. Only this plan is learned: questions with no
 relation and with two, never trained, stay at 4 to 28 % and 13 to 15 %.
 """
 
