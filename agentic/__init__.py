@@ -1,0 +1,1 @@
+"""Holds the methods, one folder each. Begin with rollout.py of any of them."""

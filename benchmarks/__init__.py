@@ -1,0 +1,1 @@
+"""Holds the evaluators: a common harness, and the data and scorer of each benchmark."""

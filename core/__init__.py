@@ -1,0 +1,1 @@
+"""Holds what the methods share: policies, rollouts, algorithms, engines, reports. README.md draws the imports."""

@@ -1,0 +1,217 @@
+"""The import rules: which package may import which. README.md and CONTRIBUTING.md draw the same table."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Set
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("core", "agentic", "benchmarks", "scripts", "examples")
+
+# Every import between packages that exists, and no other one is allowed. A name without a folder is a package or a
+# module of core/. `agentic/tiny` is what belongs to the preset `tiny` of the methods.
+IMPORTS = """
+examples     -> algorithms engine types
+scripts      -> agentic benchmarks config data engine hub policy report runs text training_options
+benchmarks   -> agentic agentic/tiny algorithms config data engine hub options policy report rewards rollout
+                runs text tools types
+agentic/tiny -> agentic config data engine policy report rewards rollout runs text types
+agentic      -> config options policy rewards rollout slime text tools types
+slime        -> algorithms config data policy rollout runs text training_options types
+engine       -> algorithms config data hub options policy rollout runs text training_options types
+rollout      -> algorithms config policy types
+config       -> algorithms options types
+report       -> runs types
+runs         -> types
+tools        -> options
+text         -> hub
+policy       -> types
+algorithms   -> types
+data         -> types
+"""
+
+MAX_METHOD_LINES = 1600
+
+
+def parse_table(text: str) -> dict[str, set[str]]:
+    """Return package -> the packages that it imports. A line without `->` continues the one before it."""
+    table: dict[str, set[str]] = {}
+    importer = ""
+    for line in text.strip().splitlines():
+        before, arrow, after = line.partition("->")
+        importer = before.strip() if arrow else importer
+        table.setdefault(importer, set()).update((after if arrow else line).split())
+    return table
+
+
+ALLOWED = parse_table(IMPORTS)
+
+
+def find_modules() -> dict[str, Path]:
+    """Return the project's own modules by name. A folder such as benchmarks/speed/.venv holds other people's."""
+    paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
+    parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in paths}
+    own = {path: names for path, names in parts.items() if not any(name.startswith(".") for name in names)}
+    return {".".join(names).removesuffix(".__init__"): path for path, names in own.items()}
+
+
+MODULES = find_modules()
+
+
+def package(module: str) -> str:
+    """Return the name of a module's package in the table."""
+    top, *rest = module.split(".")
+    if top == "agentic" and rest[1:2] == ["tiny"]:
+        return "agentic/tiny"
+    return rest[0] if top == "core" and rest else top
+
+
+def imported_names(module: str, *, inside_functions: bool) -> Iterator[str]:
+    """Yield what a module imports. `from a import b` gives a.b, which may be a module or a name in a."""
+    path = MODULES[module]
+    parents = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in walk(ast.parse(path.read_text()), inside_functions):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = parents[: len(parents) - node.level + 1] if node.level else []
+            source = ".".join([*base, *filter(None, [node.module])])
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def walk(node: ast.AST, inside_functions: bool) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if inside_functions or not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+            yield from walk(child, inside_functions)
+
+
+def as_module(name: str) -> str | None:
+    """Return the module of the project that an imported name is, or is defined in."""
+    if name in MODULES:
+        return name
+    parent = name.rpartition(".")[0]
+    return parent if parent in MODULES else None
+
+
+@cache
+def imported_modules(module: str, *, inside_functions: bool) -> frozenset[str]:
+    names = imported_names(module, inside_functions=inside_functions)
+    return frozenset(found for name in names if (found := as_module(name)) and found != module)
+
+
+def find_circle(graph: Mapping[str, Set[str]]) -> list[str]:
+    """Return the nodes of one circle, the first one again at the end; empty if there is none."""
+    done: set[str] = set()
+
+    def visit(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for target in sorted(graph.get(node, ())):
+            if circle := visit(target, [*path, node]):
+                return circle
+        done.add(node)
+        return []
+
+    return next((circle for node in sorted(graph) if (circle := visit(node, []))), [])
+
+
+def closure(module: str) -> set[str]:
+    """Return all modules of the project that come with an import of `module`, packages' `__init__` among them."""
+    found, queue = {module}, [module]
+    while queue:
+        for target in imported_modules(queue.pop(), inside_functions=False):
+            parts = target.split(".")
+            chain = {".".join(parts[:length]) for length in range(1, len(parts) + 1)} & MODULES.keys()
+            queue += chain - found
+            found |= chain
+    return found
+
+
+def test_packages_import_what_the_table_allows_and_nothing_else() -> None:
+    wrong = [
+        f"{module} imports {target}: add `{package(target)}` to `{package(module)} ->` here, in README.md and "
+        "CONTRIBUTING.md, or better, do without"
+        for module in MODULES
+        for target in sorted(imported_modules(module, inside_functions=True))
+        if package(module) != package(target) and package(target) not in ALLOWED.get(package(module), ())
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_table_has_no_import_that_nobody_uses() -> None:
+    used = {
+        (package(module), package(target))
+        for module in MODULES
+        for target in imported_modules(module, inside_functions=True)
+    }
+    unused = [f"{importer} -> {name}" for importer, names in ALLOWED.items() for name in sorted(names)]
+    assert [line for line in unused if tuple(line.split(" -> ")) not in used] == []
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_documents_draw_the_same_table(document: str) -> None:
+    blocks = (ROOT / document).read_text().split("```")
+    drawn = [parse_table(block) for block in blocks if block.lstrip("\n").startswith("examples     ->")]
+    assert drawn == [ALLOWED], f"{document} does not draw the table IMPORTS of {Path(__file__).name}"
+
+
+def test_packages_have_no_circle() -> None:
+    assert find_circle(ALLOWED) == []
+
+
+def test_modules_have_no_circle() -> None:
+    assert find_circle({module: imported_modules(module, inside_functions=False) for module in MODULES}) == []
+
+
+def test_no_method_imports_another() -> None:
+    def method(module: str) -> str:
+        return ".".join(module.split(".")[:2])
+
+    methods = [module for module in MODULES if module.startswith("agentic.")]
+    wrong = [
+        (module, target)
+        for module in methods
+        for target in imported_modules(module, inside_functions=True)
+        if target.startswith("agentic.") and method(target) != method(module)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("library", "importers"), [("slime", "core.slime"), ("tau2", "agentic.toolorchestra.tau2.worker")]
+)
+def test_a_library_is_imported_in_one_place(library: str, importers: str) -> None:
+    wrong = [
+        module
+        for module in MODULES
+        if not f"{module}.".startswith(f"{importers}.")
+        and any(f"{name}.".startswith(f"{library}.") for name in imported_names(module, inside_functions=True))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("agentic/*/rollout.py")), ids=lambda path: path.parent.name)
+def test_importing_a_rollout_brings_neither_engine_nor_report(path: Path) -> None:
+    modules = closure(f"agentic.{path.parent.name}.rollout")
+    assert [name for name in sorted(modules) if package(name) in ("engine", "report")] == []
+
+
+def test_a_method_is_read_in_a_sitting() -> None:
+    """The reading set is the Python files of the method's folder, without tiny/ and other folders."""
+    lines = {
+        path.parent.name: sum(len(file.read_text().splitlines()) for file in path.parent.glob("*.py"))
+        for path in ROOT.glob("agentic/*/rollout.py")
+    }
+    assert max(lines.values()) <= MAX_METHOD_LINES, f"lines to read for each method: {lines}"
+
+
+def test_a_circle_is_found() -> None:
+    assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert find_circle({"a": {"b", "c"}, "b": {"c"}}) == []
