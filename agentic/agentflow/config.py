@@ -67,8 +67,8 @@ class AgentFlowSection(Section):
     call_timeout_s: PositiveFloat = 600.0
     """Limits the seconds of one call; a longer one fails the rollout with `call_timeout`."""
     reward: Literal["math", "boxed"] = "math"
-    """Chooses the reward. `math` tries an integer rule, math-verify, then the judge (core/rewards/math_grader.py). `boxed`
-    compares the boxed text alone."""
+    """Chooses the reward. `boxed` compares the boxed text alone. `math` tries an integer rule, math-verify, then the
+    judge (core/rewards/math_grader.py)."""
 
     @model_validator(mode="after")
     def _has_every_role(self) -> AgentFlowSection:

@@ -50,7 +50,7 @@ class KilledLog(StepLog):
 def run(recipe: MemAgentRecipe, root: Path, log: type[StepLog] = StepLog) -> dict[str, bytes]:
     """The files of the warm-started model."""
     folder = root / "warm_start"
-    assert warm_start(recipe.model_copy(update={"warm_start": SHORT}), folder, log(root / "metrics.jsonl")) == folder
+    assert run_warm_start(recipe.model_copy(update={"warm_start": SHORT}), folder, log(root / "metrics.jsonl")) == folder
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
