@@ -87,6 +87,11 @@ class Trajectory:
     metrics: Mapping[str, float] = field(default_factory=dict)
     log: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def token_count(self) -> int:
+        """Prompt and completion tokens of all turns."""
+        return sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in self.turns)
+
 
 Group = Sequence[Trajectory]
 """The n trajectories of one task."""

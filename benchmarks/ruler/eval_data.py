@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic.memagent.tiny.words import KEYS, VALUES
-from benchmarks.cells import described
+from benchmarks.harness.plan import file_fingerprint
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import Budget, Family
 from benchmarks.ruler.tasks import make_family
@@ -78,7 +78,7 @@ def ruler_data(
         "defaults": "tiny" if defaults else "ruler",
         "split": split,
         "limit": "documents" if by_documents else budget,
-        "options": {name: _described(value) for name, value in sorted(options.items())},
+        "options": {name: _describe_option(value) for name, value in sorted(options.items())},
     }
     name = data_name(family, plain, options) + ("-documents" if by_documents else "")
     return EvalData(name, tuple(lengths), settings, tasks)
@@ -116,7 +116,7 @@ def file_data(path: Path, *, tokenizer: Any, metric: str | None = None, lengths:
     return EvalData(
         path.stem,
         tuple(lengths or sorted(by_length)),
-        {"file": _described(path), "metric": metric},
+        {"file": _describe_option(path), "metric": metric},
         lambda length, seed, count: by_length[length][:count],
         lambda length: len(by_length[length]),
     )
@@ -137,8 +137,8 @@ def _label(name: str, value: Any) -> str:
     return f"{value}-{name}" if name in ("placement", "haystack") else f"{name.replace('_', '-')}={value}"
 
 
-def _described(value: Any) -> Any:
+def _describe_option(value: Any) -> Any:
     """An option as it is recorded: files by name and content."""
     if isinstance(value, list):
-        return [_described(item) for item in value]
-    return described(value) if isinstance(value, Path) else value
+        return [_describe_option(item) for item in value]
+    return file_fingerprint(value) if isinstance(value, Path) else value

@@ -1,4 +1,4 @@
-"""The three named protocols, and the agent that does nothing; never to be mixed in one table row.
+"""The three named protocols, and the agent that does nothing. One table row never mixes two of them.
 
 | protocol | prompt, tools | experts |
 |---|---|---|
@@ -21,7 +21,7 @@ from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2Worlds
 from agentic.toolorchestra.tau2.users import HangsUp
-from benchmarks.cells import EvaluationError
+from benchmarks.harness.plan import EvaluationError
 from core.policy.base import Roles
 from core.rollout.method import Method
 from core.types import Sampling, Task, Trajectory
@@ -33,8 +33,10 @@ COMPAT_CONTEXT = 23000
 """Tokens of messages and tools to which ToolOrchestra's evaluation cuts the middle of a conversation."""
 
 
-def under(protocol: str, recipe: ToolOrchestraRecipe, options: dict[str, Any], context: int) -> ToolOrchestraRecipe:
-    """The recipe under `protocol`; `options` are those of Tau2Worlds, `context` the tokens of messages and tools."""
+def apply_protocol(
+    protocol: str, recipe: ToolOrchestraRecipe, options: dict[str, Any], context: int
+) -> ToolOrchestraRecipe:
+    """Return the recipe under `protocol`, with the `options` of Tau2Worlds and `context` tokens of messages and tools."""
     section = recipe.toolorchestra
     if protocol != "standard" and not section.experts:
         raise EvaluationError(f"protocol {protocol} needs experts, and toolorchestra.experts of the preset is empty")
@@ -55,7 +57,7 @@ def under(protocol: str, recipe: ToolOrchestraRecipe, options: dict[str, Any], c
 
 
 class Recorded(Method):
-    """ToolOrchestra whose trajectories hold tau2's own record of the conversation in `log`."""
+    """Runs ToolOrchestra, and keeps tau2's own record of the conversation in the trajectory's `log`."""
 
     def __init__(self, method: ToolOrchestra):
         if method.worlds is None:
@@ -82,7 +84,7 @@ class Recorded(Method):
 
 
 class DoNothing(Method):
-    """Says once that it cannot help, to a user who then hangs up. What it scores, a task gives away."""
+    """Says once that it cannot help, to a user who then hangs up. Its score is what the tasks give away for free."""
 
     WORDS = "I am sorry, I cannot help you."
 

@@ -151,7 +151,7 @@ class GRPOLoop:
             "seconds": time.perf_counter() - began,
             "rollout_seconds": sampled - began,
             "prefilled_tokens": self.engine.stats().prefilled_tokens - prefilled,
-            "tokens_per_second": sum(_tokens(t) for t in done) / (sampled - began),
+            "tokens_per_second": sum(t.token_count for t in done) / (sampled - began),
         }
         self.metrics.append(record)
         self.trackers.log(
@@ -219,11 +219,6 @@ class GRPOLoop:
 
     def _log_trajectory(self, stage: str, task: Task, trajectory: Trajectory) -> None:
         self.trajectories.append(trajectory_record(stage, self.step, task, trajectory, self.tokenizer))
-
-
-def _tokens(trajectory: Trajectory) -> int:
-    """Prompt and completion tokens of all turns."""
-    return sum(len(turn.prompt_ids) + len(turn.completion.token_ids) for turn in trajectory.turns)
 
 
 def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -10,7 +10,7 @@ import pytest
 
 from agentic.toolorchestra.tau2 import client
 from benchmarks.tau2 import evaluate
-from benchmarks.tau2.pin import BLOBS, COMMIT, departures
+from benchmarks.tau2.tasks import BLOBS, COMMIT, departures
 from benchmarks.tau2.tasks import main as write_tasks
 from core.data.tasks import read_tasks
 from core.engine.start_model import build, train_tokenizer
