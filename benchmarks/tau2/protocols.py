@@ -36,7 +36,7 @@ COMPAT_CONTEXT = 23000
 def apply_protocol(
     protocol: str, recipe: ToolOrchestraRecipe, options: dict[str, Any], context: int
 ) -> ToolOrchestraRecipe:
-    """Return the recipe under `protocol`, with the `options` of Tau2Worlds and `context` tokens of messages and tools."""
+    """Return the recipe under `protocol`: `options` are those of Tau2Worlds, `context` limits messages and tools."""
     section = recipe.toolorchestra
     if protocol != "standard" and not section.experts:
         raise EvaluationError(f"protocol {protocol} needs experts, and toolorchestra.experts of the preset is empty")
