@@ -12,7 +12,7 @@ import pytest
 
 from agentic.memagent.config import load_recipe
 from agentic.memagent.tiny import start_model
-from benchmarks.models import Models
+from benchmarks.harness.models import EvalModels
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import encode_text, load_tokenizer
@@ -55,12 +55,13 @@ def needle_reader(tokenizer: Any, broken: dict[str, Exception | str] | None = No
     return respond
 
 
-class ScriptedModels(Models):
+class ScriptedModels(EvalModels):
     """Models whose policy is scripted; `opened` lists the models in the order in which cells asked for them."""
 
     def __init__(self, respond: Respond, **options: Any):
         super().__init__(load_recipe("tiny"), **{"concurrency": 4, **options})
-        self.respond, self.opened, self.fail_at = respond, [], -1
+        self.respond = respond
+        self.opened: list[str] = []
         self.contexts: list[int] = []
 
     def limit(self, model: str) -> int:
@@ -68,8 +69,6 @@ class ScriptedModels(Models):
 
     @asynccontextmanager
     async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
-        if len(self.opened) == self.fail_at:
-            raise RuntimeError("killed")
         self.opened.append(model)
         self.contexts.append(context)
         yield ScriptedPolicy(self.respond)
