@@ -55,7 +55,7 @@ def _load(source: str, folder: Path) -> tuple[str, list[Task]]:
 
 
 class SingleCall(Method):
-    """The single call: one prompt, one completion, no tools. An agent must beat it under the same budget."""
+    """Asks once, without tools. An agent must beat this single call under the same budget."""
 
     def __init__(self, tokenizer: Any, max_new_tokens: int):
         self.tokenizer = tokenizer

@@ -61,7 +61,7 @@ class EvalCell:
 
     @property
     def file(self) -> str:
-        """The file of the result in the run folder's `evaluation/`."""
+        """Return the file of the result in the run folder's `evaluation/`."""
         return file_name(self.variant, self.data, self.length, self.seed)
 
     def sample_seed(self, task: Task, repeat: int) -> int:
@@ -71,12 +71,12 @@ class EvalCell:
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """Everything that the scores of a sample follow from, beside its task."""
+        """Return everything that the scores of a sample follow from, beside its task."""
         return {"model": self.model, "sampling": sampling_record(self.sampling), "settings": dict(self.settings)}
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """The conditions in a few short values, for every line of the sample log: each section becomes a digest."""
+        """Return the conditions in a few short values, for every line of the log: each section becomes a digest."""
         sections = flatten({**self.conditions, "settings": {}}) | {f"settings.{k}": v for k, v in self.settings.items()}
         return {name: _digest(value) if isinstance(value, dict | list) else value for name, value in sections.items()}
 

@@ -1,4 +1,4 @@
-"""What an evaluation asks: tasks by length and seed, under a name that tells different data sets apart."""
+"""The tasks of an evaluation by length and seed, under a name that tells different data sets apart."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SOURCES = {"essays", "squad", "hotpotqa", "pool"}
 
 @dataclass(frozen=True)
 class EvalData:
-    """`tasks(length, seed, count)` gives the same tasks to every variant; `settings` is what they follow from."""
+    """Holds a data set. `tasks(length, seed, count)` gives all variants the same tasks; they follow from `settings`."""
 
     name: str
     lengths: tuple[int, ...]
@@ -52,7 +52,7 @@ def ruler_data(
     split: str = "test",
     by_documents: bool = False,
 ) -> EvalData:
-    """Generated tasks. `tiny` gives the bare task `niah` TINY_NEEDLES as defaults under `options`.
+    """Return generated tasks. `tiny` gives the bare task `niah` TINY_NEEDLES as defaults under `options`.
 
     `by_documents`: `lengths` are numbers of documents (hqa and qa), not of tokens.
 
@@ -85,13 +85,13 @@ def ruler_data(
 
 
 def data_name(family: Family, plain: Family, options: Mapping[str, Any]) -> str:
-    """The task's name and how `options` make it differ from the `plain` one: `niah`, `niah+other-noise`."""
+    """Return the task's name and how `options` make it differ from the `plain` one: `niah`, `niah+other-noise`."""
     changed = [name for name in options if getattr(family, name, None) != getattr(plain, name, None)]
     return "+".join([family.name, *(_label(name, options[name]) for name in sorted(changed))])
 
 
 def file_data(path: Path, *, tokenizer: Any, metric: str | None = None, lengths: Sequence[int] = ()) -> EvalData:
-    """The tasks of a file (formats: core.data.tasks), which are the same for every seed.
+    """Return the tasks of a file (formats: core.data.tasks), which are the same for every seed.
 
     A task's length is its metadata's `limit`; a file without has one length, that of its longest document.
 
@@ -123,7 +123,7 @@ def file_data(path: Path, *, tokenizer: Any, metric: str | None = None, lengths:
 
 
 def _family(task: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """`make_family` with other defaults, which are fields and not files."""
+    """Call `make_family` with other defaults, which are fields and not files."""
     family: Any = make_family(task, options)
     left = {name: value for name, value in defaults.items() if name not in options}
     return replace(family, **left) if left else family
@@ -138,7 +138,7 @@ def _label(name: str, value: Any) -> str:
 
 
 def _describe_option(value: Any) -> Any:
-    """An option as it is recorded: files by name and content."""
+    """Return an option as results record it: files by name and content."""
     if isinstance(value, list):
         return [_describe_option(item) for item in value]
     return file_fingerprint(value) if isinstance(value, Path) else value

@@ -71,7 +71,7 @@ _FIELDS = {
 
 
 def make_family(task: str, options: Mapping[str, Any] | None = None) -> Family:
-    """The family called `task`, with `options` of OPTIONS (files as paths) over its own settings.
+    """Return the family called `task`, with `options` of OPTIONS (files as paths) over its own settings.
 
     Raises:
         ValueError: an unknown task, an option that the task does not have, or a file that it needs and lacks.

@@ -20,7 +20,7 @@ Generate = Callable[[Sequence[Request]], list[Sample]]
 
 
 class Ours:
-    """The embedded engine on `model`: a slot for each of `requests`, for sequences of up to `longest` tokens."""
+    """Runs the embedded engine on `model`: a slot for each of `requests`, for sequences of up to `longest` tokens."""
 
     def __init__(self, model: CausalLM, requests: int, longest: int):
         self.engine = Engine(model, max_model_len=longest, kv_tokens=longest * requests)
@@ -41,7 +41,7 @@ class Ours:
 
 
 class Transformers:
-    """`model.generate` on left-padded prompts; every row runs to the longest of its batch and is cut."""
+    """Runs `model.generate` on left-padded prompts; every row runs to the longest of its batch and is cut."""
 
     def __init__(self, model: Any, cache: str):
         self.model, self.cache = model, cache
@@ -71,7 +71,7 @@ class Transformers:
 
 
 class ContinuousBatching:
-    """transformers' continuous batching: paged cache, prefix sharing, each request ends on its own."""
+    """Runs transformers' continuous batching: paged cache, prefix sharing, each request ends on its own."""
 
     def __init__(self, model: Any):
         self.model = model
@@ -111,7 +111,7 @@ class ContinuousBatching:
 
 @torch.no_grad()
 def logprob_error(model: Any, samples: Sequence[Sample], batch: int = 8) -> float | None:
-    """Largest |reported log-prob - that of a full forward of Hugging Face's model|; None without log-probs."""
+    """Return the largest |reported log-prob - that of a full forward pass of transformers|; None without log-probs."""
     if any(len(s.logprobs) != len(s.token_ids) for s in samples):
         return None
     worst = 0.0

@@ -29,7 +29,7 @@ KINDS = ("equal", "uneven", "distinct")
 def compare(
     folder: Path, vocab_size: int, output: Path, *, repeats: int, groups: int, group_size: int
 ) -> dict[str, Any]:
-    """Every kind of rollouts, as JSON. Raises RuntimeError when the two trainers do not compute the same step."""
+    """Time every kind of rollouts, and return JSON. Raises RuntimeError when the two trainers compute another step."""
     result: dict[str, Any] = {}
     for kind in KINDS:
         requests = step_requests(kind, vocab_size, groups, group_size)
@@ -58,7 +58,7 @@ def sample(folder: Path, requests: Sequence[Request]) -> list[Sample]:
 def run_ours(
     folder: Path, requests: Sequence[Request], group_size: int, samples: Sequence[Sample] | None, *, steps: int
 ) -> tuple[dict[str, float], Timing]:
-    """Statistics of the first step, and the time of `steps` further ones; without `samples` each step generates."""
+    """Return statistics of the first step and the time of `steps` more; without `samples` each step generates."""
     model = weights.load(folder)
     optimizer = OptimizerSection(lr=LR, beta2=0.999, weight_decay=0.0, clip_grad=1.0, max_tokens_per_pack=4096)
     trainer, engine = Trainer(model, optimizer, loss_unit="token"), _engine(model, requests)
@@ -67,7 +67,7 @@ def run_ours(
     for _ in range(steps + 1):
         watch.start()
         rollouts = engine.generate(requests) if samples is None else samples
-        stats = trainer.grpo_step(rows_of(rollouts, group_size))
+        stats = trainer.grpo_step(make_rows(rollouts, group_size))
         engine.engine.weights_changed(str(trainer.steps))
         watch.stop()
         first = first or stats
@@ -78,7 +78,7 @@ def _engine(model: CausalLM, requests: Sequence[Request]) -> Ours:
     return Ours(model, len(requests), max(len(r.prompt_ids) + r.max_new_tokens for r in requests))
 
 
-def rows_of(samples: Sequence[Sample], group_size: int) -> list[Row]:
+def make_rows(samples: Sequence[Sample], group_size: int) -> list[Row]:
     rows: list[Row] = []
     for start in range(0, len(samples), group_size):
         group = samples[start : start + group_size]

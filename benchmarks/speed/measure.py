@@ -14,7 +14,7 @@ from core.runs.versions import collect_versions, package_version
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of each repeat, without the warm-up. `cpu_s` counts all threads of the process."""
+    """Holds the seconds of each repeat, without the warm-up. `cpu_s` counts all threads of the process."""
 
     cpu_s: tuple[float, ...]
     wall_s: tuple[float, ...]
@@ -48,7 +48,7 @@ class Stopwatch:
 
 
 def repeat(call: Callable[[], Any], repeats: int, before: Callable[[], Any] = lambda: None) -> tuple[Any, Timing]:
-    """The last result of `call`, and the time of `repeats` calls after one that warms up; `before` is not timed."""
+    """Return the last result of `call` and the time of `repeats` calls after a warm-up call; `before` is not timed."""
     watch = Stopwatch()
     for _ in range(repeats + 1):
         before()
@@ -59,7 +59,7 @@ def repeat(call: Callable[[], Any], repeats: int, before: Callable[[], Any] = la
 
 
 def ratio(ours: Timing, other: Timing) -> dict[str, float]:
-    """How many times longer the other side takes: above 1, ours is faster."""
+    """Return how many times longer the other side takes: above 1, ours is faster."""
     return {
         clock: statistics.median(getattr(other, clock)) / statistics.median(getattr(ours, clock))
         for clock in ("cpu_s", "wall_s")
@@ -67,7 +67,7 @@ def ratio(ours: Timing, other: Timing) -> dict[str, float]:
 
 
 def environment(threads: int) -> dict[str, Any]:
-    """Versions, machine and load, for the result's file."""
+    """Return versions, machine and load, for the result's file."""
     return {
         **collect_versions(),
         "trl": package_version("trl"),
@@ -79,7 +79,7 @@ def environment(threads: int) -> dict[str, Any]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns."""
+    """Return a Markdown table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
 
     def line(cells: Sequence[str]) -> str:

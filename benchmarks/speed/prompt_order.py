@@ -32,8 +32,8 @@ from core.types import Sampling, Task
 CHUNK, MEMORIES, CHUNKS, GROUP, TASKS = 625, (128, 38), 24, 16, 1
 
 
-async def prefilled(folder: Path, order: Order, memory: int) -> float:
-    """Tokens prefilled per trajectory, counted by the engine."""
+async def count_prefilled(folder: Path, order: Order, memory: int) -> float:
+    """Return the tokens prefilled per trajectory, counted by the engine."""
     tokenizer = load_tokenizer(folder)
     config = MemAgentSection(
         chunk_tokens=CHUNK, max_memory_tokens=memory, max_final_tokens=8, prompt_style="compact", prompt_order=order
@@ -60,8 +60,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = start_model.build(Path(temporary) / "model", seed=0)
         for memory in MEMORIES:
-            official = asyncio.run(prefilled(folder, "official", memory))
-            friendly = asyncio.run(prefilled(folder, "prefix_friendly", memory))
+            official = asyncio.run(count_prefilled(folder, "official", memory))
+            friendly = asyncio.run(count_prefilled(folder, "prefix_friendly", memory))
             rows.append(
                 {"memory": memory, "official": official, "prefix_friendly": friendly, "ratio": official / friendly}
             )

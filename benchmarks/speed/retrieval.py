@@ -33,7 +33,7 @@ _WORDS_PER_PASSAGE, _WORDS_PER_QUERY, _VOCABULARY, _TOPIC_WORDS = 60, 10, 30_000
 
 
 class Clustered:
-    """An encoder of row numbers: vectors around random centres, the noise 0.7 as long as the centre."""
+    """Encodes row numbers as vectors around random centres, the noise 0.7 as long as the centre."""
 
     name, dimension = "clustered", DIMENSION
 
@@ -53,7 +53,7 @@ class Clustered:
 def measure_recall(
     rows: int, queries: int, folder: Path, centres: int = 1000, kinds: Sequence[str] = tuple(KINDS)
 ) -> dict[str, dict[str, float]]:
-    """For each kind with its default options: recall@10 against the first, and time to build and to search."""
+    """Measure each kind with its default options: recall@10 against the first, and time to build and to search."""
     path = folder / "numbers.jsonl"
     path.write_text("".join(f'{{"id": {row}, "contents": "{row}"}}\n' for row in range(rows)))
     corpus, encoder = Corpus(path), Clustered(centres)
@@ -76,7 +76,7 @@ def measure_recall(
 
 
 def write_texts(path: Path, rows: int, queries: int) -> list[str]:
-    """A corpus of passages, each half of the words of one topic and half of a long tail; returns queries like them."""
+    """Write passages, each half words of one topic and half of a long tail; return queries like them."""
     random = np.random.default_rng(0)
 
     def text(words: int) -> str:
@@ -92,7 +92,7 @@ def write_texts(path: Path, rows: int, queries: int) -> list[str]:
 
 
 async def measure_latency(url: str, queries: Sequence[str], clients: int) -> tuple[dict[str, float], list[set[str]]]:
-    """p50 and p99 in ms and requests per second, and the ids that each query got."""
+    """Measure p50 and p99 in ms and requests per second, and the ids that each query got."""
     waiting = iter(enumerate(queries))
     seconds: list[float] = []
     found: list[set[str]] = [set()] * len(queries)
@@ -116,7 +116,7 @@ async def measure_latency(url: str, queries: Sequence[str], clients: int) -> tup
 def measure_service(
     rows: int, queries: int, repeats: int, folder: Path, kinds: Sequence[str] = tuple(KINDS)
 ) -> dict[str, Any]:
-    """For each kind: the repeat with the best p50 at each number of clients, and recall@10 against the first."""
+    """Measure each kind: the repeat with the best p50 at each number of clients, and recall@10 against the first."""
     corpus = folder / "texts.jsonl"
     texts = write_texts(corpus, rows, queries)
     result: dict[str, Any] = {}

@@ -21,7 +21,7 @@ OURS = "ours"
 
 
 def compare(folder: Path, vocab_size: int, *, repeats: int, scale: float, with_batching: bool) -> dict[str, Any]:
-    """Every regime on every side, as JSON: seconds, generated tokens per second, log-prob error, ratios to ours."""
+    """Time every regime on every side; return seconds, tokens per second, log-prob error, ratios to ours as JSON."""
     from transformers import AutoModelForCausalLM
 
     hf = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -65,7 +65,7 @@ def _row(timing: Timing, samples: Sequence[Sample], error: float | None) -> dict
 
 
 def run_turns(generate: Generate, requests: Sequence[Request], turns: int, vocab_size: int) -> list[Sample]:
-    """All samples of all turns; a turn starts when every session has ended the one before."""
+    """Return all samples of all turns; a turn starts when every session has ended the one before."""
     samples = generate(requests)
     everything = list(samples)
     for turn in range(1, turns):

@@ -19,7 +19,7 @@ from benchmarks.speed.workload import Request, Sample, reward, word
 
 @dataclass
 class TRLRun:
-    """What was seen in the steps of one `train` call."""
+    """Holds what was measured in the steps of one `train` call."""
 
     watch: Stopwatch = field(default_factory=Stopwatch)
     losses: list[float] = field(default_factory=list)
@@ -61,7 +61,7 @@ def run_trl(
         def on_step_end(self, *_: Any, **__: Any) -> None:
             run.watch.stop()
 
-    def injected(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    def inject_rollouts(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         assert samples is not None
         return {
             "prompt_ids": [list(s.prompt_ids) for s in samples],
@@ -91,7 +91,7 @@ def run_trl(
         reward_funcs=lambda completion_ids, **_: [reward(ids) for ids in completion_ids],
         args=args,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
-        rollout_func=None if samples is None else injected,
+        rollout_func=None if samples is None else inject_rollouts,
         callbacks=[Timer()],
     )
     trainer.remove_callback(PrinterCallback)

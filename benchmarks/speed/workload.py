@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Sample:
-    """One sampled completion. `logprobs` is empty when the engine does not report them."""
+    """Holds one sampled completion. `logprobs` is empty when the engine does not report them."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -43,7 +43,7 @@ class Sample:
 
 
 def make_checkpoint(size: str, folder: Path, seed: int = 0) -> Path:
-    """A random Qwen2 of `size` with a tokenizer that has one word, `t<i>`, for each token id i."""
+    """Write a random Qwen2 of `size` with a tokenizer that has one word, `t<i>`, for each token id i."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -68,12 +68,12 @@ def make_checkpoint(size: str, folder: Path, seed: int = 0) -> Path:
 
 
 def word(token_id: int) -> str:
-    """The special words are the beginning of no other: tokenizers look for them inside words too."""
+    """Return the word of a token. No special word begins another word: tokenizers look for them inside words too."""
     return {PAD: "<pad>", EOS: "<eos>"}.get(token_id, f"t{token_id}")
 
 
 def regimes(vocab_size: int, *, scale: float = 1.0, seed: int = 0) -> dict[str, list[Request]]:
-    """Requests of each regime; `scale` < 1 makes fewer of them."""
+    """Return the requests of each regime; `scale` < 1 makes fewer of them."""
     rng = random.Random(seed)
     requests = max(8, round(64 * scale))
     group = 16 if scale == 1 else 8
@@ -81,7 +81,7 @@ def regimes(vocab_size: int, *, scale: float = 1.0, seed: int = 0) -> dict[str, 
     return {
         "distinct": [Request(prompt(rng, vocab_size, 300), 64) for _ in range(requests)],
         "groups": [Request(ids, 64) for ids in shared for _ in range(group)],
-        "heavy_tailed": [Request(prompt(rng, vocab_size, 300), heavy_tailed(rng)) for _ in range(requests)],
+        "heavy_tailed": [Request(prompt(rng, vocab_size, 300), draw_length(rng)) for _ in range(requests)],
         "sessions": [Request(prompt(rng, vocab_size, 120), 32) for _ in range(requests // 2)],
     }
 
@@ -90,13 +90,13 @@ def prompt(rng: random.Random, vocab_size: int, length: int) -> tuple[int, ...]:
     return tuple(rng.randrange(EOS + 1, vocab_size) for _ in range(length))
 
 
-def heavy_tailed(rng: random.Random) -> int:
+def draw_length(rng: random.Random) -> int:
     """Lognormal number of tokens: median 40, one in twenty above 200, within [8, 400]."""
     return max(8, min(400, round(rng.lognormvariate(math.log(40), 1.0))))
 
 
 def next_turn(samples: Sequence[Sample], vocab_size: int, turn: int) -> list[Request]:
-    """The sessions' next prompts: all so far, and an observation that depends on session and turn alone."""
+    """Return the sessions' next prompts: all so far, and an observation that depends on session and turn alone."""
     return [
         Request(
             (*s.prompt_ids, *s.token_ids, *prompt(random.Random(f"{turn}-{i}"), vocab_size, OBSERVATION)),
@@ -107,7 +107,7 @@ def next_turn(samples: Sequence[Sample], vocab_size: int, turn: int) -> list[Req
 
 
 def step_requests(kind: str, vocab_size: int, groups: int, group_size: int, seed: int = 0) -> list[Request]:
-    """Requests of one GRPO step, group after group.
+    """Return the requests of one GRPO step, group after group.
 
     `equal`: prompts of 300 tokens, 64 new ones. `uneven`: prompts of 100 to 500 tokens, heavy-tailed completions.
     `distinct`: uneven, and every rollout has a prompt of its own, so that nothing can be shared.
@@ -122,11 +122,11 @@ def step_requests(kind: str, vocab_size: int, groups: int, group_size: int, seed
         ids = draw()
         for _ in range(group_size):
             ids = draw() if kind == "distinct" else ids
-            requests.append(Request(ids, 64 if kind == "equal" else min(128, heavy_tailed(rng))))
+            requests.append(Request(ids, 64 if kind == "equal" else min(128, draw_length(rng))))
     return requests
 
 
 def reward(token_ids: Sequence[int]) -> float:
-    """A verifiable reward that random models score on: the share of even ids among the first eight tokens."""
+    """Return a verifiable reward that random models score on: the share of even ids among the first eight tokens."""
     first = token_ids[:8]
     return sum(token % 2 == 0 for token in first) / len(first)

@@ -176,7 +176,7 @@ def _without_location(recipe: ToolOrchestraRecipe) -> dict[str, Any]:
 
 
 def _check_version(folder: Path, about: Mapping[str, Any]) -> None:
-    """Conversations of one folder are played on one tau2-bench with one set of data files.
+    """Check that all conversations of a folder are played on one tau2-bench with one set of data files.
 
     Raises:
         EvaluationError: the folder's were played on another.

@@ -12,7 +12,7 @@ from benchmarks.speed.workload import Sample, make_checkpoint, step_requests
 
 def test_rows_carry_advantages_of_their_own_group():
     samples = [Sample((5,), ids, (-1.0,) * len(ids)) for ids in [(2, 2), (3, 3), (2, 3), (2, 3)]]
-    rows = grpo_step.rows_of(samples, group_size=2)
+    rows = grpo_step.make_rows(samples, group_size=2)
     assert [row.advantage for row in rows] == [0.5, -0.5, 0.0, 0.0]
     assert [row.rollout_id for row in rows] == [0, 1, 2, 3]
     assert rows[0].tokens == (5, 2, 2)
