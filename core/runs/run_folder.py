@@ -8,7 +8,7 @@
     seed-<n>/trajectories.jsonl   sampled whole trajectories, schema below
     seed-<n>/checkpoints/         Hugging Face folders
     evaluation/*.json         one EvalResult per variant, data set, length and seed
-    evaluation/*.jsonl        all trajectories of the result of that name, where the evaluator keeps them here
+    evaluation/*.jsonl        the samples of the result of that name (benchmarks/harness/samples.py)
     summary.json, table.md, report.html     rebuilt at any time by `python -m core.report RUN_DIR`
     .lock                     held by the process that writes this run
 
