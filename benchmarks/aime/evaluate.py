@@ -120,14 +120,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, AimePlan, EvalModel
     folder = RunFolder.create(options.out or Path("runs") / f"aime-{Path(options.model).name}", config)
     published = [(name, variant, "aime24", options.budget, score, source) for name, variant, score, source in PUBLISHED]
     folder.save_published(published_rows(published), DEPARTURES)
-    served_at = ((options.baseline, options.baseline_url), (options.model, options.policy_url))
-    models = EvalModels(
-        recipe,
-        concurrency=options.concurrency,
-        urls={model: url for model, url in served_at if model and url},
-        kv_tokens=options.kv_tokens,
-        context=options.context,
-    )
+    models = EvalModels.from_options(options, recipe)
     cells = [
         models.make_cell(
             folder,

@@ -55,10 +55,24 @@ class EvalModels:
         self.recipe = recipe
         self.concurrency = concurrency
         self.urls = dict(urls or {})
+        self.to_serve: str | None = None
         self._kv_tokens = kv_tokens
         self._context = context
         self._tokenizers: dict[str, Any] = {}
         self._networks: dict[str, CausalLM] = {}
+
+    @classmethod
+    def from_options(cls, options: argparse.Namespace, recipe: Recipe, **limits: Any) -> EvalModels:
+        """Return the models of a command: --policy-url and --baseline-url name servers, --serve will start one."""
+        asked = {name: getattr(options, name) for name in ("concurrency", "kv_tokens", "context") if name in options}
+        models = cls(recipe, **{**asked, **limits})
+        pairs = {"model": "policy_url", "baseline": "baseline_url"}
+        named = {
+            getattr(options, model): getattr(options, url, None) for model, url in pairs.items() if model in options
+        }
+        models.urls = {model: url for model, url in named.items() if model and url}
+        models.to_serve = options.model if options.serve else None
+        return models
 
     def tokenizer(self, model: str) -> Any:
         if model not in self._tokenizers:
@@ -80,7 +94,7 @@ class EvalModels:
             model=str(path.relative_to(folder.path)) if path.is_relative_to(folder.path) else model,
             model_path=model,
             settings=jsonable(settings if digest is None else {**settings, "weights": digest}),
-            notes={"served": model in self.urls},
+            notes={"served": model in (*self.urls, self.to_serve)},
             **fields,
         )
 

@@ -108,13 +108,8 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, HeldoutPlan, EvalMo
     tasks = _take(limit, read_tasks(path, limit=limit and limit + 1, require_context=spec.needs_context), path)
     run, rollout = recipe.run, recipe.rollout
     concurrency = options.concurrency or rollout.concurrency
-    models = EvalModels(
-        recipe,
-        concurrency=concurrency,
-        urls={options.model: options.policy_url} if options.policy_url else {},
-        kv_tokens=recipe.engine.kv_tokens,
-        context=recipe.model.max_model_len,
-    )
+    limits = {"kv_tokens": recipe.engine.kv_tokens, "context": recipe.model.max_model_len}
+    models = EvalModels.from_options(options, recipe, concurrency=concurrency, **limits)
     cells = [
         models.make_cell(
             target.folder,

@@ -125,13 +125,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, RulerPlan, EvalMode
         recipe = without_chunk_limit(recipe)
     set_threads(options, recipe)
     data = _make_data(options, tokenizer)
-    models = EvalModels(
-        recipe,
-        concurrency=options.concurrency,
-        urls={options.model: options.policy_url} if options.policy_url else {},
-        kv_tokens=options.kv_tokens,
-        context=options.context,
-    )
+    models = EvalModels.from_options(options, recipe)
     cells = make_cells(
         models,
         folder,

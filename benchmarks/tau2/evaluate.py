@@ -110,13 +110,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Tau2Plan, EvalModel
         "max_steps": options.max_steps,
         "max_errors": options.max_errors,
     }
-    models = EvalModels(
-        recipe,
-        concurrency=options.concurrency,
-        urls={options.model: options.policy_url} if options.model and options.policy_url else {},
-        kv_tokens=options.kv_tokens,
-        context=options.context,
-    )
+    models = EvalModels.from_options(options, recipe)
     if options.protocol in variants:
         context = models.limit(options.model) - recipe.toolorchestra.max_tokens - MARGIN
         if context < 1:

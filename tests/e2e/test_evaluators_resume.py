@@ -97,7 +97,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     config = long / "config.json"
     config.write_text(json.dumps({**read_json(config), "max_position_embeddings": 8192}))
     small = ["--threads", "1", "--set", "model.device=cpu"]
-    ruler = ["--variants", "trained", "full-context", "--lengths", "448", "--tasks", "8", "--seeds", "0", "1"]
+    ruler = ["--variants", "trained", "full-context", "--lengths", "448", "--tasks", "8", "--seeds", "0"]
     aime = ["--variants", "single", "--k", "4", "--budget", "12", "--data", str(folder / "sums.jsonl"), "--method"]
     tau2 = ["--user", "scripted", "--trials", "4", "--domains", "retail", "telecom", "--max-steps", "3"]
     heldout = ["memagent", "--preset", "tiny", "--baseline", str(model), "--seeds", "0", "--concurrency", "3"]
