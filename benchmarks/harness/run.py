@@ -132,9 +132,9 @@ async def _run(
         async def run_one(repeat: int, task: Task) -> None:
             nonlocal finished
             trajectory = await runner.run_one(task, replace(cell.sampling, seed=cell.sample_seed(task, repeat)))
-            kept, fields = await grade(task, trajectory)
+            logged, fields = await grade(task, trajectory)
             record = {
-                **trajectory_record("eval", _training_step(cell.model), task, kept, variant.tokenizer),
+                **trajectory_record("eval", _training_step(cell.model), task, logged, variant.tokenizer),
                 **fields,
                 "policy_tokens": trajectory.token_count,
                 "elapsed": time.perf_counter() - began,
@@ -210,7 +210,9 @@ class CallCounter:
     """A policy that reports the number of its finished calls."""
 
     def __init__(self, policy: Policy, report: Callable[[int], None]):
-        self._policy, self._report, self._finished = policy, report, 0
+        self._policy = policy
+        self._report = report
+        self._finished = 0
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         completion = await self._policy.generate(prompt_ids, sampling, session)

@@ -74,9 +74,9 @@ class SampleLog:
 
     def pending(self, tasks: Sequence[Task]) -> list[tuple[int, Task]]:
         """Return (repeat, task) of each sample that is missing, repeat by repeat."""
-        there = {(record["repeat"], record["task_id"]) for record in flat(self.load_samples(tasks))}
+        finished = {(record["repeat"], record["task_id"]) for record in flat(self.load_samples(tasks))}
         wanted = ((repeat, task) for repeat in range(self.cell.repeats or 1) for task in tasks)
-        return [(repeat, task) for repeat, task in wanted if (repeat, task.task_id) not in there]
+        return [(repeat, task) for repeat, task in wanted if (repeat, task.task_id) not in finished]
 
     def append(self, repeat: int, record: Mapping[str, Any]) -> None:
         """Write one finished sample."""

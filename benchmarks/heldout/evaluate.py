@@ -224,8 +224,8 @@ def _check_labels(names: Sequence[str], tasks: Sequence[Task], path: str) -> Seq
     """Raises EvaluationError for a name that no task has."""
     known = {name for task in tasks for name in task.metadata}
     if unknown := [name for name in names if name not in known]:
-        there = ", ".join(sorted(known)) or "none"
-        raise EvaluationError(f"--by {unknown[0]}: in the metadata of no task of {path}; there are: {there}")
+        known_names = ", ".join(sorted(known)) or "none"
+        raise EvaluationError(f"--by {unknown[0]}: in the metadata of no task of {path}; there are: {known_names}")
     return names
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from agentic.memagent.tiny.words import KEYS, VALUES
 from benchmarks.harness.plan import file_fingerprint
 from benchmarks.ruler.generate import generate
-from benchmarks.ruler.sample import Budget, Family
+from benchmarks.ruler.sample import Budget, TaskFamily
 from benchmarks.ruler.tasks import make_family
 from core.data import DataError, read_tasks
 from core.text.tokenizer import encode_text
@@ -84,7 +84,7 @@ def ruler_data(
     return EvalData(name, tuple(lengths), settings, tasks)
 
 
-def data_name(family: Family, plain: Family, options: Mapping[str, Any]) -> str:
+def data_name(family: TaskFamily, plain: TaskFamily, options: Mapping[str, Any]) -> str:
     """Return the task's name and how `options` make it differ from the `plain` one: `niah`, `niah+other-noise`."""
     changed = [name for name in options if getattr(family, name, None) != getattr(plain, name, None)]
     return "+".join([family.name, *(_label(name, options[name]) for name in sorted(changed))])

@@ -205,10 +205,10 @@ async def evaluate(plan: RulerPlan, models: EvalModels, folder: RunFolder) -> No
         print(f"note: at length {lengths} tasks do not fill {slots} slots evenly; their time compares badly")
     missing = [cell for cell in plan.cells if not is_saved(cell, folder)]
     await models.check_servers(missing)
-    made: tuple[int, int] | None = None
+    task_key: tuple[int, int] | None = None
     for cell in missing:
-        if made != (cell.seed, cell.length):  # the variants of one seed and length share their tasks
-            made = cell.seed, cell.length
+        if task_key != (cell.seed, cell.length):  # the variants of one seed and length share their tasks
+            task_key = cell.seed, cell.length
             tasks = _make_tasks(plan.data, cell)
             tokenizer = models.tokenizer(cell.model_path)
             document_tokens = [_count_document_tokens(task, tokenizer) for task in tasks]
@@ -296,18 +296,18 @@ def _write_report(folder: RunFolder) -> dict[str, Any]:
 
 def _make_data(options: argparse.Namespace, tokenizer: Any) -> EvalData:
     """Raises EvaluationError or DataError, naming the option or the file."""
-    given = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
+    chosen = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
     try:
         lengths = list(dict.fromkeys(map(parse_length, options.lengths or ())))
         if options.data not in ("ruler", "hotpotqa"):
-            if given or options.num_docs or options.task:
+            if chosen or options.num_docs or options.task:
                 raise ValueError("--task and its options are for generated data; --data names a file")
             return file_data(Path(options.data), tokenizer=tokenizer, metric=options.metric, lengths=lengths)
         tiny = is_tiny(tokenizer)
         task = options.task or ("hqa" if options.data == "hotpotqa" else "niah" if tiny else "niah_multikey_2")
         return ruler_data(
             task,
-            given,
+            chosen,
             tiny=tiny,
             lengths=options.num_docs or lengths or [parse_length(text) for text in LENGTHS],
             tokenizer=tokenizer,

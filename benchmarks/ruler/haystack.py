@@ -84,7 +84,9 @@ class Depths:
     """
 
     def __init__(self, count: int, placement: Placement, rng: random.Random, *, lines: bool):
-        self._count, self._lines, self._state = count, lines and placement == "official", rng.getrandbits(64)
+        self._count = count
+        self._lines = lines and placement == "official"
+        self._state = rng.getrandbits(64)
         if placement == "uniform":
             self._shares = [rng.random() for _ in range(count)]
         elif not lines:

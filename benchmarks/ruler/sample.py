@@ -74,7 +74,7 @@ class Sized:
     largest: int | None = None
 
 
-class Family(Protocol):
+class TaskFamily(Protocol):
     """Describes a kind of task with its options. `new_tokens` is RULER's token budget for the answer."""
 
     @property
@@ -89,7 +89,7 @@ class Family(Protocol):
         ...
 
 
-def to_task(family: Family, key: SampleKey, draft: Draft, *, units: int, tokens: int, budget: Budget) -> Task:
+def to_task(family: TaskFamily, key: SampleKey, draft: Draft, *, units: int, tokens: int, budget: Budget) -> Task:
     """Return the finished Task. `tokens` is its exact length under `budget`."""
     size = max(len(draft.context), 1)
     needles = [

@@ -14,7 +14,7 @@ from benchmarks.ruler.haystack import Essay
 from benchmarks.ruler.hqa import hqa
 from benchmarks.ruler.niah import Niah
 from benchmarks.ruler.qa import hotpot_qa, squad_qa
-from benchmarks.ruler.sample import Family
+from benchmarks.ruler.sample import TaskFamily
 from benchmarks.ruler.vt import VariableTracking
 from benchmarks.ruler.words import read_lines, read_words
 from core.options import checked
@@ -70,7 +70,7 @@ _FIELDS = {
 }  # fmt: skip
 
 
-def make_family(task: str, options: Mapping[str, Any] | None = None) -> Family:
+def make_family(task: str, options: Mapping[str, Any] | None = None) -> TaskFamily:
     """Return the family called `task`, with `options` of OPTIONS (files as paths) over its own settings.
 
     Raises:

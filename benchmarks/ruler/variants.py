@@ -112,7 +112,9 @@ class WholeDocument(Reader):
     """Asks with the document in one prompt. Beyond the context its middle is cut, as in the official evaluation."""
 
     def __init__(self, config: MemAgentSection, tokenizer: Any, limit: int):
-        self.tokenizer, self.limit, self.new_tokens = tokenizer, limit, config.max_final_tokens
+        self.tokenizer = tokenizer
+        self.limit = limit
+        self.new_tokens = config.max_final_tokens
         self.template = TokenTemplate(tokenizer, _WHOLE[config.prompt_style], slots=("problem", "section"))
         self._documents: dict[str, Ids] = {}
 

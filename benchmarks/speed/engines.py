@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.speed.workload import PAD, Request, Sample
+from benchmarks.speed.workload import PAD, Sample, SpeedRequest
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
 from core.types import Sampling
 
-Generate = Callable[[Sequence[Request]], list[Sample]]
+Generate = Callable[[Sequence[SpeedRequest]], list[Sample]]
 
 
 class Ours:
@@ -29,7 +29,7 @@ class Ours:
         """Forget every cached prefix, so that a repeat costs what the first run cost."""
         self.engine.flush_cache()
 
-    def generate(self, batch: Sequence[Request]) -> list[Sample]:
+    def generate(self, batch: Sequence[SpeedRequest]) -> list[Sample]:
         running = [
             self.engine.submit(r.prompt_ids, Sampling(max_new_tokens=r.max_new_tokens), session=str(i))
             for i, r in enumerate(batch)
@@ -46,7 +46,7 @@ class Transformers:
     def __init__(self, model: Any, cache: str):
         self.model, self.cache = model, cache
 
-    def generate(self, batch: Sequence[Request]) -> list[Sample]:
+    def generate(self, batch: Sequence[SpeedRequest]) -> list[Sample]:
         from transformers import GenerationConfig
 
         width, new = max(len(r.prompt_ids) for r in batch), max(r.max_new_tokens for r in batch)
@@ -76,7 +76,7 @@ class ContinuousBatching:
     def __init__(self, model: Any):
         self.model = model
 
-    def generate(self, batch: Sequence[Request]) -> list[Sample]:
+    def generate(self, batch: Sequence[SpeedRequest]) -> list[Sample]:
         from transformers import ContinuousBatchingConfig, GenerationConfig
 
         page = 64

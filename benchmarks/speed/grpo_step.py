@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.speed.engines import Ours
 from benchmarks.speed.measure import Stopwatch, Timing, ratio, table
 from benchmarks.speed.trl_side import run_trl
-from benchmarks.speed.workload import Request, Sample, reward, step_requests
+from benchmarks.speed.workload import Sample, SpeedRequest, reward, step_requests
 from core.algorithms.advantages import group_advantages
 from core.config import OptimizerSection
 from core.engine import weights
@@ -51,12 +51,17 @@ def compare(
     return result
 
 
-def sample(folder: Path, requests: Sequence[Request]) -> list[Sample]:
+def sample(folder: Path, requests: Sequence[SpeedRequest]) -> list[Sample]:
     return _engine(weights.load(folder), requests).generate(requests)
 
 
 def run_ours(
-    folder: Path, requests: Sequence[Request], group_size: int, samples: Sequence[Sample] | None, *, steps: int
+    folder: Path,
+    requests: Sequence[SpeedRequest],
+    group_size: int,
+    samples: Sequence[Sample] | None,
+    *,
+    steps: int,
 ) -> tuple[dict[str, float], Timing]:
     """Return statistics of the first step and the time of `steps` more; without `samples` each step generates."""
     model = weights.load(folder)
@@ -74,7 +79,7 @@ def run_ours(
     return first, watch.timing()
 
 
-def _engine(model: CausalLM, requests: Sequence[Request]) -> Ours:
+def _engine(model: CausalLM, requests: Sequence[SpeedRequest]) -> Ours:
     return Ours(model, len(requests), max(len(r.prompt_ids) + r.max_new_tokens for r in requests))
 
 

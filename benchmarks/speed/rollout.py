@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.speed.engines import ContinuousBatching, Generate, Ours, Transformers, logprob_error
 from benchmarks.speed.measure import Timing, ratio, repeat, table
-from benchmarks.speed.workload import OBSERVATION, SESSION_TURNS, Request, Sample, next_turn, regimes
+from benchmarks.speed.workload import OBSERVATION, SESSION_TURNS, Sample, SpeedRequest, next_turn, regimes
 from core.engine import weights
 
 TOLERANCE = 1e-5
@@ -64,7 +64,7 @@ def _row(timing: Timing, samples: Sequence[Sample], error: float | None) -> dict
     }
 
 
-def run_turns(generate: Generate, requests: Sequence[Request], turns: int, vocab_size: int) -> list[Sample]:
+def run_turns(generate: Generate, requests: Sequence[SpeedRequest], turns: int, vocab_size: int) -> list[Sample]:
     """Return all samples of all turns; a turn starts when every session has ended the one before."""
     samples = generate(requests)
     everything = list(samples)
@@ -74,7 +74,7 @@ def run_turns(generate: Generate, requests: Sequence[Request], turns: int, vocab
     return everything
 
 
-def longest_sequence(requests: Sequence[Request], turns: int) -> int:
+def longest_sequence(requests: Sequence[SpeedRequest], turns: int) -> int:
     return max(len(r.prompt_ids) + turns * r.max_new_tokens + (turns - 1) * OBSERVATION for r in requests)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.speed.measure import Stopwatch
-from benchmarks.speed.workload import Request, Sample, reward, word
+from benchmarks.speed.workload import Sample, SpeedRequest, reward, word
 
 
 @dataclass
@@ -28,7 +28,7 @@ class TRLRun:
 
 def run_trl(
     folder: Path,
-    requests: Sequence[Request],
+    requests: Sequence[SpeedRequest],
     group_size: int,
     samples: Sequence[Sample] | None,
     *,

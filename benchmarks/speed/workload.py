@@ -28,7 +28,7 @@ OBSERVATION = 48
 
 
 @dataclass(frozen=True)
-class Request:
+class SpeedRequest:
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
 
@@ -72,17 +72,17 @@ def word(token_id: int) -> str:
     return {PAD: "<pad>", EOS: "<eos>"}.get(token_id, f"t{token_id}")
 
 
-def regimes(vocab_size: int, *, scale: float = 1.0, seed: int = 0) -> dict[str, list[Request]]:
+def regimes(vocab_size: int, *, scale: float = 1.0, seed: int = 0) -> dict[str, list[SpeedRequest]]:
     """Return the requests of each regime; `scale` < 1 makes fewer of them."""
     rng = random.Random(seed)
     requests = max(8, round(64 * scale))
     group = 16 if scale == 1 else 8
     shared = [prompt(rng, vocab_size, 300) for _ in range(requests // group)]
     return {
-        "distinct": [Request(prompt(rng, vocab_size, 300), 64) for _ in range(requests)],
-        "groups": [Request(ids, 64) for ids in shared for _ in range(group)],
-        "heavy_tailed": [Request(prompt(rng, vocab_size, 300), draw_length(rng)) for _ in range(requests)],
-        "sessions": [Request(prompt(rng, vocab_size, 120), 32) for _ in range(requests // 2)],
+        "distinct": [SpeedRequest(prompt(rng, vocab_size, 300), 64) for _ in range(requests)],
+        "groups": [SpeedRequest(ids, 64) for ids in shared for _ in range(group)],
+        "heavy_tailed": [SpeedRequest(prompt(rng, vocab_size, 300), draw_length(rng)) for _ in range(requests)],
+        "sessions": [SpeedRequest(prompt(rng, vocab_size, 120), 32) for _ in range(requests // 2)],
     }
 
 
@@ -95,10 +95,10 @@ def draw_length(rng: random.Random) -> int:
     return max(8, min(400, round(rng.lognormvariate(math.log(40), 1.0))))
 
 
-def next_turn(samples: Sequence[Sample], vocab_size: int, turn: int) -> list[Request]:
+def next_turn(samples: Sequence[Sample], vocab_size: int, turn: int) -> list[SpeedRequest]:
     """Return the sessions' next prompts: all so far, and an observation that depends on session and turn alone."""
     return [
-        Request(
+        SpeedRequest(
             (*s.prompt_ids, *s.token_ids, *prompt(random.Random(f"{turn}-{i}"), vocab_size, OBSERVATION)),
             len(s.token_ids),
         )
@@ -106,7 +106,7 @@ def next_turn(samples: Sequence[Sample], vocab_size: int, turn: int) -> list[Req
     ]
 
 
-def step_requests(kind: str, vocab_size: int, groups: int, group_size: int, seed: int = 0) -> list[Request]:
+def step_requests(kind: str, vocab_size: int, groups: int, group_size: int, seed: int = 0) -> list[SpeedRequest]:
     """Return the requests of one GRPO step, group after group.
 
     `equal`: prompts of 300 tokens, 64 new ones. `uneven`: prompts of 100 to 500 tokens, heavy-tailed completions.
@@ -117,12 +117,12 @@ def step_requests(kind: str, vocab_size: int, groups: int, group_size: int, seed
     def draw() -> tuple[int, ...]:
         return prompt(rng, vocab_size, 300 if kind == "equal" else rng.randint(100, 500))
 
-    requests: list[Request] = []
+    requests: list[SpeedRequest] = []
     for _ in range(groups):
         ids = draw()
         for _ in range(group_size):
             ids = draw() if kind == "distinct" else ids
-            requests.append(Request(ids, 64 if kind == "equal" else min(128, draw_length(rng))))
+            requests.append(SpeedRequest(ids, 64 if kind == "equal" else min(128, draw_length(rng))))
     return requests
 
 

@@ -62,7 +62,9 @@ class Recorded(Method):
     def __init__(self, method: ToolOrchestra):
         if method.worlds is None:
             raise EvaluationError("toolorchestra.environment is missing")
-        self.method, self.needs, self._worlds = method, method.needs, method.worlds
+        self.method = method
+        self.needs = method.needs
+        self._worlds = method.worlds
         self._opened: ContextVar[list[Environment]] = ContextVar("opened")
         method.worlds = self
 

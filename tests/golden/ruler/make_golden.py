@@ -167,7 +167,7 @@ def as_squad(items: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _common(seen: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all samples agree on."""
+    """Return what all samples agree on."""
     return {name: value for name, value in seen[0].items() if all(other[name] == value for other in seen)}
 
 

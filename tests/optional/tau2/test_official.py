@@ -51,14 +51,14 @@ class Official:
         return done.stdout
 
     def rewards(self, path: Path) -> tuple[list[float], list[float]]:
-        """As we recorded them, and as `evaluate-trajs` grades them again."""
+        """Return them as we recorded them, and as `evaluate-trajs` grades them again."""
         self.run("-m", "tau2.cli", "evaluate-trajs", str(path), "-o", str(self.graded))
         return rewards(path), rewards(self.graded / f"updated_{path.name}")
 
     def metrics(self, path: Path) -> dict[str, Any]:
-        """What tau2's compute_metrics makes of the file that `evaluate-trajs` wrote."""
-        said = self.run("-c", METRICS, str(self.graded / f"updated_{path.name}"))
-        found: dict[str, Any] = json.loads(said.partition("METRICS")[2])
+        """Return what tau2's compute_metrics makes of the file that `evaluate-trajs` wrote."""
+        output = self.run("-c", METRICS, str(self.graded / f"updated_{path.name}"))
+        found: dict[str, Any] = json.loads(output.partition("METRICS")[2])
         return found
 
 

@@ -50,14 +50,14 @@ class Echo(Method):
             raise RolloutError("lost", "no answer")
         prompt = encode_text(self.tokenizer, task.question)
         completion = await roles["policy"].generate(prompt, sampling)
-        said = self.tokenizer.decode(completion.token_ids)
-        right = float(said == self.right)
+        reply = self.tokenizer.decode(completion.token_ids)
+        right = float(reply == self.right)
         metrics = {"strict": right * float(task.task_id != "t0"), "cost": 2.5}
         metrics |= {"calls_search": 1.0} if task.task_id != "t4" else {}
         metrics |= {"official": right} if self.official else {}
         reward = right - 2.0 if self.official else right
         turns = (Turn("solver", prompt, completion, trained=True),)
-        return Trajectory(task.task_id, turns, "completed", reward, metrics=metrics, log={"answer": said})
+        return Trajectory(task.task_id, turns, "completed", reward, metrics=metrics, log={"answer": reply})
 
     async def close(self) -> None:
         Echo.closed += 1

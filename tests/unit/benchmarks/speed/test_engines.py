@@ -11,10 +11,14 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.speed.engines import ContinuousBatching, Ours, Transformers, logprob_error
 from benchmarks.speed.rollout import TOLERANCE, longest_sequence, run_turns
-from benchmarks.speed.workload import Request, make_checkpoint
+from benchmarks.speed.workload import SpeedRequest, make_checkpoint
 from core.engine import weights
 
-REQUESTS = [Request((5, 6, 7), 4), Request(tuple(range(10, 40)), 9), Request((5, 6, 7), 1)]
+REQUESTS = [
+    SpeedRequest((5, 6, 7), 4),
+    SpeedRequest(tuple(range(10, 40)), 9),
+    SpeedRequest((5, 6, 7), 1),
+]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def test_counts_and_logprobs(side, folder, hf):
 
 
 def test_sessions_sample_every_turn_within_the_length_foreseen(folder):
-    requests = [Request((5, 6, 7), 4), Request((8,), 3)]
+    requests = [SpeedRequest((5, 6, 7), 4), SpeedRequest((8,), 3)]
     longest = longest_sequence(requests, turns=3)
     samples = run_turns(Ours(weights.load(folder), 2, longest).generate, requests, 3, 1280)
     assert [len(s.token_ids) for s in samples] == [4, 3] * 3
