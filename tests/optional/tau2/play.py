@@ -126,7 +126,7 @@ def texts(task: Task) -> list[str]:
 
 
 async def rollout(task: Task, workers: Workers, *, by_expert: bool = False, **changes: Any) -> Trajectory:
-    """Run the whole method on one task, with a scripted orchestrator that acts itself or hands every turn to an expert."""
+    """Run the whole method on one task with a scripted orchestrator, which acts itself or hands turns to an expert."""
     tokenizer = make_tokenizer()
     own = iter([_call("call_expert", {"expert": "expert-1"})] * 100 if by_expert else texts(task))
     experts = iter(texts(task))
