@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.aime.evaluate import parser as aime
+from benchmarks.harness.models import weights_digest
 from benchmarks.harness.plan import EvalCell, EvaluationError
 from benchmarks.harness.run import OpenVariant, Samples, build_result, evaluate_cell
 from benchmarks.harness.samples import SampleLog, drop_failed_samples, flat, session_seconds
@@ -92,8 +93,10 @@ async def test_finished_samples_are_not_run_again_and_more_repeats_add(folder: R
     assert (rollouts, more.scores["official"]) == (15, [1.0] * 5)
     fewer, rollouts = await run(folder)
     assert (rollouts, fewer.turns) == (0, first.turns)
-    other, rollouts = await run(folder, replace(CELL, variant="other", repeats=1), tasks=TASKS[:3])
+    cell = replace(CELL, variant="other", repeats=1, model="seed-0/checkpoints/step-000002")
+    other, rollouts = await run(folder, cell, tasks=TASKS[:3])
     assert (rollouts, other.n) == (3, 3)
+    assert {record["step"] for record in flat(SampleLog(folder, cell).load_samples(TASKS))} == {2}
 
 
 async def test_a_line_torn_by_a_crash_is_one_sample_to_run(folder: RunFolder) -> None:
@@ -144,6 +147,16 @@ async def test_samples_of_other_settings_or_weights_are_refused(
     fix = "Delete the file to sample again, or choose another folder"
     with pytest.raises(EvaluationError, match=rf"trained__made-up__0__seed-0.jsonl: .*otherwise: {difference}. {fix}"):
         await run(folder, replace(CELL, **change))
+
+
+def test_the_digest_of_weights_changes_with_them_and_checkpoints_of_a_run_need_none(folder: RunFolder) -> None:
+    file = folder.path / "release" / "model.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(bytes(100_000))
+    before = weights_digest(str(file.parent))
+    file.write_bytes(bytes(50_000) + b"x" * 50_000)
+    assert before != weights_digest(str(file.parent))
+    assert weights_digest(str(file.parent), folder) is weights_digest("owner/name") is None
 
 
 async def test_another_text_under_the_same_id_and_a_sample_there_twice_are_refused(folder: RunFolder) -> None:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestServer
 
 from agentic.memagent.config import MemAgentSection, load_recipe
-from benchmarks.harness.models import EvalModels, check_server
+from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.ruler import evaluate as command
 from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
@@ -22,11 +21,7 @@ from benchmarks.ruler.evaluate import DEPARTURES, RulerPlan, count_tasks, evalua
 from benchmarks.ruler.fit import parse_length
 from benchmarks.ruler.variants import cut_middle, make_reader
 from core.data import DataError, write_jsonl
-from core.engine.engine import Engine
-from core.engine.policy import EmbeddedPolicy
-from core.engine.server import Server
 from core.policy.base import PolicyError
-from core.policy.serving import ServerError
 from core.report import write_report
 from core.report.stats import mean_ci
 from core.report.summary import build_summary
@@ -249,41 +244,6 @@ async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, tiny_mode
     models = ScriptedModels(needle_reader(tokenizer))
     with pytest.raises(EvaluationError, match=r"has a context of 1024\. Lower memagent.chunk_tokens"):
         await run(models, folder, tiny_model, data, variants=("trained",), method=method)
-
-
-async def test_a_server_gives_the_scores_of_the_engine_in_process(tiny_model, folder, tmp_path, short):
-    recipe = load_recipe("tiny")
-    here = await run(EvalModels(recipe, concurrency=4), folder, tiny_model, short, variants=("trained",), tasks=3)
-    engine = Engine.from_pretrained(tiny_model, device="cpu", max_model_len=256, kv_tokens=4 * 256)
-    other = RunFolder.create(tmp_path / "served", {"method": "memagent", "preset": "tiny"})
-    async with TestServer(Server(EmbeddedPolicy(engine, threaded=True), str(tiny_model)).app()) as server:
-        url = str(server.make_url("")).rstrip("/")
-        models = EvalModels(recipe, concurrency=4, urls={str(tiny_model): url})
-        there = await run(models, other, tiny_model, short, variants=("trained",), tasks=3)
-    ours, theirs = here["trained", 448, 0], there["trained", 448, 0]
-    assert (ours.policy_tokens, ours.scores) == (theirs.policy_tokens, theirs.scores)
-    assert theirs.notes["served"]
-    with pytest.raises(ServerError, match=f"policy url {url}: no answer"):
-        await check_server(url, timeout_s=2.0)
-
-
-def test_the_command_writes_a_run_folder_and_does_nothing_the_second_time(tiny_model, tmp_path, capsys):
-    out = tmp_path / "out"
-    call = ["--model", str(tiny_model), "--baseline", str(tiny_model), "--out", str(out), "--lengths", "200", "400"]
-    call += ["--tasks", "1", "--seeds", "0", "1"]
-    assert command.main(call) == 0
-    names = {path.name for path in out.iterdir()}
-    assert {"config.yaml", "versions.json", "evaluation", "summary.json", "table.md", "report.html"} <= names
-    summary = json.loads((out / "summary.json").read_text())
-    assert (summary["preset"], summary["data"], set(summary["variants"])) == ("tiny", "niah", set(VARIANTS))
-    assert summary["variants"]["trained"]["400"]["score"]["n"] == 2
-    assert "policy tokens / 1K" in (out / "table.md").read_text()
-    files = {path: path.stat().st_mtime_ns for path in (out / "evaluation").iterdir()}
-    assert len(files) == 2 * (4 * 2 * 2), "a result and its samples"
-    capsys.readouterr()
-    assert command.main(call) == 0
-    assert {path: path.stat().st_mtime_ns for path in (out / "evaluation").iterdir()} == files
-    assert "tasks in" not in capsys.readouterr().out
 
 
 def test_a_training_run_brings_its_models_and_its_recipe(tiny_model, tmp_path, capsys):
