@@ -1,4 +1,4 @@
-"""Fetch tau2-bench's data at the commit of benchmarks/tau2/pin.py, and check it file by file against git's own ids.
+"""Fetch tau2-bench's data at the commit of benchmarks/tau2/tasks.py, and check it file by file against git's own ids.
 
     tokentrue data tau2 --out TAU2_DATA        # 12 MB: retail, airline, telecom
     tokentrue data tau2 --out TAU2_DATA --check-only
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentic.toolorchestra.tau2.worker import git_blob
-from benchmarks.tau2.pin import BLOBS, COMMIT
+from benchmarks.tau2.tasks import BLOBS, COMMIT
 
 SOURCE = "https://github.com/sierra-research/tau2-bench"
 FOLDERS = tuple(sorted({f"data/tau2/{path.rpartition('/')[0]}" for path in BLOBS}))

@@ -35,7 +35,7 @@ GROUPS = {
 COMMANDS = {
     "train": Command("scripts.train", "Train a method on the embedded engine or on slime, from a preset"),
     "evaluate ruler": Command("benchmarks.ruler.evaluate", "RULER or HotpotQA at any document length"),
-    "evaluate heldout": Command("benchmarks.heldout.__main__", "Held-out tasks of any method, with its baselines"),
+    "evaluate heldout": Command("benchmarks.heldout.evaluate", "Held-out tasks of any method, with its baselines"),
     "evaluate aime": Command("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),
     "evaluate tau2": Command("benchmarks.tau2.evaluate", "Conversations of tau2-bench"),
     "serve model": Command("core.engine.server", "A model behind SGLang's endpoints"),

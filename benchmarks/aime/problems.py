@@ -1,19 +1,31 @@
-"""The problems, by name, from a file or from the hub."""
+"""The problems, by name, from a file or from the hub; how a single call asks them; how an answer is graded."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from core.data.files import DataError
 from core.data.sets import SETS, Questions, prepare, read_hub_records
 from core.data.tasks import convert_records, read_tasks
-from core.rewards.math_grader import parse_integer
-from core.types import Task
+from core.policy.base import Roles
+from core.rewards.boxed import strip_latex
+from core.rewards.math_grader import MathGrader, parse_integer
+from core.rollout.method import Method, RolloutError
+from core.runs.files import Record
+from core.text.template import TokenTemplate
+from core.text.tokenizer import encode_text
+from core.types import Sampling, Task, Trajectory, Turn
+
+MESSAGE = "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+"""Asks for a box, as the last prompt of an agent does; the published baseline was not asked."""
 
 
 def load_problems(source: str, folder: Path) -> tuple[str, list[Task]]:
-    """Name and problems of `source`: a file, `aime24` or `aime25` (from `folder`, where it is downloaded if missing),
-    or `owner/name:split` on the hub.
+    """Return name and problems of `source`: a file, `aime24` or `aime25` (from `folder`, downloaded if missing), or
+    `owner/name:split` on the hub.
 
     Raises:
         DataError: there is no such data, or an answer is not an integer.
@@ -22,7 +34,7 @@ def load_problems(source: str, folder: Path) -> tuple[str, list[Task]]:
     for task in tasks:
         if any(parse_integer(answer) is None for answer in task.answers):
             problem = f"{source}: {task.task_id}: answers {list(task.answers)} are no integers"
-            raise DataError(f"{problem}. Fix: give problems of the AIME, which has no others.")
+            raise DataError(f"{problem}. Fix: give problems of the AIME, whose answers are integers.")
     return name, tasks
 
 
@@ -40,3 +52,40 @@ def _load(source: str, folder: Path) -> tuple[str, list[Task]]:
         raise DataError(f"{source}: no such file. Fix: give a file, aime24, aime25, or owner/name:split on the hub.")
     name = hub.replace("/", "-")
     return name, list(convert_records(read_hub_records(hub, split), name, require_context=False))
+
+
+class SingleCall(Method):
+    """Asks once, without tools. An agent must beat this single call under the same budget."""
+
+    def __init__(self, tokenizer: Any, max_new_tokens: int):
+        self.tokenizer = tokenizer
+        self.max_new_tokens = max_new_tokens
+        self.template = TokenTemplate(tokenizer, MESSAGE, slots=("question",))
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        prompt = self.template.render(question=encode_text(self.tokenizer, task.question))
+        stop = (self.tokenizer.eos_token_id,)
+        request = replace(sampling, max_new_tokens=self.max_new_tokens, stop_token_ids=stop)
+        completion = await roles["policy"].generate(prompt, request)
+        if completion.finish_reason == "abort":
+            raise RolloutError("aborted", f"the engine aborted task {task.task_id}")
+        return Trajectory(
+            task_id=task.task_id,
+            turns=(Turn("single", prompt, completion, trained=False),),
+            status="truncated" if completion.finish_reason == "length" else "completed",
+            metrics={"turns": 1},
+            log={"answer": str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))},
+        )
+
+
+def make_grade(grader: MathGrader) -> Callable[[Task, Trajectory], Awaitable[tuple[Trajectory, Record]]]:
+    """Return the grading that all variants share, whatever reward their method gave."""
+
+    async def grade(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
+        text = "" if trajectory.status == "failed" else str(trajectory.log["answer"])
+        verdict = await grader.grade(task.question, text, task.answers)
+        answer = None if verdict.parsed is None else parse_integer(verdict.parsed) or strip_latex(verdict.parsed)
+        graded = replace(trajectory, reward=float(verdict.correct))
+        return graded, {"answer": answer, "graded_by": verdict.by, "final": text}
+
+    return grade

@@ -1,21 +1,24 @@
-"""Statistics of all variants as files: aime.json, aime.md, and EvalResults for the report.
+"""The results of all variants as files: aime.json, aime.md, and EvalResults for the report.
 
-An EvalResult is about problems: each score is a problem's mean over its k samples, and its turns and tokens are those
-of all k together. Its `length` is the token budget of one call.
+An EvalResult has a score for each problem: the mean over its k samples. Its `length` is the token budget of one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
-from benchmarks.aime.statistics import Statistics, difference
+from benchmarks.aime.statistics import AimeStatistics, aime_statistics, difference, read_sample
+from benchmarks.harness.plan import EvalCell
+from benchmarks.harness.run import Samples, build_result
+from benchmarks.harness.samples import flat
+from benchmarks.harness.tables import estimate_text
 from core.report.stats import Estimate
 from core.report.table import markdown
 from core.runs.evaluation import EvalResult
-from core.runs.files import Record, write_json, write_text
+from core.runs.files import write_json, write_text
 from core.runs.run_folder import RunFolder
 
 PUBLISHED = (
@@ -34,50 +37,19 @@ DEPARTURES = (
     "k samples for each problem with intervals; published numbers rest on one to three",
 )
 
-
-def published_rows(budget: int) -> list[dict[str, Any]]:
-    """Rows for `RunFolder.save_published`."""
-    return [
-        {"name": name, "data": "aime24", "length": budget, "score": percent / 100, "source": source, "variant": variant}
-        for name, variant, percent, source in PUBLISHED
-    ]
+NOT_IN_SUMMARY = ("tasks", "avg", "pass_at", "maj", "repeats")
 
 
-def eval_result(
-    records: Sequence[Record], stats: Statistics, task_ids: Sequence[str], *, budget: int, seed: int, model: str
-) -> EvalResult:
-    """Of one variant on one data set; `records` are all its samples."""
-    of = {task_id: [record for record in records if record["task_id"] == task_id] for task_id in task_ids}
-    spent = [sum(turn["tokens"] for record in of[i] for turn in record["turns"]) for i in task_ids]
-    lost = [of[i][0]["failure"] for i in task_ids if all(record["status"] == "failed" for record in of[i])]
-    scores = stats.scores()
-    return EvalResult(
-        variant=records[0]["variant"],
-        data=records[0]["data"],
-        length=budget,
-        seed=seed,
-        n=len(task_ids),
-        scores={"official": stats.avg, **{name: values for name, values in scores.items() if name[:3] != "avg"}},
-        turns=[sum(len(record["turns"]) for record in of[i]) for i in task_ids],
-        document_tokens=[0] * len(task_ids),
-        seconds=sum(record["seconds"] for record in records),
-        failures={kind: lost.count(kind) for kind in lost},
-        model=model,
-        policy_tokens=spent,
-        notes={
-            "task_ids": list(task_ids),
-            "seconds_are": "of all samples together, however many ran at once",
-            **summary(stats),
-        },
-    )
+def aime_result(cell: EvalCell, samples: Samples) -> EvalResult:
+    """Build the result of one variant on one data set."""
+    stats = aime_statistics([read_sample(record) for record in flat(samples)])
+    passes = {name: list(values) for name, values in stats.scores().items() if not name.startswith("avg")}
+    return build_result(cell, samples, scores={"official": list(stats.avg), **passes}, notes=summarize_variant(stats))
 
 
-SHOWN_APART = ("tasks", "avg", "pass_at", "maj", "repeats")
-
-
-def summary(stats: Statistics) -> dict[str, Any]:
-    """All numbers of one variant, as JSON."""
-    numbers = {name: value for name, value in asdict(stats).items() if name not in SHOWN_APART}
+def summarize_variant(stats: AimeStatistics) -> dict[str, Any]:
+    """Return all numbers of one variant, as JSON."""
+    numbers = {name: value for name, value in asdict(stats).items() if name not in NOT_IN_SUMMARY}
     scores = {
         name: {"mean": estimate.mean, "ci95_problems": [estimate.low, estimate.high]}
         for name, estimate in stats.estimates().items()
@@ -85,34 +57,34 @@ def summary(stats: Statistics) -> dict[str, Any]:
     return {**numbers, "scores": scores, "ci95_repeats": None if stats.repeats is None else list(stats.repeats)}
 
 
-def differences(variants: Mapping[str, Statistics]) -> dict[tuple[str, str], Estimate]:
-    """Of every two variants that have problems in common."""
+def compare_variants(variants: Mapping[str, AimeStatistics]) -> dict[tuple[str, str], Estimate]:
+    """Return the difference of every two variants that have problems in common."""
     found = {(a, b): difference(variants[a], variants[b]) for a, b in combinations(variants, 2)}
     return {pair: estimate for pair, estimate in found.items() if estimate is not None}
 
 
-def write_results(folder: RunFolder, variants: Mapping[str, Mapping[str, Statistics]]) -> str:
-    """Write aime.json and aime.md. `variants` is data set -> variant -> statistics. Returns the text of aime.md."""
+def write_results(folder: RunFolder, results: Mapping[str, Mapping[str, AimeStatistics]]) -> str:
+    """Write aime.json and aime.md from data set -> variant -> statistics, and return the text of aime.md."""
     write_json(
         folder.path / "aime.json",
         {
             data: {
-                "variants": {variant: summary(stats) for variant, stats in of_data.items()},
-                "differences": {f"{a} - {b}": asdict(estimate) for (a, b), estimate in differences(of_data).items()},
+                "variants": {variant: summarize_variant(stats) for variant, stats in variants.items()},
+                "differences": {f"{a} - {b}": asdict(found) for (a, b), found in compare_variants(variants).items()},
             }
-            for data, of_data in variants.items()
+            for data, variants in results.items()
         },
     )
-    text = "\n\n".join(part for data, of_data in variants.items() for part in _tables(data, of_data)) + "\n"
+    text = "\n\n".join(part for data, variants in results.items() for part in _tables(data, variants)) + "\n"
     write_text(folder.path / "aime.md", text)
     return text
 
 
-def _tables(data: str, variants: Mapping[str, Statistics]) -> list[str]:
+def _tables(data: str, variants: Mapping[str, AimeStatistics]) -> list[str]:
     scores = sorted({name: None for stats in variants.values() for name in stats.scores()}, key=_score_order)
     estimates = {variant: stats.estimates() for variant, stats in variants.items()}
     score_rows = [
-        [variant, *(_interval(estimates[variant].get(name)) for name in scores), _span(stats.repeats)]
+        [variant, *(estimate_text(estimates[variant].get(name)) for name in scores), _interval_text(stats.repeats)]
         for variant, stats in variants.items()
     ]
     rate_rows = [
@@ -129,21 +101,20 @@ def _tables(data: str, variants: Mapping[str, Statistics]) -> list[str]:
         ]
         for variant, stats in variants.items()
     ]
-    pairs = [[f"{a} − {b}", str(found.n), _interval(found)] for (a, b), found in differences(variants).items()]
+    pairs = [[f"{a} − {b}", str(found.n), estimate_text(found)] for (a, b), found in compare_variants(variants).items()]
     rates = ["variant", "k", "truncated", "no answer", "parse errors", "tool errors", "turns", "tokens", "failures"]
-    return [
+    parts = [
         f"## {data}: scores in %, with 95% intervals over problems; the last column is that of avg over repeats",
         markdown(["variant", *scores, "repeats"], *score_rows),
         "Shares of samples in %, means per sample:",
         markdown(rates, *rate_rows),
-        *(
-            [
-                "Differences of avg, paired by problem, in points:",
-                markdown(["variants", "problems", "difference"], *pairs),
-            ]
-            * bool(pairs)
-        ),
     ]
+    if pairs:
+        parts += [
+            "Differences of avg, paired by problem, in points:",
+            markdown(["variants", "problems", "difference"], *pairs),
+        ]
+    return parts
 
 
 def _score_order(name: str) -> tuple[int, int]:
@@ -151,9 +122,5 @@ def _score_order(name: str) -> tuple[int, int]:
     return ("avg", "pass", "maj").index(kind), int(count)
 
 
-def _interval(estimate: Estimate | None) -> str:
-    return "–" if estimate is None else f"{100 * estimate.mean:.1f} {_span((estimate.low, estimate.high))}"
-
-
-def _span(interval: tuple[float, float] | None) -> str:
+def _interval_text(interval: tuple[float, float] | None) -> str:
     return "–" if interval is None else f"({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"

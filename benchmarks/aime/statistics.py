@@ -1,13 +1,13 @@
-"""What k samples of each problem say: avg@k, pass@j, maj@k, their 95% intervals, and rates of what went wrong.
+"""Statistics of k samples of each problem: avg@k, pass@j, maj@k, their 95% intervals, and rates of what went wrong.
 
 - avg@k: the share of all samples that are right; the mean over problems of c/k.
 - pass@j: unbiased over the k samples, 1 - C(k-c, j) / C(k, j) (Chen et al. 2021, arXiv 2107.03374); pass@1 is avg@k.
 - maj@k: the most frequent normalised answer; samples without an answer do not vote. Of answers that tie, one is drawn
   at random: the score is the expected value, the share of the tied answers that is right. No vote at all scores 0.
 
-Two intervals, for two questions. Over problems (bootstrap of the problems' means): would other problems of the kind
-give another score? Over repeats (Student's t of the k repeats' means; Wilson's where they are all equal, which would
-leave it no width): would another k samples of these problems?
+Two intervals answer two questions. Over problems (bootstrap of the problems' means): would other problems of the kind
+give another score? Over repeats (Student's t of the k repeats' means; Wilson's where they are all equal, so that the
+interval keeps a width): would another k samples of these problems?
 Differences between variants are paired by problem. A failed sample is a wrong one; rates are shares of samples.
 """
 
@@ -18,12 +18,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from core.report.stats import Estimate, bootstrap, mean_ci, t_margin, wilson
+from benchmarks.harness.statistics import group_repeats, paired_difference, pass_at
+from core.report.stats import Estimate, mean_ci, t_margin, wilson
+from core.runs.files import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One rollout, graded. `answer` is normalised, None if there was none; `failure` names why there is no rollout."""
+class GradedSample:
+    """Describes one graded rollout. `answer` is normalised, None if there was none; `failure` names why it failed."""
 
     task_id: str
     repeat: int
@@ -38,9 +40,9 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
-    """Of one variant. Scores by problem are in the order of `tasks`; `repeats` is the interval of avg@k over repeats,
-    None for k = 1. `parse_errors` and `tool_errors` are shares of samples with at least one."""
+class AimeStatistics:
+    """Holds the numbers of one variant. Scores by problem are in the order of `tasks`. `repeats` is the interval of
+    avg@k over repeats, None for k = 1. `parse_errors` and `tool_errors` are shares of samples with at least one."""
 
     tasks: Sequence[str]
     k: int
@@ -57,38 +59,49 @@ class Statistics:
     mean_tokens: float
 
     def estimates(self) -> dict[str, Estimate]:
-        """Score name -> mean over problems with its interval over problems."""
+        """Return the mean over problems of each score, with its interval over problems."""
         return {name: mean_ci([values]) for name, values in self.scores().items()}
 
     def scores(self) -> dict[str, Sequence[float]]:
-        """Score name -> one value for each problem."""
+        """Return each score as one value for each problem."""
         passes = {f"pass@{j}": values for j, values in self.pass_at.items()}
         return {f"avg@{self.k}": self.avg, **passes, f"maj@{self.k}": self.maj}
 
 
-def statistics(samples: Sequence[Sample], task_ids: Sequence[str]) -> Statistics:
-    """Of all samples of the problems `task_ids`.
+def read_sample(record: Record) -> GradedSample:
+    """Return what the statistics need of a line of the sample log."""
+    turns, metrics = record["turns"], record["metrics"]
+    return GradedSample(
+        task_id=record["task_id"],
+        repeat=record["repeat"],
+        correct=record["reward"] == 1.0,
+        answer=record["answer"],
+        turns=len(turns),
+        tokens=sum(turn["tokens"] for turn in turns),
+        truncated=record["status"] == "truncated",
+        parse_errors=metrics.get("parse_errors", 0) + metrics.get("command_errors", 0),
+        tool_errors=metrics.get("tool_errors", 0),
+        failure=record["failure"],
+    )
 
-    Raises ValueError unless every problem has the same repeats, each once.
+
+def aime_statistics(samples: Sequence[GradedSample]) -> AimeStatistics:
+    """Compute the statistics of one variant.
+
+    Raises:
+        ValueError: the problems do not all have the same repeats, each once.
     """
-    by_task: dict[str, dict[int, Sample]] = {task_id: {} for task_id in task_ids}
-    for sample in samples:
-        if sample.task_id not in by_task or sample.repeat in by_task[sample.task_id]:
-            raise ValueError(f"sample {sample.repeat} of {sample.task_id} is there twice, or of an unknown problem")
-        by_task[sample.task_id][sample.repeat] = sample
-    repeats = sorted({sample.repeat for sample in samples})
-    if not repeats or any(sorted(held) != repeats for held in by_task.values()):
-        raise ValueError("every problem needs the same samples")
-    k, n = len(repeats), len(samples)
-    correct = [sum(sample.correct for sample in held.values()) for held in by_task.values()]
-    means = [sum(held[repeat].correct for held in by_task.values()) / len(by_task) for repeat in repeats]
-    return Statistics(
+    by_task, k = group_repeats((sample.task_id, sample.repeat, sample) for sample in samples)
+    n = len(samples)
+    correct = [sum(sample.correct for sample in of_task) for of_task in by_task.values()]
+    means = [sum(of_task[repeat].correct for of_task in by_task.values()) / len(by_task) for repeat in range(k)]
+    return AimeStatistics(
         tasks=tuple(by_task),
         k=k,
         avg=[c / k for c in correct],
         pass_at={j: [pass_at(k, c, j) for c in correct] for j in powers_of_two(k)},
-        maj=[majority([held[repeat] for repeat in repeats]) for held in by_task.values()],
-        repeats=_over_repeats(means, n) if k > 1 else None,
+        maj=[score_majority(of_task) for of_task in by_task.values()],
+        repeats=_interval_over_repeats(means, n) if k > 1 else None,
         truncated=sum(sample.truncated for sample in samples) / n,
         no_answer=sum(sample.answer is None for sample in samples) / n,
         parse_errors=sum(sample.parse_errors > 0 for sample in samples) / n,
@@ -99,20 +112,13 @@ def statistics(samples: Sequence[Sample], task_ids: Sequence[str]) -> Statistics
     )
 
 
-def _over_repeats(means: Sequence[float], n: int) -> tuple[float, float]:
+def _interval_over_repeats(means: Sequence[float], n: int) -> tuple[float, float]:
     mean, margin = math.fsum(means) / len(means), t_margin(means)
     return (max(0.0, mean - margin), min(1.0, mean + margin)) if margin > 0 else wilson(mean * n, n)
 
 
-def pass_at(n: int, c: int, j: int) -> float:
-    """The chance that of `j` samples drawn from `n`, `c` of them right, at least one is right."""
-    if not 0 <= c <= n or not 1 <= j <= n:
-        raise ValueError(f"pass@{j} of {n} samples with {c} right")
-    return 1.0 - math.comb(n - c, j) / math.comb(n, j)
-
-
-def majority(samples: Sequence[Sample]) -> float:
-    """The expected score of the most frequent answer of one problem."""
+def score_majority(samples: Sequence[GradedSample]) -> float:
+    """Return the expected score of the most frequent answer of one problem."""
     votes = Counter(sample.answer for sample in samples if sample.answer is not None)
     if not votes:
         return 0.0
@@ -122,16 +128,11 @@ def majority(samples: Sequence[Sample]) -> float:
     return sum(sum(verdicts) / len(verdicts) for verdicts in right.values()) / len(tied)
 
 
-def difference(first: Statistics, second: Statistics) -> Estimate | None:
-    """avg@k of `first` minus that of `second`, paired by problem, with its bootstrap interval over the problems that
-    both have; None without any. An interval without width says only that all of them differ alike."""
-    ours, theirs = (dict(zip(stats.tasks, stats.avg, strict=True)) for stats in (first, second))
-    paired = [ours[task] - theirs[task] for task in ours if task in theirs]
-    if not paired:
-        return None
-    return Estimate(math.fsum(paired) / len(paired), *bootstrap(paired), len(paired))
+def difference(first: AimeStatistics, second: AimeStatistics) -> Estimate | None:
+    """Return avg@k of `first` minus that of `second`, paired by problem; None without a common problem."""
+    return paired_difference(*(dict(zip(stats.tasks, stats.avg, strict=True)) for stats in (first, second)))
 
 
 def powers_of_two(k: int) -> list[int]:
-    """2, 4, 8 ... up to `k`."""
+    """Return 2, 4, 8 ... up to `k`."""
     return [2**power for power in range(1, k.bit_length())]

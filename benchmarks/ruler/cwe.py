@@ -19,7 +19,8 @@ SHORT = 4096
 
 @dataclass(frozen=True)
 class CommonWords:
-    """`num_cw` words come `freq_cw` times, all others `freq_ucw` times (6 and 1 below 4,096 tokens)."""
+    """Asks for the most common words: `num_cw` words come `freq_cw` times, all others `freq_ucw` times (6 and 1 below
+    4,096 tokens)."""
 
     name: str = "cwe"
     num_cw: int = 10

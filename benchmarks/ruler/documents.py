@@ -16,7 +16,7 @@ from benchmarks.ruler.templates import Template
 
 @dataclass(frozen=True)
 class QaItem:
-    """A question with its documents, as texts. `evidence` maps each gold document to (title, supporting text)."""
+    """Holds a question with its documents, as texts. `evidence` maps each gold document to (title, supporting text)."""
 
     question: str
     answers: tuple[str, ...]
@@ -66,7 +66,7 @@ class DocumentQa:
 
 
 def number_documents(documents: list[str]) -> tuple[str, list[int]]:
-    """ "Document 1:" and so on, a blank line between; and the character at which each one starts."""
+    """Return the documents under "Document 1:" and so on, and the character at which each one starts."""
     parts = [f"Document {number}:\n{document}" for number, document in enumerate(documents, start=1)]
     starts, position = [], 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""What an evaluation asks: tasks by length and seed, under a name that tells different data sets apart."""
+"""The tasks of an evaluation by length and seed, under a name that tells different data sets apart."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from agentic.memagent.tiny.words import KEYS, VALUES
-from benchmarks.cells import described
+from benchmarks.harness.plan import file_fingerprint
 from benchmarks.ruler.generate import generate
-from benchmarks.ruler.sample import Budget, Family
+from benchmarks.ruler.sample import Budget, TaskFamily
 from benchmarks.ruler.tasks import make_family
 from core.data import DataError, read_tasks
 from core.text.tokenizer import encode_text
@@ -32,7 +32,7 @@ _SOURCES = {"essays", "squad", "hotpotqa", "pool"}
 
 @dataclass(frozen=True)
 class EvalData:
-    """`tasks(length, seed, count)` gives the same tasks to every variant; `settings` is what they follow from."""
+    """Holds a data set. `tasks(length, seed, count)` gives all variants the same tasks; they follow from `settings`."""
 
     name: str
     lengths: tuple[int, ...]
@@ -52,7 +52,7 @@ def ruler_data(
     split: str = "test",
     by_documents: bool = False,
 ) -> EvalData:
-    """Generated tasks. `tiny` gives the bare task `niah` TINY_NEEDLES as defaults under `options`.
+    """Return generated tasks. `tiny` gives the bare task `niah` TINY_NEEDLES as defaults under `options`.
 
     `by_documents`: `lengths` are numbers of documents (hqa and qa), not of tokens.
 
@@ -78,20 +78,20 @@ def ruler_data(
         "defaults": "tiny" if defaults else "ruler",
         "split": split,
         "limit": "documents" if by_documents else budget,
-        "options": {name: _described(value) for name, value in sorted(options.items())},
+        "options": {name: _describe_option(value) for name, value in sorted(options.items())},
     }
     name = data_name(family, plain, options) + ("-documents" if by_documents else "")
     return EvalData(name, tuple(lengths), settings, tasks)
 
 
-def data_name(family: Family, plain: Family, options: Mapping[str, Any]) -> str:
-    """The task's name and how `options` make it differ from the `plain` one: `niah`, `niah+other-noise`."""
+def data_name(family: TaskFamily, plain: TaskFamily, options: Mapping[str, Any]) -> str:
+    """Return the task's name and how `options` make it differ from the `plain` one: `niah`, `niah+other-noise`."""
     changed = [name for name in options if getattr(family, name, None) != getattr(plain, name, None)]
     return "+".join([family.name, *(_label(name, options[name]) for name in sorted(changed))])
 
 
 def file_data(path: Path, *, tokenizer: Any, metric: str | None = None, lengths: Sequence[int] = ()) -> EvalData:
-    """The tasks of a file (formats: core.data.tasks), which are the same for every seed.
+    """Return the tasks of a file (formats: core.data.tasks), which are the same for every seed.
 
     A task's length is its metadata's `limit`; a file without has one length, that of its longest document.
 
@@ -116,14 +116,14 @@ def file_data(path: Path, *, tokenizer: Any, metric: str | None = None, lengths:
     return EvalData(
         path.stem,
         tuple(lengths or sorted(by_length)),
-        {"file": _described(path), "metric": metric},
+        {"file": _describe_option(path), "metric": metric},
         lambda length, seed, count: by_length[length][:count],
         lambda length: len(by_length[length]),
     )
 
 
 def _family(task: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """`make_family` with other defaults, which are fields and not files."""
+    """Call `make_family` with other defaults, which are fields and not files."""
     family: Any = make_family(task, options)
     left = {name: value for name, value in defaults.items() if name not in options}
     return replace(family, **left) if left else family
@@ -137,8 +137,8 @@ def _label(name: str, value: Any) -> str:
     return f"{value}-{name}" if name in ("placement", "haystack") else f"{name.replace('_', '-')}={value}"
 
 
-def _described(value: Any) -> Any:
-    """An option as it is recorded: files by name and content."""
+def _describe_option(value: Any) -> Any:
+    """Return an option as results record it: files by name and content."""
     if isinstance(value, list):
-        return [_described(item) for item in value]
-    return described(value) if isinstance(value, Path) else value
+        return [_describe_option(item) for item in value]
+    return file_fingerprint(value) if isinstance(value, Path) else value

@@ -4,10 +4,11 @@
     tokentrue evaluate ruler --model ID_OR_PATH --data hotpotqa --hotpotqa FILE --pool FILE
     tokentrue evaluate ruler --model ID_OR_PATH --serve sglang --serve-args="--tp 2"
 
-Variants are explained in variants.py. One result is saved per variant, length and seed; those that are there already are not run
-again, so a call that was killed goes on with the cell it was in. Departures from MemAgent's official evaluation (arXiv
-2507.02259, taskutils/memory_eval): answers are boxed (variants.py), failed tasks stay in the denominator, the strict score
-stands beside the official one, and there is an interval over seeds instead of a single or a best run.
+Variants are explained in variants.py. There is one result per variant, length and seed. Each sample is logged as it
+ends (benchmarks/harness/samples.py): the same command continues where a killed one stopped, and more --tasks add to
+what is there. Departures from MemAgent's official evaluation (arXiv 2507.02259, taskutils/memory_eval): answers are
+boxed (variants.py), failed tasks stay in the denominator, the strict score stands beside the official one, and there is
+an interval over seeds instead of a single or a best run.
 """
 
 from __future__ import annotations
@@ -15,45 +16,88 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
-from agentic.memagent.config import MemAgentRecipe
+from agentic.memagent.config import MemAgentRecipe, MemAgentSection
 from agentic.memagent.rollout import SPEC
 from agentic.memagent.tiny.start_model import TAGS
-from benchmarks import kinds
-from benchmarks.cells import EXPECTED_ERRORS, EvaluationError
-from benchmarks.models import Models, start_model, trained_models
+from benchmarks.harness.models import (
+    EvalModels,
+    check_model_options,
+    set_threads,
+    start_server,
+    target_model,
+    target_run,
+)
+from benchmarks.harness.options import SERVER, add_options, positive
+from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, is_saved
+from benchmarks.harness.run import OpenVariant, Samples, build_result, evaluate_cell, without_prompts
+from benchmarks.harness.samples import flat
+from benchmarks.harness.tables import published_rows
 from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
-from benchmarks.ruler.evaluation import Plan, evaluate
 from benchmarks.ruler.fit import parse_length
-from benchmarks.ruler.published import DEPARTURES, published_rows
 from benchmarks.ruler.sample import Budget, Metric
+from benchmarks.ruler.score import score
 from benchmarks.ruler.tasks import OPTIONS, TASKS
-from benchmarks.ruler.variants import VARIANTS
-from benchmarks.serving import add_server_options, check_server_options, server
+from benchmarks.ruler.variants import VARIANTS, Reader, make_reader
 from core.data.files import DataError
 from core.report import write_report
 from core.report.console import print_summary
+from core.runs.evaluation import EvalResult
+from core.runs.files import Record
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import load_tokenizer
-from core.types import Sampling
+from core.text.tokenizer import encode_text, load_tokenizer
+from core.types import Sampling, Task, Trajectory
 
 LENGTHS = ("7K", "14K", "28K", "56K", "112K", "224K", "448K")
 DAY = 86400.0
-ModelsOfSeed = dict[int, dict[str, str]]
+LONG = 112 * 1024
+"""Above this many tokens --tasks-long says how many tasks."""
+
+PUBLISHED = (
+    # RULER-HQA (MemAgent, arXiv 2507.02259): model, our variant, source, per cent at 7K, 14K, ...
+    # The published lengths are averages of 50, 100, ... documents; ours are token limits of the same name.
+    ("RL-MemAgent-14B", "trained", "paper", (83.59, 82.03, 84.38, 80.47, 76.56, 81.25, 75.00, 77.34)),
+    ("RL-MemAgent-7B", "trained", "paper", (82.03, 79.69, 78.91, 77.34, 79.69, 72.66, 74.22, 76.56)),
+    ("MemAgent_Slime_Agentic_Qwen2.5_7B", "trained", "seed", (78.12, 76.56, 75.78, 74.22, 77.34, 72.66, 69.53)),
+    ("MemAgent-7B without RL", "untrained", "figure", (59.4, 52.3, 51.6, 47.7, 35.9, 34.4, 39.1, 37.5)),
+    ("Qwen2.5-7B, YaRN", "full-context", "figure", (52.3, 57.0, 51.6, 44.5, 33.0, 13.3, 6.3, 1.6)),
+    ("Qwen2.5-7B-1M", "full-context", "paper", (61.72, 56.25, 53.91, 55.47, 51.56, 33.59, 12.50, 0.00)),
+    ("Qwen2.5-14B-1M", "full-context", "paper", (60.16, 60.94, 50.00, 57.03, 50.00, 37.50, 8.59, 0.00)),
+)
+SOURCES = {
+    "paper": "arXiv 2507.02259v1, Table 2",
+    "figure": "arXiv 2507.02259v1, Figure 5, read off",
+    "seed": "slime-agentic's model card, best of 5 runs",
+}
+DEPARTURES = (
+    "answers are boxed, as in training; the official evaluation asks for 'the answer is'",
+    "documents are cut to a token limit; the official ones have a fixed number of documents",
+    "each seed draws its own distractors and their order",
+)
+
+
+@dataclass(frozen=True)
+class RulerPlan:
+    """Holds what a call evaluates."""
+
+    method: MemAgentSection
+    data: EvalData
+    cells: Sequence[EvalCell]
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
         folder, plan, models = prepare(options)
-        with server(options, folder.path) as urls:
-            models.urls |= urls
+        with start_server(options, models, folder):
             asyncio.run(evaluate(plan, models, folder))
-        summary = _report(folder)
+        summary = _write_report(folder)
     except EXPECTED_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -62,114 +106,208 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def prepare(options: argparse.Namespace) -> tuple[RunFolder, Plan, Models]:
-    """Options into what is to be done, checked as far as can be without running anything."""
-    if (options.run is None) == (options.model is None):
-        raise EvaluationError("give either --model ID_OR_PATH or --run RUN_DIR")
-    check_server_options(options)
+def prepare(options: argparse.Namespace) -> tuple[RunFolder, RulerPlan, EvalModels]:
+    """Turn the options into a plan, checked as far as possible without running anything."""
+    check_model_options(options)
     if options.run is not None:
-        folder, recipe, named = _from_run(options)
-        main_model = next(iter(named.values()))["trained"]
-        tokenizer = load_tokenizer(main_model)
+        target = target_run(options, SPEC)
+        tokenizer = load_tokenizer(next(iter(target.trained.values())))
     else:
-        main_model = options.model
-        tokenizer = load_tokenizer(main_model)
-        folder, recipe, named = _from_model(options, is_tiny(tokenizer))
-    variants = options.variants or [
-        variant for variant in VARIANTS if all(variant in of_seed for of_seed in named.values())
-    ]
-    if absent := [variant for variant in variants if any(variant not in of_seed for of_seed in named.values())]:
+        tokenizer = load_tokenizer(options.model)
+        target = target_model(options, SPEC, preset="tiny" if is_tiny(tokenizer) else "paper", name="ruler")
+    folder, recipe = target.folder, target.recipe
+    variants = options.variants or [variant for variant in VARIANTS if variant != "untrained" or target.untrained]
+    if "untrained" in variants and target.untrained is None:
         raise EvaluationError(
-            f"variant {absent[0]}: no model for it. Name the model that training started from: --baseline."
+            "variant untrained: no model for it. Name the model that training started from: --baseline."
         )
     if not any(override.startswith("memagent.max_chunks=") for override in options.overrides):
-        recipe = uncapped(recipe)
-    if threads := options.threads or recipe.engine.threads:
-        torch.set_num_threads(threads)
-    data = _data(options, tokenizer)
-    published = published_rows() if data.name == "hqa" else folder.published["rows"]
-    folder.save_published(published, [*recipe.departures, *(DEPARTURES if published else ())])
-    default, default_long = (32, 16) if "file" not in data.settings else (sys.maxsize, sys.maxsize)
-    tasks = options.tasks or default
-    plan = Plan(
-        method=recipe.memagent,
-        data=data,
-        models={seed: {variant: of_seed[variant] for variant in variants} for seed, of_seed in named.items()},
-        tasks=tasks,
-        tasks_long=options.tasks_long or min(tasks, default_long),
+        recipe = without_chunk_limit(recipe)
+    set_threads(options, recipe)
+    data = _make_data(options, tokenizer)
+    models = EvalModels.from_options(options, recipe)
+    cells = make_cells(
+        models,
+        folder,
+        {
+            seed: {variant: (target.untrained or "") if variant == "untrained" else model for variant in variants}
+            for seed, model in target.trained.items()
+        },
+        data,
+        recipe.memagent,
+        count=partial(count_tasks, data, options.tasks, options.tasks_long),
         sampling=Sampling(temperature=options.temperature, top_p=options.top_p),
-        concurrency=options.concurrency,
         deadline_s=options.deadline,
     )
-    urls = {main_model: options.policy_url} if options.policy_url else {}
-    models = Models(
-        recipe, concurrency=options.concurrency, urls=urls, kv_tokens=options.kv_tokens, context=options.context
+    published = folder.published["rows"]
+    if data.name == "hqa":
+        published = published_rows(
+            (name, variant, "hqa", 7168 << place, percent, SOURCES[source])
+            for name, variant, source, scores in PUBLISHED
+            for place, percent in enumerate(scores)
+        )
+    folder.save_published(published, [*recipe.departures, *(DEPARTURES if published else ())])
+    return folder, RulerPlan(recipe.memagent, data, cells), models
+
+
+def count_tasks(data: EvalData, tasks: int | None, tasks_long: int | None, length: int) -> int:
+    """Return how many tasks of a length are taken: by default all of a file, and else 32, or 16 above LONG."""
+    default, default_long = (sys.maxsize, sys.maxsize) if "file" in data.settings else (32, 16)
+    count = tasks or default
+    if length > LONG:
+        count = tasks_long or min(count, default_long)
+    return int(min(count, data.available(length)))
+
+
+def make_cells(
+    models: EvalModels,
+    folder: RunFolder,
+    named: Mapping[int, Mapping[str, str]],
+    data: EvalData,
+    method: MemAgentSection,
+    *,
+    count: Any,
+    sampling: Sampling,
+    deadline_s: float,
+) -> list[EvalCell]:
+    """Return the cells by seed, then by length, then by variant. `named` maps seed -> variant -> model."""
+    cells = []
+    for seed, of_seed in named.items():
+        for length in data.lengths:
+            for variant, model in of_seed.items():
+                context = {"context": models.limit(model)} if variant == "full-context" else {}
+                cells.append(
+                    models.make_cell(
+                        folder,
+                        model,
+                        settings={"data": data.settings, "memagent": method.model_dump(mode="json"), **context},
+                        variant=variant,
+                        data=data.name,
+                        length=length,
+                        seed=seed,
+                        n=count(length),
+                        sampling=sampling,
+                        concurrency=models.concurrency,
+                        deadline_s=deadline_s,
+                    )
+                )
+    return cells
+
+
+async def evaluate(plan: RulerPlan, models: EvalModels, folder: RunFolder) -> None:
+    """Run every cell that `folder` lacks and save it there.
+
+    Raises:
+        EvaluationError: a cell is there with other settings (checked before anything runs), or cannot be run.
+    """
+    if uneven := dict.fromkeys(cell.length for cell in plan.cells if cell.n % cell.concurrency):
+        lengths, slots = ", ".join(map(str, uneven)), models.concurrency
+        print(f"note: at length {lengths} tasks do not fill {slots} slots evenly; their time compares badly")
+    missing = [cell for cell in plan.cells if not is_saved(cell, folder)]
+    await models.check_servers(missing)
+    task_key: tuple[int, int] | None = None
+    for cell in missing:
+        if task_key != (cell.seed, cell.length):  # the variants of one seed and length share their tasks
+            task_key = cell.seed, cell.length
+            tasks = _make_tasks(plan.data, cell)
+            tokenizer = models.tokenizer(cell.model_path)
+            document_tokens = [_count_document_tokens(task, tokenizer) for task in tasks]
+        reader = make_reader(
+            cell.variant, plan.method, models.tokenizer(cell.model_path), models.limit(cell.model_path)
+        )
+        read = [0] * len(tasks) if cell.variant == "empty-document" else document_tokens
+        await evaluate_cell(
+            cell,
+            tasks,
+            folder,
+            partial(open_reader, reader, models, cell, tasks),
+            partial(ruler_result, tasks, read),
+            partial(grade, reader),
+        )
+
+
+@asynccontextmanager
+async def open_reader(
+    reader: Reader, models: EvalModels, cell: EvalCell, tasks: Sequence[Task]
+) -> AsyncIterator[OpenVariant]:
+    """Open a reader that has prepared the tasks, with a policy whose context they need.
+
+    Raises:
+        EvaluationError: the model's context is too small.
+    """
+    model = cell.model_path
+    limit = models.limit(model)
+    reader.prepare(tasks)
+    context = reader.context(tasks)
+    if context > limit:
+        raise EvaluationError(
+            f"{cell}: a turn may take {context} tokens, but {model} has a context of {limit}. Lower "
+            "memagent.chunk_tokens with --set; where a server allows more, say so with --context."
+        )
+    async with models.policy(model, context) as policy:
+        yield OpenVariant(reader, {"policy": policy}, models.tokenizer(model), reader.calls)
+
+
+async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
+    """Score the answer; the log leaves out the prompts, which would repeat the document."""
+    answer = None if trajectory.status == "failed" else str(trajectory.log["answer"])
+    scores = score(task, answer, "boxed" if answer is None else reader.answer_format(answer))
+    return without_prompts(trajectory), {"scores": scores}
+
+
+def ruler_result(tasks: Sequence[Task], document_tokens: Sequence[int], cell: EvalCell, samples: Samples) -> EvalResult:
+    """Build a result with the scores of every task, failed ones among them with 0."""
+    records = flat(samples)
+    names = [name for name in records[0]["scores"] if all(name in record["scores"] for record in records)]
+    cut = sum(record["metrics"].get("document_cut", 0.0) for record in records)
+    return build_result(
+        cell,
+        samples,
+        scores={"official" if n == "score" else n: [record["scores"][n] for record in records] for n in names},
+        notes={"documents_cut": int(cut), "task_ids": [question_id(task) for task in tasks]},
+        document_tokens=list(document_tokens),
     )
-    return folder, plan, models
 
 
-def _report(folder: RunFolder) -> dict[str, Any]:
+def question_id(task: Task) -> str:
+    """Return an id that is the same wherever the same question is asked: samples of questions from a file have other
+    distractors for each seed, and are still the same questions."""
+    known = task.metadata
+    return str(known.get("source_id") or known["index"]) if {"num_docs", "index"} <= known.keys() else task.task_id
+
+
+def is_tiny(tokenizer: Any) -> bool:
+    """Return whether this is the tokenizer of the `tiny` preset, to which the paper's tags are tokens."""
+    return set(TAGS) <= tokenizer.get_vocab().keys()
+
+
+def without_chunk_limit(recipe: MemAgentRecipe) -> MemAgentRecipe:
+    """Return the recipe without a limit on chunks, which the official evaluation does not have either."""
+    section = recipe.memagent.model_copy(update={"max_chunks": 10**9})
+    return recipe.model_copy(update={"memagent": section})
+
+
+def _write_report(folder: RunFolder) -> dict[str, Any]:
     try:
         return write_report(folder)
     except ValueError as error:
         raise EvaluationError(f"the results are saved, the report is not: {error}") from error
 
 
-def is_tiny(tokenizer: Any) -> bool:
-    """Whether this is the tokenizer of the `tiny` preset, to which the paper's tags are tokens."""
-    return set(TAGS) <= tokenizer.get_vocab().keys()
-
-
-def uncapped(recipe: MemAgentRecipe) -> MemAgentRecipe:
-    """As in the official evaluation, no document has too many chunks."""
-    section = recipe.memagent.model_copy(update={"max_chunks": 10**9})
-    return recipe.model_copy(update={"memagent": section})
-
-
-def _from_run(options: argparse.Namespace) -> tuple[RunFolder, MemAgentRecipe, ModelsOfSeed]:
-    """Each seed's newest checkpoint, and the model that they all started from."""
-    for name in ("baseline", "preset", "policy_url", "serve", "out"):
-        if getattr(options, name) is not None:
-            raise EvaluationError(
-                f"--{name.replace('_', '-')} goes with --model; --run brings recipe, models and folder"
-            )
-    folder = RunFolder(options.run)
-    recipe = SPEC.load(str(folder.path / "config.yaml"), options.overrides)
-    untrained = start_model(folder, recipe)
-    trained = trained_models(folder, recipe, options.seeds)
-    return folder, recipe, {seed: _by_variant(model, untrained) for seed, model in trained.items()}
-
-
-def _from_model(options: argparse.Namespace, tiny: bool) -> tuple[RunFolder, MemAgentRecipe, ModelsOfSeed]:
-    preset = options.preset or ("tiny" if tiny else "paper")
-    recipe = SPEC.load(preset, [*options.overrides, f"model.path={options.model}"])
-    folder = RunFolder.create(
-        options.out or Path("runs") / f"ruler-{Path(options.model).name}",
-        recipe.dump(),
-        may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
-    )
-    return folder, recipe, {seed: _by_variant(options.model, options.baseline) for seed in options.seeds or (0, 1, 2)}
-
-
-def _by_variant(model: str, baseline: str | None) -> dict[str, str]:
-    named = {variant: model for variant in VARIANTS if variant != "untrained"}
-    return named if baseline is None else {**named, "untrained": baseline}
-
-
-def _data(options: argparse.Namespace, tokenizer: Any) -> EvalData:
+def _make_data(options: argparse.Namespace, tokenizer: Any) -> EvalData:
     """Raises EvaluationError or DataError, naming the option or the file."""
-    given = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
+    chosen = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
     try:
         lengths = list(dict.fromkeys(map(parse_length, options.lengths or ())))
         if options.data not in ("ruler", "hotpotqa"):
-            if given or options.num_docs or options.task:
+            if chosen or options.num_docs or options.task:
                 raise ValueError("--task and its options are for generated data; --data names a file")
             return file_data(Path(options.data), tokenizer=tokenizer, metric=options.metric, lengths=lengths)
         tiny = is_tiny(tokenizer)
         task = options.task or ("hqa" if options.data == "hotpotqa" else "niah" if tiny else "niah_multikey_2")
         return ruler_data(
             task,
-            given,
+            chosen,
             tiny=tiny,
             lengths=options.num_docs or lengths or [parse_length(text) for text in LENGTHS],
             tokenizer=tokenizer,
@@ -182,33 +320,42 @@ def _data(options: argparse.Namespace, tokenizer: Any) -> EvalData:
         raise EvaluationError(str(error)) from error
 
 
-def make_parser() -> argparse.ArgumentParser:
-    first, _, _ = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(prog="tokentrue evaluate ruler", description=first)
-    models = parser.add_argument_group("models")
-    models.add_argument("--run", type=Path, metavar="RUN_DIR", help="a training run: its seeds, its recipe, its folder")
-    models.add_argument("--model", metavar="ID_OR_PATH", help="a model by folder or hub id")
-    models.add_argument("--baseline", metavar="ID_OR_PATH", help="the model it started from: the variant `untrained`")
-    add_server_options(models)
-    models.add_argument("--preset", help="how MemAgent reads (default: tiny for its own models, else paper)")
-    models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    models.add_argument(
-        "--context", type=kinds.positive, metavar="TOKENS", help="the models' context, if not config.json's"
-    )
-    models.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (default: runs/ruler-MODEL)")
+def _make_tasks(data: EvalData, cell: EvalCell) -> list[Task]:
+    try:
+        return data.tasks(cell.length, cell.seed, cell.n)
+    except DataError:
+        raise
+    except ValueError as error:
+        raise EvaluationError(
+            f"length {cell.length}: {error}. Change --lengths, --tasks or the task's options."
+        ) from error
 
-    data = parser.add_argument_group("data")
+
+def _count_document_tokens(task: Task, tokenizer: Any) -> int:
+    if task.metadata.get("budget") == "document":
+        return int(task.metadata["length"])
+    return len(encode_text(tokenizer, task.context))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options."""
+    first, _, _ = (__doc__ or "").partition("\n")
+    commands = argparse.ArgumentParser(prog="tokentrue evaluate ruler", description=first)
+    models = commands.add_argument_group("models")
+    add_options(
+        models,
+        *("run", "model", "baseline", *SERVER, "set", "context"),
+        preset={"help": "how MemAgent reads (default: tiny for its own models, else paper)"},
+        out={"help": "folder of the results (default: runs/ruler-MODEL)"},
+    )
+    data = commands.add_argument_group("data")
     data.add_argument("--data", default="ruler", metavar="ruler|hotpotqa|FILE", help="generated, or tasks of a file")
     data.add_argument(
         "--lengths", nargs="+", metavar="N", help=f"tokens: 448, 7K = 7168, 1M (default: {' '.join(LENGTHS)})"
     )
-    data.add_argument(
-        "--num-docs", nargs="+", type=kinds.positive, metavar="N", help="hqa, qa: documents instead of tokens"
-    )
-    data.add_argument(
-        "--tasks", type=kinds.positive, metavar="N", help="tasks per length (default: 32; of a file, all)"
-    )
-    data.add_argument("--tasks-long", type=kinds.positive, metavar="N", help="above 112K tokens (default: at most 16)")
+    data.add_argument("--num-docs", nargs="+", type=positive, metavar="N", help="hqa, qa: documents instead of tokens")
+    add_options(data, tasks={"help": "tasks per length (default: 32; of a file, all)"})
+    data.add_argument("--tasks-long", type=positive, metavar="N", help="above 112K tokens (default: at most 16)")
     data.add_argument("--budget", choices=get_args(Budget), default="document", help="what --lengths limits")
     data.add_argument("--metric", choices=get_args(Metric), help="of a file's tasks that name none (default: sub_em)")
     data.add_argument(
@@ -216,17 +363,16 @@ def make_parser() -> argparse.ArgumentParser:
     )
     for name, option in OPTIONS.items():
         data.add_argument(f"--{name.replace('_', '-')}", **option)
-
-    run = parser.add_argument_group("how")
-    run.add_argument("--variants", nargs="+", choices=VARIANTS, help="default: all that there is a model for")
-    run.add_argument("--seeds", nargs="+", type=kinds.seed, metavar="N", help="default: those of the run, or 0 1 2")
-    run.add_argument("--temperature", type=kinds.temperature, default=0.7)
-    run.add_argument("--top-p", type=kinds.share, default=0.95)
-    run.add_argument("--concurrency", type=kinds.positive, default=16, help="tasks at once, the same at every length")
-    run.add_argument("--deadline", type=kinds.seconds, default=DAY, metavar="SECONDS", help="for each task")
-    run.add_argument("--kv-tokens", type=kinds.positive, metavar="N", help="at most so many tokens in the KV cache")
-    run.add_argument("--threads", type=kinds.positive, metavar="N", help="of PyTorch")
-    return parser
+    add_options(
+        commands.add_argument_group("how"),
+        *("seeds", "kv_tokens", "threads"),
+        variants={"choices": VARIANTS, "metavar": None, "help": "default: all that there is a model for"},
+        temperature={"default": 0.7},
+        top_p={"default": 0.95},
+        concurrency={"default": 16, "help": "tasks at once, the same at every length"},
+        deadline={"default": DAY, "help": "for each task"},
+    )
+    return commands
 
 
 if __name__ == "__main__":

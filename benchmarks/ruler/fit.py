@@ -16,7 +16,7 @@ TOLERANCE = 0.001
 
 
 def parse_length(text: str) -> int:
-    """7168, 7K (7 x 1024) or 3.5M (3.5 x 1024 x 1024) -> tokens."""
+    """Read a number of tokens: 7168, 7K (7 x 1024) or 3.5M (3.5 x 1024 x 1024)."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KkMm]?)", text.strip())
     tokens = float(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()] if match else 0.0
     if tokens < 1 or not tokens.is_integer():
@@ -28,7 +28,7 @@ Length = Annotated[int, BeforeValidator(parse_length)]
 
 
 def token_counter(tokenizer: Any) -> Callable[[str], int]:
-    """`text -> number of tokens`, without special tokens.
+    """Return a function from a text to its number of tokens, without special tokens.
 
     `tokenizer` is a Hugging Face tokenizer, a `tokenizers.Tokenizer`, or any callable from text to a list of ids.
     """
@@ -44,7 +44,7 @@ def token_counter(tokenizer: Any) -> Callable[[str], int]:
 def fit_units(
     tokens: Callable[[int], int], limit: int, *, smallest: int = 1, largest: int | None = None
 ) -> tuple[int, int]:
-    """The number of units that fill `limit` tokens to within one unit or 0.1%, and their exact token count.
+    """Return the number of units that fill `limit` tokens to within one unit or 0.1%, and their exact token count.
 
     `tokens(units)` should grow with `units`. A secant search inside a bracket: each probe aims by the tokens per unit
     seen so far, so most probes are small and only the last one or two are of full size. The result depends on the

@@ -20,7 +20,9 @@ ASKED = 3
 
 @dataclass(frozen=True)
 class FrequentWords:
-    """`vocab_size` coded words of `word_length` letters; None: one for each 50 tokens of the limit, as in RULER."""
+    """Asks for the most frequent of `vocab_size` coded words of `word_length` letters.
+
+    None takes one word for each 50 tokens of the limit, as in RULER."""
 
     name: str = "fwe"
     alpha: float = 2.0
@@ -56,6 +58,6 @@ class FrequentWords:
 
 
 def zeta(s: float, terms: int = 1000) -> float:
-    """Riemann's zeta for s > 1: the first terms, and the Euler-Maclaurin tail (error far below 1e-12)."""
+    """Return Riemann's zeta for s > 1: the first terms, and the Euler-Maclaurin tail (error far below 1e-12)."""
     head = sum(k**-s for k in range(1, terms))
     return head + terms ** (1 - s) / (s - 1) + terms**-s / 2 + s * terms ** (-s - 1) / 12

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import PositiveInt
 
 from benchmarks.ruler.fit import Length, fit_units, token_counter
-from benchmarks.ruler.sample import Budget, Family, SampleKey, to_task
+from benchmarks.ruler.sample import Budget, SampleKey, TaskFamily, to_task
 from benchmarks.ruler.tasks import OPTIONS, TASKS, make_family
 from core.data import write_jsonl
 from core.options import argparse_type
@@ -20,7 +20,7 @@ from core.types import Task
 
 
 def generate(
-    family: Family,
+    family: TaskFamily,
     *,
     length: int,
     count: int,
@@ -31,7 +31,7 @@ def generate(
     start: int = 0,
     units: int | None = None,
 ) -> Iterator[Task]:
-    """Samples `start` to `start + count - 1`, each at most `length` tokens and short of it by about one unit.
+    """Yield samples `start` to `start + count - 1`, each at most `length` tokens and short of it by about one unit.
 
     Args:
         tokenizer: see `fit.token_counter`.
@@ -43,14 +43,14 @@ def generate(
     Raises:
         ValueError: the length cannot be reached with this family's options; the message says why.
     """
-    counted = token_counter(tokenizer)
+    measure = token_counter(tokenizer)
     for index in range(start, start + count):
         key = SampleKey(family.name, split, seed, index, length)
         sized = family.draw(key)
 
         def tokens(size: int, sized: Any = sized) -> int:
             draft = sized.build(size)
-            return counted(draft.context) if budget == "document" else counted(draft.prompt) + family.new_tokens
+            return measure(draft.context) if budget == "document" else measure(draft.prompt) + family.new_tokens
 
         if units is None:
             try:

@@ -20,12 +20,12 @@ _SENTENCE_END = re.compile(r"([.!?][\"')\]]*) ")
 
 
 def noise_lines(lines: Sequence[str], count: int) -> list[str]:
-    """`count` lines, the given ones in a cycle."""
+    """Return `count` lines, the given ones in a cycle."""
     return (list(lines) * (count // len(lines) + 1))[:count]
 
 
 class Essay:
-    """A long text by sentences; repeated where more words are wanted than it has.
+    """Holds a long text by sentences, and repeats it where more words are wanted.
 
     Sentences end at `.`, `!` or `?` before white space. RULER uses NLTK's punkt, which differs at abbreviations only.
     """
@@ -39,14 +39,14 @@ class Essay:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Essay:
-        """All .txt files of a folder, by name."""
+        """Join all .txt files of a folder, by name."""
         files = sorted(Path(folder).glob("*.txt"))
         if not files:
             raise ValueError(f"{folder}: no .txt files. Fix: give the folder of essays (`--essays`).")
         return cls(" ".join(file.read_text(encoding="utf-8", errors="replace") for file in files))
 
     def sentences(self, words: int) -> list[str]:
-        """The first `words` words, by sentence; the last one may be cut."""
+        """Return the first `words` words, by sentence; the last sentence may be cut."""
         rounds, rest = divmod(words, self._ends[-1])
         whole = bisect_right(self._ends, rest)
         sentences = self._sentences * rounds + self._sentences[:whole]
@@ -56,7 +56,7 @@ class Essay:
 
 
 def weave(pieces: Sequence[str], inserts: Sequence[tuple[int, str]], joiner: str) -> tuple[str, list[int]]:
-    """Put each `(slot, text)` before `pieces[slot]`; the joined text, and where each insert starts in it (characters).
+    """Put each `(slot, text)` before `pieces[slot]`; return the joined text and the character where each insert starts.
 
     Inserts of one slot keep their order.
     """
@@ -77,14 +77,16 @@ def weave(pieces: Sequence[str], inserts: Sequence[tuple[int, str]], joiner: str
 
 
 class Depths:
-    """Where `count` inserts go, as shares of the document, whatever its size.
+    """Says where `count` inserts go, as shares of the document, whatever its size.
 
     `uniform`: each anywhere, independently. `official`: RULER's, without repetition from 40 fixed depths (essays), or
     from all line numbers (lines).
     """
 
     def __init__(self, count: int, placement: Placement, rng: random.Random, *, lines: bool):
-        self._count, self._lines, self._state = count, lines and placement == "official", rng.getrandbits(64)
+        self._count = count
+        self._lines = lines and placement == "official"
+        self._state = rng.getrandbits(64)
         if placement == "uniform":
             self._shares = [rng.random() for _ in range(count)]
         elif not lines:
@@ -93,7 +95,7 @@ class Depths:
             self._shares = [depth / 100 for depth in rng.sample(OFFICIAL_DEPTHS, count)]
 
     def slots(self, pieces: int) -> list[int]:
-        """One slot in 0..pieces for each insert."""
+        """Return one slot in 0..pieces for each insert."""
         if self._lines:
             return random.Random(self._state).sample(range(pieces), self._count)
         return [min(int(share * (pieces + 1)), pieces) for share in self._shares]

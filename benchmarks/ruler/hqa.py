@@ -18,7 +18,7 @@ from core.data.files import SourceLocation, read_records
 def hqa(
     hotpotqa: str | Path, pools: Iterable[str | Path] = (), *, name: str = "hqa", template: Template = HQA
 ) -> DocumentQa:
-    """The family from a HotpotQA file; distractors come from that file's other questions and from `pools`.
+    """Return the family from a HotpotQA file; distractors come from that file's other questions and from `pools`.
 
     A pool is another HotpotQA file or a list of {title, text} passages.
 
@@ -34,12 +34,12 @@ def hqa(
 
 
 def read_hotpotqa(path: str | Path) -> tuple[QaItem, ...]:
-    """Every question with its paragraphs; the gold ones are its evidence, with their supporting sentences."""
+    """Return every question with its paragraphs; the gold ones are its evidence, with their supporting sentences."""
     return tuple(_item(record, place) for place, record in read_records(path))
 
 
 def read_pool(path: str | Path) -> set[str]:
-    """Passages as "title, line break, text"."""
+    """Return passages as "title, line break, text"."""
     passages: set[str] = set()
     for place, record in read_records(path):
         if "context" in record:

@@ -20,7 +20,7 @@ NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 
 @dataclass(frozen=True)
 class Niah:
-    """`num_k` keys with `num_v` values each; `num_q` of the keys are asked for.
+    """Hides `num_k` keys with `num_v` values each, and asks for `num_q` of the keys.
 
     `haystack`: `noise` repeats the lines of `noise`, `essay` cuts from `essay`, `needle` is made of needles with other
     keys. `key_words` and `value_words` replace RULER's adjective-noun pairs where the type is `words`. `bare_question`
@@ -67,7 +67,7 @@ class Niah:
 
     @property
     def _keys(self) -> int:
-        """RULER raises the number of keys to the number of queries."""
+        """Return the number of keys: RULER raises it to the number of queries."""
         return max(self.num_k, self.num_q)
 
     def draw(self, key: SampleKey) -> Sized:
@@ -111,7 +111,7 @@ class Niah:
         return self.needle.format(kind=self.value_type, key=name, value=value)
 
     def _distractors(self, key: SampleKey, keys: list[str]) -> Iterator[str]:
-        """Needles that nobody asks for, without end."""
+        """Yield needles that nobody asks for, without end."""
         rng = key.rng("haystack")
         draw_key, draw_value = drawer(self.key_type, self.key_words), drawer(self.value_type, self.value_words)
         while True:

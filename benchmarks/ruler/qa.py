@@ -12,7 +12,7 @@ from core.data.files import DataError
 
 
 def squad_qa(path: str | Path, *, name: str = "qa_1") -> DocumentQa:
-    """SQuAD: the paragraph asked about, then those of its article, then others.
+    """Return the family from SQuAD: the paragraph asked about, then those of its article, then others.
 
     Raises:
         DataError: the file is missing, or not SQuAD's JSON.
@@ -23,12 +23,12 @@ def squad_qa(path: str | Path, *, name: str = "qa_1") -> DocumentQa:
 
 
 def hotpot_qa(path: str | Path, *, name: str = "qa_2") -> DocumentQa:
-    """HotpotQA in RULER's wording; errors as `hqa`."""
+    """Return the family from HotpotQA in RULER's wording. Raises the errors of `hqa`."""
     return hqa(path, name=name, template=QA)
 
 
 def read_squad(path: str | Path) -> tuple[QaItem, ...]:
-    """Answerable questions of SQuAD's own JSON: {data: [{title, paragraphs: [{context, qas}]}]}."""
+    """Return the answerable questions of SQuAD's own JSON: {data: [{title, paragraphs: [{context, qas}]}]}."""
     path = Path(path)
     if not path.is_file():
         raise DataError(f"{path}: no such file. Fix: download SQuAD's dev-v2.0.json and give its path.")

@@ -32,14 +32,14 @@ class SampleKey:
     length: int
 
     def rng(self, stream: str) -> random.Random:
-        """An independent generator for one purpose, the same on every machine."""
+        """Return an independent generator for one purpose, the same on every machine."""
         name = "\x1f".join((self.task, self.split, str(self.seed), str(self.index), stream))
         return random.Random(int.from_bytes(hashlib.sha256(name.encode()).digest()))
 
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """A planted fact. `start` is the character of the context where its text begins."""
+    """Describes a planted fact. `start` is the character of the context where its text begins."""
 
     key: str
     value: str
@@ -49,7 +49,7 @@ class Needle:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A sample's text at one size. `before` and `after` are what RULER puts around the context in one prompt."""
+    """Holds a sample's text at one size. RULER puts `before` and `after` around the context in one prompt."""
 
     context: str
     question: str
@@ -67,15 +67,15 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A sample of any size: `build(units)` for `smallest <= units <= largest` (no upper bound if None)."""
+    """Makes a sample of any size: `build(units)` for `smallest <= units <= largest` (no upper bound if None)."""
 
     build: Callable[[int], Draft]
     smallest: int = 1
     largest: int | None = None
 
 
-class Family(Protocol):
-    """A kind of task with its options. `new_tokens` is RULER's room for the answer."""
+class TaskFamily(Protocol):
+    """Describes a kind of task with its options. `new_tokens` is RULER's token budget for the answer."""
 
     @property
     def name(self) -> str: ...
@@ -89,8 +89,8 @@ class Family(Protocol):
         ...
 
 
-def to_task(family: Family, key: SampleKey, draft: Draft, *, units: int, tokens: int, budget: Budget) -> Task:
-    """The finished Task. `tokens` is its exact length under `budget`."""
+def to_task(family: TaskFamily, key: SampleKey, draft: Draft, *, units: int, tokens: int, budget: Budget) -> Task:
+    """Return the finished Task. `tokens` is its exact length under `budget`."""
     size = max(len(draft.context), 1)
     needles = [
         {"key": n.key, "value": n.value, "queried": n.queried, "depth": round(n.start / size, 6)} for n in draft.needles
@@ -122,7 +122,7 @@ def to_task(family: Family, key: SampleKey, draft: Draft, *, units: int, tokens:
 
 
 def ruler_prompt(task: Task) -> str:
-    """The whole document in one prompt, as RULER lays it out, its answer prefix included."""
+    """Return the whole document in one prompt, as RULER lays it out, with its answer prefix."""
     try:
         before, after, prefix = (task.metadata[name] for name in ("before", "after", "answer_prefix"))
     except KeyError as missing:

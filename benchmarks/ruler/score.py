@@ -1,8 +1,8 @@
-"""A response to a RULER task -> its scores, official and strict side by side.
+"""Scores of a response to a RULER task, official and strict side by side.
 
-Official: as published, on the first answer where MemAgent uses only that one. Strict: whole words, of any accepted
-answer, so that it may be above the official score where a question has several. A missing response (None: the request
-failed) or a missing answer phrase scores 0 and stays in the denominator.
+The official score is the published one; it uses the first answer alone where MemAgent does. The strict score looks for
+whole words, of any accepted answer, so it may be above the official one where a question has several answers. A missing
+response (None: the request failed) or a missing answer phrase scores 0 and stays in the denominator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AnswerFormat = Literal["boxed", "the_answer_is", "raw"]
 
 
 def extract(response: str, answer_format: AnswerFormat) -> str | None:
-    """The answer within a response; text up to `</think>` is not part of it."""
+    """Return the answer within a response; text up to `</think>` is not part of it."""
     response = response.rpartition("</think>")[2].strip()
     if answer_format == "boxed":
         return find_boxed(response)
@@ -26,7 +26,7 @@ def extract(response: str, answer_format: AnswerFormat) -> str | None:
 
 
 def score(task: Task, response: str | None, answer_format: AnswerFormat = "boxed") -> dict[str, float]:
-    """Scores in 0..1. `score` and `strict` are the task's own metric; `boxed` is MemAgent's training reward."""
+    """Return scores in 0..1. `score` and `strict` are the task's own metric; `boxed` is MemAgent's training reward."""
     metric = task.metadata.get("metric", "sub_em")
     prediction = extract(response, answer_format) if response is not None else None
     scores = _scores(metric, prediction, task.answers) if prediction else dict.fromkeys(_NAMES[metric], 0.0)

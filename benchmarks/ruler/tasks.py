@@ -14,7 +14,7 @@ from benchmarks.ruler.haystack import Essay
 from benchmarks.ruler.hqa import hqa
 from benchmarks.ruler.niah import Niah
 from benchmarks.ruler.qa import hotpot_qa, squad_qa
-from benchmarks.ruler.sample import Family
+from benchmarks.ruler.sample import TaskFamily
 from benchmarks.ruler.vt import VariableTracking
 from benchmarks.ruler.words import read_lines, read_words
 from core.options import argparse_type
@@ -70,8 +70,8 @@ _FIELDS = {
 }  # fmt: skip
 
 
-def make_family(task: str, options: Mapping[str, Any] | None = None) -> Family:
-    """The family called `task`, with `options` of OPTIONS (files as paths) over its own settings.
+def make_family(task: str, options: Mapping[str, Any] | None = None) -> TaskFamily:
+    """Return the family called `task`, with `options` of OPTIONS (files as paths) over its own settings.
 
     Raises:
         ValueError: an unknown task, an option that the task does not have, or a file that it needs and lacks.

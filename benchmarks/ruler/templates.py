@@ -15,7 +15,7 @@ from benchmarks.ruler.sample import Draft, Needle
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Each part may hold placeholders such as `{query}`. `new_tokens` is RULER's room for the answer."""
+    """Holds the parts of a prompt, with placeholders like `{query}`. `new_tokens` is RULER's budget for the answer."""
 
     before: str
     after: str
@@ -37,7 +37,7 @@ class Template:
         )
 
     def singular(self) -> Template:
-        """The grammar of NIAH when one value is asked for."""
+        """Return the text in the grammar of NIAH when one value is asked for."""
 
         def one(text: str) -> str:
             for many, single in ((r"\bSome\b", "A"), (r"\bare all\b", "is"), (r"\bare\b", "is")):

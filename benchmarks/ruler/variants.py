@@ -1,4 +1,4 @@
-"""The variants of an evaluation: how a model gets to see a document before it answers.
+"""The variants of an evaluation: how a model reads a document before it answers.
 
 | variant | model | reads |
 |---|---|---|
@@ -50,18 +50,18 @@ class Reader(Method, Protocol):
         ...
 
     def context(self, tasks: Sequence[Task]) -> int:
-        """Tokens of the longest call, prompt and completion, of these prepared tasks."""
+        """Return the tokens of the longest call, prompt and completion, of these prepared tasks."""
         ...
 
     def calls(self, task: Task) -> int:
-        """How many calls of the policy this prepared task will take."""
+        """Return how many calls of the policy this prepared task will take."""
         ...
 
     def answer_format(self, answer: str) -> AnswerFormat: ...
 
 
 def make_reader(variant: str, config: MemAgentSection, tokenizer: Any, limit: int) -> Reader:
-    """The reader of one of VARIANTS. `limit` is the model's context in tokens."""
+    """Return the reader of one of VARIANTS. `limit` is the model's context in tokens."""
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}")
     if variant == "full-context":
@@ -70,7 +70,7 @@ def make_reader(variant: str, config: MemAgentSection, tokenizer: Any, limit: in
 
 
 class ChunkByChunk(MemAgent):
-    """MemAgent, with documents split ahead of time."""
+    """Runs MemAgent on documents that were split ahead of time."""
 
     def __init__(self, config: MemAgentSection, tokenizer: Any):
         super().__init__(config, tokenizer)
@@ -102,17 +102,19 @@ class ChunkByChunk(MemAgent):
 
 
 class EmptyDocument(ChunkByChunk):
-    """MemAgent on a document that says nothing: one empty section, then the question."""
+    """Runs MemAgent on one empty section, then asks the question."""
 
     def prepare(self, tasks: Sequence[Task]) -> None:
         self._split = {task.task_id: [()] for task in tasks}
 
 
 class WholeDocument(Reader):
-    """The document in one prompt, no memory. Beyond the context its middle is cut, as in the official evaluation."""
+    """Asks with the document in one prompt. Beyond the context its middle is cut, as in the official evaluation."""
 
     def __init__(self, config: MemAgentSection, tokenizer: Any, limit: int):
-        self.tokenizer, self.limit, self.new_tokens = tokenizer, limit, config.max_final_tokens
+        self.tokenizer = tokenizer
+        self.limit = limit
+        self.new_tokens = config.max_final_tokens
         self.template = TokenTemplate(tokenizer, _WHOLE[config.prompt_style], slots=("problem", "section"))
         self._documents: dict[str, Ids] = {}
 
@@ -156,5 +158,5 @@ class WholeDocument(Reader):
 
 
 def cut_middle(ids: Ids, room: int) -> Ids:
-    """`ids`, or their first and last halves of together `room`, without a mark between."""
+    """Return `ids`, or a head and a tail of them with `room` tokens together, without a mark between."""
     return ids if len(ids) <= room else ids[: room - room // 2] + ids[len(ids) - room // 2 :]

@@ -18,7 +18,7 @@ from benchmarks.ruler.words import draw_distinct
 
 @dataclass(frozen=True)
 class VariableTracking:
-    """`num_chains` chains of `num_hops` copies; the question asks for every variable of the first chain."""
+    """Hides `num_chains` chains of `num_hops` copies; the question asks for every variable of the first chain."""
 
     name: str = "vt"
     num_chains: int = 1

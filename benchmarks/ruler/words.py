@@ -15,7 +15,7 @@ Draw = Callable[[random.Random], str]
 
 @cache
 def word_list(part: Literal["noun", "adjective", "verb"]) -> tuple[str, ...]:
-    """One of wonderwords' lists, in its own order."""
+    """Return one of wonderwords' lists, in its own order."""
     from importlib.resources import files
 
     text = files("wonderwords").joinpath("assets", f"{part}list.txt").read_text(encoding="utf-8")
@@ -24,12 +24,12 @@ def word_list(part: Literal["noun", "adjective", "verb"]) -> tuple[str, ...]:
 
 @cache
 def all_words() -> tuple[str, ...]:
-    """Nouns, adjectives and verbs, each once, sorted: RULER's words to count."""
+    """Return nouns, adjectives and verbs, each once, sorted: RULER's words to count."""
     return tuple(sorted({*word_list("noun"), *word_list("adjective"), *word_list("verb")}))
 
 
 def drawer(kind: Kind, words: Sequence[str] | None = None) -> Draw:
-    """How to draw one key or value; `words` replaces RULER's adjective-noun pairs."""
+    """Return a function that draws one key or value; `words` replaces RULER's adjective-noun pairs."""
     if kind == "numbers":
         return lambda rng: str(rng.randint(10**6, 10**7 - 1))
     if kind == "uuids":
@@ -41,7 +41,7 @@ def drawer(kind: Kind, words: Sequence[str] | None = None) -> Draw:
 
 
 def draw_distinct(draw: Draw, count: int, rng: random.Random, avoid: Container[str] = ()) -> list[str]:
-    """`count` different draws, none in `avoid`. The caller makes sure that there are enough."""
+    """Return `count` different draws, none in `avoid`. The caller makes sure that there are enough."""
     drawn: dict[str, None] = {}
     while len(drawn) < count:
         if (word := draw(rng)) not in avoid:
@@ -57,7 +57,7 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def read_words(path: str | Path) -> tuple[str, ...]:
-    """A word list: one word or phrase a line, without repetition."""
+    """Read a word list: one word or phrase a line, without repetition."""
     words = [line.strip() for line in read_lines(path) if line.strip()]
     if not words or len(set(words)) < len(words):
         raise ValueError(f"{path}: {'a word occurs twice' if words else 'no words'}. Fix: one different word per line.")

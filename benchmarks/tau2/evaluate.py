@@ -4,8 +4,9 @@
         --tau2-python TAU2/bin/python --tau2-data TAU2_DATA --trials 4 \\
         --set toolorchestra.models.user="{url: http://host:30001/v1, name: Qwen/Qwen3-32B}" --user user --judge user
 
-How to get tau2-bench: README.md beside this file. Statistics are explained in statistics.py. Each conversation is
-written as it ends; the same command goes on where a killed one stopped, and more --trials add to what is there.
+README.md beside this file says how to get tau2-bench. Statistics are explained in statistics.py. Each conversation is
+logged as it ends (benchmarks/harness/samples.py): the same command continues where a killed one stopped, and more
+--trials add to what is there.
 """
 
 from __future__ import annotations
@@ -16,76 +17,65 @@ import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.environment import EnvironmentFault
 from agentic.toolorchestra.rollout import SPEC, ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
-from benchmarks import kinds
-from benchmarks.cells import EXPECTED_ERRORS, EvaluationError, weights_of
-from benchmarks.models import Models, check_server
-from benchmarks.plan import Plan, drop_failed, held, missing
-from benchmarks.serving import add_server_options, check_server_options, server
-from benchmarks.tau2.pin import departures
-from benchmarks.tau2.play import play
-from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, under
+from benchmarks.harness.models import EvalModels, check_model_options, set_threads, start_server, weights_digest
+from benchmarks.harness.options import SERVER, add_options, positive
+from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError
+from benchmarks.harness.run import OpenVariant, evaluate_cell, open_method, without_prompts
+from benchmarks.harness.samples import drop_failed_samples, read_samples
+from benchmarks.harness.tables import published_rows
+from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, apply_protocol
 from benchmarks.tau2.results import (
     DEPARTURES,
-    all_statistics,
-    eval_result,
-    published_rows,
-    read_trial,
+    PUBLISHED,
+    read_statistics,
+    tau2_result,
     write_official,
     write_results,
 )
-from benchmarks.tau2.statistics import statistics
+from benchmarks.tau2.tasks import DOMAINS, list_departures
 from core.engine.policy import open_frozen_model
-from core.policy.base import Roles
 from core.report import write_report
-from core.rollout.method import Method, check_roles
 from core.rollout.roles import open_roles
-from core.runs.files import read_json, write_json
+from core.runs.files import Record, read_json, write_json
 from core.runs.run_folder import RunFolder, flatten
-from core.types import Sampling
+from core.types import Sampling, Task, Trajectory
 
-DOMAINS = ("retail", "airline", "telecom", "telecom-solo")
 WORLD_OPTIONS = "recipe.toolorchestra.environment.options"
-PLACE = ("python", "data", "processes")
+LOCATION = ("python", "data", "processes")
 """Options of the world that no conversation follows from, so that a later call may change them."""
 MARGIN = 3000
 """Tokens of the context that are left to what the chat template puts around messages and tools."""
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Everything that a call asks for."""
+class Tau2Plan:
+    """Holds what a call evaluates. `cells` has a cell without tasks for each variant and domain."""
 
     recipe: ToolOrchestraRecipe
-    variants: Sequence[str]
-    domains: Sequence[str]
     split: str
     limit: int | None
-    trials: int
-    sampling: Sampling
-    concurrency: int
-    deadline_s: float
-    options: dict[str, Any]
-    served: Models
-    retry_failed: bool
+    cells: Sequence[EvalCell]
+    worlds: Mapping[str, Any]
+    """Are the options of Tau2EnvironmentFactory."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
-        folder, evaluation = prepare(options)
-        with folder.lock(), server(options, folder.path) as urls:
-            evaluation.served.urls |= urls
-            text = asyncio.run(evaluate(evaluation, folder))
+        folder, plan, models = prepare(options)
+        with folder.lock(), start_server(options, models, folder):
+            if options.retry_failed:
+                drop_failed_samples(folder, plan.cells)
+            text = asyncio.run(evaluate(plan, models, folder))
             write_report(folder)
     except (*EXPECTED_ERRORS, EnvironmentFault) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -95,8 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
-    """Options into what is to be done, checked as far as can be without running anything."""
+def prepare(options: argparse.Namespace) -> tuple[RunFolder, Tau2Plan, EvalModels]:
+    """Turn the options into a plan, checked as far as possible without running anything."""
     variants = options.variants or [options.protocol, NOTHING]
     if unknown := set(variants) - {options.protocol, NOTHING}:
         raise EvaluationError(
@@ -104,7 +94,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         )
     if options.protocol in variants and options.model is None:
         raise EvaluationError("no model: name it with --model (and --policy-url of a server that holds it)")
-    check_server_options(options)
+    check_model_options(options)
     if options.protocol in variants and options.user is None and set(options.domains) != {"telecom-solo"}:
         raise EvaluationError("nobody plays the user: --user NAME under toolorchestra.models, or `scripted` for tests")
     overrides = [*options.overrides, *([f"model.path={options.model}"] if options.model else [])]
@@ -121,58 +111,67 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Evaluation]:
         "max_steps": options.max_steps,
         "max_errors": options.max_errors,
     }
-    served = Models(
-        recipe,
-        concurrency=options.concurrency,
-        urls={options.model: options.policy_url} if options.model and options.policy_url else {},
-        kv_tokens=options.kv_tokens,
-        context=options.context,
-    )
+    models = EvalModels.from_options(options, recipe)
     if options.protocol in variants:
-        context = served.limit(options.model) - recipe.toolorchestra.max_tokens - MARGIN
+        context = models.limit(options.model) - recipe.toolorchestra.max_tokens - MARGIN
         if context < 1:
             raise EvaluationError(
-                f"a context of {served.limit(options.model)} tokens leaves none for the conversation beside "
+                f"a context of {models.limit(options.model)} tokens leaves none for the conversation beside "
                 f"toolorchestra.max_tokens and {MARGIN} for its template; lower it with --set, or give --context"
             )
-        recipe = under(options.protocol, recipe, worlds, context)
-    if threads := options.threads or recipe.engine.threads:
-        torch.set_num_threads(threads)
+        recipe = apply_protocol(options.protocol, recipe, worlds, context)
+    set_threads(options, recipe)
     sampling = Sampling(temperature=options.temperature, top_p=options.top_p)
-    config = {
+    settings = {
         "method": "toolorchestra",
         "preset": recipe.preset,
         "protocol": options.protocol,
-        "model": options.model,
         "split": options.split,
-        "sampling": {"temperature": sampling.temperature, "top_p": sampling.top_p},
         "recipe": recipe.model_dump(mode="json", include={"toolorchestra", "roles"}),
     }
-    if (weights := weights_of(options.model)) is not None:
-        config["weights"] = weights
+    config = {
+        **settings,
+        "model": options.model,
+        "sampling": {"temperature": sampling.temperature, "top_p": sampling.top_p},
+        **({"weights": weights} if (weights := weights_digest(options.model)) else {}),
+    }
     players = (options.model or NOTHING, _user(recipe, options.user))
     name = "-".join(["tau2", options.protocol, *(Path(player).name for player in players if player)])
     out = options.out or Path("runs") / name
-    folder = RunFolder.create(out, config, may_differ=[f"{WORLD_OPTIONS}.{place}" for place in PLACE])
-    folder.save_published(published_rows(), DEPARTURES)
-    return folder, Evaluation(
-        recipe=recipe,
-        variants=variants,
-        domains=options.domains,
-        split=options.split,
-        limit=options.tasks,
-        trials=options.trials,
-        sampling=sampling,
-        concurrency=options.concurrency,
-        deadline_s=options.deadline,
-        options=worlds,
-        served=served,
-        retry_failed=options.retry_failed,
-    )
+    folder = RunFolder.create(out, config, may_differ=[f"{WORLD_OPTIONS}.{option}" for option in LOCATION])
+    folder.save_published(published_rows(PUBLISHED), DEPARTURES)
+    cells = [
+        models.make_cell(
+            folder,
+            NOTHING if variant == NOTHING else options.model,
+            settings={**settings, "recipe": _without_location(recipe)},
+            variant=variant,
+            data=f"tau2-{domain}",
+            length=0,
+            seed=0,
+            n=0,
+            sampling=sampling,
+            concurrency=options.concurrency,
+            deadline_s=options.deadline,
+            repeats=1 if variant == NOTHING else options.trials,
+            stream="tau2",
+        )
+        for variant in variants
+        for domain in options.domains
+    ]
+    return folder, Tau2Plan(recipe, options.split, options.tasks, cells, worlds), models
+
+
+def _without_location(recipe: ToolOrchestraRecipe) -> dict[str, Any]:
+    """Return the recipe that conversations follow from; it does not matter where tau2 is installed."""
+    dumped = recipe.model_dump(mode="json", include={"toolorchestra", "roles"})
+    for option in LOCATION:
+        ((dumped["toolorchestra"]["environment"] or {}).get("options") or {}).pop(option, None)
+    return dumped
 
 
 def _check_version(folder: Path, about: Mapping[str, Any]) -> None:
-    """Conversations of one folder are played on one tau2-bench with one set of data files.
+    """Check that all conversations of a folder are played on one tau2-bench with one set of data files.
 
     Raises:
         EvaluationError: the folder's were played on another.
@@ -188,132 +187,118 @@ def _check_version(folder: Path, about: Mapping[str, Any]) -> None:
     write_json(path, now)
 
 
-async def evaluate(evaluation: Evaluation, folder: RunFolder) -> str:
-    """Play what is missing, variant by variant and domain by domain; the text of tau2.md."""
-    options, log = evaluation.options, folder.open_trajectories(0)
-    workers = Workers(options["python"], options["data"], options["processes"])
+async def evaluate(plan: Tau2Plan, models: EvalModels, folder: RunFolder) -> str:
+    """Play what is missing, variant by variant and domain by domain, and return the text of tau2.md."""
+    worlds = plan.worlds
+    workers = Workers(worlds["python"], worlds["data"], worlds["processes"])
     try:
         about = await workers.pick().call("about")
         _check_version(folder.path, about)
-        if evaluation.retry_failed and (dropped := drop_failed(log, evaluation.variants, evaluation.domains)):
-            print(f"{dropped} failed conversations are played anew")
-        plans = {domain: await _plan(evaluation, workers, domain) for domain in evaluation.domains}
-        for variant in evaluation.variants:
-            of_variant = {d: replace(plan, k=1) if variant == NOTHING else plan for d, plan in plans.items()}
-            if any(missing(plan, variant, log) for plan in of_variant.values()):
-                async with _opened(evaluation, variant, workers) as (method, roles, tokenizer):
-                    for plan in of_variant.values():
-                        await play(plan, variant, method, roles, log, tokenizer)
-            records = [record for plan in of_variant.values() for record in held(plan, variant, log)]
-            for domain in evaluation.domains:
-                own = [record for record in records if record["data"] == domain]
-                folder.save_evaluation(
-                    eval_result(own, statistics([read_trial(r) for r in own]), _model(folder, variant))
-                )
-                who = _who(evaluation, folder, variant, domain)
-                limits = {name: options[name] for name in ("max_steps", "max_errors")}
-                await write_official(folder.path, workers, own, limits, who)
-        found = all_statistics(folder, list(log.records()))
-        domains = list(dict.fromkeys(domain for stats in found.values() for domain in stats.tasks))
-        return write_results(folder.path, found, about, departures(about, _real(domains)))
+        tasks: dict[str, list[Task]] = {}
+        for cell in plan.cells:
+            domain = cell.data.removeprefix("tau2-")
+            if domain not in tasks:
+                solo = domain.endswith("-solo")
+                found = await tau2_tasks(workers, domain.removesuffix("-solo"), split=plan.split, solo=solo)
+                tasks[domain] = found[: plan.limit]
+            opener = partial(open_variant, plan, models, cell, workers)
+            played = replace(cell, n=len(tasks[domain]))
+            result = await evaluate_cell(played, tasks[domain], folder, opener, tau2_result, grade)
+            limits = {name: worlds[name] for name in ("max_steps", "max_errors")}
+            who = _who(plan, cell, domain)
+            await write_official(folder.path, workers, read_samples(folder, result), limits, who)
+        statistics = read_statistics(folder)
+        domains = dict.fromkeys(domain for stats in statistics.values() for domain in stats.tasks)
+        departures = list_departures(about, [domain.removesuffix("-solo") for domain in domains])
+        return write_results(folder.path, statistics, about, departures)
     finally:
-        log.close()
         workers.close()
 
 
-async def _plan(evaluation: Evaluation, workers: Workers, domain: str) -> Plan:
-    solo = domain.endswith("-solo")
-    tasks = await tau2_tasks(workers, domain.removesuffix("-solo"), split=evaluation.split, solo=solo)
-    return Plan(
-        data=domain,
-        tasks=tasks[: evaluation.limit],
-        k=evaluation.trials,
-        sampling=evaluation.sampling,
-        seed=0,
-        concurrency=evaluation.concurrency,
-        deadline_s=evaluation.deadline_s,
-    )
+async def grade(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
+    """Take tau2's own record and grade; the log leaves out the prompts, which repeat the conversation."""
+    log = dict(trajectory.log)
+    simulation = log.pop("simulation", None)
+    score = (simulation or {}).get("reward_info", {}).get("reward")
+    fields = {"tau2_id": task.metadata["tau2_id"], "score": score, "simulation": simulation}
+    return without_prompts(replace(trajectory, log=log)), fields
 
 
 @asynccontextmanager
-async def _opened(evaluation: Evaluation, variant: str, workers: Workers) -> AsyncIterator[tuple[Method, Roles, Any]]:
-    """The variant's method and its roles; closed at the end."""
-    if variant == NOTHING:
-        yield DoNothing(workers), Roles({}), None
+async def open_variant(
+    plan: Tau2Plan, models: EvalModels, cell: EvalCell, workers: Workers
+) -> AsyncIterator[OpenVariant]:
+    """Open the agent that does nothing, or ToolOrchestra with the recipe's roles."""
+    if cell.variant == NOTHING:
+        yield OpenVariant(DoNothing(workers), {}, None)
         return
-    model, served = evaluation.recipe.model.path, evaluation.served
-    if url := served.urls.get(model):
-        await check_server(url)
-    tokenizer = served.tokenizer(model)
+    await models.check_servers([cell])
     async with (
-        served.policy(model, served.limit(model)) as policy,
-        open_roles(evaluation.recipe, tokenizer, open_frozen_model) as others,
+        open_roles(plan.recipe, models.tokenizer(cell.model_path), open_frozen_model) as roles,
+        open_method(_build, plan.recipe, models, cell, roles) as variant,
     ):
-        method = Recorded(ToolOrchestra(evaluation.recipe, tokenizer))
-        try:
-            check_roles(method, others)
-            yield method, Roles({**others, "policy": policy}), tokenizer
-        finally:
-            await method.close()
+        yield variant
 
 
-def _who(evaluation: Evaluation, folder: RunFolder, variant: str, domain: str) -> dict[str, Any]:
-    """The two sides as tau2's own files name them; it knows solo runs by these names."""
+def _build(recipe: ToolOrchestraRecipe, tokenizer: Any) -> Recorded:
+    return Recorded(ToolOrchestra(recipe, tokenizer))
+
+
+def _who(plan: Tau2Plan, cell: EvalCell, domain: str) -> dict[str, Any]:
+    """Return the two sides as tau2's own files name them; it knows solo runs by these names."""
     solo = domain.endswith("-solo")
-    user = "hangs_up" if variant == NOTHING else _user(evaluation.recipe, evaluation.options["user"])
+    user = "hangs_up" if cell.variant == NOTHING else _user(plan.recipe, plan.worlds["user"])
     return {
-        "agent": {"implementation": "llm_agent_solo" if solo else variant, "llm": _model(folder, variant)},
+        "agent": {"implementation": "llm_agent_solo" if solo else cell.variant, "llm": cell.model},
         "user": {"implementation": "dummy_user" if solo else "user_simulator", "llm": user},
     }
 
 
 def _user(recipe: ToolOrchestraRecipe, name: str | None) -> str | None:
-    """The user by the name of its model, if it has one."""
+    """Return the user by the name of its model, if it has one."""
     model = recipe.toolorchestra.models.get(name or "")
     return model.name or name if model else name
 
 
-def _model(folder: RunFolder, variant: str) -> str:
-    return NOTHING if variant == NOTHING else str(folder.config["model"])
-
-
-def _real(domains: Sequence[str]) -> list[str]:
-    return [domain.removesuffix("-solo") for domain in domains]
-
-
 def make_parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the parser of the command's options."""
     first, _, _ = (__doc__ or "").partition("\n")
     commands = argparse.ArgumentParser(prog="tokentrue evaluate tau2", description=first)
     models = commands.add_argument_group("models")
-    models.add_argument("--model", metavar="ID_OR_PATH", help="the orchestrator")
-    add_server_options(models)
-    models.add_argument("--context", type=kinds.positive, metavar="TOKENS", help="its context, if not config.json's")
-    models.add_argument("--preset", default="paper", help="recipe of experts and their models (default: paper)")
-    models.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    add_options(
+        models,
+        *SERVER,
+        "set",
+        model={"help": "the orchestrator"},
+        context={"help": "its context, if not config.json's"},
+        preset={"default": "paper", "help": "recipe of experts and their models (default: paper)"},
+    )
     models.add_argument("--user", metavar="NAME", help="who plays the user: a name under toolorchestra.models")
     models.add_argument("--judge", metavar="NAME", help="of assertions in words (40 tasks of retail): likewise")
     world = commands.add_argument_group("tau2-bench")
     world.add_argument("--tau2-python", metavar="PYTHON", help="the interpreter that has it (default: this one)")
     world.add_argument("--tau2-data", metavar="DIR", help="its `data` folder (default: beside its sources)")
-    world.add_argument("--processes", type=kinds.positive, default=2, help="of tau2, which play and grade (default: 2)")
-    world.add_argument("--max-steps", type=kinds.positive, default=200)
-    world.add_argument("--max-errors", type=kinds.positive, default=10)
+    world.add_argument("--processes", type=positive, default=2, help="of tau2, which play and grade (default: 2)")
+    world.add_argument("--max-steps", type=positive, default=200)
+    world.add_argument("--max-errors", type=positive, default=10)
     how = commands.add_argument_group("what and how")
     how.add_argument("--protocol", choices=PROTOCOLS, default="standard")
-    how.add_argument("--variants", nargs="+", metavar="ARM", help=f"default: the protocol and {NOTHING}")
     how.add_argument("--domains", nargs="+", choices=DOMAINS, default=list(DOMAINS[:3]), metavar="DOMAIN")
     how.add_argument("--split", default="base", help="of tau2's tasks: base (all), train, test")
-    how.add_argument("--tasks", type=kinds.positive, metavar="N", help="only the first N of each domain")
-    how.add_argument("--trials", type=kinds.positive, default=4)
-    how.add_argument("--temperature", type=kinds.temperature, default=0.0)
-    how.add_argument("--top-p", type=kinds.share, default=1.0)
-    how.add_argument("--out", type=Path, metavar="DIR", help="default: runs/tau2-PROTOCOL-MODEL-USER")
-    how.add_argument("--retry-failed", action="store_true", help="play failed conversations anew")
-    how.add_argument("--concurrency", type=kinds.positive, default=16, help="conversations at once")
-    how.add_argument("--deadline", type=kinds.seconds, default=3600.0, metavar="SECONDS", help="for each conversation")
-    how.add_argument("--kv-tokens", type=kinds.positive, metavar="N", help="at most so many tokens in the KV cache")
-    how.add_argument("--threads", type=kinds.positive, metavar="N", help="of PyTorch")
+    how.add_argument("--trials", type=positive, default=4)
+    add_options(
+        how,
+        "kv_tokens",
+        "threads",
+        "retry_failed",
+        variants={"help": f"default: the protocol and {NOTHING}"},
+        tasks={"help": "only the first N of each domain"},
+        temperature={"default": 0.0},
+        top_p={"default": 1.0},
+        out={"help": "default: runs/tau2-PROTOCOL-MODEL-USER"},
+        concurrency={"default": 16, "help": "conversations at once"},
+        deadline={"default": 3600.0, "help": "for each conversation"},
+    )
     return commands
 
 

@@ -1,4 +1,4 @@
-"""The three named protocols, and the agent that does nothing; never to be mixed in one table row.
+"""The three named protocols, and the agent that does nothing. One table row never mixes two of them.
 
 | protocol | prompt, tools | experts |
 |---|---|---|
@@ -21,7 +21,7 @@ from agentic.toolorchestra.rollout import ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import Tau2Environment, Tau2EnvironmentFactory
 from agentic.toolorchestra.tau2.users import HangUpUser
-from benchmarks.cells import EvaluationError
+from benchmarks.harness.plan import EvaluationError
 from core.policy.base import Roles
 from core.rollout.method import Method
 from core.types import Sampling, Task, Trajectory
@@ -33,8 +33,13 @@ COMPAT_CONTEXT = 23000
 """Tokens of messages and tools to which ToolOrchestra's evaluation cuts the middle of a conversation."""
 
 
-def under(protocol: str, recipe: ToolOrchestraRecipe, options: dict[str, Any], context: int) -> ToolOrchestraRecipe:
-    """The recipe under `protocol`; `options` are those of its factory, `context` the tokens of messages and tools."""
+def apply_protocol(
+    protocol: str, recipe: ToolOrchestraRecipe, options: dict[str, Any], context: int
+) -> ToolOrchestraRecipe:
+    """Return the recipe under `protocol`.
+
+    `options` are those of Tau2EnvironmentFactory; `context` limits messages and tools.
+    """
     section = recipe.toolorchestra
     if protocol != "standard" and not section.experts:
         raise EvaluationError(f"protocol {protocol} needs experts, and toolorchestra.experts of the preset is empty")
@@ -55,12 +60,14 @@ def under(protocol: str, recipe: ToolOrchestraRecipe, options: dict[str, Any], c
 
 
 class Recorded(Method):
-    """ToolOrchestra whose trajectories hold tau2's own record of the conversation in `log`."""
+    """Runs ToolOrchestra, and keeps tau2's own record of the conversation in the trajectory's `log`."""
 
     def __init__(self, method: ToolOrchestra):
         if method.environments is None:
             raise EvaluationError("toolorchestra.environment is missing")
-        self.method, self.needs, self._worlds = method, method.needs, method.environments
+        self.method = method
+        self.needs = method.needs
+        self._worlds = method.environments
         self._opened: ContextVar[list[Environment]] = ContextVar("opened")
         method.environments = self
 
@@ -82,7 +89,7 @@ class Recorded(Method):
 
 
 class DoNothing(Method):
-    """Says once that it cannot help, to a user who then hangs up. What it scores, a task gives away."""
+    """Says once that it cannot help, to a user who then hangs up. Its score is what the tasks give away for free."""
 
     WORDS = "I am sorry, I cannot help you."
 

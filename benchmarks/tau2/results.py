@@ -1,12 +1,12 @@
-"""The numbers of an evaluation as files: tau2.json, tau2.md, EvalResults for the report, and tau2's own result files.
+"""The results of an evaluation as files: tau2.json, tau2.md, EvalResults for the report, and tau2's own result files.
 
-official/ARM_DOMAIN.json is what `tau2 view` and `tau2 evaluate-trajs` read. A conversation that failed is in it as
-tau2's `infrastructure_error`.
+`tau2 view` and `tau2 evaluate-trajs` read official/VARIANT_DOMAIN.json. A conversation that failed is in it as tau2's
+`infrastructure_error`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,19 +14,23 @@ from statistics import fmean
 from typing import Any
 
 from agentic.toolorchestra.tau2.client import Workers
-from benchmarks.tau2.statistics import Statistics, Trial, statistics
-from core.report.stats import Estimate
+from benchmarks.harness.plan import EvalCell
+from benchmarks.harness.run import Samples, build_result
+from benchmarks.harness.samples import flat, read_samples
+from benchmarks.harness.tables import counts_text, estimate_json, estimate_text
+from benchmarks.tau2.statistics import Tau2Statistics, read_trial, tau2_statistics
+from benchmarks.tau2.tasks import DOMAINS
 from core.report.table import markdown
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record, write_json, write_text
 from core.runs.run_folder import RunFolder
-from core.types import CALLS
 
+LEADERBOARD = "tau2 leaderboard, 2025-12-02, 1 trial, tau2 0.1.3"
 PUBLISHED = (
-    # name, our variant, data, per cent, source
-    ("Orchestrator-8B", "toolorchestra-compat", "retail", 84.2, "tau2 leaderboard, 2025-12-02, 1 trial, tau2 0.1.3"),
-    ("Orchestrator-8B", "toolorchestra-compat", "airline", 56.0, "tau2 leaderboard, 2025-12-02, 1 trial, tau2 0.1.3"),
-    ("Orchestrator-8B", "toolorchestra-compat", "telecom", 88.6, "tau2 leaderboard, 2025-12-02, 1 trial, tau2 0.1.3"),
+    # name, our variant, data, length, per cent, source
+    ("Orchestrator-8B", "toolorchestra-compat", "tau2-retail", 0, 84.2, LEADERBOARD),
+    ("Orchestrator-8B", "toolorchestra-compat", "tau2-airline", 0, 56.0, LEADERBOARD),
+    ("Orchestrator-8B", "toolorchestra-compat", "tau2-telecom", 0, 88.6, LEADERBOARD),
 )
 DEPARTURES = (
     "tau2 1.0.1: tasks of airline and retail were corrected and retail is graded otherwise than in 0.1.3",
@@ -39,110 +43,64 @@ DEPARTURES = (
 )
 
 
-def published_rows() -> list[dict[str, Any]]:
-    """Rows for `RunFolder.save_published`."""
-    return [
-        {
-            "name": name,
-            "data": f"tau2-{domain}",
-            "length": 0,
-            "score": percent / 100,
-            "source": source,
-            "variant": variant,
-        }
-        for name, variant, domain, percent, source in PUBLISHED
-    ]
+def tau2_result(cell: EvalCell, samples: Samples) -> EvalResult:
+    """Build the result of one variant on one domain: scores and measures are a task's means over its trials."""
 
+    def means(value: Callable[[Record], float]) -> list[float]:
+        return [fmean(map(value, trials)) for trials in samples]
 
-def read_trial(record: Record) -> Trial:
-    """What the statistics need of a record."""
-    failed, metrics = record["status"] == "failed", record["metrics"]
-    simulation = record["simulation"] or {}
-    return Trial(
-        domain=record["data"],
-        task_id=record["task_id"],
-        trial=record["step"],
-        solved=not failed and abs(record["score"] - 1.0) < 1e-6,
-        failure=record["failure"],
-        termination=simulation.get("termination_reason", "infrastructure_error"),
-        judged=not (simulation.get("info") or {}).get("assertions_not_judged", False),
-        cost=metrics.get("cost", 0.0),
-        calls={name.removeprefix(CALLS): n for name, n in metrics.items() if name.startswith(CALLS)},
-    )
-
-
-def eval_result(records: Sequence[Record], stats: Statistics, model: str) -> EvalResult:
-    """Of one variant on one domain, about tasks: scores and measures are a task's means over its trials."""
-    of: dict[str, list[Record]] = {}
-    for record in records:
-        of.setdefault(record["task_id"], []).append(record)
-    held = list(of.values())
-    lost = [trials[0]["failure"] for trials in held if all(record["status"] == "failed" for record in trials)]
-    return EvalResult(
-        variant=records[0]["variant"],
-        data=f"tau2-{records[0]['data']}",
-        length=0,
-        seed=0,
-        n=len(held),
-        scores={"official": [sum(read_trial(record).solved for record in trials) / len(trials) for trials in held]},
-        turns=[sum(len(record["turns"]) for record in trials) for trials in held],
-        document_tokens=[0] * len(held),
-        seconds=sum(record["seconds"] for record in records),
-        failures={kind: lost.count(kind) for kind in lost},
-        model=model,
-        policy_tokens=[sum(record["policy_tokens"] for record in trials) for trials in held],
+    stats = tau2_statistics([read_trial(record) for record in flat(samples)])
+    return build_result(
+        cell,
+        samples,
+        scores={"official": means(lambda record: read_trial(record).solved)},
         measures={
-            "cost": [fmean(read_trial(record).cost for record in trials) for trials in held],
-            "turns": [fmean(len(record["turns"]) for record in trials) for trials in held],
-            "policy_tokens": [fmean(record["policy_tokens"] for record in trials) for trials in held],
+            "cost": means(lambda record: read_trial(record).cost),
+            "turns": means(lambda record: len(record["turns"])),
+            "policy_tokens": means(lambda record: record["policy_tokens"]),
         },
-        notes={
-            "task_ids": list(of),
-            "turns_and_policy_tokens_are": "of all trials of a task together",
-            "seconds_are": "of all conversations together, however many ran at once",
-            **summary(stats),
-        },
+        notes=summarize_variant(stats),
     )
 
 
-def all_statistics(folder: RunFolder, records: Sequence[Record]) -> dict[str, Statistics]:
-    """Variant -> statistics of every domain in the folder that is complete, this call's and earlier ones'; where one had
-    fewer trials than another, of so many trials."""
-    domains: dict[str, dict[str, EvalResult]] = {}
-    for result in folder.evaluations():
-        domains.setdefault(result.variant, {})[result.data.removeprefix("tau2-")] = result
+def read_statistics(folder: RunFolder) -> dict[str, Tau2Statistics]:
+    """Return variant -> statistics over all its complete domains in the folder, of this call and earlier ones.
+
+    Where one domain has fewer trials than another, so many are taken of each.
+    """
+    by_variant: dict[str, list[EvalResult]] = {}
+    for result in sorted(folder.evaluations(), key=lambda result: DOMAINS.index(result.data.removeprefix("tau2-"))):
+        by_variant.setdefault(result.variant, []).append(result)
     found = {}
-    for variant, of_domain in domains.items():
-        trials = min(result.notes["trials"] for result in of_domain.values())
-        task_ids = {domain: set(result.notes["task_ids"]) for domain, result in of_domain.items()}
-        found[variant] = statistics(
-            [
-                read_trial(record)
-                for record in records
-                if record["variant"] == variant
-                and record["task_id"] in task_ids.get(record["data"], ())
-                and record["step"] < trials
-            ]
-        )
+    for variant, results in by_variant.items():
+        trials = min(result.notes["repeats"] for result in results)
+        records = [record for result in results for record in read_samples(folder, result, trials)]
+        found[variant] = tau2_statistics([read_trial(record) for record in records])
     return found
 
 
-def summary(stats: Statistics) -> dict[str, Any]:
-    """All numbers of one variant, as JSON."""
-    passes = {f"pass^{k}": {name: _json(e) for name, e in of.items()} for k, of in stats.pass_hat.items()}
+def summarize_variant(stats: Tau2Statistics) -> dict[str, Any]:
+    """Return all numbers of one variant, as JSON."""
+    passes = {
+        f"pass^{k}": {name: estimate_json(estimate) for name, estimate in by_group.items()}
+        for k, by_group in stats.pass_hat.items()
+    }
     return {**{name: value for name, value in asdict(stats).items() if name != "pass_hat"}, **passes}
 
 
 def write_results(
-    folder: Path, variants: Mapping[str, Statistics], about: Mapping[str, Any], notes: Sequence[str]
+    folder: Path, variants: Mapping[str, Tau2Statistics], about: Mapping[str, Any], notes: Sequence[str]
 ) -> str:
-    """Write tau2.json and tau2.md; the text of the latter. `about` is tau2's version, `notes` what differs from it."""
+    """Write tau2.json and tau2.md, and return the text of tau2.md.
+
+    `about` is tau2's version, `notes` say how the installation differs from the pinned one.
+    """
     write_json(
         folder / "tau2.json",
         {
             "tau2": dict(about),
             "departures": list(notes),
-            "variants": {variant: summary(stats) for variant, stats in variants.items()},
+            "variants": {variant: summarize_variant(stats) for variant, stats in variants.items()},
         },
     )
     parts = ["# tau2-bench " + str(about["version"])]
@@ -150,16 +108,16 @@ def write_results(
         header = ["", *(f"pass^{k}" for k in stats.pass_hat), "tasks"]
         sizes = {**stats.tasks, "micro": sum(stats.tasks.values()), "macro": sum(stats.tasks.values())}
         rows = [
-            [name, *(_interval(stats.pass_hat[k][name]) for k in stats.pass_hat), str(size)]
+            [name, *(estimate_text(stats.pass_hat[k][name]) for k in stats.pass_hat), str(size)]
             for name, size in sizes.items()
         ]
         calls = ", ".join(f"{name} {n:.2f}" for name, n in stats.calls.items()) or "none"
         parts += [
             f"## {variant}: % with 95% intervals over tasks, {stats.trials} trial(s)",
             markdown(header, *rows),
-            f"Infrastructure errors: {_counts(stats.errors)}. Ended by: {_counts(stats.terminations)}. "
+            f"Infrastructure errors: {counts_text(stats.errors)}. Ended by: {counts_text(stats.terminations)}. "
             f"Graded without a judge of assertions: {stats.not_judged}. Per conversation ${stats.cost:.4f}; experts "
-            f"called: {calls}; conversations by number of such calls: {_counts(stats.histogram)}.",
+            f"called: {calls}; conversations by number of such calls: {counts_text(stats.histogram)}.",
         ]
     if notes:
         parts += ["Departures:", "\n".join(f"- {note}" for note in notes)]
@@ -171,15 +129,15 @@ def write_results(
 async def write_official(
     folder: Path, workers: Workers, records: Sequence[Record], limits: Mapping[str, int], who: Mapping[str, Any]
 ) -> Path:
-    """tau2's own results file of one variant on one domain. `who` has `agent` and `user`, as tau2's info has them."""
-    domain = records[0]["data"]
+    """Write tau2's own results file of one variant on one domain. `who` has `agent` and `user`, as in tau2's info."""
+    domain = records[0]["data"].removeprefix("tau2-")
     path = folder / "official" / f"{records[0]['variant']}_{domain}.json"
     path.parent.mkdir(exist_ok=True)
     info = {
         **limits,
         **who,
         "domain": domain.removesuffix("-solo"),
-        "num_trials": len({record["step"] for record in records}),
+        "num_trials": len({record["repeat"] for record in records}),
         "seed": None,
         "git_commit": (await workers.pick().call("about"))["commit"] or "unknown",
     }
@@ -202,16 +160,4 @@ def _simulation(record: Record) -> dict[str, Any]:
         "info": {"error": record["failure"]},
     }
     simulation = dict(record["simulation"] or failed)
-    return {**simulation, "trial": record["step"], "agent_cost": record["metrics"].get("cost")}
-
-
-def _json(estimate: Estimate) -> dict[str, Any]:
-    return {"mean": estimate.mean, "ci95": [estimate.low, estimate.high]}
-
-
-def _interval(estimate: Estimate) -> str:
-    return f"{100 * estimate.mean:.1f} ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})"
-
-
-def _counts(counts: Mapping[Any, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+    return {**simulation, "trial": record["repeat"], "agent_cost": record["metrics"].get("cost")}

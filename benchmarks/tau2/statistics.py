@@ -1,26 +1,26 @@
-"""What the trials say: pass^k (all of k trials solve the task; tau-bench, arXiv 2406.12045) with intervals over tasks.
+"""Statistics of the trials: pass^k (all of k trials solve the task; tau-bench, arXiv 2406.12045), intervals over tasks.
 
 pass^k of a task with c of n trials solved is C(c, k) / C(n, k). A trial without a grade (an infrastructure error) is
 counted, and counts as not solved; tau2's own tool leaves it out. `micro` averages over all tasks, `macro` over domains.
-Intervals: bootstrap of the tasks within their domains, 95%. They say nothing about another sample of trials, and one
-without width says only that all tasks scored alike.
+Intervals: bootstrap of the tasks within their domains, 95%. They say nothing about another sample of trials. An
+interval without width says only that all tasks scored alike.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from benchmarks.harness.statistics import group_means, group_repeats, pass_hat
 from core.report.stats import Estimate
+from core.runs.files import Record
+from core.types import CALLS
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One conversation. `calls` counts the experts called; `failure` names why there is no grade."""
+    """Describes one conversation. `calls` counts the experts called; `failure` names why there is no grade."""
 
     domain: str
     task_id: str
@@ -34,9 +34,9 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
-    """Of one variant. `pass_hat[k]` has the domains, `micro` and `macro`; costs in dollars and calls are per conversation
-    that has a grade. `histogram` counts conversations by how often they called experts."""
+class Tau2Statistics:
+    """Holds the numbers of one variant. `pass_hat[k]` has the domains, `micro` and `macro`. Costs in dollars and calls
+    are per conversation that has a grade. `histogram` counts conversations by how often they called experts."""
 
     trials: int
     tasks: Mapping[str, int]
@@ -49,35 +49,24 @@ class Statistics:
     histogram: Mapping[int, int]
 
 
-def pass_hat(n: int, c: int, k: int) -> float:
-    """The chance that all of `k` trials drawn from `n`, `c` of them solved, are solved."""
-    if not 0 <= c <= n or not 1 <= k <= n:
-        raise ValueError(f"pass^{k} of {n} trials with {c} solved")
-    return math.comb(c, k) / math.comb(n, k)
+def tau2_statistics(trials: Sequence[Trial]) -> Tau2Statistics:
+    """Compute the statistics of one variant.
 
-
-def statistics(trials: Sequence[Trial]) -> Statistics:
-    """Raises ValueError unless every task has the same trials, each once."""
-    of_task: dict[tuple[str, str], dict[int, bool]] = {}
-    for trial in trials:
-        held = of_task.setdefault((trial.domain, trial.task_id), {})
-        if trial.trial in held:
-            raise ValueError(f"trial {trial.trial} of {trial.task_id} is there twice")
-        held[trial.trial] = trial.solved
-    numbers = {tuple(sorted(held)) for held in of_task.values()}
-    if len(numbers) != 1:
-        raise ValueError("every task needs the same trials")
-    n = len(numbers.pop())
-    domains = list(dict.fromkeys(domain for domain, _ in of_task))
-    solved = {d: [sum(held.values()) for (domain, _), held in of_task.items() if domain == d] for d in domains}
+    Raises:
+        ValueError: the tasks do not all have the same trials, each once.
+    """
+    by_task, n = group_repeats(((trial.domain, trial.task_id), trial.trial, trial.solved) for trial in trials)
+    solved: dict[str, list[int]] = {}
+    for (domain, _), verdicts in by_task.items():
+        solved.setdefault(domain, []).append(sum(verdicts))
     graded = [trial for trial in trials if trial.failure is None]
     count = max(1, len(graded))
     names = dict.fromkeys(name for trial in graded for name in trial.calls)
-    return Statistics(
+    return Tau2Statistics(
         trials=n,
         tasks={domain: len(counts) for domain, counts in solved.items()},
         pass_hat={
-            k: averages({domain: [pass_hat(n, c, k) for c in counts] for domain, counts in solved.items()})
+            k: group_means({domain: [pass_hat(n, c, k) for c in counts] for domain, counts in solved.items()})
             for k in range(1, n + 1)
         },
         errors=dict(Counter(trial.failure for trial in trials if trial.failure is not None)),
@@ -89,24 +78,18 @@ def statistics(trials: Sequence[Trial]) -> Statistics:
     )
 
 
-def averages(scores: Mapping[str, Sequence[float]], resamples: int = 2000, seed: int = 0) -> dict[str, Estimate]:
-    """Domain -> scores of its tasks, into the means of the domains, `micro` and `macro`, with their intervals."""
-    generator = np.random.default_rng(seed)
-    means, drawn = {}, {}
-    for domain, values in scores.items():
-        array = np.asarray(values, dtype=float)
-        means[domain] = float(array.mean())
-        drawn[domain] = array[generator.integers(len(array), size=(resamples, len(array)))].mean(axis=1)
-    sizes = {domain: len(values) for domain, values in scores.items()}
-    total = sum(sizes.values())
-    weights = {
-        **{domain: {domain: 1.0} for domain in scores},
-        "micro": {domain: sizes[domain] / total for domain in scores},
-        "macro": {domain: 1 / len(scores) for domain in scores},
-    }
-    estimates = {}
-    for name, weight in weights.items():
-        low, high = np.quantile(sum(w * drawn[domain] for domain, w in weight.items()), (0.025, 0.975))
-        mean = sum(w * means[domain] for domain, w in weight.items())
-        estimates[name] = Estimate(mean, float(low), float(high), sum(sizes[domain] for domain in weight))
-    return estimates
+def read_trial(record: Record) -> Trial:
+    """Return what the statistics need of a line of the sample log."""
+    failed, metrics = record["status"] == "failed", record["metrics"]
+    simulation = record["simulation"] or {}
+    return Trial(
+        domain=record["data"].removeprefix("tau2-"),
+        task_id=record["task_id"],
+        trial=record["repeat"],
+        solved=not failed and abs(record["score"] - 1.0) < 1e-6,
+        failure=record["failure"],
+        termination=simulation.get("termination_reason", "infrastructure_error"),
+        judged=not (simulation.get("info") or {}).get("assertions_not_judged", False),
+        cost=metrics.get("cost", 0.0),
+        calls={name.removeprefix(CALLS): n for name, n in metrics.items() if name.startswith(CALLS)},
+    )

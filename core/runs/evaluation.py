@@ -1,4 +1,4 @@
-"""EvalResult: the scores of one variant on one data set at one length with one seed; one JSON file each in `evaluation/`.
+"""EvalResult: the scores of one variant on one data set, at one length, with one seed; a JSON file in `evaluation/`.
 
 Data without lengths has the one length 0.
 
@@ -8,15 +8,16 @@ Schema, written by the evaluators of `benchmarks/` and read by `core/report/summ
      "scores": {"official": [1.0, 0.0, 1.0], "strict": [1.0, 0.0, 0.0]},   one value in [0, 1] per task, same order
      "turns": [8, 8, 8],                      policy calls per task (0 when none was made)
      "document_tokens": [7101, 7098, 7110],   length of the document per task, without the method's own prompts
-     "seconds": 12.5,                         wall-clock time of all n tasks together
-     "failures": {"timeout": 1},              tasks that failed, by kind; they are among the n and score 0
+     "seconds": 12.5,                         wall-clock time of all n tasks together; of an evaluation that was
+                                              interrupted, the sum over the sessions that worked on it
+     "failures": {"timeout": 1},              failed tasks by kind; they are among the n and score 0
      "model": "runs/tiny/seed-0/checkpoints/final", "sampling": {"temperature": 0.0, "max_new_tokens": 64},
      "predictions": ["7", null, "8"],          the last answer to each task, null when there was none
      "policy_tokens": [9120, 9098, 9131],     prompt and completion tokens of all the task's calls
-     "settings": {"data": {...}},             what else the scores follow from: data, method
+     "settings": {"data": {...}},             what else the scores follow from: data, method, weights
      "notes": {"documents_cut": 0},           other facts: documents cut to fit a context, concurrency, device
      "measures": {"calls_search": [2, 0, null]},   any further numbers per task, null when it failed
-     "labels": {"kind": ["sum", "sum", "word"]}}   what tells tasks apart; reports are split by it
+     "labels": {"kind": ["sum", "sum", "word"]}}   kinds of tasks; reports are split by them
 
 `calls_NAME` is a measure that reports know: how often NAME, a tool or an expert, was called.
 """
@@ -36,7 +37,11 @@ from core.runs.files import read_json, write_json
 
 @dataclass(frozen=True, slots=True)
 class EvalResult:
-    """See the module. `scores` holds at least `official`. Raises ValueError when the parts do not fit together."""
+    """Holds the scores of one variant on one data set, at one length, with one seed; the module describes the fields.
+
+    Raises:
+        ValueError: the parts do not fit together, or `scores` lacks `official`.
+    """
 
     variant: str
     data: str
@@ -105,7 +110,7 @@ class EvalResult:
         return cls(**record)
 
     def save(self, folder: Path) -> Path:
-        """Write this result into `folder`, replacing an earlier one of the same variant, data, length and seed."""
+        """Write this result into `folder`; it replaces an earlier one of the same variant, data, length and seed."""
         path = folder / file_name(self.variant, self.data, self.length, self.seed)
         write_json(path, self.to_json())
         return path
@@ -124,13 +129,13 @@ def file_name(variant: str, data: str, length: int, seed: int) -> str:
 
 
 def load_evaluations(folder: Path) -> list[EvalResult]:
-    """All results of a folder, by data, variant, length and seed. Raises ValueError naming the file that is broken."""
+    """Return all results of a folder, by data, variant, length and seed. Raises ValueError naming a broken file."""
     results = [EvalResult.load(path) for path in folder.glob("*.json")]
     return sorted(results, key=lambda result: (result.data, result.variant, result.length, result.seed))
 
 
 def _slug(name: str) -> str:
-    """A file-name part; names that had to be changed carry a hash, so two of them never share a file."""
+    """Return a part of a file name. A name that had to be changed carries a hash, so no two names share a file."""
     slug = re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_")[:80]
     return slug if slug == name else f"{slug}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 

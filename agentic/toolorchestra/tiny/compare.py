@@ -1,10 +1,10 @@
-"""How well each variant serves what users care for: the preference reward on held-out tasks, and whose route was best.
+"""Compare how well the variants serve what users care for: the preference reward on held-out tasks, and the best route.
 
     python -m agentic.toolorchestra.tiny.compare RUN_DIR
 
-The reward of eq. 1-3 compares rollouts of one task. Here these are one rollout of each variant on it, each seed by itself;
-`preference_reward` is that reward as a share of the greatest that the user's weights allow. With `best_route` (1 where
-the calls are those of BEST in tasks.py) it goes into the run's evaluations, and from there into the report.
+The reward of eq. 1-3 compares rollouts of one task. Here the group of a task has one rollout of each variant, for each
+seed. `preference_reward` is that reward as a share of the greatest that the user's weights allow. `best_route` is 1
+where the calls are those of BEST in tasks.py. Both go into the run's evaluations, and from there into the report.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from core.types import CALLS
 Column = Sequence[float | None]
 
 
-def compared(results: Sequence[EvalResult]) -> list[EvalResult]:
-    """The variants' results on the same tasks, each with `preference_reward` and `best_route` of every task.
+def compare_variants(results: Sequence[EvalResult]) -> list[EvalResult]:
+    """Return the variants' results on the same tasks, each with `preference_reward` and `best_route` of every task.
 
     Raises:
         ValueError: the variants were not evaluated on the same tasks.
@@ -37,37 +37,39 @@ def compared(results: Sequence[EvalResult]) -> list[EvalResult]:
         raise ValueError(f"{results[0].data}, seed {results[0].seed}: not all variants had the same tasks ({sizes})")
     rewards: list[list[float | None]] = [[] for _ in results]
     for place in range(results[0].n):
-        group = {i: found for i, result in enumerate(results) if (found := features_of(result, place))}
+        group = {i: found for i, result in enumerate(results) if (found := read_features(result, place))}
         weights = PREFERENCES[results[0].labels["preference"][place]].weights
-        graded = dict(zip(group, preference_rewards(list(group.values()), weights), strict=True))
+        group_rewards = dict(zip(group, preference_rewards(list(group.values()), weights), strict=True))
         for i, column in enumerate(rewards):
-            column.append(graded[i] / sum(weights.values()) if i in graded else None)
+            column.append(group_rewards[i] / sum(weights.values()) if i in group_rewards else None)
     return [
-        replace(result, measures={**result.measures, "preference_reward": column, "best_route": best_routes(result)})
+        replace(
+            result, measures={**result.measures, "preference_reward": column, "best_route": find_best_routes(result)}
+        )
         for result, column in zip(results, rewards, strict=True)
     ]
 
 
-def features_of(result: EvalResult, place: int) -> Features | None:
-    """Of one task; None if its rollout failed."""
+def read_features(result: EvalResult, place: int) -> Features | None:
+    """Return what the reward needs of one task; None if its rollout failed."""
     values = {name: column[place] for name, column in result.measures.items()}
     correct, cost, latency = (values.get(name) for name in ("correct", "cost", "latency"))
     if correct is None or cost is None or latency is None:
         return None
-    return make_features(correct=correct > 0, cost=cost, latency=latency, calls=_calls(values))
+    return make_features(correct=correct > 0, cost=cost, latency=latency, calls=_count_calls(values))
 
 
-def best_routes(result: EvalResult) -> Column:
-    """Whether the calls were those of the best route, no more and no less."""
+def find_best_routes(result: EvalResult) -> Column:
+    """Return for each task whether the calls were those of the best route, no more and no less."""
     column: list[float | None] = []
     for place, (kind, preference) in enumerate(zip(result.labels["kind"], result.labels["preference"], strict=True)):
-        values = {name: of_name[place] for name, of_name in result.measures.items()}
-        made = sorted(name for name, count in _calls(values).items() for _ in range(count))
-        column.append(None if values.get("correct") is None else float(made == sorted(BEST[kind][preference])))
+        values = {name: measure[place] for name, measure in result.measures.items()}
+        route = sorted(name for name, count in _count_calls(values).items() for _ in range(count))
+        column.append(None if values.get("correct") is None else float(route == sorted(BEST[kind][preference])))
     return column
 
 
-def _calls(values: Mapping[str, float | None]) -> dict[str, int]:
+def _count_calls(values: Mapping[str, float | None]) -> dict[str, int]:
     return {name.removeprefix(CALLS): int(n) for name, n in values.items() if name.startswith(CALLS) and n is not None}
 
 
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for result in folder.evaluations():
             together[result.data, result.seed].append(result)
         for results in together.values():
-            for result in compared(results):
+            for result in compare_variants(results):
                 folder.save_evaluation(result)
         write_report(folder)
     except RunFolderError as error:

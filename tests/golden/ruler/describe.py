@@ -95,7 +95,7 @@ def facts(family: str, prompt: str, answers: list[str]) -> dict[str, Any]:
 
 
 def depths(prompt: str, answers: list[str]) -> list[float]:
-    """Where each answer's needle starts, as a share of the context (niah)."""
+    """Return where each answer's needle starts, as a share of the context (niah)."""
     _, context, _ = split_prompt("niah", prompt)
     return [round(m.start() / len(context), 3) for m in NEEDLE.finditer(context) if m.group(3) in answers]
 

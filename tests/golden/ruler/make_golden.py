@@ -167,7 +167,7 @@ def as_squad(items: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _common(seen: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all samples agree on."""
+    """Return what all samples agree on."""
     return {name: value for name, value in seen[0].items() if all(other[name] == value for other in seen)}
 
 
@@ -185,7 +185,8 @@ def _digest(values: list[str | None]) -> str:
 
 
 def _write(name: str, value: dict[str, Any]) -> None:
-    (HERE / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(facts, ensure_ascii=False)}" for key, facts in value.items())
+    (HERE / name).write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.ruler.fwe import FrequentWords
 from benchmarks.ruler.generate import generate
-from benchmarks.ruler.sample import Family, SampleKey, ruler_prompt
+from benchmarks.ruler.sample import SampleKey, TaskFamily, ruler_prompt
 from benchmarks.ruler.tasks import NIAH_TASKS, make_family
 from core.types import Task
 from tests.golden.ruler import describe
@@ -46,7 +46,7 @@ def built(request: pytest.FixtureRequest) -> tuple[str, list[Task]]:
         options["squad"] = request.getfixturevalue("squad")
     elif name == "qa_2":
         options["hotpotqa"] = request.getfixturevalue("shared_data") / "hotpotqa_dev_distractor_75.json"
-    family: Family = make_family(name, options)
+    family: TaskFamily = make_family(name, options)
     assert family.new_tokens == GOLDEN[name]["new_tokens"]
     count = 10 if name.startswith("qa") else COUNT
     return name, list(generate(family, length=GOLDEN[name]["limit"], count=count, tokenizer=describe.tokenize))

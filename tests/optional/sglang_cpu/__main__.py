@@ -108,7 +108,7 @@ def contract(name: str, url: str) -> checks.Result:
 @contextmanager
 def router(python: str, workers: Sequence[str], log: Path) -> Iterator[str]:
     """SGLang's router in front of `workers`, once it knows them all. Its policy `manual` goes by the session."""
-    ports = [free_port() for _ in range(2)]
+    ports = [find_free_port() for _ in range(2)]
     url = f"http://127.0.0.1:{ports[0]}"
     command = [python, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--policy", "manual"]
     command += ["--port", str(ports[0]), "--prometheus-port", str(ports[1]), "--worker-urls", *workers]
@@ -134,7 +134,7 @@ def listing(router_url: str) -> bytes:
         return b""
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

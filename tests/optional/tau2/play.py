@@ -24,23 +24,23 @@ Action = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedConversation:
     reward: float
     simulation: Mapping[str, Any]
 
     @property
-    def said(self) -> list[tuple[Any, ...]]:
-        return said(self.simulation)
+    def messages(self) -> list[tuple[Any, ...]]:
+        return list_messages(self.simulation)
 
     @property
     def writes(self) -> list[int]:
-        """Places of the reference solution that write."""
+        """Return the places of the reference solution that write."""
         checks = self.simulation["reward_info"]["action_checks"] or []
         return [place for place, check in enumerate(checks) if check["tool_type"] == "write"]
 
 
-def said(simulation: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Its messages without times and ids."""
+def list_messages(simulation: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return the messages without times and ids."""
     return [
         (m["role"], m["content"], [(c["name"], str(c["arguments"])) for c in m.get("tool_calls") or ()])
         for m in simulation["messages"]
@@ -51,8 +51,8 @@ def solution(task: Task) -> list[Action]:
     return list((task.metadata["criteria"] or {}).get("actions") or ())
 
 
-def without(task: Task, place: int) -> Task:
-    """`task` as our scripts see it without one action of its solution; tau2 has its own."""
+def without_action(task: Task, place: int) -> Task:
+    """Return `task` as our scripts see it without one action of its solution; tau2 has its own."""
     actions = solution(task)
     criteria = {**task.metadata["criteria"], "actions": actions[:place] + actions[place + 1 :]}
     return replace(task, metadata={**task.metadata, "criteria": criteria})
@@ -62,8 +62,8 @@ def without_solution(task: Task) -> Task:
     return replace(task, metadata={**task.metadata, "criteria": {**task.metadata["criteria"], "actions": []}})
 
 
-async def replay(workers: Workers, task: Task) -> Played:
-    """The agent does its part of the solution, and waits while the user does the user's."""
+async def replay(workers: Workers, task: Task) -> PlayedConversation:
+    """Play the agent's part of the solution, and wait while the user plays the user's."""
     environment = Tau2Environment(workers, user=ScriptedUser(task))
     solo = task.metadata["solo"]
     try:
@@ -85,7 +85,7 @@ async def replay(workers: Workers, task: Task) -> Played:
                 heard = await environment.user_turn(f"That is done. {facts}")
         reward = await environment.evaluate()
         assert environment.simulation is not None
-        return Played(reward, environment.simulation)
+        return PlayedConversation(reward, environment.simulation)
     finally:
         await environment.close()
 
@@ -112,7 +112,7 @@ def make_tokenizer() -> Any:
 
 
 def texts(task: Task) -> list[str]:
-    """The solution as an orchestrator writes it, to its end."""
+    """Return the solution as an orchestrator writes it, to its end."""
     solo, written = task.metadata["solo"], []
     for action in solution(task):
         if action["requestor"] == "user" and not solo:
@@ -123,7 +123,7 @@ def texts(task: Task) -> list[str]:
 
 
 async def rollout(task: Task, workers: Workers, *, by_expert: bool = False, **changes: Any) -> Trajectory:
-    """The whole method on one task, with a scripted orchestrator: it acts itself, or hands every turn to an expert."""
+    """Run the whole method on one task with a scripted orchestrator, which acts itself or hands turns to an expert."""
     tokenizer = make_tokenizer()
     own = iter([_call("call_expert", {"expert": "expert-1"})] * 100 if by_expert else texts(task))
     experts = iter(texts(task))

@@ -12,23 +12,23 @@ from agentic.toolorchestra.tau2.environment import Tau2Environment, tau2_tasks
 from agentic.toolorchestra.tau2.users import ScriptedUser
 from core.types import Task
 
-from .play import Played, do_nothing, replay, solution, without
+from .play import PlayedConversation, do_nothing, replay, solution, without_action
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(1800)]
 TASKS = {"telecom": 114, "retail": 40, "airline": 10}
-Solved = Callable[[str], Awaitable[dict[str, tuple[Task, Played]]]]
+Solved = Callable[[str], Awaitable[dict[str, tuple[Task, PlayedConversation]]]]
 
 
 @pytest.fixture(scope="module")
 def solved(tau2: Workers) -> Solved:
     """Task -> its solution, played; the first TASKS of a domain."""
-    held: dict[str, dict[str, tuple[Task, Played]]] = {}
+    found: dict[str, dict[str, tuple[Task, PlayedConversation]]] = {}
 
-    async def play(domain: str) -> dict[str, tuple[Task, Played]]:
-        if domain not in held:
+    async def play(domain: str) -> dict[str, tuple[Task, PlayedConversation]]:
+        if domain not in found:
             tasks = (await tau2_tasks(tau2, domain))[: TASKS[domain]]
-            held[domain] = {task.task_id: (task, await replay(tau2, task)) for task in tasks}
-        return held[domain]
+            found[domain] = {task.task_id: (task, await replay(tau2, task)) for task in tasks}
+        return found[domain]
 
     return play
 
@@ -51,7 +51,9 @@ async def test_without_the_last_write_they_score_zero(tau2: Workers, solved: Sol
     writing = [(task, played) for task, played in (await solved(domain)).values() if played.writes]
     chosen = writing[::step]
     assert chosen
-    scores = {task.task_id: (await replay(tau2, without(task, played.writes[-1]))).reward for task, played in chosen}
+    scores = {
+        task.task_id: (await replay(tau2, without_action(task, played.writes[-1]))).reward for task, played in chosen
+    }
     assert {name: score for name, score in scores.items() if score != 0.0} == {}
 
 
@@ -65,7 +67,7 @@ async def test_doing_nothing_scores_what_it_does_upstream(tau2: Workers, domain:
 @pytest.mark.parametrize("domain", TASKS)
 async def test_two_runs_are_equal(tau2: Workers, solved: Solved, domain: str) -> None:
     for task, played in list((await solved(domain)).values())[::20]:
-        assert (await replay(tau2, task)).said == played.said
+        assert (await replay(tau2, task)).messages == played.messages
 
 
 async def test_a_conversation_that_is_broken_off_scores_zero_and_is_recorded(tau2: Workers) -> None:

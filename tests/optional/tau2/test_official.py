@@ -15,6 +15,7 @@ import pytest
 
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
+from benchmarks.harness.run import OpenVariant
 from benchmarks.tau2 import evaluate
 from core.policy.base import Roles
 from core.rollout.method import Method, derive_seed
@@ -50,14 +51,14 @@ class Official:
         return done.stdout
 
     def rewards(self, path: Path) -> tuple[list[float], list[float]]:
-        """As we recorded them, and as `evaluate-trajs` grades them again."""
+        """Return them as we recorded them, and as `evaluate-trajs` grades them again."""
         self.run("-m", "tau2.cli", "evaluate-trajs", str(path), "-o", str(self.graded))
         return rewards(path), rewards(self.graded / f"updated_{path.name}")
 
     def metrics(self, path: Path) -> dict[str, Any]:
-        """What tau2's compute_metrics makes of the file that `evaluate-trajs` wrote."""
-        said = self.run("-c", METRICS, str(self.graded / f"updated_{path.name}"))
-        found: dict[str, Any] = json.loads(said.partition("METRICS")[2])
+        """Return what tau2's compute_metrics makes of the file that `evaluate-trajs` wrote."""
+        output = self.run("-c", METRICS, str(self.graded / f"updated_{path.name}"))
+        found: dict[str, Any] = json.loads(output.partition("METRICS")[2])
         return found
 
 
@@ -105,11 +106,11 @@ def test_an_agents_calls_over_several_trials_are_graded_alike(
         return tasks
 
     @asynccontextmanager
-    async def opened(_: object, variant: str, workers: Workers) -> AsyncIterator[tuple[Method, Roles, Any]]:
-        yield Scripted(workers, order), Roles({}), make_tokenizer()
+    async def open_scripted(plan: object, models: object, cell: object, workers: Workers) -> AsyncIterator[OpenVariant]:
+        yield OpenVariant(Scripted(workers, order), {}, make_tokenizer())
 
     monkeypatch.setattr(evaluate, "tau2_tasks", ungraded_by_words)
-    monkeypatch.setattr(evaluate, "_opened", opened)
+    monkeypatch.setattr(evaluate, "open_variant", open_scripted)
     out, model = tmp_path / "run", tmp_path / "model"
     model.mkdir()  # of which only the length of its context is asked
     (model / "config.json").write_text(json.dumps({"model_type": "qwen3", "max_position_embeddings": 40960}))

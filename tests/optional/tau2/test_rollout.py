@@ -10,7 +10,7 @@ from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
 from core.rollout.rows import rows_from_groups
 
-from .play import rollout, said, solution, texts
+from .play import list_messages, rollout, solution, texts
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(600)]
 
@@ -53,6 +53,6 @@ async def test_the_grader_does_not_see_who_acted(tau2: Workers, solo: bool) -> N
         assert (alone.reward, handed.reward) == (1.0, 1.0)
         assert (alone.metrics["calls_expert-1"], handed.metrics["calls_expert-1"]) == (0, len(texts(task)))
         own, theirs = alone.log["simulation"], handed.log["simulation"]
-        assert said(own) == said(theirs)
+        assert list_messages(own) == list_messages(theirs)
         assert own["reward_info"] == theirs["reward_info"]
-        assert "expert" not in str(said(theirs))
+        assert "expert" not in str(list_messages(theirs))

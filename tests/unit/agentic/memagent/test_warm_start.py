@@ -13,6 +13,7 @@ from agentic.memagent.rollout import SPEC
 from agentic.memagent.tiny import start_model
 from agentic.memagent.tiny.warm_start import batches
 from core.config import RecipeError
+from core.engine.warm_start import run_warm_start
 from core.runs.files import read_jsonl
 from core.runs.run_folder import StepLog
 
@@ -50,7 +51,9 @@ class KilledLog(StepLog):
 def run(recipe: MemAgentRecipe, root: Path, log: type[StepLog] = StepLog) -> dict[str, bytes]:
     """The files of the warm-started model."""
     folder = root / "warm_start"
-    assert run_warm_start(recipe.model_copy(update={"warm_start": SHORT}), folder, log(root / "metrics.jsonl")) == folder
+    assert (
+        run_warm_start(recipe.model_copy(update={"warm_start": SHORT}), folder, log(root / "metrics.jsonl")) == folder
+    )
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentic.toolorchestra.tiny.compare import compared, main
+from agentic.toolorchestra.tiny.compare import compare_variants, main
 from agentic.toolorchestra.tiny.tasks import CHEAP, OWN, PREFERENCES, SEARCH, STRONG
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
@@ -35,7 +35,7 @@ def variant(
 
 
 def rewards(*variants: EvalResult) -> list[Any]:
-    return [result.measures["preference_reward"] for result in compared(variants)]
+    return [result.measures["preference_reward"] for result in compare_variants(variants)]
 
 
 def test_cheap_and_right_gets_all_dear_and_right_the_weight_of_being_right_wrong_nothing():
@@ -67,7 +67,7 @@ def test_a_failed_rollout_has_no_reward_and_is_in_no_group():
 
 
 def test_the_best_route_is_its_calls_no_more_and_no_less():
-    right, more, other = compared(
+    right, more, other = compare_variants(
         [
             variant("a", (1.0, 2.0, 7.0, (SEARCH, CHEAP))),
             variant("b", (1.0, 2.0, 7.0, (SEARCH, SEARCH, CHEAP))),

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from benchmarks.aime.statistics import Sample, difference, majority, pass_at, powers_of_two, statistics
+from benchmarks.aime.statistics import GradedSample, aime_statistics, powers_of_two, score_majority
 from core.report.stats import wilson
 
 
-def graded(task_id: str, answers: list[str | None], label: str) -> list[Sample]:
-    return [Sample(task_id, i, answer == label, answer) for i, answer in enumerate(answers)]
-
-
-@given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
-def test_pass_at_j_is_the_share_of_subsets_with_a_right_sample(case: tuple[int, int, int]) -> None:
-    n, c, j = case
-    subsets = list(combinations([1] * c + [0] * (n - c), j))
-    assert pass_at(n, c, j) == pytest.approx(sum(map(any, subsets)) / len(subsets))
-
-
-def test_pass_at_j_keeps_its_precision_and_refuses_what_cannot_be() -> None:
-    assert pass_at(64, 1, 1) == 1 / 64
-    assert pass_at(64, 1, 64) == 1.0
-    assert pass_at(64, 0, 64) == 0.0
-    for n, c, j in ((4, 5, 1), (4, 1, 5), (4, 1, 0)):
-        with pytest.raises(ValueError, match=f"pass@{j}"):
-            pass_at(n, c, j)
+def graded(task_id: str, answers: list[str | None], label: str) -> list[GradedSample]:
+    return [GradedSample(task_id, i, answer == label, answer) for i, answer in enumerate(answers)]
 
 
 @pytest.mark.parametrize(
@@ -47,19 +28,19 @@ def test_pass_at_j_keeps_its_precision_and_refuses_what_cannot_be() -> None:
     ],
 )
 def test_majority_votes_over_answers_and_splits_ties(answers: list[str | None], score: float) -> None:
-    assert majority(graded("a", answers, "73")) == pytest.approx(score)
-    assert majority(graded("a", answers[::-1], "73")) == pytest.approx(score)
+    assert score_majority(graded("a", answers, "73")) == pytest.approx(score)
+    assert score_majority(graded("a", answers[::-1], "73")) == pytest.approx(score)
 
 
 def test_every_number_of_two_problems_and_four_samples() -> None:
     easy = graded("easy", ["1", "1", "1", "2"], "1")
     hard = [
-        Sample("hard", 0, False, None, turns=9, tokens=50, truncated=True),
-        Sample("hard", 1, False, "8", turns=3, tokens=30, parse_errors=2),
-        Sample("hard", 2, True, "7", turns=3, tokens=40, parse_errors=1, tool_errors=1),
-        Sample("hard", 3, False, None, turns=0, failure="deadline"),
+        GradedSample("hard", 0, False, None, turns=9, tokens=50, truncated=True),
+        GradedSample("hard", 1, False, "8", turns=3, tokens=30, parse_errors=2),
+        GradedSample("hard", 2, True, "7", turns=3, tokens=40, parse_errors=1, tool_errors=1),
+        GradedSample("hard", 3, False, None, turns=0, failure="deadline"),
     ]
-    stats = statistics([*hard, *easy], ["easy", "hard"])
+    stats = aime_statistics([*easy, *hard])
     assert stats.k == 4
     assert list(stats.avg) == [0.75, 0.25]
     assert stats.pass_at == {2: [1.0, 0.5], 4: [1.0, 1.0]}
@@ -79,44 +60,17 @@ def test_every_number_of_two_problems_and_four_samples() -> None:
 
 def test_repeats_have_an_interval_of_their_own() -> None:
     """All problems alike, repeats apart: the first says nothing about the second."""
-    samples = [Sample(f"t{i}", r, r < 2, "1" if r < 2 else "2") for i in range(5) for r in range(4)]
-    stats = statistics(samples, [f"t{i}" for i in range(5)])
+    samples = [GradedSample(f"t{i}", r, r < 2, "1" if r < 2 else "2") for i in range(5) for r in range(4)]
+    stats = aime_statistics(samples)
     half = 3.182 * float(np.std([1, 1, 0, 0], ddof=1)) / 2
     assert stats.repeats == pytest.approx((max(0, 0.5 - half), min(1, 0.5 + half)))
     assert set(stats.avg) == {0.5}
-    assert statistics(graded("a", ["1"], "1"), ["a"]).repeats is None
+    assert aime_statistics(graded("a", ["1"], "1")).repeats is None
 
 
 def test_repeats_that_agree_still_leave_an_interval() -> None:
-    stats = statistics([*graded("a", ["1", "1"], "1"), *graded("b", ["2", "2"], "1")], ["a", "b"])
+    stats = aime_statistics([*graded("a", ["1", "1"], "1"), *graded("b", ["2", "2"], "1")])
     assert stats.repeats == pytest.approx(wilson(2, 4))
-
-
-def test_differences_are_paired_by_problem() -> None:
-    first = statistics([*graded("a", ["1", "1"], "1"), *graded("b", ["1", "2"], "1")], ["a", "b"])
-    second = statistics([*graded("a", ["1", "2"], "1"), *graded("b", ["2", "2"], "1")], ["a", "b"])
-    estimate = difference(first, second)
-    assert estimate is not None
-    assert (estimate.mean, estimate.low, estimate.high) == (0.5, 0.5, 0.5)
-
-
-def test_arms_of_different_problems_are_compared_on_those_they_share() -> None:
-    first = statistics([*graded("a", ["1"], "1"), *graded("b", ["2"], "1")], ["a", "b"])
-    second = statistics([*graded("c", ["1"], "1"), *graded("b", ["1"], "1")], ["c", "b"])
-    estimate = difference(first, second)
-    assert estimate is not None
-    assert (estimate.mean, estimate.n) == (-1.0, 1)
-    assert difference(first, statistics(graded("c", ["1"], "1"), ["c"])) is None
-
-
-def test_samples_that_are_missing_or_there_twice_are_refused() -> None:
-    two = [*graded("a", ["1", "1"], "1"), *graded("b", ["1"], "1")]
-    with pytest.raises(ValueError, match="same samples"):
-        statistics(two, ["a", "b"])
-    with pytest.raises(ValueError, match="there twice"):
-        statistics([two[0], two[0]], ["a"])
-    with pytest.raises(ValueError, match="unknown problem"):
-        statistics(two, ["a"])
 
 
 def test_powers_of_two_end_at_k() -> None:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -16,19 +16,21 @@ from typing import Any
 import pytest
 
 from agentic.memagent.rollout import SPEC, MemAgent
-from benchmarks.cells import EvaluationError
-from benchmarks.heldout import __main__ as command
-from benchmarks.heldout.evaluation import Plan, evaluate
-from benchmarks.models import Models
+from agentic.memagent.tiny import start_model
+from benchmarks.harness.models import EvalModels
+from benchmarks.harness.plan import EvaluationError
+from benchmarks.heldout import evaluate as command
+from benchmarks.heldout.evaluate import HeldoutPlan, evaluate
 from core.config import RecipeError
 from core.data import write_jsonl
 from core.policy.base import Policy, Roles
 from core.policy.scripted import ScriptedPolicy
 from core.report import write_report
 from core.rollout.method import Method, RolloutError
+from core.runs.evaluation import EvalResult
 from core.runs.files import read_jsonl
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import encode_text, load_tokenizer
 from core.types import Sampling, Task, Trajectory, Turn
 
 TASKS = [Task(f"t{i}", f"green {i}", (str(i),), "", {"kind": "odd" if i % 2 else "even"}) for i in range(6)]
@@ -47,20 +49,30 @@ class Echo(Method):
             raise RolloutError("lost", "no answer")
         prompt = encode_text(self.tokenizer, task.question)
         completion = await roles["policy"].generate(prompt, sampling)
-        said = self.tokenizer.decode(completion.token_ids)
-        right = float(said == self.right)
+        reply = self.tokenizer.decode(completion.token_ids)
+        right = float(reply == self.right)
         metrics = {"strict": right * float(task.task_id != "t0"), "cost": 2.5}
         metrics |= {"calls_search": 1.0} if task.task_id != "t4" else {}
         metrics |= {"official": right} if self.official else {}
         reward = right - 2.0 if self.official else right
         turns = (Turn("solver", prompt, completion, trained=True),)
-        return Trajectory(task.task_id, turns, "completed", reward, metrics=metrics, log={"answer": said})
+        return Trajectory(task.task_id, turns, "completed", reward, metrics=metrics, log={"answer": reply})
 
     async def close(self) -> None:
         Echo.closed += 1
 
 
-class Scripted(Models):
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return start_model.build(tmp_path_factory.mktemp("tiny"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model: Path) -> Any:
+    return load_tokenizer(model)
+
+
+class Scripted(EvalModels):
     """Each model says its own name; `opened` lists them in the order in which cells asked for them."""
 
     def __init__(self, tokenizer: Any):
@@ -84,26 +96,52 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "out", {"method": "echo", "preset": "tiny"})
 
 
-def make_plan(named: dict[str, str], seeds: tuple[int, ...] = (0,), **changes: Any) -> Plan:
-    plan = Plan(
-        recipe=SPEC.load("tiny"),
-        variants=dict.fromkeys(named, lambda recipe, tokenizer: Echo(tokenizer, "green")),
-        models=dict.fromkeys(seeds, named),
-        data="dev",
-        tasks=TASKS,
-        settings={"data": {"file": "dev"}},
-        labels=("kind", "absent"),
-        sampling=Sampling(),
-        concurrency=3,
-        deadline_s=10.0,
-    )
-    return replace(plan, **changes)
+@dataclass
+class Setup:
+    """Evaluates models by variant on TASKS, with changes."""
+
+    folder: RunFolder
+    models: Scripted
+
+    async def evaluate(
+        self,
+        named: dict[str, str],
+        *,
+        seeds: tuple[int, ...] = (0,),
+        build: Any = lambda recipe, tokenizer: Echo(tokenizer, "green"),
+        tasks: list[Task] = TASKS,
+        labels: tuple[str, ...] = ("kind", "absent"),
+    ) -> list[EvalResult]:
+        cells = [
+            self.models.make_cell(
+                self.folder,
+                model,
+                settings={"data": {"file": "dev"}},
+                variant=variant,
+                data="dev",
+                length=0,
+                seed=seed,
+                n=len(tasks),
+                sampling=Sampling(),
+                concurrency=3,
+                deadline_s=10.0,
+            )
+            for seed in seeds
+            for variant, model in named.items()
+        ]
+        plan = HeldoutPlan(SPEC.load("tiny"), dict.fromkeys(named, build), tasks, labels, cells)
+        await evaluate(plan, self.models, self.folder)
+        return self.folder.evaluations()
 
 
-async def test_scores_measures_labels_and_failures_of_every_task(tokenizer, folder):
+@pytest.fixture
+def setup(folder: RunFolder, tokenizer: Any) -> Setup:
+    return Setup(folder, Scripted(tokenizer))
+
+
+async def test_scores_measures_labels_and_failures_of_every_task(setup):
     Echo.closed = 0
-    await evaluate(make_plan({"trained": "green", "untrained": "blue"}), Scripted(tokenizer), folder)
-    trained, untrained = folder.evaluations()
+    trained, untrained = await setup.evaluate({"trained": "green", "untrained": "blue"})
     assert trained.scores == {"official": [1, 1, 1, 1, 1, 0], "strict": [0, 1, 1, 1, 1, 0]}
     assert untrained.scores["official"] == [0.0] * 6
     assert trained.measures == {"cost": [2.5] * 5 + [None], "calls_search": [1, 1, 1, 1, 0, None]}
@@ -114,9 +152,9 @@ async def test_scores_measures_labels_and_failures_of_every_task(tokenizer, fold
     assert Echo.closed == 2
 
 
-async def test_every_trajectory_is_saved_beside_its_result(tokenizer, folder):
-    await evaluate(make_plan({"trained": "green"}), Scripted(tokenizer), folder)
-    records = list(read_jsonl(folder.evaluation_path / "trained__dev__0__seed-0.jsonl"))
+async def test_every_trajectory_is_saved_beside_its_result(setup):
+    await setup.evaluate({"trained": "green"})
+    records = list(read_jsonl(setup.folder.evaluation_path / "trained__dev__0__seed-0.jsonl"))
     assert {record["task_id"] for record in records} == {task.task_id for task in TASKS}
     done = next(record for record in records if record["task_id"] == "t1")
     assert (done["variant"], done["reward"], done["metrics"]["cost"], done["log"]) == (
@@ -127,75 +165,57 @@ async def test_every_trajectory_is_saved_beside_its_result(tokenizer, folder):
     assert (lost["status"], lost["failure"], lost["log"]["error"]) == ("failed", "lost", "no answer")
 
 
-async def test_cells_that_are_there_are_not_run_again_and_an_interrupted_one_starts_anew(tokenizer, folder):
-    models = Scripted(tokenizer)
-    await evaluate(make_plan({"trained": "green"}, seeds=(0, 1)), models, folder)
-    assert models.opened == ["green", "green"]
-    torn = folder.evaluation_path / "untrained__dev__0__seed-0.jsonl"
-    torn.write_text('{"half": ')
-    models.opened.clear()
-    await evaluate(make_plan({"trained": "green", "untrained": "blue"}, seeds=(0, 1)), models, folder)
-    assert models.opened == ["blue", "blue"]
-    assert len(list(read_jsonl(torn))) == 6
+async def test_cells_that_are_there_are_not_run_again(setup):
+    await setup.evaluate({"trained": "green"}, seeds=(0, 1))
+    await setup.evaluate({"trained": "green", "untrained": "blue"}, seeds=(0, 1))
+    assert setup.models.opened == ["green", "green", "blue", "blue"]
     with pytest.raises(EvaluationError, match=r"model was 'blue', is now 'green'\. Delete the file"):
-        await evaluate(make_plan({"untrained": "green"}), models, folder)
+        await setup.evaluate({"untrained": "green"})
 
 
-async def test_a_saved_cell_gets_the_labels_that_a_later_call_asks_for(tokenizer, folder):
-    models = Scripted(tokenizer)
-    await evaluate(make_plan({"trained": "green"}, labels=()), models, folder)
-    await evaluate(make_plan({"trained": "green"}, labels=("kind",)), models, folder)
-    (result,) = folder.evaluations()
-    assert (result.labels, models.opened) == ({"kind": ["even", "odd"] * 3}, ["green"])
+async def test_more_tasks_are_added_to_those_that_are_there(setup):
+    (few,) = await setup.evaluate({"trained": "green"}, tasks=TASKS[:4])
+    (all_of_them,) = await setup.evaluate({"trained": "green"})
+    assert (few.n, all_of_them.n, len(setup.models.opened)) == (4, 6, 2)
+    await setup.evaluate({"trained": "green"}, tasks=TASKS[:4])
+    assert len(setup.models.opened) == 2, "a result with more tasks serves"
+
+
+async def test_a_saved_cell_gets_the_labels_that_a_later_call_asks_for(setup):
+    await setup.evaluate({"trained": "green"}, labels=())
+    (result,) = await setup.evaluate({"trained": "green"}, labels=("kind",))
+    assert (result.labels, setup.models.opened) == ({"kind": ["even", "odd"] * 3}, ["green"])
     tasks = [replace(task, metadata={**task.metadata, "more": "x"}) for task in TASKS[:4]]
     with pytest.raises(EvaluationError, match="of 6 tasks without more; to label them give --tasks 6"):
-        await evaluate(make_plan({"trained": "green"}, labels=("kind", "more"), tasks=tasks), models, folder)
+        await setup.evaluate({"trained": "green"}, labels=("kind", "more"), tasks=tasks)
 
 
-async def test_other_weights_at_the_same_path_are_another_model(tokenizer, folder, tmp_path):
-    weights = tmp_path / "release"
-    weights.mkdir()
-    (weights / "model.safetensors").write_bytes(bytes(100_000))
-    plan = make_plan({"trained": str(weights)})
-    await evaluate(plan, Scripted(tokenizer), folder)
-    await evaluate(plan, Scripted(tokenizer), folder)
-    (weights / "model.safetensors").write_bytes(bytes(50_000) + b"x" * 50_000)
-    with pytest.raises(EvaluationError, match=r"weights was '.*', is now '.*'\. Delete the file"):
-        await evaluate(plan, Scripted(tokenizer), folder)
-
-
-async def test_a_method_whose_reward_is_no_score_gives_one_of_its_own(tokenizer, folder):
-    def build(recipe: Any, tokenizer: Any) -> Echo:
-        return Echo(tokenizer, "green", official=True)
-
-    await evaluate(make_plan({"trained": "green"}, variants={"trained": build}), Scripted(tokenizer), folder)
-    (result,) = folder.evaluations()
+async def test_a_method_whose_reward_is_no_score_gives_one_of_its_own(setup):
+    (result,) = await setup.evaluate(
+        {"trained": "green"}, build=lambda recipe, tokenizer: Echo(tokenizer, "green", official=True)
+    )
     assert result.scores["official"] == [1, 1, 1, 1, 1, 0]
     assert result.measures["reward"] == [-1.0] * 5 + [None]
 
 
-async def test_a_reward_that_is_no_score_is_refused_with_its_fix(tokenizer, folder):
+async def test_a_reward_that_is_no_score_is_refused_with_its_fix(setup):
     class Paid(Echo):
         async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
             return replace(await super().rollout(task, roles, sampling), reward=3.0)
 
-    plan = make_plan({"trained": "green"}, variants={"trained": lambda recipe, tokenizer: Paid(tokenizer, "green")})
     with pytest.raises(EvaluationError, match=r"must lie between 0 and 1.*metrics\['official'\]"):
-        await evaluate(plan, Scripted(tokenizer), folder)
+        await setup.evaluate({"trained": "green"}, build=lambda recipe, tokenizer: Paid(tokenizer, "green"))
 
 
-async def test_a_role_that_is_missing_is_named(tokenizer, folder):
-    plan = make_plan(
-        {"trained": "green"}, variants={"trained": lambda recipe, tokenizer: Echo(tokenizer, "", ("judge",))}
-    )
+async def test_a_role_that_is_missing_is_named(setup):
     with pytest.raises(RecipeError, match=r"roles\.judge is missing"):
-        await evaluate(plan, Scripted(tokenizer), folder)
+        await setup.evaluate({"trained": "green"}, build=lambda recipe, tokenizer: Echo(tokenizer, "", ("judge",)))
 
 
-async def test_the_report_shows_before_and_after(tokenizer, folder):
-    await evaluate(make_plan({"trained": "green", "untrained": "blue"}), Scripted(tokenizer), folder)
-    write_report(folder)
-    table = (folder.path / "table.md").read_text()
+async def test_the_report_shows_before_and_after(setup):
+    await setup.evaluate({"trained": "green", "untrained": "blue"})
+    write_report(setup.folder)
+    table = (setup.folder.path / "table.md").read_text()
     assert "|  | untrained | trained | change |" in table
     assert "+83.3 |" in table
     assert "| even | trained | 3 |" in table
@@ -228,8 +248,8 @@ def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run,
     assert "untrained · dev · seed 3: official" in capsys.readouterr().out
 
 
-def planned(*words: str) -> Plan:
-    _, plan, _ = command.prepare(command.make_parser().parse_args(["memagent", *words]))
+def make_plan(*words: str) -> HeldoutPlan:
+    _, plan, _ = command.prepare(command.parser().parse_args(["memagent", *words]))
     return plan
 
 
@@ -246,10 +266,10 @@ def test_a_model_without_a_run_takes_all_tasks_and_no_variant_of_the_tiny_preset
 ):
     monkeypatch.setattr(command, "TASKS_OF_A_RUN", 4)
     out = str(tmp_path / "evaluated")
-    plan = planned(
+    plan = make_plan(
         "--model", str(model), "--preset", "tiny", "--data", str(tmp_path / "dev.jsonl"), "--out", out, *words
     )
-    assert [list(models) for models in plan.models.values()] == [variants] * 3
+    assert [(cell.seed, cell.variant) for cell in plan.cells] == [(seed, v) for seed in range(3) for v in variants]
     assert len(plan.tasks) == len(TASKS)
     assert "note" not in capsys.readouterr().out
 
@@ -264,7 +284,7 @@ def test_a_model_without_a_run_takes_all_tasks_and_no_variant_of_the_tiny_preset
 )
 def test_a_file_that_is_cut_is_told(words, count, note, run, own_variant, monkeypatch, capsys):
     monkeypatch.setattr(command, "TASKS_OF_A_RUN", 4)
-    plan = planned("--run", str(run.path), "--variants", "untrained", *words)
+    plan = make_plan("--run", str(run.path), "--variants", "untrained", *words)
     assert [task.task_id for task in plan.tasks] == [task.task_id for task in TASKS[:count]]
     out = capsys.readouterr().out
     assert re.search(note, out) if note else not out

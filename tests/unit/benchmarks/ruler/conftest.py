@@ -11,19 +11,25 @@ from typing import Any
 import pytest
 
 from agentic.memagent.rollout import SPEC
-from benchmarks.models import Models
+from agentic.memagent.tiny import start_model
+from benchmarks.harness.models import EvalModels
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import encode_text, load_tokenizer
 from core.types import Sampling
 
 ASKED = re.compile(r"magic word for (\w+) mentioned")
 Respond = Callable[[tuple[int, ...], Sampling], Sequence[int] | Exception]
 
 
-@pytest.fixture
-def tiny_model(model: Path) -> Path:
-    return model
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return start_model.build(tmp_path_factory.mktemp("tiny"), seed=0)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_model: Path) -> Any:
+    return load_tokenizer(tiny_model)
 
 
 def needle_reader(tokenizer: Any, broken: dict[str, Exception | str] | None = None) -> Respond:
@@ -49,12 +55,13 @@ def needle_reader(tokenizer: Any, broken: dict[str, Exception | str] | None = No
     return respond
 
 
-class ScriptedModels(Models):
+class ScriptedModels(EvalModels):
     """Models whose policy is scripted; `opened` lists the models in the order in which cells asked for them."""
 
     def __init__(self, respond: Respond, **options: Any):
         super().__init__(SPEC.load("tiny"), **{"concurrency": 4, **options})
-        self.respond, self.opened, self.fail_at = respond, [], -1
+        self.respond = respond
+        self.opened: list[str] = []
         self.contexts: list[int] = []
 
     def limit(self, model: str) -> int:
@@ -62,8 +69,6 @@ class ScriptedModels(Models):
 
     @asynccontextmanager
     async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
-        if len(self.opened) == self.fail_at:
-            raise RuntimeError("killed")
         self.opened.append(model)
         self.contexts.append(context)
         yield ScriptedPolicy(self.respond)

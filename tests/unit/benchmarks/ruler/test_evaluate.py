@@ -6,28 +6,23 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import TestServer
 
+from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import SPEC
-from benchmarks.cells import EvaluationError
-from benchmarks.models import Models, check_server
+from benchmarks.harness.models import EvalModels
+from benchmarks.harness.plan import EvaluationError
 from benchmarks.ruler import evaluate as command
-from benchmarks.ruler.cells import question_id
 from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
-from benchmarks.ruler.evaluation import Plan, evaluate
+from benchmarks.ruler.evaluate import DEPARTURES, RulerPlan, count_tasks, evaluate, make_cells, question_id
 from benchmarks.ruler.fit import parse_length
-from benchmarks.ruler.published import DEPARTURES, published_rows
 from benchmarks.ruler.variants import cut_middle, make_reader
 from core.data import DataError, write_jsonl
-from core.engine.engine import Engine
-from core.engine.policy import EmbeddedPolicy
-from core.engine.server import Server
 from core.policy.base import PolicyError
-from core.policy.server_process import ServerError
 from core.report import write_report
 from core.report.stats import mean_ci
 from core.report.summary import build_summary
@@ -38,25 +33,45 @@ from core.types import Sampling, Task
 
 from .conftest import ASKED, ScriptedModels, needle_reader
 
-MEMORY_VARIANTS = ("trained", "untrained", "empty-document")
+METHOD = SPEC.load("tiny", ["memagent.max_chunks=100000"]).memagent
 VARIANTS = ("trained", "untrained", "full-context", "empty-document")
 
 
-def make_plan(
-    tokenizer: Any, model: Path, variants: tuple[str, ...] = VARIANTS, seeds: tuple[int, ...] = (0,), **changes: Any
-) -> Plan:
-    data = ruler_data("niah", {}, tiny=True, lengths=(448, 1536), tokenizer=tokenizer)
-    plan = Plan(
-        method=SPEC.load("tiny", ["memagent.max_chunks=100000"]).memagent,
-        data=data,
-        models={seed: dict.fromkeys(variants, str(model)) for seed in seeds},
-        tasks=6,
-        tasks_long=3,
-        sampling=Sampling(temperature=0.7, top_p=0.95),
-        concurrency=4,
+async def run(
+    models: EvalModels,
+    folder: RunFolder,
+    model: Path,
+    data: EvalData,
+    *,
+    variants: tuple[str, ...] = VARIANTS,
+    seeds: tuple[int, ...] = (0,),
+    tasks: int = 6,
+    method: MemAgentSection = METHOD,
+    sampling: Sampling = Sampling(temperature=0.7, top_p=0.95),  # noqa: B008 (frozen)
+) -> dict[tuple[str, int, int], EvalResult]:
+    """Evaluate, then return the results by variant, length and seed."""
+    cells = make_cells(
+        models,
+        folder,
+        {seed: dict.fromkeys(variants, str(model)) for seed in seeds},
+        data,
+        method,
+        count=partial(count_tasks, data, tasks, 3),
+        sampling=sampling,
         deadline_s=60.0,
     )
-    return replace(plan, **changes)
+    await evaluate(RulerPlan(method, data, cells), models, folder)
+    return {(r.variant, r.length, r.seed): r for r in folder.evaluations()}
+
+
+@pytest.fixture
+def data(tokenizer: Any) -> EvalData:
+    return ruler_data("niah", {}, tiny=True, lengths=(448, 1536), tokenizer=tokenizer)
+
+
+@pytest.fixture
+def short(data: EvalData) -> EvalData:
+    return replace(data, lengths=(448,))
 
 
 @pytest.fixture
@@ -64,49 +79,36 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "out", {"method": "memagent", "preset": "tiny"})
 
 
-def by_cell(folder: RunFolder) -> dict[tuple[str, int, int], EvalResult]:
-    return {(r.variant, r.length, r.seed): r for r in folder.evaluations()}
-
-
-def untimed(result: EvalResult) -> EvalResult:
-    return replace(result, seconds=0.0, notes={**result.notes, "cpu_seconds": 0.0})
-
-
 def asked_keys(tasks: list[Task]) -> list[str]:
     return [ASKED.search(task.question)[1] for task in tasks]  # type: ignore[index]
 
 
-async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, tiny_model, folder):
-    plan = make_plan(tokenizer, tiny_model)
-    models = ScriptedModels(needle_reader(tokenizer))
-    await evaluate(plan, models, folder)
-    cells = by_cell(folder)
+async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, tiny_model, folder, data):
+    cells = await run(ScriptedModels(needle_reader(tokenizer)), folder, tiny_model, data)
     assert set(cells) == {(variant, length, 0) for variant in VARIANTS for length in (448, 1536)}
     for variant in ("trained", "untrained"):
         for length in (448, 1536):
             result = cells[variant, length, 0]
             assert result.scores["official"] == result.scores["strict"] == [1.0] * 6
             assert all(length - 40 < n <= length for n in result.document_tokens)
-            reader = make_reader("trained", plan.method, tokenizer, limit=1024)
-            tasks = plan.data.tasks(length, 0, 6)
+            reader = make_reader("trained", METHOD, tokenizer, limit=1024)
+            tasks = data.tasks(length, 0, 6)
             reader.prepare(tasks)
             assert result.turns == [reader.calls(task) for task in tasks]
-            assert min(result.turns) > length / plan.method.chunk_tokens
+            assert min(result.turns) > length / METHOD.chunk_tokens
     short, long = cells["full-context", 448, 0], cells["full-context", 1536, 0]
     assert short.turns == long.turns == [1] * 6
     assert (short.scores["official"], short.notes["documents_cut"]) == ([1.0] * 6, 0)
     assert long.notes["documents_cut"] == 6
-    kept = [any(d < 0.35 or d > 0.65 for d in task.metadata["depth"]) for task in plan.data.tasks(1536, 0, 6)]
+    kept = [any(d < 0.35 or d > 0.65 for d in task.metadata["depth"]) for task in data.tasks(1536, 0, 6)]
     assert sum(kept) <= sum(long.scores["official"]) < 6 or all(kept)
     assert max(long.policy_tokens) <= 1024
     empty = cells["empty-document", 1536, 0]
     assert (empty.turns, empty.document_tokens, empty.scores["official"]) == ([2] * 6, [0] * 6, [0.0] * 6)
 
 
-async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folder):
-    plan = make_plan(tokenizer, tiny_model, variants=("trained",), seeds=(0, 1, 2), tasks=16)
-    plan = replace(plan, data=replace(plan.data, lengths=(448,)))
-    tasks = {seed: plan.data.tasks(448, seed, 16) for seed in plan.models}
+async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folder, short):
+    tasks = {seed: short.tasks(448, seed, 16) for seed in range(3)}
     wrong = set(asked_keys(tasks[0])[:4]) | set(asked_keys(tasks[1])[:7])
     # "xsilver" contains "silver": right for the official substring match, wrong for the strict one.
     answer_of = {
@@ -114,7 +116,8 @@ async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folde
     }
     loose = next(key for key in asked_keys(tasks[2]) if key not in wrong)
     broken = {**dict.fromkeys(wrong, "nothing"), loose: f"x{answer_of[loose]}"}
-    await evaluate(plan, ScriptedModels(needle_reader(tokenizer, broken)), folder)
+    models = ScriptedModels(needle_reader(tokenizer, broken))
+    cells = await run(models, folder, tiny_model, short, variants=("trained",), seeds=(0, 1, 2), tasks=16)
     hand = {
         seed: [
             float(key not in wrong and (key != loose or task.answers[0] == answer_of[loose]))
@@ -127,14 +130,14 @@ async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folde
         for seed, values in hand.items()
     }
     assert 0 < sum(hand[0]) < 16
-    for seed in plan.models:
-        result = by_cell(folder)["trained", 448, seed]
+    for seed in tasks:
+        result = cells["trained", 448, seed]
         assert (result.scores["official"], result.scores["strict"]) == (hand[seed], strict[seed])
     cell = build_summary(folder)["variants"]["trained"]["448"]
     expected = mean_ci(list(hand.values()))
     assert cell["score"] == {"mean": expected.mean, "ci95": [expected.low, expected.high], "n": 48}
     assert cell["score"]["mean"] == pytest.approx(sum(map(sum, hand.values())) / 48)
-    results = [by_cell(folder)["trained", 448, seed] for seed in plan.models]
+    results = [cells["trained", 448, seed] for seed in tasks]
     tokens = sum(sum(result.document_tokens) for result in results)
     assert cell["policy_tokens_per_1k_tokens"] == pytest.approx(
         1000 * sum(sum(r.policy_tokens) for r in results) / tokens
@@ -142,13 +145,11 @@ async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folde
     assert cell["seconds_per_1k_tokens"] == pytest.approx(1000 * sum(r.seconds for r in results) / tokens)
 
 
-async def test_failed_tasks_count_zero_and_stay_in_the_denominator(tokenizer, tiny_model, folder):
-    plan = make_plan(tokenizer, tiny_model, variants=("trained",), tasks=8)
-    plan = replace(plan, data=replace(plan.data, lengths=(448,)))
-    keys = asked_keys(plan.data.tasks(448, 0, 8))
+async def test_failed_tasks_count_zero_and_stay_in_the_denominator(tokenizer, tiny_model, folder, short):
+    keys = asked_keys(short.tasks(448, 0, 8))
     broken = {keys[0]: PolicyError("bad_request", "no"), keys[3]: PolicyError("timeout", "late")}
-    await evaluate(plan, ScriptedModels(needle_reader(tokenizer, broken)), folder)
-    result = by_cell(folder)["trained", 448, 0]
+    models = ScriptedModels(needle_reader(tokenizer, broken))
+    result = (await run(models, folder, tiny_model, short, variants=("trained",), tasks=8))["trained", 448, 0]
     lost = [key in broken for key in keys]
     assert result.n == 8
     assert result.scores["official"] == [0.0 if failed else 1.0 for failed in lost]
@@ -156,69 +157,39 @@ async def test_failed_tasks_count_zero_and_stay_in_the_denominator(tokenizer, ti
     assert set(result.failures) == {"bad_request", "timeout"}
 
 
-async def test_a_cell_in_which_everything_fails_is_an_error_and_not_a_score(tokenizer, tiny_model, folder):
-    models = ScriptedModels(lambda prompt, sampling: PolicyError("unavailable", "refused"))
-    with pytest.raises(EvaluationError, match=r"every task failed: 6 x unavailable \(first: refused\)"):
-        await evaluate(make_plan(tokenizer, tiny_model), models, folder)
-    assert folder.evaluations() == []
-
-
-async def test_an_interrupted_evaluation_goes_on_with_the_cell_it_was_in(tokenizer, tiny_model, folder, tmp_path):
-    plan = make_plan(tokenizer, tiny_model, variants=MEMORY_VARIANTS)
-    models = ScriptedModels(needle_reader(tokenizer))
-    models.fail_at = 4
-    with pytest.raises(RuntimeError, match="killed"):
-        await evaluate(plan, models, folder)
-    assert len(folder.evaluations()) == 4
-    before = {path.name: path.stat().st_mtime_ns for path in folder.evaluation_path.iterdir()}
-    models.fail_at = -1
-    await evaluate(plan, models, folder)
-    assert len(models.opened) == 6
-    assert all((folder.evaluation_path / name).stat().st_mtime_ns == at for name, at in before.items())
-    whole = RunFolder.create(tmp_path / "whole", {"method": "memagent", "preset": "tiny"})
-    await evaluate(plan, ScriptedModels(needle_reader(tokenizer)), whole)
-    assert {k: untimed(r) for k, r in by_cell(whole).items()} == {k: untimed(r) for k, r in by_cell(folder).items()}
-    await evaluate(replace(plan, tasks=5), models, folder)  # a cell of more tasks than asked for serves
-    assert len(models.opened) == 6
-
-
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
-        ({"tasks": 7}, "n was 6, is now 7"),
         ({"sampling": Sampling(top_p=0.95)}, r"sampling\.temperature was 0\.7, is now 1\.0"),
         (
-            {"method": SPEC.load("tiny", ["memagent.chunk_tokens=48", "memagent.max_chunks=100000"]).memagent},
+            {"method": METHOD.model_copy(update={"chunk_tokens": 48})},
             r"settings\.memagent\.chunk_tokens was 96, is now 48",
         ),
     ],
 )
 async def test_a_saved_cell_of_another_evaluation_is_neither_taken_nor_overwritten(
-    tokenizer, tiny_model, folder, change, difference
+    tokenizer, tiny_model, folder, data, change, difference
 ):
     models = ScriptedModels(needle_reader(tokenizer))
-    plan = make_plan(tokenizer, tiny_model, variants=("trained",))
-    await evaluate(plan, models, folder)
+    await run(models, folder, tiny_model, data, variants=("trained",))
     with pytest.raises(EvaluationError, match=rf"448__seed-0.json: .* otherwise: {difference}\. Delete the file"):
-        await evaluate(replace(plan, **change), models, folder)
+        await run(models, folder, tiny_model, data, variants=("trained",), **change)
     assert len(models.opened) == 2
 
 
-async def test_seeds_on_one_files_tasks_are_no_further_tasks(tokenizer, tiny_model, folder, tmp_path):
+async def test_seeds_on_one_files_tasks_are_no_further_tasks(tokenizer, tiny_model, tmp_path, short):
     """Three seeds with the same answers say as much as one; generated tasks are new for every seed."""
     path = tmp_path / "mine.jsonl"
-    generated = ruler_data("niah", {}, tiny=True, lengths=(448,), tokenizer=tokenizer)
-    write_jsonl(path, generated.tasks(448, 0, 6))
+    write_jsonl(path, short.tasks(448, 0, 6))
     right = needle_reader(tokenizer)
     calls = iter(range(10_000))
 
     def now_and_then(prompt: tuple[int, ...], sampling: Sampling) -> Any:
         return right(prompt, sampling) if next(calls) % 2 else []
 
-    for name, data, same in (("file", file_data(path, tokenizer=tokenizer), True), ("made", generated, False)):
+    for name, data, same in (("file", file_data(path, tokenizer=tokenizer), True), ("made", short, False)):
         own = RunFolder.create(tmp_path / name, {"method": "memagent", "preset": "tiny"})
-        plan = make_plan(tokenizer, tiny_model, variants=("full-context",), seeds=(0, 1, 2), data=data)
-        await evaluate(plan, ScriptedModels(now_and_then), own)
+        await run(ScriptedModels(now_and_then), own, tiny_model, data, variants=("full-context",), seeds=(0, 1, 2))
         ids = [result.notes["task_ids"] for result in own.evaluations()]
         assert (ids[0] == ids[1] == ids[2]) == same
         assert len({*ids[0]}) == 6
@@ -233,19 +204,16 @@ def test_a_question_of_a_file_is_the_same_whatever_its_distractors() -> None:
     assert question_id(replace(first, metadata={"index": 7})) == "hqa-0"
 
 
-async def test_a_broken_result_is_named_before_anything_runs(tokenizer, tiny_model, folder):
+async def test_a_broken_result_is_named_before_anything_runs(tokenizer, tiny_model, folder, data):
     models = ScriptedModels(needle_reader(tokenizer))
-    plan = make_plan(tokenizer, tiny_model, variants=("trained",))
     folder.evaluation_path.mkdir()
     (folder.evaluation_path / "trained__niah__1536__seed-0.json").write_text('{"variant"')
     with pytest.raises(EvaluationError, match=r"trained__niah__1536__seed-0\.json is not valid JSON.*Delete the file"):
-        await evaluate(plan, models, folder)
+        await run(models, folder, tiny_model, data)
     assert models.opened == []
 
 
-async def test_long_lengths_take_fewer_tasks_and_no_turn_exceeds_the_context_made_for_it(tokenizer, tiny_model, folder):
-    plan = make_plan(tokenizer, tiny_model)
-    assert [plan.count(length) for length in (448, 112 * 1024, 112 * 1024 + 1)] == [6, 6, 3]
+async def test_no_turn_exceeds_the_context_made_for_it(tokenizer, tiny_model, folder, data):
     models = ScriptedModels(needle_reader(tokenizer))
     longest: list[int] = []
     reply = models.respond
@@ -255,7 +223,7 @@ async def test_long_lengths_take_fewer_tasks_and_no_turn_exceeds_the_context_mad
         return reply(prompt, sampling)
 
     models.respond = measured
-    await evaluate(replace(plan, models={0: {"trained": str(tiny_model)}}), models, folder)
+    await run(models, folder, tiny_model, data, variants=("trained",))
     assert max(longest) <= max(models.contexts) < 192
 
 
@@ -265,53 +233,18 @@ async def test_long_lengths_take_fewer_tasks_and_no_turn_exceeds_the_context_mad
 )
 def test_how_many_tasks_are_taken(tiny_model, tmp_path, extra, short, long):
     call = ["--model", str(tiny_model), "--out", str(tmp_path / "out"), *extra]
-    _, plan, _ = command.prepare(command.make_parser().parse_args(call))
-    assert (plan.count(7168), plan.count(458752)) == (short, long)
+    _, plan, _ = command.prepare(command.parser().parse_args(call))
+    counts = {cell.length: cell.n for cell in plan.cells}
+    assert [counts[length] for length in (7168, 114688, 229376, 458752)] == [short, short, long, long]
     assert plan.method.max_chunks > 10**6
     assert plan.data.lengths == tuple(7168 << i for i in range(7))
 
 
-async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, tiny_model, folder):
+async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, tiny_model, folder, data):
     method = SPEC.load("tiny", ["memagent.chunk_tokens=1000"]).memagent
-    plan = make_plan(tokenizer, tiny_model, variants=("trained",), method=method)
+    models = ScriptedModels(needle_reader(tokenizer))
     with pytest.raises(EvaluationError, match=r"has a context of 1024\. Lower memagent.chunk_tokens"):
-        await evaluate(plan, ScriptedModels(needle_reader(tokenizer)), folder)
-
-
-async def test_a_server_gives_the_scores_of_the_engine_in_process(tokenizer, tiny_model, folder, tmp_path):
-    plan = make_plan(tokenizer, tiny_model, variants=("trained",), tasks=3)
-    plan = replace(plan, data=replace(plan.data, lengths=(448,)))
-    recipe = SPEC.load("tiny")
-    await evaluate(plan, Models(recipe, concurrency=4), folder)
-    engine = Engine.from_pretrained(tiny_model, device="cpu", max_model_len=256, kv_tokens=4 * 256)
-    other = RunFolder.create(tmp_path / "served", {"method": "memagent", "preset": "tiny"})
-    async with TestServer(Server(EmbeddedPolicy(engine, threaded=True), str(tiny_model)).app()) as server:
-        url = str(server.make_url("")).rstrip("/")
-        await evaluate(plan, Models(recipe, concurrency=4, urls={str(tiny_model): url}), other)
-    ours, theirs = by_cell(folder)["trained", 448, 0], by_cell(other)["trained", 448, 0]
-    assert (ours.policy_tokens, ours.scores) == (theirs.policy_tokens, theirs.scores)
-    assert theirs.notes["served"]
-    with pytest.raises(ServerError, match=f"policy url {url}: no answer"):
-        await check_server(url, timeout_s=2.0)
-
-
-def test_the_command_writes_a_run_folder_and_does_nothing_the_second_time(tiny_model, tmp_path, capsys):
-    out = tmp_path / "out"
-    call = ["--model", str(tiny_model), "--baseline", str(tiny_model), "--out", str(out), "--lengths", "200", "400"]
-    call += ["--tasks", "1", "--seeds", "0", "1"]
-    assert command.main(call) == 0
-    names = {path.name for path in out.iterdir()}
-    assert {"config.yaml", "versions.json", "evaluation", "summary.json", "table.md", "report.html"} <= names
-    summary = json.loads((out / "summary.json").read_text())
-    assert (summary["preset"], summary["data"], set(summary["variants"])) == ("tiny", "niah", set(VARIANTS))
-    assert summary["variants"]["trained"]["400"]["score"]["n"] == 2
-    assert "policy tokens / 1K" in (out / "table.md").read_text()
-    files = {path: path.stat().st_mtime_ns for path in (out / "evaluation").iterdir()}
-    assert len(files) == 4 * 2 * 2
-    capsys.readouterr()
-    assert command.main(call) == 0
-    assert {path: path.stat().st_mtime_ns for path in (out / "evaluation").iterdir()} == files
-    assert "tasks in" not in capsys.readouterr().out
+        await run(models, folder, tiny_model, data, variants=("trained",), method=method)
 
 
 def test_a_training_run_brings_its_models_and_its_recipe(tiny_model, tmp_path, capsys):
@@ -333,7 +266,7 @@ def test_a_training_run_brings_its_models_and_its_recipe(tiny_model, tmp_path, c
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ([], "give either --model ID_OR_PATH or --run RUN_DIR"),
+        ([], "give either --run RUN_DIR or --model ID_OR_PATH"),
         (["--model", "MODEL", "--lengths", "7Q"], "length '7Q': not a number of tokens. Write 7168, 7K"),
         (["--model", "MODEL", "--lengths", "20"], "length 20: niah, sample 0: the smallest sample"),
         (["--model", "MODEL", "--variants", "untrained"], "variant untrained: no model for it.*--baseline"),
@@ -421,8 +354,11 @@ def test_tasks_of_a_file_are_grouped_by_length(tokenizer, tmp_path):
         assert data.tasks(data.lengths[0], 0, 1)[0].metadata["metric"] == metric
 
 
-def test_what_was_published_stands_beside_ours_at_the_same_length(folder):
-    folder.save_published(published_rows(), DEPARTURES)
+def test_what_was_published_stands_beside_ours_at_the_same_length(tiny_model, tmp_path, shared_data):
+    out = tmp_path / "out"
+    call = ["--model", str(tiny_model), "--data", "hotpotqa", "--out", str(out), "--lengths", "448K", "--hotpotqa"]
+    command.prepare(command.parser().parse_args([*call, str(shared_data / "hotpotqa_dev_distractor_75.json")]))
+    folder = RunFolder(out)
     ours = EvalResult(
         "trained", "hqa", parse_length("448K"), 0, 2, {"official": [1.0, 0.0]}, [93] * 2, [458_000] * 2, 1.0
     )
@@ -468,10 +404,10 @@ async def test_hotpotqa_runs_through_the_whole_pipeline(tokenizer, tiny_model, f
         def tokenizer(self, model: str) -> Any:
             return english
 
-    plan = make_plan(tokenizer, tiny_model, variants=("trained",), data=data, method=method, tasks=4)
-    await evaluate(plan, EnglishModels(respond, context=8192), folder)
+    models = EnglishModels(respond, context=8192)
+    cells = await run(models, folder, tiny_model, data, variants=("trained",), method=method, tasks=4)
     for length in lengths:
-        result = by_cell(folder)["trained", length, 0]
+        result = cells["trained", length, 0]
         told = [task.answers[0] in task.context for task in built[length]]
         assert any(told)
         assert result.scores["em"] == [float(known) for known in told]

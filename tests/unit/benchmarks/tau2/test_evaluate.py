@@ -10,10 +10,11 @@ import pytest
 
 from agentic.toolorchestra.tau2 import client
 from benchmarks.tau2 import evaluate
-from benchmarks.tau2.pin import BLOBS, COMMIT, departures
+from benchmarks.tau2.tasks import BLOBS, COMMIT, list_departures
 from benchmarks.tau2.tasks import main as write_tasks
 from core.data.tasks import read_tasks
 from core.engine.start_model import build, train_tokenizer
+from core.runs.files import read_jsonl
 
 FAKE = Path(__file__).parents[2] / "agentic" / "toolorchestra" / "tau2" / "fake_worker.py"
 
@@ -43,17 +44,6 @@ def test_the_do_nothing_variant_needs_no_model(tmp_path: Path, capsys: pytest.Ca
     assert [s["trial"] for s in official["simulations"]] == [0, 0]
     assert official["info"]["num_trials"] == 1
     assert (out / "report.html").is_file()
-
-
-def test_what_is_there_is_not_played_again(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    log = out / "seed-0" / "trajectories.jsonl"
-    assert run(out) == 0
-    lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(lines[:3]) + lines[3][:40])  # killed while it wrote
-    assert run(out) == 0
-    again = log.read_text().splitlines(keepends=True)
-    assert (again[:3], len(again)) == (lines[:3], 4)
 
 
 @pytest.mark.parametrize("place", ["python", "data"])
@@ -116,9 +106,8 @@ def test_a_model_under_each_protocol(tmp_path: Path, model: str, protocol: str) 
     variant = json.loads((out / "tau2.json").read_text())["variants"][protocol]
     assert (variant["trials"], variant["errors"], list(variant)[-1]) == (2, {}, "pass^2")
     assert list(variant["calls"]) == ([] if protocol == "standard" else ["expert-1", "expert-2", "expert-3"])
-    records = [json.loads(line) for line in (out / "seed-0" / "trajectories.jsonl").read_text().splitlines()]
-    played = [record for record in records if record["variant"] == protocol]
-    assert sorted((record["step"], record["tau2_id"]) for record in played) == [
+    played = list(read_jsonl(out / "evaluation" / f"{protocol}__tau2-telecom__0__seed-0.jsonl"))
+    assert sorted((record["repeat"], record["tau2_id"]) for record in played) == [
         (trial, name) for trial in (0, 1) for name in ("easy", "hard")
     ]
     assert all(record["turns"] and record["simulation"]["messages"] and record["policy_tokens"] for record in played)
@@ -172,8 +161,7 @@ def test_numbers_are_of_one_conversation_whatever_the_trials(tmp_path: Path, mod
     variants = ["--user", "scripted", "--trials", "3", "--variants", "standard", "do-nothing"]
     assert with_model(out, model, "standard", *variants) == 0
     summary = json.loads((out / "summary.json").read_text())["variants"]["standard"]["0"]
-    records = [json.loads(line) for line in (out / "seed-0" / "trajectories.jsonl").read_text().splitlines()]
-    played = [record for record in records if record["variant"] == "standard"]
+    played = list(read_jsonl(out / "evaluation" / "standard__tau2-telecom__0__seed-0.jsonl"))
     assert len(played) == 6
     turns, tokens = ([record[name] for record in played] for name in ("turns", "policy_tokens"))
     assert summary["measures"]["turns"] == pytest.approx(sum(map(len, turns)) / 6)
@@ -217,7 +205,7 @@ def test_tasks_as_a_data_file(tmp_path: Path) -> None:
 
 def test_an_installation_is_compared_with_the_pin() -> None:
     same = {"version": "1.0.1", "commit": COMMIT, "blobs": dict(BLOBS)}
-    assert departures(same, ["retail", "airline", "telecom"]) == []
+    assert list_departures(same, ["retail", "airline", "telecom"]) == []
     other = {**same, "commit": "abc", "blobs": {**BLOBS, "domains/airline/db.json": "x"}}
-    assert len(departures(other, ["airline"])) == 2
-    assert len(departures(other, ["retail"])) == 1
+    assert len(list_departures(other, ["airline"])) == 2
+    assert len(list_departures(other, ["retail"])) == 1

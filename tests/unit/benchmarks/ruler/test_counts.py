@@ -10,11 +10,11 @@ import pytest
 from benchmarks.ruler.cwe import CommonWords
 from benchmarks.ruler.fwe import FrequentWords, zeta
 from benchmarks.ruler.generate import generate
-from benchmarks.ruler.sample import Family, SampleKey
+from benchmarks.ruler.sample import SampleKey, TaskFamily
 from core.types import Task
 
 
-def build(family: Family, length: int, count: int = 3) -> list[Task]:
+def build(family: TaskFamily, length: int, count: int = 3) -> list[Task]:
     return list(generate(family, length=length, count=count, tokenizer=str.split))
 
 

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.haystack import Essay, weave
 from benchmarks.ruler.niah import Niah
-from benchmarks.ruler.sample import Family
+from benchmarks.ruler.sample import TaskFamily
 from benchmarks.ruler.vt import VariableTracking
 from core.types import Task
 
@@ -15,7 +15,7 @@ KEYS = tuple(f"key{i}" for i in range(20))
 VALUES = tuple(f"value{i}" for i in range(30))
 
 
-def build(family: Family, length: int = 500, count: int = 1, **options: object) -> list[Task]:
+def build(family: TaskFamily, length: int = 500, count: int = 1, **options: object) -> list[Task]:
     return list(generate(family, length=length, count=count, tokenizer=str.split, **options))  # type: ignore[arg-type]
 
 
@@ -29,7 +29,7 @@ FAMILIES = [
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_needles_stand_where_metadata_says(family: Family) -> None:
+def test_needles_stand_where_metadata_says(family: TaskFamily) -> None:
     for task in build(family, count=20):
         context, needles = task.context, task.metadata["needles"]
         assert task.metadata["depth"] == [needle["depth"] for needle in needles if needle["queried"]]
@@ -41,7 +41,7 @@ def test_needles_stand_where_metadata_says(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_sample_depends_on_its_own_name_alone(family: Family) -> None:
+def test_a_sample_depends_on_its_own_name_alone(family: TaskFamily) -> None:
     tasks = build(family, count=5)
     assert build(family, count=2, start=3) == tasks[3:]
     assert len({task.context for task in tasks}) == 5
@@ -50,7 +50,7 @@ def test_a_sample_depends_on_its_own_name_alone(family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_length_changes_neither_question_nor_answers_nor_depths(family: Family) -> None:
+def test_length_changes_neither_question_nor_answers_nor_depths(family: TaskFamily) -> None:
     (short,), (long,) = build(family, 400), build(family, 16_000)
     assert (short.question, short.answers) == (long.question, long.answers)
     assert long.metadata["depth"] == pytest.approx(short.metadata["depth"], abs=0.25)

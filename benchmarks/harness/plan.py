@@ -1,0 +1,125 @@
+"""EvalCell: what one result of an evaluation follows from. Two results with equal conditions have equal scores."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from core.config import RecipeError
+from core.data.files import DataError
+from core.hub import CheckpointError
+from core.policy.server_process import ServerError
+from core.rollout.method import derive_seed
+from core.runs.evaluation import EvalResult, file_name
+from core.runs.run_folder import RunFolder, RunFolderError, flatten
+from core.types import Sampling, Task
+
+
+class EvaluationError(RuntimeError):
+    """An evaluation that cannot be run as asked; the message says why and what to do."""
+
+
+EXPECTED_ERRORS = (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError)
+"""A command that evaluates prints these as one line, without a traceback."""
+
+
+@dataclass(frozen=True)
+class EvalCell:
+    """Describes one result: one variant on the tasks of one data set, at one length, with one seed."""
+
+    variant: str
+    data: str
+    length: int
+    """Is 0 for data without lengths."""
+    seed: int
+    n: int
+    """Counts the tasks."""
+    model: str
+    """Is the name that the result records."""
+    model_path: str
+    """Is the folder or hub id that is opened."""
+    sampling: Sampling
+    concurrency: int
+    """Limits the samples in flight."""
+    deadline_s: float
+    """Limits the seconds of one sample."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Holds what else the scores follow from: data, method, weights."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """Holds facts that the scores do not follow from."""
+    repeats: int | None = None
+    """Counts the samples of each task; None takes one sample, whose seed names no repeat."""
+    stream: str = "evaluation"
+    """Enters the seed of each sample."""
+
+    def __str__(self) -> str:
+        return f"{self.variant} · {self.data}{f' {self.length}' if self.length else ''} · seed {self.seed}"
+
+    @property
+    def file(self) -> str:
+        """Return the file of the result in the run folder's `evaluation/`."""
+        return file_name(self.variant, self.data, self.length, self.seed)
+
+    def sample_seed(self, task: Task, repeat: int) -> int:
+        """Return the seed of one sample. It does not depend on the variant, so all variants are sampled alike."""
+        parts = (self.seed, self.stream, task.task_id)
+        return derive_seed(*parts) if self.repeats is None else derive_seed(*parts, repeat)
+
+    @property
+    def conditions(self) -> dict[str, Any]:
+        """Return everything that the scores of a sample follow from, beside its task."""
+        return {"model": self.model, "sampling": sampling_record(self.sampling), "settings": dict(self.settings)}
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the conditions in a few short values, for every line of the log: each section becomes a digest."""
+        sections = flatten({**self.conditions, "settings": {}}) | {f"settings.{k}": v for k, v in self.settings.items()}
+        return {name: _digest(value) if isinstance(value, dict | list) else value for name, value in sections.items()}
+
+
+def sampling_record(sampling: Sampling) -> dict[str, float]:
+    """Return the fields of `sampling` that results record."""
+    return {name: value for name, value in asdict(sampling).items() if name in ("temperature", "top_p", "top_k")}
+
+
+def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return a text that names every key whose value differs; it is empty when none does."""
+    keys = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    return "; ".join(f"{key} was {before.get(key)!r}, is now {now.get(key)!r}" for key in keys)
+
+
+def is_saved(cell: EvalCell, folder: RunFolder) -> bool:
+    """Return whether `folder` has a result of this cell with at least its number of tasks.
+
+    Raises:
+        EvaluationError: the folder's result followed from other conditions, or its file is broken.
+    """
+    path = folder.evaluation_path / cell.file
+    if not path.is_file():
+        return False
+    try:
+        saved = EvalResult.load(path)
+    except ValueError as error:
+        raise EvaluationError(f"{error}. Delete the file to evaluate this cell again.") from error
+    before = {"model": saved.model, "sampling": saved.sampling, "settings": saved.settings}
+    if changes := describe_changes(flatten(before), flatten(cell.conditions)):
+        raise EvaluationError(
+            f"{path}: this cell was evaluated otherwise: {changes}. Delete the file, and the .jsonl of its "
+            "samples, to evaluate it again, or choose another folder with --out."
+        )
+    return saved.n >= cell.n
+
+
+def file_fingerprint(path: Path) -> str:
+    """Return name and digest of a file, or of a folder of texts, as results record it."""
+    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+    return f"{path.name} sha256:{digest[:12]}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,221 @@
+"""The loop that all evaluators share: sample what is missing of a cell, then build its result from the log alone."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.harness.models import EvalModels
+from benchmarks.harness.plan import EvalCell, EvaluationError, sampling_record
+from benchmarks.harness.samples import SampleLog, count_failures, flat, session_seconds
+from core.config import Recipe
+from core.policy.base import Policy, Roles
+from core.rollout.method import Method, check_roles
+from core.rollout.runner import Runner
+from core.runs.evaluation import EvalResult
+from core.runs.files import Record
+from core.runs.progress import Progress
+from core.runs.run_folder import RunFolder
+from core.runs.trajectory import trajectory_record
+from core.types import Completion, Sampling, Task, Trajectory
+
+
+@dataclass(frozen=True)
+class OpenVariant:
+    """Holds what a variant's rollouts need while it is open."""
+
+    method: Method
+    policies: Mapping[str, Policy]
+    """Names every role that the method asks."""
+    tokenizer: Any
+    calls: Callable[[Task], int] | None = None
+    """Counts the calls of a task ahead of time; progress then counts calls and not samples."""
+
+
+Grade = Callable[[Task, Trajectory], Awaitable[tuple[Trajectory, Record]]]
+"""(task, trajectory) -> the trajectory as it is logged, and further fields of its line."""
+
+Opener = Callable[[], AbstractAsyncContextManager[OpenVariant]]
+
+Samples = Sequence[Sequence[Record]]
+"""The logged samples of each task, in order."""
+
+MakeResult = Callable[[EvalCell, Samples], EvalResult]
+
+SHOWN = ("official", "strict")
+"""Scores that are printed when a cell is complete."""
+
+Build = Callable[[Any, Any], Method]
+"""(recipe, tokenizer) -> the method of a variant."""
+
+
+async def log_as_is(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
+    """Log the trajectory without further fields."""
+    return trajectory, {}
+
+
+@asynccontextmanager
+async def open_method(
+    build: Build, recipe: Recipe, models: EvalModels, cell: EvalCell, others: Mapping[str, Policy]
+) -> AsyncIterator[OpenVariant]:
+    """Open a variant that runs a method: `others` are its roles beside `policy`.
+
+    Raises:
+        RecipeError: the method asks a role that is not there.
+    """
+    model = cell.model_path
+    tokenizer = models.tokenizer(model)
+    method = build(recipe, tokenizer)
+    try:
+        check_roles(method, others)
+        async with models.policy(model, models.limit(model)) as policy:
+            yield OpenVariant(method, {**others, "policy": policy}, tokenizer)
+    finally:
+        await method.close()
+
+
+async def evaluate_cell(
+    cell: EvalCell,
+    tasks: Sequence[Task],
+    folder: RunFolder,
+    opener: Opener,
+    make_result: MakeResult,
+    grade: Grade = log_as_is,
+) -> EvalResult:
+    """Run the samples of a cell that its log lacks, then build its result from the log alone and save it.
+
+    Raises:
+        EvaluationError: every sample failed, which says nothing about the model; these samples are not kept.
+    """
+    log = SampleLog(folder, cell)
+    try:
+        if pending := log.pending(tasks):
+            async with opener() as variant:
+                await _run(cell, pending, log, variant, grade)
+        samples = log.load_samples(tasks)
+        failures = count_failures(flat(samples))
+        if failures.counts.total() == len(flat(samples)):
+            log.drop_failed()
+            raise EvaluationError(
+                f"{cell}: every sample failed: {failures.describe()}. Correct the cause, then run the command again."
+            )
+    finally:
+        log.close()
+    result = make_result(cell, samples)
+    folder.save_evaluation(result)
+    if pending:
+        means = ", ".join(f"{name} {100 * fmean(result.scores[name]):.1f}" for name in SHOWN if name in result.scores)
+        failed = f", failed: {failures.describe()}" if failures.counts else ""
+        print(f"{cell}: {means} of {result.n} tasks in {result.seconds:.1f} s{failed}", flush=True)
+    return result
+
+
+async def _run(
+    cell: EvalCell, pending: Sequence[tuple[int, Task]], log: SampleLog, variant: OpenVariant, grade: Grade
+) -> None:
+    total = sum(variant.calls(task) for _, task in pending) if variant.calls else len(pending)
+    with Progress(total, label=str(cell), interval=15.0) as progress:
+        policies, finished = dict(variant.policies), 0
+        if variant.calls:
+            policies["policy"] = CallCounter(policies["policy"], progress.update)
+        runner = Runner(variant.method, Roles(policies), concurrency=cell.concurrency, deadline_s=cell.deadline_s)
+        began, cpu_began = time.perf_counter(), time.process_time()
+
+        async def run_one(repeat: int, task: Task) -> None:
+            nonlocal finished
+            trajectory = await runner.run_one(task, replace(cell.sampling, seed=cell.sample_seed(task, repeat)))
+            logged, fields = await grade(task, trajectory)
+            record = {
+                **trajectory_record("eval", _training_step(cell.model), task, logged, variant.tokenizer),
+                **fields,
+                "policy_tokens": trajectory.token_count,
+                "elapsed": time.perf_counter() - began,
+                "cpu_elapsed": time.process_time() - cpu_began,
+            }
+            log.append(repeat, record)
+            finished += 1
+            if not variant.calls:
+                progress.update(finished)
+
+        await asyncio.gather(*(run_one(repeat, task) for repeat, task in pending))
+
+
+def build_result(
+    cell: EvalCell,
+    samples: Samples,
+    *,
+    scores: Mapping[str, list[float]],
+    notes: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> EvalResult:
+    """Build the result of a cell from its samples. `scores` has a value for each task, `fields` are further fields.
+
+    A task's turns and tokens are those of all its repeats together. `seconds` and the note `cpu_seconds`, which counts
+    this process alone, are sums over the sessions that worked on the cell.
+
+    Raises:
+        ValueError: a score lies outside of [0, 1].
+    """
+    records = flat(samples)
+    lost = [of_task[0]["failure"] for of_task in samples if all(record["status"] == "failed" for record in of_task)]
+    repeated = {} if cell.repeats is None else {"repeats": cell.repeats}
+    predictions = [str(record["log"]["answer"]) if "answer" in record["log"] else None for record in records]
+    return EvalResult(
+        variant=cell.variant,
+        data=cell.data,
+        length=cell.length,
+        seed=cell.seed,
+        n=len(samples),
+        scores=scores,
+        turns=[sum(len(record["turns"]) for record in of_task) for of_task in samples],
+        seconds=session_seconds(records),
+        failures=dict(Counter(lost)),
+        model=cell.model,
+        sampling=sampling_record(cell.sampling),
+        predictions=predictions if cell.repeats is None else None,
+        policy_tokens=[sum(record["policy_tokens"] for record in of_task) for of_task in samples],
+        settings=cell.settings,
+        notes={
+            "concurrency": cell.concurrency,
+            "task_ids": [of_task[0]["task_id"] for of_task in samples],
+            **repeated,
+            **cell.notes,
+            **(notes or {}),
+            "cpu_seconds": round(session_seconds(records, "cpu_elapsed"), 3),
+        },
+        **{"document_tokens": [0] * len(samples), **fields},
+    )
+
+
+def without_prompts(trajectory: Trajectory) -> Trajectory:
+    """Return the trajectory without its prompts, for logs in which they would repeat a document again and again."""
+    return replace(trajectory, turns=tuple(replace(turn, prompt_ids=()) for turn in trajectory.turns))
+
+
+def _training_step(model: str) -> int:
+    """Return the training step of a checkpoint, 0 for any other model."""
+    match = re.fullmatch(r"step-(\d+)", Path(model).name)
+    return int(match[1]) if match else 0
+
+
+class CallCounter:
+    """A policy that reports the number of its finished calls."""
+
+    def __init__(self, policy: Policy, report: Callable[[int], None]):
+        self._policy = policy
+        self._report = report
+        self._finished = 0
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        completion = await self._policy.generate(prompt_ids, sampling, session)
+        self._finished += 1
+        self._report(self._finished)
+        return completion

@@ -1,0 +1,274 @@
+"""Evaluate any method on held-out tasks: before and after training, and beside the method's own baselines.
+
+    tokentrue evaluate heldout agentflow --run runs/agentflow-tiny
+    tokentrue evaluate heldout toolorchestra --run RUN_DIR --data flipped.jsonl --by kind preference
+    tokentrue evaluate heldout memagent --model ID_OR_PATH --baseline ID_OR_PATH --preset paper --data FILE
+
+| variant | weights | method |
+|---|---|---|
+| trained | each seed's newest checkpoint, or --model | agentic.METHOD.rollout.SPEC |
+| untrained | what training started from, or --baseline | the same |
+| others | as untrained | BASELINES of agentic/METHOD/tiny/baselines.py: name -> (recipe, tokenizer) -> Method |
+
+--run evaluates all variants on the first 256 tasks. --model evaluates `trained`, and with --baseline `untrained`, on
+all tasks: a method's own baselines are made for the tasks of its preset tiny, and run only if --variants names them.
+
+Each task is sampled once per seed, with the same sampling seeds for all variants. A failed rollout scores 0 and is
+counted by kind. Each sample is logged as it ends (benchmarks/harness/samples.py): the same command continues where a
+killed one stopped, and more --tasks add to what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from benchmarks.harness.models import (
+    EvalModels,
+    check_model_options,
+    set_threads,
+    start_server,
+    target_model,
+    target_run,
+)
+from benchmarks.harness.options import SERVER, add_options
+from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, file_fingerprint, is_saved
+from benchmarks.harness.run import Build, Samples, build_result, evaluate_cell, open_method
+from benchmarks.harness.samples import flat
+from core.config import Recipe
+from core.data.tasks import read_tasks
+from core.engine.policy import open_frozen_model
+from core.report import write_report
+from core.report.console import print_summary
+from core.rollout.method import method_spec, tiny_module
+from core.rollout.roles import open_roles
+from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
+from core.types import Sampling, Task
+
+TASKS_OF_A_RUN = 256
+
+SCORES = ("official", "strict")
+"""Metrics of these names are scores in [0, 1]; a trajectory without `official` scores its reward."""
+
+
+@dataclass(frozen=True)
+class HeldoutPlan:
+    """Holds what a call evaluates. `labels` names what tells tasks apart, in their metadata."""
+
+    recipe: Recipe
+    variants: Mapping[str, Build]
+    tasks: Sequence[Task]
+    labels: Sequence[str]
+    cells: Sequence[EvalCell]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    try:
+        folder, plan, models = prepare(options)
+        with start_server(options, models, folder):
+            asyncio.run(evaluate(plan, models, folder))
+        summary = write_report(folder)
+    except EXPECTED_ERRORS as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print_summary(summary)
+    print(f"report: {folder.path / 'report.html'}")
+    return 0
+
+
+def prepare(options: argparse.Namespace) -> tuple[RunFolder, HeldoutPlan, EvalModels]:
+    """Turn the options into a plan, checked as far as possible without running anything."""
+    spec = method_spec(options.method)
+    check_model_options(options)
+    builds = {"trained": spec.build, "untrained": spec.build, **load_baselines(options.method)}
+    if unknown := [variant for variant in options.variants or () if variant not in builds]:
+        raise EvaluationError(f"unknown variant {unknown[0]!r}; {spec.name} has: {', '.join(builds)}")
+    with_model = ["trained", "untrained"] if options.baseline else ["trained"]
+    variants = options.variants or (with_model if options.run is None else list(builds))
+    if options.run is not None:
+        target = target_run(options, spec, needs_trained="trained" in variants)
+    elif "untrained" in variants and options.baseline is None:
+        raise EvaluationError(
+            "variant untrained: no model for it. Name the one that training started from: --baseline."
+        )
+    else:
+        target = target_model(options, spec, preset="paper", name=f"heldout-{spec.name}")
+    recipe = target.recipe
+    set_threads(options, recipe)
+    path = options.data or recipe.data.eval
+    if path is None:
+        raise EvaluationError("no held-out tasks: the recipe has no data.eval. Give a file with --data.")
+    limit = options.tasks or (None if options.run is None else TASKS_OF_A_RUN)
+    tasks = _take(limit, read_tasks(path, limit=limit and limit + 1, require_context=spec.needs_context), path)
+    run, rollout = recipe.run, recipe.rollout
+    concurrency = options.concurrency or rollout.concurrency
+    limits = {"kv_tokens": recipe.engine.kv_tokens, "context": recipe.model.max_model_len}
+    models = EvalModels.from_options(options, recipe, concurrency=concurrency, **limits)
+    cells = [
+        models.make_cell(
+            target.folder,
+            target.trained[seed] if variant == "trained" else target.untrained or options.model,
+            settings={"data": {"file": file_fingerprint(Path(path))}, **_method_sections(recipe)},
+            variant=variant,
+            data=Path(path).stem,
+            length=0,
+            seed=seed,
+            n=len(tasks),
+            sampling=Sampling(
+                temperature=run.eval_temperature if options.temperature is None else options.temperature,
+                top_p=run.eval_top_p if options.top_p is None else options.top_p,
+            ),
+            concurrency=concurrency,
+            deadline_s=options.deadline or rollout.deadline_s,
+        )
+        for seed in target.seeds
+        for variant in variants
+    ]
+    labels = ["kind"] if options.by is None else _check_labels(options.by, tasks, path)
+    published = target.folder.published
+    departures = list(dict.fromkeys([*recipe.departures, *published["departures"]]))
+    target.folder.save_published(published["rows"], departures)
+    return target.folder, HeldoutPlan(recipe, builds, tasks, labels, cells), models
+
+
+def load_baselines(method: str) -> Mapping[str, Build]:
+    """Return BASELINES of agentic/`method`/tiny/baselines.py; none without that file."""
+    module = tiny_module(method, "baselines")
+    return module.BASELINES if module else {}
+
+
+async def evaluate(plan: HeldoutPlan, models: EvalModels, folder: RunFolder) -> None:
+    """Run every cell that `folder` lacks and save it there.
+
+    Raises:
+        EvaluationError: a cell is there with other settings (checked before anything runs), or cannot be run.
+        RecipeError: a role that a variant asks is missing or cannot be opened.
+    """
+    missing = []
+    for cell in plan.cells:
+        if is_saved(cell, folder):
+            add_labels(cell, plan, folder)
+        else:
+            missing.append(cell)
+    if not missing:
+        return
+    await models.check_servers(missing)
+    async with open_roles(plan.recipe, models.tokenizer(missing[0].model_path), open_frozen_model) as roles:
+        for cell in missing:
+            opener = partial(open_method, plan.variants[cell.variant], plan.recipe, models, cell, roles)
+            await evaluate_cell(cell, plan.tasks, folder, opener, partial(heldout_result, plan))
+
+
+def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalResult:
+    """Build a result with scores, measures and labels of every task; a failed one scores 0 and has no measures.
+
+    A metric that only some finished trajectories have is 0 in the others, as in training.
+
+    Raises:
+        EvaluationError: a score lies outside of [0, 1].
+    """
+    records = flat(samples)
+    finished = [record for record in records if record["status"] != "failed"]
+    values: dict[str, list[float | None]] = {
+        name: [None if r["status"] == "failed" else _number(r["metrics"].get(name, 0.0)) for r in records]
+        for name in dict.fromkeys(name for record in finished for name in record["metrics"])
+    }
+    rewards = [record["reward"] for record in records]
+    values["reward" if "official" in values else "official"] = rewards
+    try:
+        return build_result(
+            cell,
+            samples,
+            scores={name: [value or 0.0 for value in values[name]] for name in SCORES if name in values},
+            measures={name: column for name, column in values.items() if name not in SCORES},
+            labels=label_tasks(plan.labels, plan.tasks),
+        )
+    except ValueError as error:
+        raise EvaluationError(
+            f"{cell}: {error}. A method whose reward is no score in [0, 1] gives one as trajectory.metrics['official']."
+        ) from error
+
+
+def add_labels(cell: EvalCell, plan: HeldoutPlan, folder: RunFolder) -> None:
+    """Add the labels that this call asks for to a saved result. They are the tasks' own, so nothing runs again."""
+    path = folder.evaluation_path / cell.file
+    saved = EvalResult.load(path)
+    labels = {name: column for name, column in label_tasks(plan.labels, plan.tasks).items() if name not in saved.labels}
+    if not labels:
+        return
+    if saved.notes["task_ids"] != [task.task_id for task in plan.tasks]:
+        raise EvaluationError(
+            f"{path}: is of {saved.n} tasks without {', '.join(labels)}; to label them give --tasks {saved.n}, "
+            "or delete the file"
+        )
+    folder.save_evaluation(replace(saved, labels={**saved.labels, **labels}))
+
+
+def label_tasks(names: Sequence[str], tasks: Sequence[Task]) -> dict[str, list[str]]:
+    """Return a column for each name that any task has in its metadata; a task without it gets a dash."""
+    found = {name: [task.metadata.get(name) for task in tasks] for name in names}
+    return {
+        name: ["–" if value is None else str(value) for value in column]
+        for name, column in found.items()
+        if any(value is not None for value in column)
+    }
+
+
+def _check_labels(names: Sequence[str], tasks: Sequence[Task], path: str) -> Sequence[str]:
+    """Raises EvaluationError for a name that no task has."""
+    known = {name for task in tasks for name in task.metadata}
+    if unknown := [name for name in names if name not in known]:
+        known_names = ", ".join(sorted(known)) or "none"
+        raise EvaluationError(f"--by {unknown[0]}: in the metadata of no task of {path}; there are: {known_names}")
+    return names
+
+
+def _take(limit: int | None, tasks: list[Task], path: str) -> list[Task]:
+    """Return at most `limit` of the `tasks`, which are one more where the file has more; print what differs."""
+    if limit is not None and len(tasks) > limit:
+        print(f"note: of {path} the first {limit} tasks are taken, and it has more; see --tasks")
+    elif limit is not None and len(tasks) < limit:
+        print(f"note: {path} has {len(tasks)} tasks, which are all taken")
+    return tasks[:limit]
+
+
+def _method_sections(recipe: Recipe) -> dict[str, object]:
+    """Return what a trajectory follows from beside model and sampling: the method's sections, and its roles."""
+    shared = Recipe.model_fields.keys() - {"roles"}
+    return recipe.model_dump(mode="json", exclude=set(shared))
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options."""
+    first, _, _ = (__doc__ or "").partition("\n")
+    commands = argparse.ArgumentParser(prog="tokentrue evaluate heldout", description=first)
+    commands.add_argument("method", metavar="METHOD", help="a folder of agentic/")
+    models = commands.add_argument_group("models")
+    add_options(models, "run", "model", "baseline", *SERVER, "preset", "set", "out")
+    how = commands.add_argument_group("what and how")
+    how.add_argument("--data", metavar="FILE", help="the tasks (default: data.eval of the recipe)")
+    how.add_argument("--by", nargs="*", metavar="LABEL", help="metadata that tells tasks apart (default: kind)")
+    with_model = "with --model `trained`, and `untrained` if --baseline names it"
+    add_options(
+        how,
+        "seeds",
+        "threads",
+        variants={"help": f"default: with --run all; {with_model}"},
+        tasks={"help": f"the first N (default: {TASKS_OF_A_RUN} with --run, all with --model)"},
+        temperature={"help": "default: run.eval_temperature of the recipe"},
+        top_p={"help": "default: run.eval_top_p of the recipe"},
+        concurrency={"metavar": "N", "help": "tasks at once (default: the recipe's)"},
+        deadline={"help": "for each task (default: the recipe's)"},
+    )
+    return commands

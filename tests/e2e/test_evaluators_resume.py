@@ -1,0 +1,189 @@
+"""Every evaluator that is killed at random moments and started again repeats no sample and gives the same tables."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from agentic.memagent.tiny import start_model
+from benchmarks.ruler.generate import generate
+from benchmarks.ruler.niah import Niah
+from core.data import write_jsonl
+from core.engine.start_model import build, train_tokenizer
+from core.report import write_report
+from core.runs.evaluation import EvalResult
+from core.runs.files import Record, read_json, read_jsonl
+from core.runs.run_folder import RunFolder
+from core.text.tokenizer import load_tokenizer
+
+from .conftest import REPOSITORY, Launcher, environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+FAKE_TAU2 = REPOSITORY / "tests" / "unit" / "agentic" / "toolorchestra" / "tau2" / "fake_worker.py"
+KILLS = 3
+
+LAUNCH = """
+import importlib, os, sys
+from pathlib import Path
+from transformers import AutoConfig, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from agentic.toolorchestra.tau2 import client
+from core.rollout.runner import Runner
+
+names = ("ruler", "heldout", "aime", "tau2")
+modules = {name: importlib.import_module(f"benchmarks.{name}.evaluate") for name in names}
+client.WORKER = Path(sys.argv[1])
+run_one = Runner.run_one
+
+async def note_and_run(self, task, sampling):
+    with open(os.environ["STARTED"], "a") as file:
+        file.write(f"{task.task_id}\\t{sampling.seed}\\n")
+    return await run_one(self, task, sampling)
+
+Runner.run_one = note_and_run
+answers = os.dup(1)
+os.dup2(2, 1)
+while line := sys.stdin.readline():
+    name, os.environ["STARTED"], *arguments = line.rstrip("\\n").split("\\t")
+    pid = os.fork()
+    if pid == 0:
+        status = modules[name].main(arguments)
+        sys.stdout.flush()
+        os._exit(status)
+    os.write(answers, f"{pid}\\n".encode())
+    sys.stdin.readline()
+    status = os.waitpid(pid, 0)[1]
+    os.write(answers, f"{os.waitstatus_to_exitcode(status)}\\n".encode())
+"""
+
+
+@pytest.fixture(scope="module")
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    """Starts evaluators as processes of their own, which note each rollout that they start."""
+    log = tmp_path_factory.mktemp("launcher") / "output.txt"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, str(FAKE_TAU2)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, cwd=REPOSITORY, env=environment(),
+        )  # fmt: skip
+        yield Launcher(process, log)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The arguments of each evaluator, on untrained models of a few thousand parameters."""
+    folder = tmp_path_factory.mktemp("models")
+    model = start_model.build(folder / "memagent", seed=0)
+    family = Niah(value_type="words", num_k=2, key_words=("a", "b", "c"), value_words=("d", "e", "f"))
+    tasks = generate(family, length=150, count=12, tokenizer=load_tokenizer(model), split="test", budget="document")
+    write_jsonl(folder / "held.jsonl", tasks)
+    problems = [{"id": f"p{i}", "problem": f"What is {i} plus {i}?", "answer": str(2 * i)} for i in range(6)]
+    (folder / "sums.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+    long = folder / "long"
+    long.mkdir()
+    build(long, train_tokenizer(["hello"], words=[], tags=[], vocab_size=300), seed=0)
+    config = long / "config.json"
+    config.write_text(json.dumps({**read_json(config), "max_position_embeddings": 8192}))
+    small = ["--threads", "1", "--set", "model.device=cpu"]
+    ruler = ["--variants", "trained", "full-context", "--lengths", "448", "--tasks", "8", "--seeds", "0"]
+    aime = ["--variants", "single", "--k", "4", "--budget", "12", "--data", str(folder / "sums.jsonl"), "--method"]
+    tau2 = ["--user", "scripted", "--trials", "4", "--domains", "retail", "telecom", "--max-steps", "3"]
+    heldout = ["memagent", "--preset", "tiny", "--baseline", str(model), "--seeds", "0", "--concurrency", "3"]
+    return {
+        "ruler": ["--model", str(model), *small, *ruler, "--concurrency", "3"],
+        "heldout": [*heldout, "--model", str(model), *small, "--data", str(folder / "held.jsonl")],
+        "aime": ["--model", str(long), *small, *aime, "memagent", "--concurrency", "2"],
+        "tau2": [
+            *("--model", str(long), *small, *tau2, "--concurrency", "1", "--temperature", "1"),
+            *("--set", "toolorchestra.max_tokens=12", "--kv-tokens", "8192"),
+        ],
+    }
+
+
+@dataclass
+class Evaluator:
+    """Runs one evaluator's command into one folder."""
+
+    launcher: Launcher
+    name: str
+    arguments: list[str]
+    out: Path
+
+    def start(self, started: Path) -> int:
+        started.touch()
+        return self.launcher.start([self.name, str(started), *self.arguments, "--out", str(self.out)])
+
+    def samples(self) -> list[Record]:
+        logs = sorted((self.out / "evaluation").glob("*.jsonl"))
+        return [{**record, "log": path.name} for path in logs for record in read_jsonl(path)]
+
+    def count(self) -> int:
+        return sum(log.read_bytes().count(b"\n") for log in (self.out / "evaluation").glob("*.jsonl"))
+
+    def tables(self) -> dict[str, str | EvalResult]:
+        """Its results and tables, without what clocks say."""
+        folder = RunFolder(self.out)
+        for result in folder.evaluations():
+            folder.save_evaluation(replace(result, seconds=0.0, notes={**result.notes, "cpu_seconds": 0.0}))
+        write_report(folder)
+        paths = [*self.out.glob("*.md"), *self.out.glob("aime.json"), *self.out.glob("tau2.json")]
+        found: dict[str, str | EvalResult] = {path.name: path.read_text() for path in paths}
+        return found | {f"{r.variant} {r.data} {r.length} {r.seed}": r for r in folder.evaluations()}
+
+
+def sample_key(record: Record) -> tuple[str, str, int]:
+    return record["log"], record["task_id"], record["repeat"]
+
+
+@pytest.mark.parametrize("name", ["ruler", "heldout", "aime", "tau2"])
+def test_a_killed_evaluator_repeats_no_finished_sample_and_gives_the_same_tables(
+    name: str, launcher: Launcher, commands: dict[str, list[str]], tmp_path: Path
+) -> None:
+    whole = Evaluator(launcher, name, commands[name], tmp_path / "whole")
+    whole.start(tmp_path / "whole.txt")
+    assert launcher.wait() == 0, launcher.log.read_text()
+    expected = Counter(map(sample_key, whole.samples()))
+    assert set(expected.values()) == {1}
+
+    killed = Evaluator(launcher, name, commands[name], tmp_path / "killed")
+    rng = random.Random(f"{name} 0")
+    kills = 0
+    for place in sorted(rng.sample(range(1, len(expected) - 1), KILLS)):
+        finished = Counter(map(sample_key, killed.samples()))
+        started = tmp_path / f"started-{place}.txt"
+        pid = killed.start(started)
+        while killed.count() < max(place, finished.total() + 1) and launcher_runs(pid):
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.02))
+        launcher.kill(pid)
+        kills += launcher.wait() == -9
+        logs = sorted((killed.out / "evaluation").glob("*.jsonl"))
+        with rng.choice(logs).open("a") as log:
+            log.write('{"task_id": "a line that was being writ')
+        assert finished <= Counter(map(sample_key, killed.samples())), "a finished sample was lost"
+        assert len(started.read_text().splitlines()) <= expected.total() - finished.total(), "a sample was run again"
+    assert kills == KILLS, "the evaluator ended before it was killed"
+
+    pending = len(expected) - len(killed.samples())
+    killed.start(tmp_path / "last.txt")
+    assert launcher.wait() == 0, launcher.log.read_text()
+    assert Counter(map(sample_key, killed.samples())) == expected, "a sample is missing or there twice"
+    assert len((tmp_path / "last.txt").read_text().splitlines()) == pending > 0, "only what was pending is run"
+    assert killed.tables() == whole.tables()
+
+
+def launcher_runs(pid: int) -> bool:
+    """Return whether the process still runs; one that has ended waits to be reaped."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

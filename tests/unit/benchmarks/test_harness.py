@@ -1,0 +1,230 @@
+"""The harness that all evaluators share: what is sampled, what is refused, and the statistics of repeated samples."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.aime.evaluate import parser as aime
+from benchmarks.harness.models import weights_digest
+from benchmarks.harness.plan import EvalCell, EvaluationError
+from benchmarks.harness.run import OpenVariant, Samples, build_result, evaluate_cell
+from benchmarks.harness.samples import SampleLog, drop_failed_samples, flat, session_seconds
+from benchmarks.harness.statistics import group_means, group_repeats, paired_difference, pass_at, pass_hat
+from benchmarks.heldout.evaluate import parser as heldout
+from benchmarks.ruler.evaluate import parser as ruler
+from benchmarks.tau2.evaluate import parser as tau2
+from core.policy.base import Roles
+from core.rollout.method import Method, RolloutError
+from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
+from core.types import Sampling, Task, Trajectory
+
+TASKS = [Task(f"t{i}", f"question {i}", (str(i),)) for i in range(5)]
+CELL = EvalCell(
+    variant="trained",
+    data="made-up",
+    length=0,
+    seed=0,
+    n=5,
+    model="m",
+    model_path="m",
+    sampling=Sampling(),
+    concurrency=2,
+    deadline_s=10.0,
+    settings={"method": {"budget": 7}, "weights": "abc"},
+    repeats=2,
+    stream="test",
+)
+
+
+class Counting(Method):
+    """Answers every task, except that `failing` ones fail; counts its rollouts."""
+
+    def __init__(self, failing: Sequence[str] = ()):
+        self.failing = failing
+        self.seeds: list[int | None] = []
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        self.seeds.append(sampling.seed)
+        if task.task_id in self.failing:
+            raise RolloutError("lost", "no answer")
+        return Trajectory(task.task_id, (), reward=1.0, log={"answer": task.task_id})
+
+
+def make_result(cell: EvalCell, samples: Samples) -> EvalResult:
+    official = [sum(record["reward"] or 0.0 for record in of_task) / len(of_task) for of_task in samples]
+    return build_result(cell, samples, scores={"official": official})
+
+
+async def run(
+    folder: RunFolder, cell: EvalCell = CELL, *, failing: Sequence[str] = (), tasks: Sequence[Task] = TASKS
+) -> tuple[EvalResult, int]:
+    """The result, and the number of rollouts that it took."""
+    method = Counting(failing)
+
+    @asynccontextmanager
+    async def opener() -> AsyncIterator[OpenVariant]:
+        yield OpenVariant(method, {}, None)
+
+    result = await evaluate_cell(cell, tasks, folder, opener, make_result)
+    return result, len(method.seeds)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "out", {"method": "test", "preset": "none"})
+
+
+async def test_finished_samples_are_not_run_again_and_more_repeats_add(folder: RunFolder) -> None:
+    first, rollouts = await run(folder)
+    assert (rollouts, first.n, first.notes["repeats"]) == (10, 5, 2)
+    assert await run(folder) == (first, 0)
+    more, rollouts = await run(folder, replace(CELL, repeats=5))
+    assert (rollouts, more.scores["official"]) == (15, [1.0] * 5)
+    fewer, rollouts = await run(folder)
+    assert (rollouts, fewer.turns) == (0, first.turns)
+    cell = replace(CELL, variant="other", repeats=1, model="seed-0/checkpoints/step-000002")
+    other, rollouts = await run(folder, cell, tasks=TASKS[:3])
+    assert (rollouts, other.n) == (3, 3)
+    assert {record["step"] for record in flat(SampleLog(folder, cell).load_samples(TASKS))} == {2}
+
+
+async def test_a_line_torn_by_a_crash_is_one_sample_to_run(folder: RunFolder) -> None:
+    first, _ = await run(folder)
+    path = SampleLog(folder, CELL).path
+    path.write_bytes(path.read_bytes()[:-10])
+    again, rollouts = await run(folder)
+    assert (rollouts, again.scores) == (1, first.scores)
+
+
+async def test_time_is_the_sum_over_the_sessions(folder: RunFolder) -> None:
+    await run(folder)
+    result, _ = await run(folder, replace(CELL, repeats=3))
+    records = flat(SampleLog(folder, replace(CELL, repeats=3)).load_samples(TASKS))
+    assert {record["session"] for record in records} == {1, 2}
+    assert result.seconds == session_seconds(records) > max(record["elapsed"] for record in records)
+
+
+async def test_failed_samples_count_and_run_again_only_when_asked(folder: RunFolder) -> None:
+    result, _ = await run(folder, failing=["t2"])
+    assert (result.scores["official"], result.failures) == ([1.0, 1.0, 0.0, 1.0, 1.0], {"lost": 1})
+    assert await run(folder) == (result, 0)
+    drop_failed_samples(folder, [replace(CELL, variant="other"), CELL])
+    result, rollouts = await run(folder)
+    assert (rollouts, result.failures) == (2, {})
+
+
+async def test_a_set_up_in_which_nothing_works_is_an_error_and_leaves_nothing(folder: RunFolder) -> None:
+    with pytest.raises(EvaluationError, match=r"every sample failed: 10 x lost \(first: no answer\)"):
+        await run(folder, failing=[task.task_id for task in TASKS])
+    assert folder.evaluations() == []
+    assert (await run(folder))[1] == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"settings": {**CELL.settings, "weights": "xyz"}}, r"settings.weights was 'abc', is now 'xyz'"),
+        ({"settings": {**CELL.settings, "method": {"budget": 8}}}, "settings.method was '.*', is now '.*'"),
+        ({"sampling": Sampling(temperature=0.5)}, r"sampling.temperature was 1\.0, is now 0\.5"),
+        ({"model": "n"}, "model was 'm', is now 'n'"),
+    ],
+)
+async def test_samples_of_other_settings_or_weights_are_refused(
+    folder: RunFolder, change: dict[str, Any], difference: str
+) -> None:
+    await run(folder)
+    fix = "Delete the file to sample again, or choose another folder"
+    with pytest.raises(EvaluationError, match=rf"trained__made-up__0__seed-0.jsonl: .*otherwise: {difference}. {fix}"):
+        await run(folder, replace(CELL, **change))
+
+
+def test_the_digest_of_weights_changes_with_them_and_checkpoints_of_a_run_need_none(folder: RunFolder) -> None:
+    file = folder.path / "release" / "model.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(bytes(100_000))
+    before = weights_digest(str(file.parent))
+    file.write_bytes(bytes(50_000) + b"x" * 50_000)
+    assert before != weights_digest(str(file.parent))
+    assert weights_digest(str(file.parent), folder) is weights_digest("owner/name") is None
+
+
+async def test_another_text_under_the_same_id_and_a_sample_there_twice_are_refused(folder: RunFolder) -> None:
+    await run(folder)
+    for change in ({"question": "another"}, {"answers": ("7",)}):
+        with pytest.raises(EvaluationError, match="had another text or other answers"):
+            await run(folder, tasks=[replace(task, **change) for task in TASKS])
+    path = SampleLog(folder, CELL).path
+    path.write_text(path.read_text() + path.read_text().splitlines(keepends=True)[0])
+    with pytest.raises(EvaluationError, match="there twice"):
+        await run(folder)
+
+
+OPTIONS = (("--temperature", "-1"), ("--top-p", "2"), ("--top-p", "0"), ("--deadline", "-1"), ("--concurrency", "0"))
+
+
+@pytest.mark.parametrize(
+    ("parser", "option", "value"),
+    [
+        *((make(), *option) for make in (aime, heldout, ruler, tau2) for option in OPTIONS),
+        (aime(), "--seed", "-1"),
+        (heldout(), "--seeds", "-1"),
+        (ruler(), "--seeds", "-1"),
+    ],
+)
+def test_values_that_no_sampling_has_are_refused(
+    parser: argparse.ArgumentParser, option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser.parse_args([option, value])
+    assert f"argument {option}: Input should be " in (error := capsys.readouterr().err)
+    assert f"(is '{value}')" in error
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
+def test_pass_at_and_pass_hat_are_shares_of_draws(right: list[bool], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(right)))
+    draws = list(combinations(right, k))
+    assert pass_at(len(right), sum(right), k) == pytest.approx(sum(map(any, draws)) / len(draws))
+    assert pass_hat(len(right), sum(right), k) == pytest.approx(sum(map(all, draws)) / len(draws))
+
+
+def test_pass_at_keeps_its_precision_and_refuses_what_cannot_be() -> None:
+    assert (pass_at(64, 1, 1), pass_at(64, 1, 64), pass_at(64, 0, 64)) == (1 / 64, 1.0, 0.0)
+    for n, c, j in ((4, 5, 1), (4, 1, 5), (4, 1, 0)):
+        with pytest.raises(ValueError, match=f"pass@{j}"):
+            pass_at(n, c, j)
+
+
+def test_repeats_that_are_missing_or_there_twice_are_refused() -> None:
+    assert group_repeats([("a", 1, "y"), ("a", 0, "x"), ("b", 0, "z"), ("b", 1, "w")]) == (
+        {"a": ["x", "y"], "b": ["z", "w"]},
+        2,
+    )
+    with pytest.raises(ValueError, match="same samples"):
+        group_repeats([("a", 0, 1), ("a", 1, 1), ("b", 0, 1)])
+    with pytest.raises(ValueError, match="twice"):
+        group_repeats([("a", 0, 1), ("a", 0, 1)])
+
+
+def test_differences_are_paired_over_the_tasks_that_both_have() -> None:
+    estimate = paired_difference({"a": 1.0, "b": 0.0}, {"c": 0.5, "b": 1.0})
+    assert estimate is not None
+    assert (estimate.mean, estimate.low, estimate.high, estimate.n) == (-1.0, -1.0, -1.0, 1)
+    assert paired_difference({"a": 1.0}, {"c": 1.0}) is None
+
+
+def test_intervals_narrow_with_more_tasks_and_are_the_same_each_time() -> None:
+    few, many = group_means({"d": [0.0, 1.0] * 5})["d"], group_means({"d": [0.0, 1.0] * 500})["d"]
+    assert many.high - many.low < (few.high - few.low) / 5
+    assert group_means({"d": [0.0, 1.0] * 5})["d"] == few
