@@ -24,7 +24,7 @@ from core.config import Recipe
 from core.data.files import DataError
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles
-from core.rollout.runner import Failures, Runner, has_signal
+from core.rollout.runner import EmptyStepGuard, Runner, failed_trajectory, has_signal
 from core.slime import rows
 from core.slime.log import SlimeLog, summarize
 from core.slime.roles import RolloutRoles, abort_flag, open_policies
@@ -34,9 +34,6 @@ from core.text.tokenizer import load_tokenizer
 from core.types import Group, Sampling, Trajectory
 
 logger = logging.getLogger(__name__)
-
-EMPTY_BATCHES = 3
-"""Training stops after so many batches in a row without a valid rollout."""
 
 
 class SlimeBridge:
@@ -48,7 +45,7 @@ class SlimeBridge:
         self._checked: tuple[Any, Recipe] | None = None
         self._resources: dict[asyncio.AbstractEventLoop, tuple[Any, asyncio.Task[LoopResources]]] = {}
         self._dropped_groups = 0
-        self._empty_batches = 0
+        self._guard = EmptyStepGuard()
 
     def recipe(self, args: Any) -> Recipe:
         """Return the recipe that came with slime's arguments.
@@ -74,7 +71,7 @@ class SlimeBridge:
             fill_sample(sample, trajectory, key, resources.decode_last(trajectory))
         except Exception as error:
             logger.exception("sample %s: its rollout cannot be written down", sample.index)
-            fill_sample(sample, _failed(f"exception_{type(error).__name__}", str(error)), key)
+            fill_sample(sample, failed_trajectory("", f"exception_{type(error).__name__}", str(error)), key)
         container = evaluation or has_path(args, "custom_convert_samples_to_train_data_path")
         return sample if container or trajectory.failure == ABORTED else fan_out(sample)
 
@@ -91,7 +88,7 @@ class SlimeBridge:
             RuntimeError: no rollout is valid, in the third batch in a row.
         """
         recipe = self.recipe(args)
-        self._stop_without_rollouts(samples, reward_key(args))
+        self._guard.check(read_trajectory(sample, reward_key(args)) for sample in samples)
         return rows.make_train_data(
             samples,
             recipe.algorithm,
@@ -158,22 +155,11 @@ class SlimeBridge:
         if self.spec.regrade is not None:
             return self._regrade(args, samples, [read_trajectory(sample, key) for sample in samples])
         return [
-            _failed("removed", "") if sample.remove_sample else Trajectory("", (), reward=read_reward(sample, key))
+            failed_trajectory("", "removed", "")
+            if sample.remove_sample
+            else Trajectory("", (), reward=read_reward(sample, key))
             for sample in samples
         ]
-
-    def _stop_without_rollouts(self, samples: Sequence[Any], reward_key: str | None) -> None:
-        failures = Failures()
-        for sample in samples:
-            trajectory = read_trajectory(sample, reward_key)
-            if trajectory.status != "failed":
-                self._empty_batches = 0
-                return
-            failures.add(trajectory)
-        self._empty_batches += 1
-        logger.error("every rollout of this batch failed: %s", failures.describe())
-        if self._empty_batches >= EMPTY_BATCHES:
-            raise RuntimeError(f"every rollout of {self._empty_batches} batches in a row failed: {failures.describe()}")
 
 
 @dataclass
@@ -191,7 +177,7 @@ class LoopResources:
         try:
             task = read_task(sample, str(getattr(args, "prompt_data", None)))
         except DataError as error:
-            return _failed("bad_task", str(error))
+            return failed_trajectory("", "bad_task", str(error))
         roles = RolloutRoles(self.policies, sample.session_id or uuid.uuid4().hex, self.aborting)
         sampling = Sampling(
             temperature=params["temperature"],
@@ -202,9 +188,11 @@ class LoopResources:
         # slime's own semaphore bounds how many rollouts run at once.
         trajectory = await Runner(self.method, roles, concurrency=1, deadline_s=deadline_s).run_one(task, sampling)
         if roles.aborted:
-            return _failed(ABORTED, "a call of this rollout was aborted")
+            return failed_trajectory("", ABORTED, "a call of this rollout was aborted")
         if trajectory.status != "failed" and (trajectory.reward is None or not math.isfinite(trajectory.reward)):
-            return _failed("bad_reward", f"task {task.task_id}: the reward is {trajectory.reward}, not a finite number")
+            return failed_trajectory(
+                "", "bad_reward", f"task {task.task_id}: the reward is {trajectory.reward}, not a finite number"
+            )
         return trajectory
 
     def decode_last(self, trajectory: Trajectory) -> str:
@@ -220,10 +208,6 @@ async def _open_resources(spec: MethodSpec, recipe: Recipe, args: Any) -> LoopRe
         policies = await stack.enter_async_context(open_policies(recipe, args, tokenizer))
         check_roles(method, policies)
         return LoopResources(method, policies, tokenizer, abort_flag(args), stack.pop_all())
-
-
-def _failed(kind: str, message: str) -> Trajectory:
-    return Trajectory("", turns=(), status="failed", failure=kind, log={"error": message})
 
 
 def _filter_output(keep: bool, reason: str) -> Any:

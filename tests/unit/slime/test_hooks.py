@@ -16,8 +16,9 @@ import pytest
 from core.config import Recipe, RecipeError
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.runner import EMPTY_STEPS
 from core.slime import bridge as bridge_module
-from core.slime.bridge import EMPTY_BATCHES, LoopResources, SlimeBridge
+from core.slime.bridge import LoopResources, SlimeBridge
 from core.slime.roles import RolloutRoles, router_urls
 from core.slime.samples import fill_sample
 from core.types import Completion, Sampling, Task, Trajectory, Turn
@@ -231,10 +232,10 @@ def test_the_filter_gives_way_after_its_rounds(hooks: SlimeBridge) -> None:
 
 def test_training_stops_after_three_batches_without_a_valid_rollout(hooks: SlimeBridge) -> None:
     args, lost = arguments(RECIPE), filled(0, *[None] * 4) + filled(1, *[None] * 4)
-    for _ in range(EMPTY_BATCHES - 1):
+    for _ in range(EMPTY_STEPS - 1):
         assert hooks.convert(args, lost)["tokens"] == [[0, 0]] * 8
     hooks.convert(args, filled(0, 1.0, 0.0, None, None) + filled(1, *[None] * 4))
-    for _ in range(EMPTY_BATCHES - 1):
+    for _ in range(EMPTY_STEPS - 1):
         hooks.convert(args, lost)
     with pytest.raises(RuntimeError, match=r"8 x engine \(first: because of engine\)"):
         hooks.convert(args, lost)
