@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.aime.evaluate import parser as aime
+from benchmarks.aime.evaluate import make_parser as aime
 from benchmarks.harness.models import weights_digest
 from benchmarks.harness.plan import EvalCell, EvaluationError
 from benchmarks.harness.run import OpenVariant, Samples, build_result, evaluate_cell
 from benchmarks.harness.samples import SampleLog, drop_failed_samples, flat, session_seconds
 from benchmarks.harness.statistics import group_means, group_repeats, paired_difference, pass_at, pass_hat
-from benchmarks.heldout.evaluate import parser as heldout
-from benchmarks.ruler.evaluate import parser as ruler
-from benchmarks.tau2.evaluate import parser as tau2
+from benchmarks.heldout.evaluate import make_parser as heldout
+from benchmarks.ruler.evaluate import make_parser as ruler
+from benchmarks.tau2.evaluate import make_parser as tau2
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult

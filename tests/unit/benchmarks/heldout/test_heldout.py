@@ -249,7 +249,7 @@ def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run,
 
 
 def make_plan(*words: str) -> HeldoutPlan:
-    _, plan, _ = command.prepare(command.parser().parse_args(["memagent", *words]))
+    _, plan, _ = command.prepare(command.make_parser().parse_args(["memagent", *words]))
     return plan
 
 

@@ -233,7 +233,7 @@ async def test_no_turn_exceeds_the_context_made_for_it(tokenizer, tiny_model, fo
 )
 def test_how_many_tasks_are_taken(tiny_model, tmp_path, extra, short, long):
     call = ["--model", str(tiny_model), "--out", str(tmp_path / "out"), *extra]
-    _, plan, _ = command.prepare(command.parser().parse_args(call))
+    _, plan, _ = command.prepare(command.make_parser().parse_args(call))
     counts = {cell.length: cell.n for cell in plan.cells}
     assert [counts[length] for length in (7168, 114688, 229376, 458752)] == [short, short, long, long]
     assert plan.method.max_chunks > 10**6
@@ -357,7 +357,7 @@ def test_tasks_of_a_file_are_grouped_by_length(tokenizer, tmp_path):
 def test_what_was_published_stands_beside_ours_at_the_same_length(tiny_model, tmp_path, shared_data):
     out = tmp_path / "out"
     call = ["--model", str(tiny_model), "--data", "hotpotqa", "--out", str(out), "--lengths", "448K", "--hotpotqa"]
-    command.prepare(command.parser().parse_args([*call, str(shared_data / "hotpotqa_dev_distractor_75.json")]))
+    command.prepare(command.make_parser().parse_args([*call, str(shared_data / "hotpotqa_dev_distractor_75.json")]))
     folder = RunFolder(out)
     ours = EvalResult(
         "trained", "hqa", parse_length("448K"), 0, 2, {"official": [1.0, 0.0]}, [93] * 2, [458_000] * 2, 1.0
