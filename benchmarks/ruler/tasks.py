@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,17 @@ _FIELDS = {
     "qa_2": {"hotpotqa"},
     "hqa": {"hotpotqa", "pool"},
 }  # fmt: skip
+
+
+def add_task_options(parser: Any) -> None:
+    """Add every option of OPTIONS to a parser or a group of one."""
+    for name, option in OPTIONS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **option)
+
+
+def read_task_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of OPTIONS that a command line gives."""
+    return {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
 
 
 def make_family(task: str, options: Mapping[str, Any] | None = None) -> TaskFamily:
