@@ -115,21 +115,18 @@ def with_budget(section: Any, budget: int) -> Any:
 
 async def evaluate(plan: AimePlan) -> str:
     """Sample what is missing, variant by variant, and save each variant's result when it is complete."""
-    grader, folder = MathGrader(), plan.folder
+    grader, folder, budget = MathGrader(), plan.folder, plan.cells[0].length
     try:
         for cell in plan.cells:
             opener = partial(open_agent, plan.spec.build, plan.models, cell)
             if cell.variant == "single":
-                opener = partial(open_method, partial(make_single_call, cell.length), plan.models, cell, {})
+                build = lambda recipe, tokenizer: SingleCall(tokenizer, budget)  # noqa: E731
+                opener = partial(open_method, build, plan.models, cell, {})
             await evaluate_cell(cell, plan.tasks, folder, opener, aime_result, make_grade(grader))
     finally:
         await grader.close()
     text = write_results(folder, read_statistics(folder, plan.cells[0].seed))
     return f"{text}\nreport: {folder.path / 'report.html'}, samples: {folder.evaluation_path}"
-
-
-def make_single_call(budget: int, recipe: object, tokenizer: Any) -> SingleCall:
-    return SingleCall(tokenizer, budget)
 
 
 def read_statistics(folder: RunFolder, seed: int) -> dict[str, dict[str, AimeStatistics]]:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentic.memagent.config import MemAgentRecipe, MemAgentSection
+from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import SPEC
 from agentic.memagent.tiny.start_model import TAGS
 from benchmarks.harness.command import EvalPlan, open_target, run_evaluator, sampling_fields
@@ -92,7 +92,9 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
     target = open_target(options, SPEC, ["trained", *variants], preset=preset, name="ruler")
     folder, recipe = target.folder, target.recipe
     if not any(override.startswith("memagent.max_chunks=") for override in options.overrides):
-        recipe = without_chunk_limit(recipe)
+        # The official evaluation has no limit on chunks either.
+        section = recipe.memagent.model_copy(update={"max_chunks": 10**9})
+        recipe = recipe.model_copy(update={"memagent": section})
     models = EvalModels.from_options(options, recipe)
     data = _make_data(options, models.tokenizer(next(iter(target.trained.values()))))
     cells = make_cells(
@@ -138,25 +140,23 @@ def make_cells(
     **sampling: Any,
 ) -> list[EvalCell]:
     """Return the cells by seed, then by length, then by variant. `named` maps seed -> variant -> model."""
-    cells = []
-    for seed, of_seed in named.items():
-        for length in data.lengths:
-            for variant, model in of_seed.items():
-                context = {"context": models.limit(model)} if variant == "full-context" else {}
-                cells.append(
-                    models.make_cell(
-                        folder,
-                        model,
-                        settings={"data": data.settings, "memagent": method.model_dump(mode="json"), **context},
-                        variant=variant,
-                        data=data.name,
-                        length=length,
-                        seed=seed,
-                        n=count(length),
-                        **sampling,
-                    )
-                )
-    return cells
+    settings = {"data": data.settings, "memagent": method.model_dump(mode="json")}
+    return [
+        models.make_cell(
+            folder,
+            model,
+            settings={**settings, "context": models.limit(model)} if variant == "full-context" else settings,
+            variant=variant,
+            data=data.name,
+            length=length,
+            seed=seed,
+            n=count(length),
+            **sampling,
+        )
+        for seed, of_seed in named.items()
+        for length in data.lengths
+        for variant, model in of_seed.items()
+    ]
 
 
 async def evaluate(plan: RulerPlan) -> None:
@@ -217,8 +217,7 @@ async def open_reader(
 async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
     """Score the answer; the log leaves out the prompts, which would repeat the document."""
     answer = None if trajectory.status == "failed" else str(trajectory.log["answer"])
-    scores = score(task, answer, "boxed" if answer is None else reader.answer_format(answer))
-    return without_prompts(trajectory), {"scores": scores}
+    return without_prompts(trajectory), {"scores": score(task, answer, box_required=reader.box_required)}
 
 
 def ruler_result(tasks: Sequence[Task], document_tokens: Sequence[int], cell: EvalCell, samples: Samples) -> EvalResult:
@@ -245,12 +244,6 @@ def question_id(task: Task) -> str:
 def is_tiny(tokenizer: Any) -> bool:
     """Return whether this is the tokenizer of the `tiny` preset, to which the paper's tags are tokens."""
     return set(TAGS) <= tokenizer.get_vocab().keys()
-
-
-def without_chunk_limit(recipe: MemAgentRecipe) -> MemAgentRecipe:
-    """Return the recipe without a limit on chunks, which the official evaluation does not have either."""
-    section = recipe.memagent.model_copy(update={"max_chunks": 10**9})
-    return recipe.model_copy(update={"memagent": section})
 
 
 def _make_data(options: argparse.Namespace, tokenizer: Any) -> EvalData:
