@@ -17,10 +17,8 @@ command continues where a killed one stopped, and a larger --k adds to what is t
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,22 +27,17 @@ from typing import Any
 from benchmarks.aime.problems import MESSAGE, SingleCall, load_problems, make_grade
 from benchmarks.aime.results import DEPARTURES, PUBLISHED, aime_result, write_results
 from benchmarks.aime.statistics import AimeStatistics, aime_statistics, read_sample
-from benchmarks.harness.models import EvalModels, check_model_options, set_threads, start_server, weights_digest
-from benchmarks.harness.options import SERVER, add_options, positive, seed
-from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError
-from benchmarks.harness.run import Build, OpenVariant, evaluate_cell, open_method
-from benchmarks.harness.samples import drop_failed_samples, read_samples
+from benchmarks.harness.command import EvalPlan, check_baseline, create_folder, run_evaluator, sampling_fields
+from benchmarks.harness.models import EvalModels, weights_digest
+from benchmarks.harness.options import make_evaluator_parser, positive, seed
+from benchmarks.harness.run import evaluate_cell, open_agent, open_method
+from benchmarks.harness.samples import read_samples
 from benchmarks.harness.tables import published_rows
-from core.config import Recipe
-from core.engine.policy import open_frozen_model
 from core.hub import is_hub_id, resolve
-from core.policy.base import Policy
-from core.report import write_report
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import MethodSpec, method_spec
-from core.rollout.roles import open_roles
 from core.runs.run_folder import RunFolder
-from core.types import Sampling, Task
+from core.types import Task
 
 VARIANTS = ("single", "agent-untrained", "agent")
 NOT_IN_CONFIG = {"model", "data", "rollout", "algorithm", "optimizer", "engine", "run"}
@@ -52,35 +45,18 @@ NOT_IN_CONFIG = {"model", "data", "rollout", "algorithm", "optimizer", "engine",
 
 
 @dataclass(frozen=True)
-class AimePlan:
+class AimePlan(EvalPlan):
     """Holds what a call evaluates: a cell for each variant."""
 
     spec: MethodSpec
-    recipe: Recipe
     tasks: Sequence[Task]
-    cells: Sequence[EvalCell]
-    budget: int
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = make_parser().parse_args(arguments)
-    try:
-        folder, plan, models = prepare(options)
-        with folder.lock(), start_server(options, models, folder):
-            if options.retry_failed:
-                drop_failed_samples(folder, plan.cells)
-            asyncio.run(evaluate(plan, models, folder))
-            text = write_results(folder, read_statistics(folder, options.seed))
-            write_report(folder)
-    except EXPECTED_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(text)
-    print(f"report: {folder.path / 'report.html'}, samples: {folder.evaluation_path}")
-    return 0
+    return run_evaluator(make_parser().parse_args(arguments), prepare, evaluate)
 
 
-def prepare(options: argparse.Namespace) -> tuple[RunFolder, AimePlan, EvalModels]:
+def prepare(options: argparse.Namespace) -> AimePlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     named = {
         "single": options.baseline or options.model,
@@ -88,21 +64,15 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, AimePlan, EvalModel
         "agent": options.model,
     }
     variants = options.variants or [variant for variant in VARIANTS if named[variant] is not None]
-    if "agent-untrained" in variants and options.baseline is None:
-        raise EvaluationError(
-            "variant agent-untrained: no model for it. Name the one that training started from: --baseline."
-        )
-    check_model_options(options)
+    check_baseline("agent-untrained", variants, options)
     for variant in variants:
         if not is_hub_id(named[variant]):
             resolve(named[variant])  # before anything is downloaded
     spec = method_spec(options.method)
     recipe = spec.load(options.preset, [*options.overrides, f"model.path={options.model}"])
     recipe = type(recipe).model_validate(with_budget(recipe.dump(), options.budget))
-    set_threads(options, recipe)
-    data, tasks = load_problems(options.data, options.data_dir)
+    data, tasks = load_problems(options.data, Path("data"))
     tasks = tasks[: options.tasks]
-    sampling = Sampling(temperature=options.temperature, top_p=options.top_p)
     settings = {
         "method": spec.name,
         "preset": recipe.preset,
@@ -110,15 +80,9 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, AimePlan, EvalModel
         "single": MESSAGE,
         "recipe": recipe.model_dump(mode="json", exclude=NOT_IN_CONFIG),
     }
-    digests = {name: weights_digest(getattr(options, name)) for name in ("model", "baseline")}
-    config = {
-        **settings,
-        "model": options.model,
-        "baseline": options.baseline,
-        "sampling": {"temperature": sampling.temperature, "top_p": sampling.top_p},
-        **({"weights": weights} if (weights := {name: text for name, text in digests.items() if text}) else {}),
-    }
-    folder = RunFolder.create(options.out or Path("runs") / f"aime-{Path(options.model).name}", config)
+    digests = {name: digest for name in ("model", "baseline") if (digest := weights_digest(getattr(options, name)))}
+    weights = {"weights": digests} if digests else {}
+    folder = create_folder(options, f"aime-{Path(options.model).name}", {**settings, **weights})
     published = [(name, variant, "aime24", options.budget, score, source) for name, variant, score, source in PUBLISHED]
     folder.save_published(published_rows(published), DEPARTURES)
     models = EvalModels.from_options(options, recipe)
@@ -132,15 +96,13 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, AimePlan, EvalModel
             length=options.budget,
             seed=options.seed,
             n=len(tasks),
-            sampling=sampling,
-            concurrency=options.concurrency,
-            deadline_s=options.deadline,
             repeats=options.k,
             stream="aime",
+            **sampling_fields(options),
         )
         for variant in variants
     ]
-    return folder, AimePlan(spec, recipe, tasks, cells, options.budget), models
+    return AimePlan(folder, models, cells, spec, tasks)
 
 
 def with_budget(section: Any, budget: int) -> Any:
@@ -151,34 +113,20 @@ def with_budget(section: Any, budget: int) -> Any:
     return {**section, "max_tokens": budget} if section.get("engine") == "policy" else section
 
 
-async def evaluate(plan: AimePlan, models: EvalModels, folder: RunFolder) -> None:
+async def evaluate(plan: AimePlan) -> str:
     """Sample what is missing, variant by variant, and save each variant's result when it is complete."""
-    grader = MathGrader()
+    grader, folder, budget = MathGrader(), plan.folder, plan.cells[0].length
     try:
         for cell in plan.cells:
-            opener = partial(open_variant, plan, models, cell)
+            opener = partial(open_agent, plan.spec.build, plan.models, cell)
+            if cell.variant == "single":
+                build = lambda recipe, tokenizer: SingleCall(tokenizer, budget)  # noqa: E731
+                opener = partial(open_method, build, plan.models, cell, {})
             await evaluate_cell(cell, plan.tasks, folder, opener, aime_result, make_grade(grader))
     finally:
         await grader.close()
-
-
-@asynccontextmanager
-async def open_variant(plan: AimePlan, models: EvalModels, cell: EvalCell) -> AsyncIterator[OpenVariant]:
-    """Open the single call, or the method with the recipe's roles."""
-    await models.check_servers([cell])
-    async with AsyncExitStack() as stack:
-        build: Build = partial(make_single_call, plan.budget)
-        roles: Mapping[str, Policy] = {}
-        if cell.variant != "single":
-            build = plan.spec.build
-            roles = await stack.enter_async_context(
-                open_roles(plan.recipe, models.tokenizer(cell.model_path), open_frozen_model)
-            )
-        yield await stack.enter_async_context(open_method(build, plan.recipe, models, cell, roles))
-
-
-def make_single_call(budget: int, recipe: Recipe, tokenizer: Any) -> SingleCall:
-    return SingleCall(tokenizer, budget)
+    text = write_results(folder, read_statistics(folder, plan.cells[0].seed))
+    return f"{text}\nreport: {folder.path / 'report.html'}, samples: {folder.evaluation_path}"
 
 
 def read_statistics(folder: RunFolder, seed: int) -> dict[str, dict[str, AimeStatistics]]:
@@ -193,36 +141,23 @@ def read_statistics(folder: RunFolder, seed: int) -> dict[str, dict[str, AimeSta
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
-    first, _, _ = (__doc__ or "").partition("\n")
-    commands = argparse.ArgumentParser(prog="tokentrue evaluate aime", description=first)
-    models = commands.add_argument_group("models")
-    add_options(models, model={"required": True, "help": "the model evaluated"})
-    add_options(models, *SERVER, baseline={"help": "the model it started from"})
-    models.add_argument("--baseline-url", metavar="URL", help="a server that holds --baseline")
-    add_options(models, "context", variants={"choices": VARIANTS, "metavar": None, "help": "default: all with a model"})
-    models.add_argument("--method", default="agentflow", metavar="NAME", help="the agent: a folder of agentic/")
-    add_options(models, "set", preset={"default": "paper", "help": "of the agent"})
-    how = commands.add_argument_group("what and how")
-    how.add_argument("--data", default="aime24", metavar="NAME|FILE|HUB", help="aime24, aime25, FILE, owner/name:split")
-    how.add_argument(
-        "--data-dir", type=Path, default=Path("data"), metavar="DIR", help="where named data is (default: data)"
-    )
-    how.add_argument("--k", type=positive, default=16, help="samples of each problem (default: 16)")
-    how.add_argument("--budget", type=positive, default=4096, metavar="TOKENS", help="completion tokens of one call")
-    how.add_argument("--seed", type=seed, default=0)
-    add_options(
-        how,
-        "kv_tokens",
-        "threads",
-        "retry_failed",
+    parser = make_evaluator_parser(
+        "aime",
+        __doc__,
+        *("context", "kv_tokens", "retry_failed"),
+        model={"required": True, "help": "the model evaluated"},
+        baseline={"help": "the model it started from"},
+        preset={"default": "paper", "help": "of the agent"},
+        variants={"choices": VARIANTS, "metavar": None},
         tasks={"help": "only the first N problems"},
-        temperature={"default": 0.7},
-        top_p={"default": 0.95},
-        out={"help": "folder of the results (default: runs/aime-MODEL)"},
-        concurrency={"default": 16},
-        deadline={"default": 3600.0},
     )
-    return commands
+    own = parser.add_argument_group("aime")
+    own.add_argument("--method", default="agentflow", metavar="NAME", help="the agent: a folder of agentic/")
+    own.add_argument("--data", default="aime24", metavar="NAME|FILE|HUB", help="aime24, aime25, FILE, owner/name:split")
+    own.add_argument("--k", type=positive, default=16, help="samples of each problem (default: 16)")
+    own.add_argument("--budget", type=positive, default=4096, metavar="TOKENS", help="completion tokens of one call")
+    own.add_argument("--seed", type=seed, default=0)
+    return parser
 
 
 if __name__ == "__main__":

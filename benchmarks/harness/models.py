@@ -1,30 +1,26 @@
-"""The models of an evaluation: which checkpoints a command names, and policies for them, embedded or behind servers."""
+"""The models of an evaluation, and policies for them, embedded or behind servers."""
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import shlex
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import torch
 
-from benchmarks.harness.plan import EvalCell, EvaluationError
+from benchmarks.harness.plan import EvalCell
 from core.config import Recipe
-from core.engine import checkpoint, weights
+from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.policy.base import Policy
-from core.policy.server_process import ServerError, serve
+from core.policy.server_process import ServerError
 from core.policy.sglang import SGLangPolicy
-from core.rollout.method import MethodSpec
 from core.runs.files import jsonable
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
@@ -63,14 +59,10 @@ class EvalModels:
 
     @classmethod
     def from_options(cls, options: argparse.Namespace, recipe: Recipe, **limits: Any) -> EvalModels:
-        """Return the models of a command: --policy-url and --baseline-url name servers, --serve will start one."""
+        """Return the models of a command: --policy-url names a server, --serve will start one."""
         asked = {name: getattr(options, name) for name in ("concurrency", "kv_tokens", "context") if name in options}
         models = cls(recipe, **{**asked, **limits})
-        pairs = {"model": "policy_url", "baseline": "baseline_url"}
-        named = {
-            getattr(options, model): getattr(options, url, None) for model, url in pairs.items() if model in options
-        }
-        models.urls = {model: url for model, url in named.items() if model and url}
+        models.urls = {options.model: options.policy_url} if options.policy_url else {}
         models.to_serve = options.model if options.serve else None
         return models
 
@@ -95,6 +87,7 @@ class EvalModels:
             model_path=model,
             settings=jsonable(settings if digest is None else {**settings, "weights": digest}),
             notes={"served": model in (*self.urls, self.to_serve)},
+            concurrency=self.concurrency,
             **fields,
         )
 
@@ -135,86 +128,6 @@ class EvalModels:
             self._networks[model] = weights.load(resolve(model), section.dtype, section.device).eval()
         self._networks[model] = self._networks.pop(model)  # the model used last goes last
         return self._networks[model]
-
-
-@dataclass(frozen=True)
-class EvalTarget:
-    """Names what a command evaluates: the folder of its results, the recipe, and the models."""
-
-    folder: RunFolder
-    recipe: Any
-    seeds: Sequence[int]
-    trained: Mapping[int, str]
-    """Maps each seed to the model evaluated."""
-    untrained: str | None
-    """Names the model that training started from, if there is one."""
-
-
-def check_model_options(options: argparse.Namespace) -> None:
-    """Raises EvaluationError for options of the model that are missing or exclude each other."""
-    run = getattr(options, "run", None)
-    if hasattr(options, "run") and (run is None) == (options.model is None):
-        raise EvaluationError("give either --run RUN_DIR or --model ID_OR_PATH")
-    if options.serve is not None and options.policy_url is not None:
-        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
-    for name in ("baseline", "preset", "policy_url", "serve", "out") if run is not None else ():
-        if getattr(options, name) is not None:
-            raise EvaluationError(
-                f"--{name.replace('_', '-')} goes with --model; --run brings recipe, models and folder"
-            )
-
-
-def target_run(options: argparse.Namespace, spec: MethodSpec, *, needs_trained: bool = True) -> EvalTarget:
-    """Read the training run of --run: each seed's newest checkpoint, and the model that all seeds started from.
-
-    Raises:
-        EvaluationError: a seed has no checkpoint, and a trained model is needed.
-    """
-    folder = RunFolder(options.run)
-    recipe = spec.load(str(folder.path / "config.yaml"), options.overrides)
-    seeds = options.seeds or folder.seeds or recipe.run.seeds
-    start = folder.path / "warm_start"
-    trained = {}
-    for seed in seeds if needs_trained else ():
-        saved = checkpoint.steps(folder.checkpoints_path(seed))
-        if not saved:
-            raise EvaluationError(f"{folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
-        if int(saved[-1].name.removeprefix("step-")) < recipe.run.steps:
-            print(f"note: seed {seed} has not finished training; its newest checkpoint is {saved[-1].name}")
-        trained[seed] = str(saved[-1])
-    return EvalTarget(folder, recipe, seeds, trained, str(start) if start.is_dir() else recipe.model.path)
-
-
-def target_model(options: argparse.Namespace, spec: MethodSpec, *, preset: str, name: str) -> EvalTarget:
-    """Make the folder for the results of --model: --out, or one called by `name` and model in runs/."""
-    recipe = spec.load(options.preset or preset, [*options.overrides, f"model.path={options.model}"])
-    folder = RunFolder.create(
-        options.out or Path("runs") / f"{name}-{Path(options.model).name}",
-        recipe.dump(),
-        may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
-    )
-    seeds = options.seeds or (0, 1, 2)
-    return EvalTarget(folder, recipe, seeds, dict.fromkeys(seeds, options.model), options.baseline)
-
-
-def set_threads(options: argparse.Namespace, recipe: Recipe) -> None:
-    """Give PyTorch the threads of --threads or of the recipe."""
-    if threads := options.threads or recipe.engine.threads:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def start_server(options: argparse.Namespace, models: EvalModels, folder: RunFolder) -> Iterator[None]:
-    """Run the server that --serve asks for, and let `models` find it there; without --serve do nothing."""
-    if options.serve is None:
-        yield
-        return
-    log = folder.path / "evaluate-server.log"
-    print(f"starting a server for {options.model} (see {log})")
-    args, python = shlex.split(options.serve_args), options.serve_python
-    with serve(options.serve, options.model, log=log, args=args, python=python) as url:
-        models.urls[options.model] = url
-        yield
 
 
 async def check_server(url: str, timeout_s: float = 10.0) -> None:

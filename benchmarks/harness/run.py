@@ -16,9 +16,10 @@ from typing import Any
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvalCell, EvaluationError, sampling_record
 from benchmarks.harness.samples import SampleLog, count_failures, flat, session_seconds
-from core.config import Recipe
+from core.engine.policy import open_frozen_model
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, check_roles
+from core.rollout.roles import open_roles
 from core.rollout.runner import Runner
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
@@ -63,17 +64,29 @@ async def log_as_is(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Rec
 
 
 @asynccontextmanager
+async def open_agent(build: Build, models: EvalModels, cell: EvalCell) -> AsyncIterator[OpenVariant]:
+    """Open a variant that runs a method, with the recipe's roles."""
+    async with (
+        open_roles(models.recipe, models.tokenizer(cell.model_path), open_frozen_model) as roles,
+        open_method(build, models, cell, roles) as variant,
+    ):
+        yield variant
+
+
+@asynccontextmanager
 async def open_method(
-    build: Build, recipe: Recipe, models: EvalModels, cell: EvalCell, others: Mapping[str, Policy]
+    build: Build, models: EvalModels, cell: EvalCell, others: Mapping[str, Policy]
 ) -> AsyncIterator[OpenVariant]:
     """Open a variant that runs a method: `others` are its roles beside `policy`.
 
     Raises:
         RecipeError: the method asks a role that is not there.
+        ServerError: the model's server does not answer.
     """
+    await models.check_servers([cell])
     model = cell.model_path
     tokenizer = models.tokenizer(model)
-    method = build(recipe, tokenizer)
+    method = build(models.recipe, tokenizer)
     try:
         check_roles(method, others)
         async with models.policy(model, models.limit(model)) as policy:

@@ -21,35 +21,24 @@ killed one stopped, and more --tasks add to what is there.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness.models import (
-    EvalModels,
-    check_model_options,
-    set_threads,
-    start_server,
-    target_model,
-    target_run,
-)
-from benchmarks.harness.options import SERVER, add_options
-from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, file_fingerprint, is_saved
+from benchmarks.harness.command import EvalPlan, open_target, run_evaluator, sampling_fields
+from benchmarks.harness.models import EvalModels
+from benchmarks.harness.options import make_evaluator_parser
+from benchmarks.harness.plan import EvalCell, EvaluationError, file_fingerprint, is_saved
 from benchmarks.harness.run import Build, Samples, build_result, evaluate_cell, open_method
 from benchmarks.harness.samples import flat
 from core.config import Recipe
 from core.data.tasks import read_tasks
 from core.engine.policy import open_frozen_model
-from core.report import write_report
-from core.report.console import print_summary
 from core.rollout.method import method_spec, tiny_module
 from core.rollout.roles import open_roles
 from core.runs.evaluation import EvalResult
-from core.runs.run_folder import RunFolder
-from core.types import Sampling, Task
+from core.types import Task
 
 TASKS_OF_A_RUN = 256
 
@@ -58,84 +47,62 @@ SCORES = ("official", "strict")
 
 
 @dataclass(frozen=True)
-class HeldoutPlan:
+class HeldoutPlan(EvalPlan):
     """Holds what a call evaluates. `labels` names what tells tasks apart, in their metadata."""
 
-    recipe: Recipe
     variants: Mapping[str, Build]
     tasks: Sequence[Task]
     labels: Sequence[str]
-    cells: Sequence[EvalCell]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = make_parser().parse_args(arguments)
-    try:
-        folder, plan, models = prepare(options)
-        with start_server(options, models, folder):
-            asyncio.run(evaluate(plan, models, folder))
-        summary = write_report(folder)
-    except EXPECTED_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print_summary(summary)
-    print(f"report: {folder.path / 'report.html'}")
-    return 0
+    return run_evaluator(make_parser().parse_args(arguments), prepare, evaluate)
 
 
-def prepare(options: argparse.Namespace) -> tuple[RunFolder, HeldoutPlan, EvalModels]:
+def prepare(options: argparse.Namespace) -> HeldoutPlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     spec = method_spec(options.method)
-    check_model_options(options)
     builds = {"trained": spec.build, "untrained": spec.build, **load_baselines(options.method)}
     if unknown := [variant for variant in options.variants or () if variant not in builds]:
         raise EvaluationError(f"unknown variant {unknown[0]!r}; {spec.name} has: {', '.join(builds)}")
     with_model = ["trained", "untrained"] if options.baseline else ["trained"]
     variants = options.variants or (with_model if options.run is None else list(builds))
-    if options.run is not None:
-        target = target_run(options, spec, needs_trained="trained" in variants)
-    elif "untrained" in variants and options.baseline is None:
-        raise EvaluationError(
-            "variant untrained: no model for it. Name the one that training started from: --baseline."
-        )
-    else:
-        target = target_model(options, spec, preset="paper", name=f"heldout-{spec.name}")
-    recipe = target.recipe
-    set_threads(options, recipe)
+    target = open_target(options, spec, variants, preset="paper", name=f"heldout-{spec.name}")
+    folder, recipe = target.folder, target.recipe
     path = options.data or recipe.data.eval
     if path is None:
         raise EvaluationError("no held-out tasks: the recipe has no data.eval. Give a file with --data.")
     limit = options.tasks or (None if options.run is None else TASKS_OF_A_RUN)
     tasks = _take(limit, read_tasks(path, limit=limit and limit + 1, require_context=spec.needs_context), path)
-    run, rollout = recipe.run, recipe.rollout
-    concurrency = options.concurrency or rollout.concurrency
-    limits = {"kv_tokens": recipe.engine.kv_tokens, "context": recipe.model.max_model_len}
-    models = EvalModels.from_options(options, recipe, concurrency=concurrency, **limits)
+    defaults = {
+        "temperature": recipe.run.eval_temperature,
+        "top_p": recipe.run.eval_top_p,
+        "concurrency": recipe.rollout.concurrency,
+        "deadline": recipe.rollout.deadline_s,
+    }
+    vars(options).update({name: value for name, value in defaults.items() if getattr(options, name) is None})
+    models = EvalModels.from_options(
+        options, recipe, kv_tokens=recipe.engine.kv_tokens, context=recipe.model.max_model_len
+    )
     cells = [
         models.make_cell(
-            target.folder,
-            target.trained[seed] if variant == "trained" else target.untrained or options.model,
+            folder,
+            trained if variant == "trained" else target.untrained or options.model,
             settings={"data": {"file": file_fingerprint(Path(path))}, **_method_sections(recipe)},
             variant=variant,
             data=Path(path).stem,
             length=0,
             seed=seed,
             n=len(tasks),
-            sampling=Sampling(
-                temperature=run.eval_temperature if options.temperature is None else options.temperature,
-                top_p=run.eval_top_p if options.top_p is None else options.top_p,
-            ),
-            concurrency=concurrency,
-            deadline_s=options.deadline or rollout.deadline_s,
+            **sampling_fields(options),
         )
-        for seed in target.seeds
+        for seed, trained in target.trained.items()
         for variant in variants
     ]
     labels = ["kind"] if options.by is None else _check_labels(options.by, tasks, path)
-    published = target.folder.published
-    departures = list(dict.fromkeys([*recipe.departures, *published["departures"]]))
-    target.folder.save_published(published["rows"], departures)
-    return target.folder, HeldoutPlan(recipe, builds, tasks, labels, cells), models
+    published = folder.published
+    folder.save_published(published["rows"], list(dict.fromkeys([*recipe.departures, *published["departures"]])))
+    return HeldoutPlan(folder, models, cells, builds, tasks, labels)
 
 
 def load_baselines(method: str) -> Mapping[str, Build]:
@@ -144,26 +111,26 @@ def load_baselines(method: str) -> Mapping[str, Build]:
     return module.BASELINES if module else {}
 
 
-async def evaluate(plan: HeldoutPlan, models: EvalModels, folder: RunFolder) -> None:
-    """Run every cell that `folder` lacks and save it there.
+async def evaluate(plan: HeldoutPlan) -> None:
+    """Run every cell that the folder lacks and save it there.
 
     Raises:
         EvaluationError: a cell is there with other settings (checked before anything runs), or cannot be run.
         RecipeError: a role that a variant asks is missing or cannot be opened.
     """
-    missing = []
+    missing, models = [], plan.models
     for cell in plan.cells:
-        if is_saved(cell, folder):
-            add_labels(cell, plan, folder)
+        if is_saved(cell, plan.folder):
+            add_labels(cell, plan)
         else:
             missing.append(cell)
     if not missing:
         return
     await models.check_servers(missing)
-    async with open_roles(plan.recipe, models.tokenizer(missing[0].model_path), open_frozen_model) as roles:
+    async with open_roles(models.recipe, models.tokenizer(missing[0].model_path), open_frozen_model) as roles:
         for cell in missing:
-            opener = partial(open_method, plan.variants[cell.variant], plan.recipe, models, cell, roles)
-            await evaluate_cell(cell, plan.tasks, folder, opener, partial(heldout_result, plan))
+            opener = partial(open_method, plan.variants[cell.variant], models, cell, roles)
+            await evaluate_cell(cell, plan.tasks, plan.folder, opener, partial(heldout_result, plan))
 
 
 def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalResult:
@@ -196,9 +163,9 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
         ) from error
 
 
-def add_labels(cell: EvalCell, plan: HeldoutPlan, folder: RunFolder) -> None:
+def add_labels(cell: EvalCell, plan: HeldoutPlan) -> None:
     """Add the labels that this call asks for to a saved result. They are the tasks' own, so nothing runs again."""
-    path = folder.evaluation_path / cell.file
+    path = plan.folder.evaluation_path / cell.file
     saved = EvalResult.load(path)
     labels = {name: column for name, column in label_tasks(plan.labels, plan.tasks).items() if name not in saved.labels}
     if not labels:
@@ -208,7 +175,7 @@ def add_labels(cell: EvalCell, plan: HeldoutPlan, folder: RunFolder) -> None:
             f"{path}: is of {saved.n} tasks without {', '.join(labels)}; to label them give --tasks {saved.n}, "
             "or delete the file"
         )
-    folder.save_evaluation(replace(saved, labels={**saved.labels, **labels}))
+    plan.folder.save_evaluation(replace(saved, labels={**saved.labels, **labels}))
 
 
 def label_tasks(names: Sequence[str], tasks: Sequence[Task]) -> dict[str, list[str]]:
@@ -251,24 +218,19 @@ def _number(value: float | None) -> float | None:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
-    first, _, _ = (__doc__ or "").partition("\n")
-    commands = argparse.ArgumentParser(prog="tokentrue evaluate heldout", description=first)
-    commands.add_argument("method", metavar="METHOD", help="a folder of agentic/")
-    models = commands.add_argument_group("models")
-    add_options(models, "run", "model", "baseline", *SERVER, "preset", "set", "out")
-    how = commands.add_argument_group("what and how")
-    how.add_argument("--data", metavar="FILE", help="the tasks (default: data.eval of the recipe)")
-    how.add_argument("--by", nargs="*", metavar="LABEL", help="metadata that tells tasks apart (default: kind)")
     with_model = "with --model `trained`, and `untrained` if --baseline names it"
-    add_options(
-        how,
-        "seeds",
-        "threads",
+    parser = make_evaluator_parser(
+        "heldout",
+        __doc__,
+        *("run", "baseline", "seeds"),
         variants={"help": f"default: with --run all; {with_model}"},
         tasks={"help": f"the first N (default: {TASKS_OF_A_RUN} with --run, all with --model)"},
-        temperature={"help": "default: run.eval_temperature of the recipe"},
-        top_p={"help": "default: run.eval_top_p of the recipe"},
-        concurrency={"metavar": "N", "help": "tasks at once (default: the recipe's)"},
-        deadline={"help": "for each task (default: the recipe's)"},
+        temperature={"default": None, "help": "default: run.eval_temperature of the recipe"},
+        top_p={"default": None, "help": "default: run.eval_top_p of the recipe"},
+        concurrency={"default": None, "help": "tasks at once (default: the recipe's)"},
+        deadline={"default": None, "help": "for each task (default: the recipe's)"},
     )
-    return commands
+    parser.add_argument("method", metavar="METHOD", help="a folder of agentic/")
+    parser.add_argument("--data", metavar="FILE", help="the tasks (default: data.eval of the recipe)")
+    parser.add_argument("--by", nargs="*", metavar="LABEL", help="metadata that tells tasks apart (default: kind)")
+    return parser

@@ -11,7 +11,7 @@ from typing import Any
 from agentic.memagent.tiny.words import KEYS, VALUES
 from benchmarks.harness.plan import file_fingerprint
 from benchmarks.ruler.generate import generate
-from benchmarks.ruler.sample import Budget, TaskFamily
+from benchmarks.ruler.sample import TaskFamily
 from benchmarks.ruler.tasks import make_family
 from core.data import DataError, read_tasks
 from core.text.tokenizer import encode_text
@@ -48,13 +48,9 @@ def ruler_data(
     tiny: bool,
     lengths: Sequence[int],
     tokenizer: Any,
-    budget: Budget = "document",
     split: str = "test",
-    by_documents: bool = False,
 ) -> EvalData:
     """Return generated tasks. `tiny` gives the bare task `niah` TINY_NEEDLES as defaults under `options`.
-
-    `by_documents`: `lengths` are numbers of documents (hqa and qa), not of tokens.
 
     Raises:
         ValueError: an unknown task or option, or a file that is missing or broken.
@@ -65,23 +61,18 @@ def ruler_data(
     plain = _family(task, defaults, sources) if sources.keys() != options.keys() else family
 
     def tasks(length: int, seed: int, count: int) -> list[Task]:
-        units = length if by_documents else None
         return list(
-            generate(
-                family, length=length, count=count, tokenizer=tokenizer, seed=seed, split=split, budget=budget,
-                units=units,
-            )
-        )  # fmt: skip
+            generate(family, length=length, count=count, tokenizer=tokenizer, seed=seed, split=split, budget="document")
+        )
 
     settings = {
         "task": task,
         "defaults": "tiny" if defaults else "ruler",
         "split": split,
-        "limit": "documents" if by_documents else budget,
+        "limit": "document",
         "options": {name: _describe_option(value) for name, value in sorted(options.items())},
     }
-    name = data_name(family, plain, options) + ("-documents" if by_documents else "")
-    return EvalData(name, tuple(lengths), settings, tasks)
+    return EvalData(data_name(family, plain, options), tuple(lengths), settings, tasks)
 
 
 def data_name(family: TaskFamily, plain: TaskFamily, options: Mapping[str, Any]) -> str:
@@ -90,7 +81,7 @@ def data_name(family: TaskFamily, plain: TaskFamily, options: Mapping[str, Any])
     return "+".join([family.name, *(_label(name, options[name]) for name in sorted(changed))])
 
 
-def file_data(path: Path, *, tokenizer: Any, metric: str | None = None, lengths: Sequence[int] = ()) -> EvalData:
+def file_data(path: Path, *, tokenizer: Any, lengths: Sequence[int] = ()) -> EvalData:
     """Return the tasks of a file (formats: core.data.tasks), which are the same for every seed.
 
     A task's length is its metadata's `limit`; a file without has one length, that of its longest document.
@@ -99,8 +90,6 @@ def file_data(path: Path, *, tokenizer: Any, metric: str | None = None, lengths:
         DataError: the file is missing or broken, or has no task of one of `lengths`.
     """
     tasks = read_tasks(path)
-    if metric is not None:
-        tasks = [replace(task, metadata={"metric": metric, **task.metadata}) for task in tasks]
     if all(isinstance(task.metadata.get("limit"), int) for task in tasks):
         length_of = {task.task_id: task.metadata["limit"] for task in tasks}
     else:
@@ -116,7 +105,7 @@ def file_data(path: Path, *, tokenizer: Any, metric: str | None = None, lengths:
     return EvalData(
         path.stem,
         tuple(lengths or sorted(by_length)),
-        {"file": _describe_option(path), "metric": metric},
+        {"file": _describe_option(path), "metric": None},
         lambda length, seed, count: by_length[length][:count],
         lambda length: len(by_length[length]),
     )

@@ -14,45 +14,35 @@ an interval over seeds instead of a single or a best run.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from agentic.memagent.config import MemAgentRecipe, MemAgentSection
+from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import SPEC
 from agentic.memagent.tiny.start_model import TAGS
-from benchmarks.harness.models import (
-    EvalModels,
-    check_model_options,
-    set_threads,
-    start_server,
-    target_model,
-    target_run,
-)
-from benchmarks.harness.options import SERVER, add_options, positive
-from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, is_saved
+from benchmarks.harness.command import EvalPlan, open_target, run_evaluator, sampling_fields
+from benchmarks.harness.models import EvalModels
+from benchmarks.harness.options import make_evaluator_parser, positive
+from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved
 from benchmarks.harness.run import OpenVariant, Samples, build_result, evaluate_cell, without_prompts
 from benchmarks.harness.samples import flat
 from benchmarks.harness.tables import published_rows
 from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
 from benchmarks.ruler.fit import parse_length
-from benchmarks.ruler.sample import Budget, Metric
 from benchmarks.ruler.score import score
-from benchmarks.ruler.tasks import OPTIONS, TASKS
+from benchmarks.ruler.tasks import TASKS, add_task_options, read_task_options
 from benchmarks.ruler.variants import VARIANTS, Reader, make_reader
 from core.data.files import DataError
-from core.report import write_report
-from core.report.console import print_summary
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text, load_tokenizer
-from core.types import Sampling, Task, Trajectory
+from core.types import Task, Trajectory
 
 LENGTHS = ("7K", "14K", "28K", "56K", "112K", "224K", "448K")
 DAY = 86400.0
@@ -83,49 +73,30 @@ DEPARTURES = (
 
 
 @dataclass(frozen=True)
-class RulerPlan:
+class RulerPlan(EvalPlan):
     """Holds what a call evaluates."""
 
     method: MemAgentSection
     data: EvalData
-    cells: Sequence[EvalCell]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = make_parser().parse_args(arguments)
-    try:
-        folder, plan, models = prepare(options)
-        with start_server(options, models, folder):
-            asyncio.run(evaluate(plan, models, folder))
-        summary = _write_report(folder)
-    except EXPECTED_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print_summary(summary)
-    print(f"report: {folder.path / 'report.html'}")
-    return 0
+    return run_evaluator(make_parser().parse_args(arguments), prepare, evaluate)
 
 
-def prepare(options: argparse.Namespace) -> tuple[RunFolder, RulerPlan, EvalModels]:
+def prepare(options: argparse.Namespace) -> RulerPlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
-    check_model_options(options)
-    if options.run is not None:
-        target = target_run(options, SPEC)
-        tokenizer = load_tokenizer(next(iter(target.trained.values())))
-    else:
-        tokenizer = load_tokenizer(options.model)
-        target = target_model(options, SPEC, preset="tiny" if is_tiny(tokenizer) else "paper", name="ruler")
+    preset = "tiny" if options.run is None and is_tiny(load_tokenizer(options.model)) else "paper"
+    has_untrained = options.run is not None or options.baseline is not None
+    variants = options.variants or [variant for variant in VARIANTS if variant != "untrained" or has_untrained]
+    target = open_target(options, SPEC, ["trained", *variants], preset=preset, name="ruler")
     folder, recipe = target.folder, target.recipe
-    variants = options.variants or [variant for variant in VARIANTS if variant != "untrained" or target.untrained]
-    if "untrained" in variants and target.untrained is None:
-        raise EvaluationError(
-            "variant untrained: no model for it. Name the model that training started from: --baseline."
-        )
     if not any(override.startswith("memagent.max_chunks=") for override in options.overrides):
-        recipe = without_chunk_limit(recipe)
-    set_threads(options, recipe)
-    data = _make_data(options, tokenizer)
+        # The official evaluation has no limit on chunks either.
+        section = recipe.memagent.model_copy(update={"max_chunks": 10**9})
+        recipe = recipe.model_copy(update={"memagent": section})
     models = EvalModels.from_options(options, recipe)
+    data = _make_data(options, models.tokenizer(next(iter(target.trained.values()))))
     cells = make_cells(
         models,
         folder,
@@ -136,8 +107,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, RulerPlan, EvalMode
         data,
         recipe.memagent,
         count=partial(count_tasks, data, options.tasks, options.tasks_long),
-        sampling=Sampling(temperature=options.temperature, top_p=options.top_p),
-        deadline_s=options.deadline,
+        **sampling_fields(options),
     )
     published = folder.published["rows"]
     if data.name == "hqa":
@@ -147,7 +117,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, RulerPlan, EvalMode
             for place, percent in enumerate(scores)
         )
     folder.save_published(published, [*recipe.departures, *(DEPARTURES if published else ())])
-    return folder, RulerPlan(recipe.memagent, data, cells), models
+    return RulerPlan(folder, models, cells, recipe.memagent, data)
 
 
 def count_tasks(data: EvalData, tasks: int | None, tasks_long: int | None, length: int) -> int:
@@ -166,40 +136,36 @@ def make_cells(
     data: EvalData,
     method: MemAgentSection,
     *,
-    count: Any,
-    sampling: Sampling,
-    deadline_s: float,
+    count: Callable[[int], int],
+    **sampling: Any,
 ) -> list[EvalCell]:
     """Return the cells by seed, then by length, then by variant. `named` maps seed -> variant -> model."""
-    cells = []
-    for seed, of_seed in named.items():
-        for length in data.lengths:
-            for variant, model in of_seed.items():
-                context = {"context": models.limit(model)} if variant == "full-context" else {}
-                cells.append(
-                    models.make_cell(
-                        folder,
-                        model,
-                        settings={"data": data.settings, "memagent": method.model_dump(mode="json"), **context},
-                        variant=variant,
-                        data=data.name,
-                        length=length,
-                        seed=seed,
-                        n=count(length),
-                        sampling=sampling,
-                        concurrency=models.concurrency,
-                        deadline_s=deadline_s,
-                    )
-                )
-    return cells
+    settings = {"data": data.settings, "memagent": method.model_dump(mode="json")}
+    return [
+        models.make_cell(
+            folder,
+            model,
+            settings={**settings, "context": models.limit(model)} if variant == "full-context" else settings,
+            variant=variant,
+            data=data.name,
+            length=length,
+            seed=seed,
+            n=count(length),
+            **sampling,
+        )
+        for seed, of_seed in named.items()
+        for length in data.lengths
+        for variant, model in of_seed.items()
+    ]
 
 
-async def evaluate(plan: RulerPlan, models: EvalModels, folder: RunFolder) -> None:
-    """Run every cell that `folder` lacks and save it there.
+async def evaluate(plan: RulerPlan) -> None:
+    """Run every cell that the folder lacks and save it there.
 
     Raises:
         EvaluationError: a cell is there with other settings (checked before anything runs), or cannot be run.
     """
+    folder, models = plan.folder, plan.models
     if uneven := dict.fromkeys(cell.length for cell in plan.cells if cell.n % cell.concurrency):
         lengths, slots = ", ".join(map(str, uneven)), models.concurrency
         print(f"note: at length {lengths} tasks do not fill {slots} slots evenly; their time compares badly")
@@ -251,8 +217,7 @@ async def open_reader(
 async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
     """Score the answer; the log leaves out the prompts, which would repeat the document."""
     answer = None if trajectory.status == "failed" else str(trajectory.log["answer"])
-    scores = score(task, answer, "boxed" if answer is None else reader.answer_format(answer))
-    return without_prompts(trajectory), {"scores": scores}
+    return without_prompts(trajectory), {"scores": score(task, answer, box_required=reader.box_required)}
 
 
 def ruler_result(tasks: Sequence[Task], document_tokens: Sequence[int], cell: EvalCell, samples: Samples) -> EvalResult:
@@ -281,38 +246,23 @@ def is_tiny(tokenizer: Any) -> bool:
     return set(TAGS) <= tokenizer.get_vocab().keys()
 
 
-def without_chunk_limit(recipe: MemAgentRecipe) -> MemAgentRecipe:
-    """Return the recipe without a limit on chunks, which the official evaluation does not have either."""
-    section = recipe.memagent.model_copy(update={"max_chunks": 10**9})
-    return recipe.model_copy(update={"memagent": section})
-
-
-def _write_report(folder: RunFolder) -> dict[str, Any]:
-    try:
-        return write_report(folder)
-    except ValueError as error:
-        raise EvaluationError(f"the results are saved, the report is not: {error}") from error
-
-
 def _make_data(options: argparse.Namespace, tokenizer: Any) -> EvalData:
     """Raises EvaluationError or DataError, naming the option or the file."""
-    chosen = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
+    chosen = read_task_options(options)
     try:
         lengths = list(dict.fromkeys(map(parse_length, options.lengths or ())))
         if options.data not in ("ruler", "hotpotqa"):
-            if chosen or options.num_docs or options.task:
+            if chosen or options.task:
                 raise ValueError("--task and its options are for generated data; --data names a file")
-            return file_data(Path(options.data), tokenizer=tokenizer, metric=options.metric, lengths=lengths)
+            return file_data(Path(options.data), tokenizer=tokenizer, lengths=lengths)
         tiny = is_tiny(tokenizer)
         task = options.task or ("hqa" if options.data == "hotpotqa" else "niah" if tiny else "niah_multikey_2")
         return ruler_data(
             task,
             chosen,
             tiny=tiny,
-            lengths=options.num_docs or lengths or [parse_length(text) for text in LENGTHS],
+            lengths=lengths or [parse_length(text) for text in LENGTHS],
             tokenizer=tokenizer,
-            budget=options.budget,
-            by_documents=options.num_docs is not None,
         )
     except DataError:
         raise
@@ -339,40 +289,27 @@ def _count_document_tokens(task: Task, tokenizer: Any) -> int:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
-    first, _, _ = (__doc__ or "").partition("\n")
-    commands = argparse.ArgumentParser(prog="tokentrue evaluate ruler", description=first)
-    models = commands.add_argument_group("models")
-    add_options(
-        models,
-        *("run", "model", "baseline", *SERVER, "set", "context"),
+    parser = make_evaluator_parser(
+        "ruler",
+        __doc__,
+        *("run", "baseline", "context", "seeds", "kv_tokens"),
         preset={"help": "how MemAgent reads (default: tiny for its own models, else paper)"},
-        out={"help": "folder of the results (default: runs/ruler-MODEL)"},
+        variants={"choices": VARIANTS, "metavar": None},
+        tasks={"help": "tasks per length (default: 32; of a file, all)"},
+        concurrency={"help": "tasks at once, the same at every length"},
+        deadline={"default": DAY},
     )
-    data = commands.add_argument_group("data")
+    data = parser.add_argument_group("data")
     data.add_argument("--data", default="ruler", metavar="ruler|hotpotqa|FILE", help="generated, or tasks of a file")
     data.add_argument(
         "--lengths", nargs="+", metavar="N", help=f"tokens: 448, 7K = 7168, 1M (default: {' '.join(LENGTHS)})"
     )
-    data.add_argument("--num-docs", nargs="+", type=positive, metavar="N", help="hqa, qa: documents instead of tokens")
-    add_options(data, tasks={"help": "tasks per length (default: 32; of a file, all)"})
     data.add_argument("--tasks-long", type=positive, metavar="N", help="above 112K tokens (default: at most 16)")
-    data.add_argument("--budget", choices=get_args(Budget), default="document", help="what --lengths limits")
-    data.add_argument("--metric", choices=get_args(Metric), help="of a file's tasks that name none (default: sub_em)")
     data.add_argument(
         "--task", choices=TASKS, help="default: niah with tiny's words for its models, else niah_multikey_2"
     )
-    for name, option in OPTIONS.items():
-        data.add_argument(f"--{name.replace('_', '-')}", **option)
-    add_options(
-        commands.add_argument_group("how"),
-        *("seeds", "kv_tokens", "threads"),
-        variants={"choices": VARIANTS, "metavar": None, "help": "default: all that there is a model for"},
-        temperature={"default": 0.7},
-        top_p={"default": 0.95},
-        concurrency={"default": 16, "help": "tasks at once, the same at every length"},
-        deadline={"default": DAY, "help": "for each task"},
-    )
-    return commands
+    add_task_options(data)
+    return parser
 
 
 if __name__ == "__main__":

@@ -20,27 +20,20 @@ ASKED = 3
 
 @dataclass(frozen=True)
 class FrequentWords:
-    """Asks for the most frequent of `vocab_size` coded words of `word_length` letters.
-
-    None takes one word for each 50 tokens of the limit, as in RULER."""
+    """Asks for the most frequent coded words of six letters, of one for each 50 tokens of the limit, as in RULER."""
 
     name: str = "fwe"
     alpha: float = 2.0
-    word_length: int = 6
-    vocab_size: int | None = None
-
     metric: Metric = "string_match_all"
     new_tokens: int = FWE.new_tokens
 
     def __post_init__(self) -> None:
         if self.alpha <= 1:
             raise ValueError(f"{self.name}: alpha must be above 1, got {self.alpha}")
-        if self.vocab_size is not None and not ASKED + 2 <= self.vocab_size <= 26**self.word_length // 2:
-            raise ValueError(f"{self.name}: vocab_size must leave room for {ASKED + 2} words, got {self.vocab_size}")
 
     def draw(self, key: SampleKey) -> Sized:
-        size = self.vocab_size or max((key.length - self.new_tokens) // 50, ASKED + 2)
-        vocabulary = ["...", *draw_distinct(self._word, size - 1, key.rng("vocabulary"))]
+        size = max((key.length - self.new_tokens) // 50, ASKED + 2)
+        vocabulary = ["...", *draw_distinct(_draw_word, size - 1, key.rng("vocabulary"))]
         norm = zeta(self.alpha)
 
         def build(units: int) -> Draft:
@@ -53,8 +46,9 @@ class FrequentWords:
         smallest = math.ceil(norm / (rank**-self.alpha - (rank + 1) ** -self.alpha))
         return Sized(build, smallest=smallest)
 
-    def _word(self, rng: random.Random) -> str:
-        return "".join(rng.choices(string.ascii_lowercase, k=self.word_length))
+
+def _draw_word(rng: random.Random) -> str:
+    return "".join(rng.choices(string.ascii_lowercase, k=6))
 
 
 def zeta(s: float, terms: int = 1000) -> float:

@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 
 from benchmarks.ruler.fit import Length, fit_units, token_counter
 from benchmarks.ruler.sample import Budget, SampleKey, TaskFamily, to_task
-from benchmarks.ruler.tasks import OPTIONS, TASKS, make_family
+from benchmarks.ruler.tasks import TASKS, add_task_options, make_family, read_task_options
 from core.data import write_jsonl
 from core.options import argparse_type
 from core.text.tokenizer import load_tokenizer
@@ -73,8 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     from rich.progress import track
 
     try:
-        options = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
-        family = make_family(args.task, options)
+        family = make_family(args.task, read_task_options(args))
         tasks = generate(
             family,
             length=args.length or args.num_docs,
@@ -109,8 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--split", default="test", help="samples of different splits share nothing")
     parser.add_argument("--budget", choices=("prompt", "document"), default="prompt", help="what --length limits")
     parser.add_argument("--out", type=Path, required=True, help="JSONL file to write")
-    for name, option in OPTIONS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", **option)
+    add_task_options(parser)
     return parser
 
 

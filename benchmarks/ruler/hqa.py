@@ -20,7 +20,7 @@ def hqa(
 ) -> DocumentQa:
     """Return the family from a HotpotQA file; distractors come from that file's other questions and from `pools`.
 
-    A pool is another HotpotQA file or a list of {title, text} passages.
+    RULER's qa_2 is the same with the template QA. A pool is another HotpotQA file or a list of {title, text} passages.
 
     Raises:
         DataError: a file is missing or broken, or a record lacks a field.

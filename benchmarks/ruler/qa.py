@@ -1,4 +1,4 @@
-"""RULER's qa_1 (SQuAD 2.0, answerable questions) and qa_2 (HotpotQA), from the given files."""
+"""RULER's qa_1: the answerable questions of SQuAD 2.0, from the given file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from benchmarks.ruler.documents import DocumentQa, QaItem
-from benchmarks.ruler.hqa import hqa
 from benchmarks.ruler.templates import QA
 from core.data.files import DataError
 
@@ -20,11 +19,6 @@ def squad_qa(path: str | Path, *, name: str = "qa_1") -> DocumentQa:
     items = read_squad(path)
     pool = {document for item in items for document in (*item.own, *item.related)}
     return DocumentQa(name=name, items=items, pool=tuple(sorted(pool)), template=QA)
-
-
-def hotpot_qa(path: str | Path, *, name: str = "qa_2") -> DocumentQa:
-    """Return the family from HotpotQA in RULER's wording. Raises the errors of `hqa`."""
-    return hqa(path, name=name, template=QA)
 
 
 def read_squad(path: str | Path) -> tuple[QaItem, ...]:

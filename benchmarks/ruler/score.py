@@ -8,27 +8,21 @@ response (None: the request failed) or a missing answer phrase scores 0 and stay
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from core.rewards import qa
 from core.rewards.boxed import boxed_reward, find_boxed
 from core.types import Task
 
-AnswerFormat = Literal["boxed", "the_answer_is", "raw"]
 
+def score(task: Task, response: str | None, *, box_required: bool = True) -> dict[str, float]:
+    """Return scores in 0..1. `score` and `strict` are the task's own metric; `boxed` is MemAgent's training reward.
 
-def extract(response: str, answer_format: AnswerFormat) -> str | None:
-    """Return the answer within a response; text up to `</think>` is not part of it."""
-    response = response.rpartition("</think>")[2].strip()
-    if answer_format == "boxed":
-        return find_boxed(response)
-    return qa.extract_the_answer_is(response) if answer_format == "the_answer_is" else response
-
-
-def score(task: Task, response: str | None, answer_format: AnswerFormat = "boxed") -> dict[str, float]:
-    """Return scores in 0..1. `score` and `strict` are the task's own metric; `boxed` is MemAgent's training reward."""
-    metric = task.metadata.get("metric", "sub_em")
-    prediction = extract(response, answer_format) if response is not None else None
+    Text up to `</think>` is not part of the answer. Without `box_required` a response without a box is the answer.
+    """
+    metric, prediction = task.metadata.get("metric", "sub_em"), None
+    if response is not None:
+        answer = response.rpartition("</think>")[2].strip()
+        prediction = find_boxed(answer) if box_required or find_boxed(response) is not None else answer
     scores = _scores(metric, prediction, task.answers) if prediction else dict.fromkeys(_NAMES[metric], 0.0)
     return scores | {"boxed": boxed_reward(response or "", task.answers)}
 

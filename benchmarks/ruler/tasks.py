@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from benchmarks.ruler.fwe import FrequentWords
 from benchmarks.ruler.haystack import Essay
 from benchmarks.ruler.hqa import hqa
 from benchmarks.ruler.niah import Niah
-from benchmarks.ruler.qa import hotpot_qa, squad_qa
+from benchmarks.ruler.qa import squad_qa
 from benchmarks.ruler.sample import TaskFamily
+from benchmarks.ruler.templates import HQA, QA
 from benchmarks.ruler.vt import VariableTracking
 from benchmarks.ruler.words import read_lines, read_words
 from core.options import argparse_type
@@ -29,6 +31,7 @@ NIAH_TASKS: Mapping[str, Mapping[str, Any]] = {
     "niah_multivalue": {"haystack": "essay", "num_v": 4},
     "niah_multiquery": {"haystack": "essay", "num_q": 4},
 }
+FAMILIES: Mapping[str, Any] = {"vt": VariableTracking, "cwe": CommonWords, "fwe": FrequentWords}
 TASKS = (*NIAH_TASKS, "niah", "vt", "cwe", "fwe", "qa_1", "qa_2", "hqa")
 
 FILE = argparse_type(FilePath)
@@ -38,7 +41,6 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "value_type": {"choices": ("words", "numbers", "uuids"), "help": "niah"},
     "num_k": {"type": int, "help": "niah: keys"},
     "num_v": {"type": int, "help": "niah: values for each key"},
-    "num_q": {"type": int, "help": "niah: keys asked for"},
     "bare_question": {"action": "store_const", "const": True, "help": "niah: ask without RULER's introduction"},
     "placement": {"choices": ("uniform", "official"), "help": "niah, vt: where needles go"},
     "noise": {"type": FILE, "metavar": "FILE", "help": "niah, vt: noise, one line of text a line, instead of RULER's"},
@@ -46,11 +48,6 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "value_words": {"type": FILE, "metavar": "FILE", "help": "niah: values of type words, one a line"},
     "essays": {"type": Path, "metavar": "FOLDER", "help": "niah: the essay haystack, .txt files"},
     "num_chains": {"type": int, "help": "vt"},
-    "num_hops": {"type": int, "help": "vt"},
-    "num_cw": {"type": int, "help": "cwe: common words"},
-    "freq_cw": {"type": int, "help": "cwe: how often they come"},
-    "freq_ucw": {"type": int, "help": "cwe: how often others come"},
-    "words": {"type": FILE, "metavar": "FILE", "help": "cwe: words to list, one a line"},
     "alpha": {"type": float, "help": "fwe: exponent of the word counts"},
     "squad": {"type": FILE, "metavar": "FILE", "help": "qa_1: SQuAD's dev-v2.0.json"},
     "hotpotqa": {"type": FILE, "metavar": "FILE", "help": "qa_2, hqa: HotpotQA items with paragraphs"},
@@ -59,15 +56,26 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 """Every option, as the command line takes it. Files are read by `make_family`."""
 
 _FIELDS = {
-    "niah": {"haystack", "key_type", "value_type", "num_k", "num_v", "num_q", "bare_question", "placement", "noise",
-             "key_words", "value_words", "essays"},
-    "vt": {"num_chains", "num_hops", "placement", "noise"},
-    "cwe": {"num_cw", "freq_cw", "freq_ucw", "words"},
+    "niah": {"haystack", "key_type", "value_type", "num_k", "num_v", "bare_question", "placement", "noise", "key_words",
+             "value_words", "essays"},
+    "vt": {"num_chains", "placement", "noise"},
+    "cwe": set(),
     "fwe": {"alpha"},
     "qa_1": {"squad"},
     "qa_2": {"hotpotqa"},
     "hqa": {"hotpotqa", "pool"},
 }  # fmt: skip
+
+
+def add_task_options(parser: Any) -> None:
+    """Add every option of OPTIONS to a parser or a group of one."""
+    for name, option in OPTIONS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", **option)
+
+
+def read_task_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of OPTIONS that a command line gives."""
+    return {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
 
 
 def make_family(task: str, options: Mapping[str, Any] | None = None) -> TaskFamily:
@@ -86,21 +94,15 @@ def make_family(task: str, options: Mapping[str, Any] | None = None) -> TaskFami
         needed = "squad" if task == "qa_1" else "hotpotqa"
         if needed not in given:
             raise ValueError(f"task {task} needs the option `{needed}` (a file)")
-        if task == "hqa":
-            return hqa(given["hotpotqa"], given.get("pool", ()))
-        return squad_qa(given["squad"]) if task == "qa_1" else hotpot_qa(given["hotpotqa"])
-
-    for name in ("key_words", "value_words", "words"):
-        if name in given:
-            given[name] = read_words(given[name])
+        if task == "qa_1":
+            return squad_qa(given["squad"])
+        return hqa(given["hotpotqa"], given.get("pool", ()), name=task, template=HQA if task == "hqa" else QA)
+    for name in given.keys() & {"key_words", "value_words"}:
+        given[name] = read_words(given[name])
     if "noise" in given:
         given["noise"] = tuple(line for line in read_lines(given["noise"]) if line)
     if "essays" in given:
         given["essay"] = Essay.from_folder(given.pop("essays"))
-    if task == "vt":
-        return VariableTracking(**given)
-    if task == "cwe":
-        return CommonWords(**given)
-    if task == "fwe":
-        return FrequentWords(**given)
+    if task in FAMILIES:
+        return FAMILIES[task](**given)
     return Niah(**{"name": task, **NIAH_TASKS.get(task, {}), **given})

@@ -47,56 +47,44 @@ class Template:
         return Template(one(self.before), one(self.after), one(self.answer_prefix), one(self.question), self.new_tokens)
 
 
-_NIAH_INTRO = "Some special magic {kind} are hidden within the following text. Make sure to memorize it."
+def _make_template(intro: str, after_intro: str, question: str, answer_prefix: str, new_tokens: int) -> Template:
+    """Return a template that puts the context between introduction and question; MemAgent asks with both."""
+    return Template(intro + after_intro, "\n" + question, answer_prefix, f"{intro} {question}", new_tokens)
+
+
 _NIAH_QUESTION = "What are all the special magic {kind} for {query} mentioned in the provided text?"
-NIAH = Template(
-    before=_NIAH_INTRO + " I will quiz you about the {kind} afterwards.\n",
-    after="\n" + _NIAH_QUESTION,
-    answer_prefix=" The special magic {kind} for {query} mentioned in the provided text are",
-    question=f"{_NIAH_INTRO} {_NIAH_QUESTION}",
+NIAH = _make_template(
+    "Some special magic {kind} are hidden within the following text. Make sure to memorize it.",
+    " I will quiz you about the {kind} afterwards.\n",
+    _NIAH_QUESTION,
+    " The special magic {kind} for {query} mentioned in the provided text are",
     new_tokens=128,
 )
-
 NIAH_BARE = replace(NIAH, question=_NIAH_QUESTION)
 """NIAH without the introduction, for policies with a small context."""
-
-_VT_INTRO = "Memorize and track the chain(s) of variable assignment hidden in the following text."
-_VT_QUESTION = "Question: Find all variables that are assigned the value {query} in the text above."
-VT = Template(
-    before=_VT_INTRO + "\n\n",
-    after="\n" + _VT_QUESTION,
-    answer_prefix=" Answer: According to the chain(s) of variable assignment in the text above, {count} variables are "
-    "assigned the value {query}, they are: ",
-    question=f"{_VT_INTRO} {_VT_QUESTION}",
+VT = _make_template(
+    "Memorize and track the chain(s) of variable assignment hidden in the following text.",
+    "\n\n",
+    "Question: Find all variables that are assigned the value {query} in the text above.",
+    " Answer: According to the chain(s) of variable assignment in the text above, {count} variables are assigned the "
+    "value {query}, they are: ",
     new_tokens=30,
 )
-
-_CWE_INTRO = (
+CWE = _make_template(
     "Below is a numbered list of words. In these words, some appear more often than others. "
-    "Memorize the ones that appear most often."
-)
-_CWE_QUESTION = "Question: What are the {count} most common words in the above list?"
-CWE = Template(
-    before=_CWE_INTRO + "\n",
-    after="\n" + _CWE_QUESTION,
-    answer_prefix=" Answer: The top {count} words that appear most often in the list are:",
-    question=f"{_CWE_INTRO} {_CWE_QUESTION}",
+    "Memorize the ones that appear most often.",
+    "\n",
+    "Question: What are the {count} most common words in the above list?",
+    " Answer: The top {count} words that appear most often in the list are:",
     new_tokens=120,
 )
-
-_FWE_INTRO = (
+FWE = _make_template(
     "Read the following coded text and track the frequency of each coded word. "
-    "Find the three most frequently appeared coded words."
-)
-_FWE_QUESTION = (
+    "Find the three most frequently appeared coded words.",
+    " ",
     "Question: Do not provide any explanation. Please ignore the dots '....'. "
-    "What are the three most frequently appeared words in the above coded text?"
-)
-FWE = Template(
-    before=_FWE_INTRO + " ",
-    after="\n" + _FWE_QUESTION,
-    answer_prefix=" Answer: According to the coded text above, the three most frequently appeared words are:",
-    question=f"{_FWE_INTRO} {_FWE_QUESTION}",
+    "What are the three most frequently appeared words in the above coded text?",
+    " Answer: According to the coded text above, the three most frequently appeared words are:",
     new_tokens=50,
 )
 
@@ -109,7 +97,5 @@ QA = Template(
     question=_QA_INTRO + " {query}",
     new_tokens=32,
 )
-HQA = Template(
-    before=QA.before, after=QA.after, answer_prefix=QA.answer_prefix, question="{query}", new_tokens=QA.new_tokens
-)
+HQA = replace(QA, question="{query}")
 """RULER-HQA: MemAgent asks the bare HotpotQA question."""

@@ -21,9 +21,8 @@ from typing import Any, Protocol
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, Style
 from agentic.memagent.rollout import MemAgent
-from benchmarks.ruler.score import AnswerFormat
 from core.policy.base import Roles
-from core.rewards.boxed import boxed_reward, find_boxed
+from core.rewards.boxed import boxed_reward
 from core.rollout.method import Method, RolloutError
 from core.text.template import TokenTemplate
 from core.text.tokenizer import Ids, encode_text
@@ -45,6 +44,9 @@ _WHOLE: dict[Style, str] = {
 class Reader(Method, Protocol):
     """A method whose preparation can be done before the clock starts."""
 
+    box_required: bool = True
+    """Says whether an answer without a box is wrong."""
+
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Tokenize the documents of the cell."""
         ...
@@ -56,8 +58,6 @@ class Reader(Method, Protocol):
     def calls(self, task: Task) -> int:
         """Return how many calls of the policy this prepared task will take."""
         ...
-
-    def answer_format(self, answer: str) -> AnswerFormat: ...
 
 
 def make_reader(variant: str, config: MemAgentSection, tokenizer: Any, limit: int) -> Reader:
@@ -71,6 +71,8 @@ def make_reader(variant: str, config: MemAgentSection, tokenizer: Any, limit: in
 
 class ChunkByChunk(MemAgent):
     """Runs MemAgent on documents that were split ahead of time."""
+
+    box_required = True
 
     def __init__(self, config: MemAgentSection, tokenizer: Any):
         super().__init__(config, tokenizer)
@@ -97,9 +99,6 @@ class ChunkByChunk(MemAgent):
     def calls(self, task: Task) -> int:
         return len(self._split[task.task_id]) + 1 if task.task_id in self._split else 0
 
-    def answer_format(self, answer: str) -> AnswerFormat:
-        return "boxed"
-
 
 class EmptyDocument(ChunkByChunk):
     """Runs MemAgent on one empty section, then asks the question."""
@@ -110,6 +109,8 @@ class EmptyDocument(ChunkByChunk):
 
 class WholeDocument(Reader):
     """Asks with the document in one prompt. Beyond the context its middle is cut, as in the official evaluation."""
+
+    box_required = False
 
     def __init__(self, config: MemAgentSection, tokenizer: Any, limit: int):
         self.tokenizer = tokenizer
@@ -126,9 +127,6 @@ class WholeDocument(Reader):
 
     def calls(self, task: Task) -> int:
         return 1
-
-    def answer_format(self, answer: str) -> AnswerFormat:
-        return "raw" if find_boxed(answer) is None else "boxed"
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         document = self._documents[task.task_id]

@@ -12,10 +12,9 @@ logged as it ends (benchmarks/harness/samples.py): the same command continues wh
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +25,12 @@ from agentic.toolorchestra.environment import EnvironmentFault
 from agentic.toolorchestra.rollout import SPEC, ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
-from benchmarks.harness.models import EvalModels, check_model_options, set_threads, start_server, weights_digest
-from benchmarks.harness.options import SERVER, add_options, positive
+from benchmarks.harness.command import EvalPlan, create_folder, run_evaluator, sampling_fields
+from benchmarks.harness.models import EvalModels, weights_digest
+from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError
-from benchmarks.harness.run import OpenVariant, evaluate_cell, open_method, without_prompts
-from benchmarks.harness.samples import drop_failed_samples, read_samples
+from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent, without_prompts
+from benchmarks.harness.samples import read_samples
 from benchmarks.harness.tables import published_rows
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, apply_protocol
 from benchmarks.tau2.results import (
@@ -42,12 +42,9 @@ from benchmarks.tau2.results import (
     write_results,
 )
 from benchmarks.tau2.tasks import DOMAINS, list_departures
-from core.engine.policy import open_frozen_model
-from core.report import write_report
-from core.rollout.roles import open_roles
 from core.runs.files import Record, read_json, write_json
-from core.runs.run_folder import RunFolder, flatten
-from core.types import Sampling, Task, Trajectory
+from core.runs.run_folder import flatten
+from core.types import Task, Trajectory
 
 WORLD_OPTIONS = "recipe.toolorchestra.environment.options"
 LOCATION = ("python", "data", "processes")
@@ -57,35 +54,21 @@ MARGIN = 3000
 
 
 @dataclass(frozen=True)
-class Tau2Plan:
+class Tau2Plan(EvalPlan):
     """Holds what a call evaluates. `cells` has a cell without tasks for each variant and domain."""
 
     recipe: ToolOrchestraRecipe
     split: str
     limit: int | None
-    cells: Sequence[EvalCell]
     worlds: Mapping[str, Any]
     """Are the options of Tau2EnvironmentFactory."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = make_parser().parse_args(arguments)
-    try:
-        folder, plan, models = prepare(options)
-        with folder.lock(), start_server(options, models, folder):
-            if options.retry_failed:
-                drop_failed_samples(folder, plan.cells)
-            text = asyncio.run(evaluate(plan, models, folder))
-            write_report(folder)
-    except (*EXPECTED_ERRORS, EnvironmentFault) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(text)
-    print(f"{folder.path}: tau2.md, tau2.json, report.html; official/ is read by tau2's own tools")
-    return 0
+    return run_evaluator(make_parser().parse_args(arguments), prepare, evaluate, (*EXPECTED_ERRORS, EnvironmentFault))
 
 
-def prepare(options: argparse.Namespace) -> tuple[RunFolder, Tau2Plan, EvalModels]:
+def prepare(options: argparse.Namespace) -> Tau2Plan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     variants = options.variants or [options.protocol, NOTHING]
     if unknown := set(variants) - {options.protocol, NOTHING}:
@@ -94,7 +77,6 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Tau2Plan, EvalModel
         )
     if options.protocol in variants and options.model is None:
         raise EvaluationError("no model: name it with --model (and --policy-url of a server that holds it)")
-    check_model_options(options)
     if options.protocol in variants and options.user is None and set(options.domains) != {"telecom-solo"}:
         raise EvaluationError("nobody plays the user: --user NAME under toolorchestra.models, or `scripted` for tests")
     overrides = [*options.overrides, *([f"model.path={options.model}"] if options.model else [])]
@@ -102,15 +84,8 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Tau2Plan, EvalModel
     for role in (options.user, options.judge):
         if role not in (None, "scripted", *recipe.toolorchestra.models):
             raise EvaluationError(f"{role!r} is not under toolorchestra.models; add it with --set")
-    worlds = {
-        "python": options.tau2_python,
-        "data": options.tau2_data,
-        "processes": options.processes,
-        "user": options.user,
-        "judge": options.judge,
-        "max_steps": options.max_steps,
-        "max_errors": options.max_errors,
-    }
+    worlds = {name: getattr(options, name) for name in ("processes", "user", "judge", "max_steps", "max_errors")}
+    worlds |= {"python": options.tau2_python, "data": options.tau2_data}
     models = EvalModels.from_options(options, recipe)
     if options.protocol in variants:
         context = models.limit(options.model) - recipe.toolorchestra.max_tokens - MARGIN
@@ -119,9 +94,7 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Tau2Plan, EvalModel
                 f"a context of {models.limit(options.model)} tokens leaves none for the conversation beside "
                 f"toolorchestra.max_tokens and {MARGIN} for its template; lower it with --set, or give --context"
             )
-        recipe = apply_protocol(options.protocol, recipe, worlds, context)
-    set_threads(options, recipe)
-    sampling = Sampling(temperature=options.temperature, top_p=options.top_p)
+        recipe = models.recipe = apply_protocol(options.protocol, recipe, worlds, context)
     settings = {
         "method": "toolorchestra",
         "preset": recipe.preset,
@@ -129,16 +102,11 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Tau2Plan, EvalModel
         "split": options.split,
         "recipe": recipe.model_dump(mode="json", include={"toolorchestra", "roles"}),
     }
-    config = {
-        **settings,
-        "model": options.model,
-        "sampling": {"temperature": sampling.temperature, "top_p": sampling.top_p},
-        **({"weights": weights} if (weights := weights_digest(options.model)) else {}),
-    }
+    weights = {"weights": digest} if (digest := weights_digest(options.model)) else {}
     players = (options.model or NOTHING, _user(recipe, options.user))
     name = "-".join(["tau2", options.protocol, *(Path(player).name for player in players if player)])
-    out = options.out or Path("runs") / name
-    folder = RunFolder.create(out, config, may_differ=[f"{WORLD_OPTIONS}.{option}" for option in LOCATION])
+    may_differ = [f"{WORLD_OPTIONS}.{option}" for option in LOCATION]
+    folder = create_folder(options, name, {**settings, **weights}, may_differ)
     folder.save_published(published_rows(PUBLISHED), DEPARTURES)
     cells = [
         models.make_cell(
@@ -150,16 +118,14 @@ def prepare(options: argparse.Namespace) -> tuple[RunFolder, Tau2Plan, EvalModel
             length=0,
             seed=0,
             n=0,
-            sampling=sampling,
-            concurrency=options.concurrency,
-            deadline_s=options.deadline,
             repeats=1 if variant == NOTHING else options.trials,
             stream="tau2",
+            **sampling_fields(options),
         )
         for variant in variants
         for domain in options.domains
     ]
-    return folder, Tau2Plan(recipe, options.split, options.tasks, cells, worlds), models
+    return Tau2Plan(folder, models, cells, recipe, options.split, options.tasks, worlds)
 
 
 def _without_location(recipe: ToolOrchestraRecipe) -> dict[str, Any]:
@@ -187,9 +153,9 @@ def _check_version(folder: Path, about: Mapping[str, Any]) -> None:
     write_json(path, now)
 
 
-async def evaluate(plan: Tau2Plan, models: EvalModels, folder: RunFolder) -> str:
+async def evaluate(plan: Tau2Plan) -> str:
     """Play what is missing, variant by variant and domain by domain, and return the text of tau2.md."""
-    worlds = plan.worlds
+    worlds, folder = plan.worlds, plan.folder
     workers = Workers(worlds["python"], worlds["data"], worlds["processes"])
     try:
         about = await workers.pick().call("about")
@@ -201,7 +167,7 @@ async def evaluate(plan: Tau2Plan, models: EvalModels, folder: RunFolder) -> str
                 solo = domain.endswith("-solo")
                 found = await tau2_tasks(workers, domain.removesuffix("-solo"), split=plan.split, solo=solo)
                 tasks[domain] = found[: plan.limit]
-            opener = partial(open_variant, plan, models, cell, workers)
+            opener = partial(open_variant, plan, cell, workers)
             played = replace(cell, n=len(tasks[domain]))
             result = await evaluate_cell(played, tasks[domain], folder, opener, tau2_result, grade)
             limits = {name: worlds[name] for name in ("max_steps", "max_errors")}
@@ -210,7 +176,8 @@ async def evaluate(plan: Tau2Plan, models: EvalModels, folder: RunFolder) -> str
         statistics = read_statistics(folder)
         domains = dict.fromkeys(domain for stats in statistics.values() for domain in stats.tasks)
         departures = list_departures(about, [domain.removesuffix("-solo") for domain in domains])
-        return write_results(folder.path, statistics, about, departures)
+        text = write_results(folder.path, statistics, about, departures)
+        return f"{text}\n{folder.path}: tau2.md, tau2.json, report.html; official/ is read by tau2's own tools"
     finally:
         workers.close()
 
@@ -224,20 +191,11 @@ async def grade(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]
     return without_prompts(replace(trajectory, log=log)), fields
 
 
-@asynccontextmanager
-async def open_variant(
-    plan: Tau2Plan, models: EvalModels, cell: EvalCell, workers: Workers
-) -> AsyncIterator[OpenVariant]:
+def open_variant(plan: Tau2Plan, cell: EvalCell, workers: Workers) -> AbstractAsyncContextManager[OpenVariant]:
     """Open the agent that does nothing, or ToolOrchestra with the recipe's roles."""
     if cell.variant == NOTHING:
-        yield OpenVariant(DoNothing(workers), {}, None)
-        return
-    await models.check_servers([cell])
-    async with (
-        open_roles(plan.recipe, models.tokenizer(cell.model_path), open_frozen_model) as roles,
-        open_method(_build, plan.recipe, models, cell, roles) as variant,
-    ):
-        yield variant
+        return nullcontext(OpenVariant(DoNothing(workers), {}, None))
+    return open_agent(_build, plan.models, cell)
 
 
 def _build(recipe: ToolOrchestraRecipe, tokenizer: Any) -> Recorded:
@@ -262,44 +220,31 @@ def _user(recipe: ToolOrchestraRecipe, name: str | None) -> str | None:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
-    first, _, _ = (__doc__ or "").partition("\n")
-    commands = argparse.ArgumentParser(prog="tokentrue evaluate tau2", description=first)
-    models = commands.add_argument_group("models")
-    add_options(
-        models,
-        *SERVER,
-        "set",
+    parser = make_evaluator_parser(
+        "tau2",
+        __doc__,
+        *("kv_tokens", "retry_failed"),
         model={"help": "the orchestrator"},
         context={"help": "its context, if not config.json's"},
         preset={"default": "paper", "help": "recipe of experts and their models (default: paper)"},
-    )
-    models.add_argument("--user", metavar="NAME", help="who plays the user: a name under toolorchestra.models")
-    models.add_argument("--judge", metavar="NAME", help="of assertions in words (40 tasks of retail): likewise")
-    world = commands.add_argument_group("tau2-bench")
-    world.add_argument("--tau2-python", metavar="PYTHON", help="the interpreter that has it (default: this one)")
-    world.add_argument("--tau2-data", metavar="DIR", help="its `data` folder (default: beside its sources)")
-    world.add_argument("--processes", type=positive, default=2, help="of tau2, which play and grade (default: 2)")
-    world.add_argument("--max-steps", type=positive, default=200)
-    world.add_argument("--max-errors", type=positive, default=10)
-    how = commands.add_argument_group("what and how")
-    how.add_argument("--protocol", choices=PROTOCOLS, default="standard")
-    how.add_argument("--domains", nargs="+", choices=DOMAINS, default=list(DOMAINS[:3]), metavar="DOMAIN")
-    how.add_argument("--split", default="base", help="of tau2's tasks: base (all), train, test")
-    how.add_argument("--trials", type=positive, default=4)
-    add_options(
-        how,
-        "kv_tokens",
-        "threads",
-        "retry_failed",
         variants={"help": f"default: the protocol and {NOTHING}"},
         tasks={"help": "only the first N of each domain"},
         temperature={"default": 0.0},
         top_p={"default": 1.0},
-        out={"help": "default: runs/tau2-PROTOCOL-MODEL-USER"},
-        concurrency={"default": 16, "help": "conversations at once"},
-        deadline={"default": 3600.0, "help": "for each conversation"},
     )
-    return commands
+    tau2 = parser.add_argument_group("tau2-bench")
+    tau2.add_argument("--protocol", choices=PROTOCOLS, default="standard")
+    tau2.add_argument("--domains", nargs="+", choices=DOMAINS, default=list(DOMAINS[:3]), metavar="DOMAIN")
+    tau2.add_argument("--split", default="base", help="of tau2's tasks: base (all), train, test")
+    tau2.add_argument("--trials", type=positive, default=4)
+    tau2.add_argument("--user", metavar="NAME", help="who plays the user: a name under toolorchestra.models")
+    tau2.add_argument("--judge", metavar="NAME", help="of assertions in words (40 tasks of retail): likewise")
+    tau2.add_argument("--tau2-python", metavar="PYTHON", help="the interpreter that has it (default: this one)")
+    tau2.add_argument("--tau2-data", metavar="DIR", help="its `data` folder (default: beside its sources)")
+    tau2.add_argument("--processes", type=positive, default=2, help="of tau2, which play and grade (default: 2)")
+    tau2.add_argument("--max-steps", type=positive, default=200)
+    tau2.add_argument("--max-errors", type=positive, default=10)
+    return parser
 
 
 if __name__ == "__main__":

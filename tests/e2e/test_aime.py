@@ -117,10 +117,10 @@ def test_the_real_problems_with_a_checkpoint_in_the_embedded_engine(
 
 def test_each_variant_has_its_model(model: Path, preset: Path, problems: Path, tmp_path: Path) -> None:
     command = arguments(model, preset, problems, tmp_path, "--baseline", "owner/start", "--budget", "77")
-    _, plan, _ = cli.prepare(cli.make_parser().parse_args(command))
+    plan = cli.prepare(cli.make_parser().parse_args(command))
     named = {cell.variant: cell.model for cell in plan.cells}
     assert named == {"single": "owner/start", "agent-untrained": "owner/start", "agent": str(model)}
-    assert plan.recipe.dump()["agentflow"]["planner"]["final"]["max_tokens"] == 77
+    assert plan.models.recipe.dump()["agentflow"]["planner"]["final"]["max_tokens"] == 77
 
 
 def test_what_cannot_be_is_said(model: Path, preset: Path, problems: Path, tmp_path: Path, capsys: Any) -> None:

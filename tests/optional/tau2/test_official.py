@@ -106,7 +106,7 @@ def test_an_agents_calls_over_several_trials_are_graded_alike(
         return tasks
 
     @asynccontextmanager
-    async def open_scripted(plan: object, models: object, cell: object, workers: Workers) -> AsyncIterator[OpenVariant]:
+    async def open_scripted(plan: object, cell: object, workers: Workers) -> AsyncIterator[OpenVariant]:
         yield OpenVariant(Scripted(workers, order), {}, make_tokenizer())
 
     monkeypatch.setattr(evaluate, "tau2_tasks", ungraded_by_words)

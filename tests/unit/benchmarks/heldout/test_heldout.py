@@ -123,14 +123,12 @@ class Setup:
                 seed=seed,
                 n=len(tasks),
                 sampling=Sampling(),
-                concurrency=3,
                 deadline_s=10.0,
             )
             for seed in seeds
             for variant, model in named.items()
         ]
-        plan = HeldoutPlan(SPEC.load("tiny"), dict.fromkeys(named, build), tasks, labels, cells)
-        await evaluate(plan, self.models, self.folder)
+        await evaluate(HeldoutPlan(self.folder, self.models, cells, dict.fromkeys(named, build), tasks, labels))
         return self.folder.evaluations()
 
 
@@ -249,8 +247,7 @@ def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run,
 
 
 def make_plan(*words: str) -> HeldoutPlan:
-    _, plan, _ = command.prepare(command.make_parser().parse_args(["memagent", *words]))
-    return plan
+    return command.prepare(command.make_parser().parse_args(["memagent", *words]))
 
 
 @pytest.mark.parametrize(

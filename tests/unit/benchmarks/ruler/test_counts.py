@@ -73,8 +73,6 @@ def test_fwe_vocabulary_and_order_differ_between_samples() -> None:
 def test_fwe_bad_options() -> None:
     with pytest.raises(ValueError, match="alpha"):
         FrequentWords(alpha=1.0)
-    with pytest.raises(ValueError, match="vocab_size"):
-        FrequentWords(vocab_size=3)
 
 
 def test_zeta() -> None:

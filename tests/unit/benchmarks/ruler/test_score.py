@@ -14,13 +14,13 @@ def task(metric: str, *answers: str) -> Task:
 def test_needles() -> None:
     needles = task("string_match_all", "19", "20")
     assert score(needles, "So \\boxed{1995, 20}") == {"score": 1.0, "strict": 0.5, "boxed": 0.0}
-    assert score(needles, "1995 and 20", "raw")["score"] == 1.0
+    assert score(needles, "1995 and 20", box_required=False)["score"] == 1.0
     assert score(needles, "1995 and 20")["score"] == 0.0, "no box"
 
 
 def test_qa() -> None:
     question = task("string_match_part", "New York", "NYC")
-    scores = score(question, "Therefore, the answer is NYC.", "the_answer_is")
+    scores = score(question, "\\boxed{NYC}")
     assert (scores["score"], scores["strict"], scores["em"], scores["sub_em"]) == (1.0, 1.0, 0.0, 0.0)
 
 

@@ -1,0 +1,179 @@
+"""The frame of every evaluator's command: its options, models and folder, the run itself, and the report.
+
+An evaluator's own module has its data, its scores, its variants and its own options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shlex
+import sys
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from benchmarks.harness.models import EvalModels
+from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError
+from benchmarks.harness.samples import drop_failed_samples
+from core.engine import checkpoint
+from core.policy.server_process import serve
+from core.report import write_report
+from core.report.console import print_summary
+from core.rollout.method import MethodSpec
+from core.runs.run_folder import RunFolder
+from core.types import Sampling
+
+
+@dataclass(frozen=True)
+class EvalPlan:
+    """Holds what a command evaluates: cells of models, whose results go into a folder."""
+
+    folder: RunFolder
+    models: EvalModels
+    cells: Sequence[EvalCell]
+
+
+Plan = TypeVar("Plan", bound=EvalPlan)
+
+
+def run_evaluator(
+    options: argparse.Namespace,
+    prepare: Callable[[argparse.Namespace], Plan],
+    evaluate: Callable[[Plan], Coroutine[Any, Any, str | None]],
+    errors: tuple[type[Exception], ...] = EXPECTED_ERRORS,
+) -> int:
+    """Run a command and return its exit status. `prepare` checks the options as far as possible without running.
+
+    `evaluate` saves the results and returns the text to print, or None for the report's summary. `errors` are
+    printed as one line, without a traceback.
+    """
+    try:
+        check_model_options(options)
+        plan = prepare(options)
+        if threads := options.threads or plan.models.recipe.engine.threads:
+            torch.set_num_threads(threads)
+        # Commands with --run evaluate variants of one run at the same time; the others write common tables.
+        lock = nullcontext() if "run" in options else plan.folder.lock()
+        with lock, start_server(options, plan.models, plan.folder):
+            if getattr(options, "retry_failed", False):
+                drop_failed_samples(plan.folder, plan.cells)
+            text = asyncio.run(evaluate(plan))
+            try:
+                summary = write_report(plan.folder)
+            except ValueError as error:
+                raise EvaluationError(f"the results are saved, the report is not: {error}") from error
+    except errors as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if text is None:
+        print_summary(summary)
+        text = f"report: {plan.folder.path / 'report.html'}"
+    print(text)
+    return 0
+
+
+def check_model_options(options: argparse.Namespace) -> None:
+    """Raises EvaluationError for options of the model that are missing or exclude each other."""
+    run = getattr(options, "run", None)
+    if "run" in options and (run is None) == (options.model is None):
+        raise EvaluationError("give either --run RUN_DIR or --model ID_OR_PATH")
+    if options.serve is not None and options.policy_url is not None:
+        raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
+    for name in ("baseline", "preset", "policy_url", "serve", "out") if run is not None else ():
+        if getattr(options, name) is not None:
+            raise EvaluationError(
+                f"--{name.replace('_', '-')} goes with --model; --run brings recipe, models and folder"
+            )
+
+
+def check_baseline(variant: str, variants: Collection[str], options: argparse.Namespace) -> None:
+    """Raises EvaluationError if `variant`, which --baseline names the model of, is asked for without it."""
+    if variant in variants and options.baseline is None:
+        raise EvaluationError(
+            f"variant {variant}: no model for it. Name the one that training started from: --baseline."
+        )
+
+
+@dataclass(frozen=True)
+class EvalTarget:
+    """Names what --run or --model stands for: the folder of the results, the recipe, and the models."""
+
+    folder: RunFolder
+    recipe: Any
+    trained: Mapping[int, str]
+    """Maps each seed to the model evaluated."""
+    untrained: str | None
+    """Names the model that training started from, if there is one."""
+
+
+def open_target(
+    options: argparse.Namespace, spec: MethodSpec, variants: Collection[str], *, preset: str, name: str
+) -> EvalTarget:
+    """Read the training run of --run, or make the folder for the results of --model: --out, or one in runs/.
+
+    A run has each seed's newest checkpoint, and the model that all seeds started from.
+
+    Raises:
+        EvaluationError: a variant has no model.
+    """
+    if options.run is None:
+        check_baseline("untrained", variants, options)
+        recipe = spec.load(options.preset or preset, [*options.overrides, f"model.path={options.model}"])
+        folder = RunFolder.create(
+            options.out or Path("runs") / f"{name}-{Path(options.model).name}",
+            recipe.dump(),
+            may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
+        )
+        return EvalTarget(folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), options.model), options.baseline)
+    folder = RunFolder(options.run)
+    recipe = spec.load(str(folder.path / "config.yaml"), options.overrides)
+    start = folder.path / "warm_start"
+    untrained = str(start) if start.is_dir() else recipe.model.path
+    trained = {}
+    for seed in options.seeds or folder.seeds or recipe.run.seeds:
+        trained[seed] = _find_newest_checkpoint(folder, seed, recipe.run.steps) if "trained" in variants else untrained
+    return EvalTarget(folder, recipe, trained, untrained)
+
+
+def _find_newest_checkpoint(folder: RunFolder, seed: int, steps: int) -> str:
+    saved = checkpoint.steps(folder.checkpoints_path(seed))
+    if not saved:
+        raise EvaluationError(f"{folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
+    if int(saved[-1].name.removeprefix("step-")) < steps:
+        print(f"note: seed {seed} has not finished training; its newest checkpoint is {saved[-1].name}")
+    return str(saved[-1])
+
+
+def create_folder(
+    options: argparse.Namespace, name: str, settings: Mapping[str, Any], may_differ: Collection[str] = ()
+) -> RunFolder:
+    """Create the folder of results that follow from `settings`, models and sampling: --out, or `name` in runs/."""
+    models = {model: getattr(options, model) for model in ("model", "baseline") if model in options}
+    sampling = {"temperature": options.temperature, "top_p": options.top_p}
+    config = {**settings, **models, "sampling": sampling}
+    return RunFolder.create(options.out or Path("runs") / name, config, may_differ=may_differ)
+
+
+def sampling_fields(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a cell that say how the command samples."""
+    sampling = Sampling(temperature=options.temperature, top_p=options.top_p)
+    return {"sampling": sampling, "deadline_s": options.deadline}
+
+
+@contextmanager
+def start_server(options: argparse.Namespace, models: EvalModels, folder: RunFolder) -> Iterator[None]:
+    """Run the server that --serve asks for, and let `models` find it there; without --serve do nothing."""
+    if options.serve is None:
+        yield
+        return
+    log = folder.path / "evaluate-server.log"
+    print(f"starting a server for {options.model} (see {log})")
+    args, python = shlex.split(options.serve_args), options.serve_python
+    with serve(options.serve, options.model, log=log, args=args, python=python) as url:
+        models.urls[options.model] = url
+        yield
