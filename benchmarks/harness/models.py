@@ -1,4 +1,4 @@
-"""The models of an evaluation, and policies for them, embedded or behind servers."""
+"""Names the models of an evaluation and opens policies for them, embedded or behind servers."""
 
 from __future__ import annotations
 
