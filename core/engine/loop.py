@@ -6,6 +6,7 @@ in the group), so a run that is killed and resumed ends with the numbers of one 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from core.runs.run_folder import RunFolder
 from core.runs.trackers import Trackers
 from core.runs.trajectory import trajectory_record
 from core.types import COUNTED_METRICS, Group, Sampling, Task, Trajectory
+
+logger = logging.getLogger(__name__)
 
 
 class TrainingError(RuntimeError):
@@ -116,6 +119,7 @@ class GRPOLoop:
             deadline_s=recipe.rollout.deadline_s,
         )
         self.empty_steps = EmptyStepGuard()
+        self.reported_failures: set[str] = set()
         self.step = self._resume()
 
     def _resume(self) -> int:
@@ -183,6 +187,10 @@ class GRPOLoop:
             "tokens_per_second": sum(trajectory.token_count for trajectory in valid) / (sampled - started),
         }
         self._log_train_step(record, batch)
+        for kind in failures.counts.keys() - self.reported_failures:
+            # Rollouts of one kind fail alike, so its first message tells the cause.
+            logger.warning("step %d: a rollout failed with %s: %s", self.step, kind, failures.first[kind][-500:])
+            self.reported_failures.add(kind)
         try:
             self.empty_steps.check(batch.trajectories)
         except EmptyStepsError as error:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from core.report.summary import REWARD_STEPS
 from core.report.table import Table, format_failures, has_lengths, list_metrics, scores_table
 
 
@@ -19,7 +20,7 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None) ->
     variants, metrics = summary["variants"], list_metrics(summary["variants"])
     title = f"{summary['method']} · {summary['preset']} · {summary['data']}"
     if not variants:
-        console.print("no evaluation yet")
+        console.print("no table of held-out tasks yet: see tokentrue evaluate")
     elif has_lengths(variants):
         for metric in metrics:
             _print_table(console, f"{title} · {metric}, % (95% CI)", scores_table(summary, metric, _two_lines))
@@ -34,7 +35,10 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None) ->
         console.print(f"other data, see table.md: {escape(', '.join(summary['other_data']))}")
     for seed, reward in summary["reward"].items():
         if reward["first"] is not None:
-            console.print(f"seed {seed}: training reward {reward['first']:.3f} at first, {reward['last']:.3f} at last")
+            console.print(
+                f"seed {seed}: mean training reward {reward['first']:.3f} in the first {REWARD_STEPS} steps, "
+                f"{reward['last']:.3f} in the last"
+            )
     if summary["seconds"]:
         console.print("seconds: " + ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items()))
     for name, counts in summary["counts"].items():

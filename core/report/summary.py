@@ -40,7 +40,7 @@ from core.types import COUNTED_METRICS
 FIRST_VARIANTS = ("trained", "untrained")
 """These variants come first; the others follow by name."""
 
-REWARD_WINDOW = 10
+REWARD_STEPS = 10
 """The first and the last reward are means over this many steps."""
 
 Selection = Sequence[tuple[EvalResult, Sequence[int]]]
@@ -109,7 +109,7 @@ def first_and_last_reward(records: Sequence[Record]) -> dict[str, float | None]:
     rewards = [r["reward"] for r in records if r["stage"] == "train" and r.get("reward") is not None]
     if not rewards:
         return {"first": None, "last": None}
-    first, last = rewards[:REWARD_WINDOW], rewards[-REWARD_WINDOW:]
+    first, last = rewards[:REWARD_STEPS], rewards[-REWARD_STEPS:]
     return {"first": sum(first) / len(first), "last": sum(last) / len(last)}
 
 

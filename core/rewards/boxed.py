@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-REWARD_WINDOW = 300
+ANSWER_CHARACTERS = 300
 """Counts the characters at the end of a response that MemAgent's reward looks at."""
 
 
@@ -73,7 +73,7 @@ def boxed_reward(text: str, answers: Iterable[str]) -> float:
 
     Only the last 300 characters count; both sides are lower-cased and compared after `strip_latex`.
     """
-    boxed = find_boxed(text[-REWARD_WINDOW:].lower())
+    boxed = find_boxed(text[-ANSWER_CHARACTERS:].lower())
     if boxed is None:
         return 0.0
     boxed = strip_latex(boxed)

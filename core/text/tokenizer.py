@@ -88,5 +88,5 @@ def _added_tokens(tokenizer: Any) -> re.Pattern[str]:
 
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
-    """Return the ids that stand for structure; none of them may get from a completion into a later prompt."""
+    """Return the ids that stand for structure, not text: they never go from a completion into a prompt built anew."""
     return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)
