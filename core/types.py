@@ -1,4 +1,4 @@
-"""The project's words as frozen dataclasses: Task, Sampling, Completion, Turn, Trajectory, Row.
+"""Defines the project's words as frozen dataclasses: Task, Sampling, Completion, Turn, Trajectory, Row.
 
 Invariant: a Turn holds the very ids that went to the policy and the very ids that came back. Sampled ids are never
 decoded and encoded again, so the trained tokens are the sampled ones.

@@ -1,4 +1,4 @@
-"""The command line `tokentrue`. A capability adds its command with one line of COMMANDS.
+"""Runs the command line `tokentrue`. A capability adds its command with one line of COMMANDS.
 
 A command's module has `main(arguments) -> int` and `make_parser()`; it is imported when the command is chosen, so help
 and completion stay quick. The file is in scripts/ because it calls benchmarks, agentic and core, and none of them may

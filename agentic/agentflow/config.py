@@ -1,4 +1,4 @@
-"""AgentFlow's section of a recipe, the folder of its presets, and its toolbox."""
+"""Defines AgentFlow's section of a recipe and the folder of its presets, and makes its toolbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MemAgent's section of a recipe, and the folder of its presets."""
+"""Defines MemAgent's section of a recipe and the folder of its presets."""
 
 from __future__ import annotations
 

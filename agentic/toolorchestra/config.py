@@ -1,4 +1,4 @@
-"""ToolOrchestra's section of a recipe, and the folder of its presets."""
+"""Defines ToolOrchestra's section of a recipe and the folder of its presets."""
 
 from __future__ import annotations
 

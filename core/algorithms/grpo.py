@@ -1,4 +1,4 @@
-"""The GRPO loss of a pack of rows (slime's `policy_loss_function` for `--advantage-estimator grpo`).
+"""Computes the GRPO loss of a pack of rows (slime's `policy_loss_function` for `--advantage-estimator grpo`).
 
 loss = sum over trained tokens of scale * (tis * policy loss + kl_loss_coef * KL - entropy_coef * entropy)
 

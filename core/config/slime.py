@@ -1,4 +1,4 @@
-"""A recipe's `slime` section: the cluster.
+"""Defines a recipe's `slime` section, which describes the cluster.
 
 It types what the launcher needs itself or what must agree with the recipe. Any other flag of slime goes into `flags`.
 What the common sections say (rollout sizes, clips, KL, rates, steps) is rendered from them and never repeated here.

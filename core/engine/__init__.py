@@ -1,4 +1,4 @@
-"""Inference and training of one set of weights in one process, in plain PyTorch.
+"""Serves and trains one set of weights in one process, in plain PyTorch.
 
 The name of a tensor ends in its axes, one capital letter each: `logits_NV` has the shape [N, V]. A 1 is an axis that
 broadcasts. These letters are used here and in `core.algorithms`:

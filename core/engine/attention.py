@@ -1,4 +1,4 @@
-"""Attention of the inference engine over the KV cache: one class for prefill, one for decode.
+"""Computes the inference engine's attention over the KV cache: one class for prefill, one for decode.
 
 Tensor suffixes: see core/engine/__init__.py. A slot of the cache holds the keys and values of one running sequence.
 """

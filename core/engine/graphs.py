@@ -1,4 +1,4 @@
-"""CUDA graphs of decode steps. Launching kernels bounds a step of few tokens; a recorded graph launches all at once.
+"""Records decode steps as CUDA graphs: launching kernels bounds a step of few tokens, and a graph launches all at once.
 
 A graph is recorded for each rounded batch size and rounded span of positions, when it is first needed. It reads weights
 and cache where they lie, so new weights in the same tensors need no new recording.

@@ -1,4 +1,4 @@
-"""The embedded engine as a Policy: coroutines await their completions while one driver steps the engine."""
+"""Makes the embedded engine a Policy: coroutines await their completions while one driver steps the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer: GRPO and supervised steps on packed rows, AdamW with warm-up, checkpoints that resume exactly.
+"""Trains on packed rows: GRPO and supervised steps, AdamW with warm-up, checkpoints that resume exactly.
 
 It trains the very weights that the inference engine samples from. Logits are computed on trained positions only; rows
 without advantage are skipped before any forward unless a KL or entropy term needs them. Tensor suffixes:

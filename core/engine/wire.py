@@ -1,4 +1,4 @@
-"""SGLang's wire format: request bodies checked field by field, the reply of `/generate`, and errors.
+"""Reads and writes SGLang's wire format: request bodies, checked field by field, replies and errors.
 
 A field that is not implemented is refused unless it is off (null, false, 0, empty; 1 for `n` and `repetition_penalty`),
 so a client never gets something else than it asked for.

@@ -1,4 +1,4 @@
-"""A policy over SGLang's native `POST /generate`: a worker, a router in front of workers, or our embedded server.
+"""Calls SGLang's native `POST /generate` of a worker, of a router in front of workers, or of our embedded server.
 
 Ids go out as `input_ids`, and both ids and log-probs come back from `meta_info.output_token_logprobs`; no text is read.
 SGLang ends on the model's own eos ids as well as on `stop_token_ids`, and honours `seed` only when it is started with

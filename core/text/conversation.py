@@ -23,14 +23,14 @@ _MARK = re.compile("\ue000(\\d+)\ue001")
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """Our own text; special tokens in it are encoded as special tokens."""
+    """Marks our own text; special tokens in it are encoded as special tokens."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One encoded message; `Renderer.message` makes it."""
+    """Holds one encoded message; `Renderer.message` makes it."""
 
     role: str
     ids: Ids

@@ -13,7 +13,7 @@ from core.text.tokenizer import Ids
 
 
 class TokenTemplate:
-    """A user message with `{slots}`, which the model's chat template renders and the tokenizer encodes once.
+    """Holds a user message with `{slots}`, which the model's chat template renders and the tokenizer encodes once.
 
     >>> template = TokenTemplate(tokenizer, "<problem>{problem}</problem>")
     >>> template.render(problem=ids)

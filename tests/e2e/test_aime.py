@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from tests.served import health, served, sglang_reply
 
 from agentic.memagent.tiny import start_model
 from benchmarks.aime import evaluate as cli
 from core.runs.files import read_json
 from core.text.tokenizer import load_tokenizer
+from tests.kit import answer_health, make_sglang_reply, serve_app
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -26,7 +26,7 @@ RECIPE = {
     "model": {"path": "", "device": "cpu"},
     "data": {"train": "none"},
     "rollout": {"tasks_per_step": 1, "group_size": 2},
-    "algorithm": {},
+    "algorithm": {"name": "grpo", "kl_loss_coef": 0},
     "optimizer": {"lr": 1e-6},
     "run": {"steps": 1},
     "agentflow": {
@@ -69,14 +69,14 @@ class Server:
         self.tokenizer, self.url = tokenizer, ""
 
     async def generate(self, request: web.Request) -> web.Response:
-        return sglang_reply([*self.tokenizer.encode("\\boxed{999}"), self.tokenizer.eos_token_id])
+        return make_sglang_reply([*self.tokenizer.encode("\\boxed{999}"), self.tokenizer.eos_token_id])
 
 
 @pytest.fixture
 def server(model: Path) -> Iterator[Server]:
     server, app = Server(load_tokenizer(model)), web.Application()
-    app.add_routes([web.post("/generate", server.generate), web.get("/health", health)])
-    with served(app) as server.url:
+    app.add_routes([web.post("/generate", server.generate), web.get("/health", answer_health)])
+    with serve_app(app) as server.url:
         yield server
 
 

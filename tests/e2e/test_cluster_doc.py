@@ -65,7 +65,8 @@ shutil.copytree(value("--origin-hf-dir"), value("--output-dir"))
 
 def commands() -> list[str]:
     blocks = re.findall(r"^```bash\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line.strip()]
+    joined = (re.sub(r" *\\\n *", " ", block) for block in blocks)  # a backslash continues a command
+    return [line for block in joined for line in block.splitlines() if line.strip()]
 
 
 class _Ray(BaseHTTPRequestHandler):

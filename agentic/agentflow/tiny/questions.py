@@ -20,7 +20,7 @@ CODER, GENERATOR = "python_coder", "base_generator"
 SYMBOLS = {"plus": "+", "minus": "-", "times": "*"}
 
 Operand = int | str
-"""A number, or a fact to look up, such as `price of lamp`."""
+"""Is a number, or a fact to look up, such as `price of lamp`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Retrieval: a service over a corpus, an encoder and a FAISS index, and its client."""
+"""Retrieves passages: a service over a corpus, an encoder and a FAISS index, and its client."""

@@ -19,7 +19,7 @@ from core.tools.sandbox.sandbox import Sandbox
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 when the code ended with `ok`, 1 when not, 2 when it could not be run."""
+    """Return 0 if the code ended with `ok`, 1 if not, and 2 if it could not be run."""
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:
