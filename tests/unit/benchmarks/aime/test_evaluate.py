@@ -70,11 +70,6 @@ async def run(
     return cli.read_statistics(folder, seed=0)["made-up"]["single"], policy
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path / "out", {"method": "test", "preset": "none"})
-
-
 async def test_a_policy_with_known_answers_on_the_real_problems(
     shared_data: Path, model: Path, folder: RunFolder
 ) -> None:
