@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Command(NamedTuple):
+class Subcommand(NamedTuple):
     module: str
     help: str
     passes_name: bool = False
@@ -33,29 +33,31 @@ GROUPS = {
     "speed": "Measure speed",
 }
 COMMANDS = {
-    "train": Command("scripts.train", "Train a method on the embedded engine or on slime, from a preset"),
-    "evaluate ruler": Command("benchmarks.ruler.evaluate", "RULER or HotpotQA at any document length"),
-    "evaluate heldout": Command("benchmarks.heldout.evaluate", "Held-out tasks of any method, with its baselines"),
-    "evaluate aime": Command("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),
-    "evaluate tau2": Command("benchmarks.tau2.evaluate", "Conversations of tau2-bench"),
-    "serve model": Command("core.engine.server", "A model behind SGLang's endpoints"),
-    "serve retrieval": Command("core.tools.retrieval.__main__", "Passages of a corpus"),
-    "serve services": Command("scripts.services", "The services of a file, while a command runs"),
-    "report": Command("core.report.__main__", "Write the report of a run and print its summary"),
-    "data download": Command("scripts.download_data", "A published data set, checked"),
-    "data ruler": Command("benchmarks.ruler.generate", "RULER tasks of any length"),
-    "data tau2": Command("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),
-    "data tau2-tasks": Command("benchmarks.tau2.tasks", "The tasks of tau2-bench as a data file"),
-    "data slime": Command("core.slime.records", "A data set as the JSONL that slime reads"),
-    "convert to-dist": Command("scripts.convert_checkpoints", "Hugging Face folder to Megatron's torch_dist", True),
-    "convert to-hf": Command("scripts.convert_checkpoints", "Megatron's torch_dist to Hugging Face folders", True),
-    "convert to-hub": Command(
+    "train": Subcommand("scripts.train", "Train a method on the embedded engine or on slime, from a preset"),
+    "evaluate ruler": Subcommand("benchmarks.ruler.evaluate", "RULER or HotpotQA at any document length"),
+    "evaluate heldout": Subcommand("benchmarks.heldout.evaluate", "Held-out tasks of any method, with its baselines"),
+    "evaluate aime": Subcommand("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),
+    "evaluate tau2": Subcommand("benchmarks.tau2.evaluate", "Conversations of tau2-bench"),
+    "serve model": Subcommand("core.engine.server", "A model behind SGLang's endpoints"),
+    "serve retrieval": Subcommand("core.tools.retrieval.__main__", "Passages of a corpus"),
+    "serve services": Subcommand("scripts.services", "The services of a file, while a command runs"),
+    "report": Subcommand("core.report.__main__", "Write the report of a run and print its summary"),
+    "data download": Subcommand("scripts.download_data", "A published data set, checked"),
+    "data ruler": Subcommand("benchmarks.ruler.generate", "RULER tasks of any length"),
+    "data tau2": Subcommand("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),
+    "data tau2-tasks": Subcommand("benchmarks.tau2.tasks", "The tasks of tau2-bench as a data file"),
+    "data slime": Subcommand("core.slime.records", "A data set as the JSONL that slime reads"),
+    "convert to-dist": Subcommand("scripts.convert_checkpoints", "Hugging Face folder to Megatron's torch_dist", True),
+    "convert to-hf": Subcommand("scripts.convert_checkpoints", "Megatron's torch_dist to Hugging Face folders", True),
+    "convert to-hub": Subcommand(
         "scripts.export_checkpoint", "Checkpoint of a run to a folder for the hub, with its card"
     ),
-    "speed engines": Command("benchmarks.speed.__main__", "Rollouts and training steps beside Transformers and TRL"),
-    "speed retrieval": Command("benchmarks.speed.retrieval", "Recall and latency of the retrieval service"),
-    "speed prompt-order": Command("benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"),
-    "sandbox": Command("core.tools.sandbox.__main__", "Run a Python file in the sandbox and print its result"),
+    "speed engines": Subcommand("benchmarks.speed.__main__", "Rollouts and training steps beside TRL and others"),
+    "speed retrieval": Subcommand("benchmarks.speed.retrieval", "Recall and latency of the retrieval service"),
+    "speed prompt-order": Subcommand(
+        "benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"
+    ),
+    "sandbox": Subcommand("core.tools.sandbox.__main__", "Run a Python file in the sandbox and print its result"),
 }
 
 

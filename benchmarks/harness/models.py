@@ -1,4 +1,4 @@
-"""The models of an evaluation, and policies for them, embedded or behind servers."""
+"""Names the models of an evaluation and opens policies for them, embedded or behind servers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
 
 MODELS_IN_MEMORY = 2
-"""The trained and the untrained model."""
+"""Counts the models that stay in memory: the trained and the untrained one."""
 
 DIGEST_PARTS = 256
 """Parts of 4 KiB of each file of weights: a second for the largest models, and training changes every part."""

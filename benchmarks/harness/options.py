@@ -1,4 +1,4 @@
-"""The command-line options that evaluators share, and the types of their values."""
+"""Defines the command-line options that evaluators share, and the types of their values."""
 
 from __future__ import annotations
 

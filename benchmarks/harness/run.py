@@ -47,7 +47,7 @@ Grade = Callable[[Task, Trajectory], Awaitable[tuple[Trajectory, Record]]]
 Opener = Callable[[], AbstractAsyncContextManager[OpenVariant]]
 
 Samples = Sequence[Sequence[Record]]
-"""The logged samples of each task, in order."""
+"""Holds the logged samples of each task, in order."""
 
 MakeResult = Callable[[EvalCell, Samples], EvalResult]
 
@@ -55,7 +55,7 @@ SHOWN = ("official", "strict")
 """Scores that are printed when a cell is complete."""
 
 Build = Callable[[Any, Any], Method]
-"""(recipe, tokenizer) -> the method of a variant."""
+"""Makes the method of a variant from (recipe, tokenizer)."""
 
 
 async def log_as_is(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:

@@ -1,4 +1,4 @@
-"""SampleLog: the finished samples of one cell, a JSON line each, in the `.jsonl` beside the cell's result.
+"""Logs the finished samples of one cell, a JSON line each, in the `.jsonl` beside the cell's result.
 
 A line holds all that the result needs: the trajectory as core/runs/run_folder.py describes it, and
 

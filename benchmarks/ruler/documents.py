@@ -1,4 +1,4 @@
-"""Question answering over many documents, the shape shared by RULER's qa and by MemAgent's RULER-HQA.
+"""Makes questions over many documents, the shape shared by RULER's qa and by MemAgent's RULER-HQA.
 
 A sample's own documents are always present; then come related ones, then others of the pool, until the document is long
 enough. The order is drawn anew for each sample and number of documents: the original builders shuffle with one fixed

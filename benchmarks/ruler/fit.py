@@ -1,4 +1,4 @@
-"""Documents of a wanted token length: how many units fit, found with two or three tokenizations of the whole."""
+"""Fits documents to a wanted token length: how many units fit, found with two or three tokenizations of the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frequent words extraction (RULER, arXiv 2404.06654, section 3.3): coded words with Zipf counts; name ranks 2 to 4.
+"""Makes frequent words extraction (RULER, arXiv 2404.06654, 3.3): coded words with Zipf counts; asks for ranks 2-4.
 
 The word of rank k comes floor(units * k^-alpha / zeta(alpha)) times; rank 1 is written as dots and is not asked for.
 Documents are at least so long that rank 4 comes more often than rank 5.

@@ -14,7 +14,7 @@ Placement = Literal["uniform", "official"]
 
 RULER_NOISE = ("The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.",)
 OFFICIAL_DEPTHS = tuple(round(step * 100 / 39) for step in range(40))
-"""RULER's depths in percent: 40 points from 0 to 100, rounded."""
+"""Lists RULER's depths in percent: 40 points from 0 to 100, rounded."""
 
 _SENTENCE_END = re.compile(r"([.!?][\"')\]]*) ")
 

@@ -1,4 +1,4 @@
-"""RULER-HQA (MemAgent, arXiv 2507.02259): HotpotQA questions over their ten paragraphs and many others.
+"""Makes RULER-HQA (MemAgent, arXiv 2507.02259): HotpotQA questions over their ten paragraphs and many others.
 
 Reads HotpotQA's own JSON (context as [title, sentences] pairs) and the Hub's (context as {title, sentences}).
 """

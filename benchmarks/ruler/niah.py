@@ -1,4 +1,4 @@
-"""Needles in a haystack (RULER, arXiv 2404.06654, section 3.1): all eight variants are parameters of `Niah`.
+"""Hides needles in a haystack (RULER, arXiv 2404.06654, section 3.1): all eight variants are parameters of `Niah`.
 
 Departures from RULER: keys of one sample differ from each other and from every distractor; values differ; depths are
 uniform unless `placement` is `official`; samples are independent of each other.

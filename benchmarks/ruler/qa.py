@@ -1,4 +1,4 @@
-"""RULER's qa_1: the answerable questions of SQuAD 2.0, from the given file."""
+"""Makes RULER's qa_1: the answerable questions of SQuAD 2.0, from the given file."""
 
 from __future__ import annotations
 

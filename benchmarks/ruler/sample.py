@@ -1,4 +1,4 @@
-"""One RULER sample: its random streams, its draft at a given size, and the Task made of it.
+"""Defines one RULER sample: its random streams, its draft at a given size, and the Task made of it.
 
 Promise: a sample depends on (task, split, seed, index) alone, so any sample can be made without the others; and what is
 hidden, where (as a share of the document) and what is asked stay the same at every length.

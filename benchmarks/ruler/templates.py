@@ -1,4 +1,4 @@
-"""RULER's prompts in parts (arXiv 2404.06654, scripts/data/synthetic/constants.py), and MemAgent's questions.
+"""Holds RULER's prompts in parts (arXiv 2404.06654, scripts/data/synthetic/constants.py), and MemAgent's questions.
 
 RULER's prompt is before + context + after + answer prefix. MemAgent (arXiv 2507.02259) asks the same without the
 context: its `question`. The wording is part of the published protocol and is kept to the letter, with one exception:
@@ -61,7 +61,7 @@ NIAH = _make_template(
     new_tokens=128,
 )
 NIAH_BARE = replace(NIAH, question=_NIAH_QUESTION)
-"""NIAH without the introduction, for policies with a small context."""
+"""Leaves out the introduction of NIAH, for policies with a small context."""
 VT = _make_template(
     "Memorize and track the chain(s) of variable assignment hidden in the following text.",
     "\n\n",

@@ -1,4 +1,4 @@
-"""Variable tracking (RULER, arXiv 2404.06654, section 3.2): chains of assignments hidden in noise.
+"""Makes variable tracking (RULER, arXiv 2404.06654, section 3.2): chains of assignments hidden in noise.
 
 As in MemAgent's data, without RULER's worked example in front.
 """

@@ -1,4 +1,4 @@
-"""EvalResult: the scores of one variant on one data set, at one length, with one seed; a JSON file in `evaluation/`.
+"""Holds the scores of one variant on one data set, at one length, with one seed: a JSON file in `evaluation/`.
 
 Data without lengths has the one length 0.
 

@@ -15,7 +15,7 @@ FOLDERS = ("core", "agentic", "benchmarks", "scripts", "examples")
 # Every import between packages that exists, and no other one is allowed. A name without a folder is a package or a
 # module of core/. `agentic/tiny` is what belongs to the preset `tiny` of the methods.
 IMPORTS = """
-examples     -> algorithms engine types
+examples     -> engine rollout types
 scripts      -> agentic benchmarks config data engine hub policy report runs text training_options
 benchmarks   -> agentic agentic/tiny algorithms config data engine hub options policy report rewards rollout
                 runs text tools types

@@ -12,6 +12,7 @@ import pytest
 from agentic.memagent.rollout import SPEC
 from agentic.memagent.tiny import start_model
 from benchmarks.harness.models import EvalModels
+from benchmarks.harness.plan import EvalCell
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
 from core.runs.run_folder import RunFolder
@@ -19,6 +20,22 @@ from core.text.tokenizer import load_tokenizer
 from core.types import Sampling
 
 Respond = Callable[[tuple[int, ...], Sampling], Sequence[int] | Exception]
+
+CELL = EvalCell(
+    variant="trained",
+    data="made-up",
+    length=0,
+    seed=0,
+    n=5,
+    model="m",
+    model_path="m",
+    sampling=Sampling(),
+    concurrency=2,
+    deadline_s=10.0,
+    settings={"method": {"budget": 7}, "weights": "abc"},
+    repeats=2,
+    stream="test",
+)
 
 
 class ScriptedModels(EvalModels):

@@ -28,22 +28,9 @@ from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 from core.types import Sampling, Task, Trajectory
 
+from .conftest import CELL
+
 TASKS = [Task(f"t{i}", f"question {i}", (str(i),)) for i in range(5)]
-CELL = EvalCell(
-    variant="trained",
-    data="made-up",
-    length=0,
-    seed=0,
-    n=5,
-    model="m",
-    model_path="m",
-    sampling=Sampling(),
-    concurrency=2,
-    deadline_s=10.0,
-    settings={"method": {"budget": 7}, "weights": "abc"},
-    repeats=2,
-    stream="test",
-)
 
 
 class Counting(Method):
