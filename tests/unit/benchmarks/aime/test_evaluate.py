@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from benchmarks.aime import evaluate as cli
 from benchmarks.aime.problems import SingleCall, load_problems, make_grade
 from benchmarks.aime.results import aime_result
 from benchmarks.aime.statistics import AimeStatistics
-from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.run import OpenVariant, evaluate_cell
 from core.data.files import DataError
 from core.policy.scripted import ScriptedPolicy
@@ -22,6 +22,8 @@ from core.rollout.method import derive_seed
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
 from core.types import Sampling, Task
+
+from ..conftest import CELL
 
 Script = Callable[[int, int, Task], str]
 """(number of the problem, repeat, problem) -> what the policy writes."""
@@ -45,20 +47,9 @@ async def run(
         return [*tokenizer.encode(script(i, repeat, task)), tokenizer.eos_token_id]
 
     policy = ScriptedPolicy(respond)
-    cell = EvalCell(
-        variant="single",
-        data="made-up",
-        length=256,
-        seed=0,
-        n=len(tasks),
-        model="m",
-        model_path="m",
-        sampling=Sampling(temperature=0.7, top_p=0.95),
-        concurrency=8,
-        deadline_s=60.0,
-        repeats=k,
-        stream="aime",
-    )
+    sampling = Sampling(temperature=0.7, top_p=0.95)
+    cell = replace(CELL, variant="single", length=256, n=len(tasks), sampling=sampling, repeats=k, stream="aime")
+    cell = replace(cell, concurrency=8, deadline_s=60.0)
 
     @asynccontextmanager
     async def opener() -> AsyncIterator[OpenVariant]:
@@ -68,11 +59,6 @@ async def run(
     await evaluate_cell(cell, tasks, folder, opener, aime_result, make_grade(grader))
     await grader.close()
     return cli.read_statistics(folder, seed=0)["made-up"]["single"], policy
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path / "out", {"method": "test", "preset": "none"})
 
 
 async def test_a_policy_with_known_answers_on_the_real_problems(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
@@ -16,22 +14,21 @@ from typing import Any
 import pytest
 
 from agentic.memagent.rollout import SPEC, MemAgent
-from agentic.memagent.tiny import start_model
-from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvaluationError
 from benchmarks.heldout import evaluate as command
 from benchmarks.heldout.evaluate import HeldoutPlan, evaluate
 from core.config import RecipeError
 from core.data import write_jsonl
-from core.policy.base import Policy, Roles
-from core.policy.scripted import ScriptedPolicy
+from core.policy.base import Roles
 from core.report import write_report
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
 from core.runs.files import read_jsonl
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import encode_text, load_tokenizer
+from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory, Turn
+
+from ..conftest import ScriptedModels
 
 TASKS = [Task(f"t{i}", f"green {i}", (str(i),), "", {"kind": "odd" if i % 2 else "even"}) for i in range(6)]
 
@@ -62,46 +59,12 @@ class Echo(Method):
         Echo.closed += 1
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model.build(tmp_path_factory.mktemp("tiny"), seed=0)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(model: Path) -> Any:
-    return load_tokenizer(model)
-
-
-class Scripted(EvalModels):
-    """Each model says its own name; `opened` lists them in the order in which cells asked for them."""
-
-    def __init__(self, tokenizer: Any):
-        super().__init__(SPEC.load("tiny"), concurrency=4)
-        self.scripted_tokenizer, self.opened = tokenizer, []
-
-    def tokenizer(self, model: str) -> Any:
-        return self.scripted_tokenizer
-
-    def limit(self, model: str) -> int:
-        return 64
-
-    @asynccontextmanager
-    async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
-        self.opened.append(model)
-        yield ScriptedPolicy(lambda prompt, sampling: encode_text(self.scripted_tokenizer, model))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path / "out", {"method": "echo", "preset": "tiny"})
-
-
 @dataclass
 class Setup:
     """Evaluates models by variant on TASKS, with changes."""
 
     folder: RunFolder
-    models: Scripted
+    models: ScriptedModels
 
     async def evaluate(
         self,
@@ -134,7 +97,9 @@ class Setup:
 
 @pytest.fixture
 def setup(folder: RunFolder, tokenizer: Any) -> Setup:
-    return Setup(folder, Scripted(tokenizer))
+    """Each model says its own name."""
+    models = ScriptedModels(lambda *_: encode_text(tokenizer, models.opened[-1]), tokenizer, context=64)
+    return Setup(folder, models)
 
 
 async def test_scores_measures_labels_and_failures_of_every_task(setup):

@@ -41,19 +41,6 @@ def test_cwe_goes_on_beyond_its_word_list() -> None:
     assert CommonWords().draw(key).build(100).answers == draft.answers
 
 
-def test_cwe_with_its_own_words() -> None:
-    family = CommonWords(words=tuple(f"w{i}" for i in range(40)), num_cw=2)
-    sized = family.draw(SampleKey("cwe", "test", 1, 0, 100))
-    assert sized.largest == 40
-    assert "the 2 most common" in sized.build(40).question
-    with pytest.raises(ValueError, match="all 40 units together"):
-        build(family, 3000)
-    with pytest.raises(ValueError, match="over 2 needed"):
-        CommonWords(words=("a", "b"), num_cw=2)
-    with pytest.raises(ValueError, match="must exceed"):
-        CommonWords(freq_cw=3)
-
-
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 3.5])
 def test_fwe_asks_for_ranks_two_to_four(alpha: float) -> None:
     for task in build(FrequentWords(alpha=alpha), 20_000):

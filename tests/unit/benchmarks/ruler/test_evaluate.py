@@ -31,7 +31,8 @@ from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task
 
-from .conftest import ASKED, ScriptedModels, needle_reader
+from ..conftest import ScriptedModels
+from .needles import ASKED, needle_reader
 
 METHOD = SPEC.load("tiny", ["memagent.max_chunks=100000"]).memagent
 VARIANTS = ("trained", "untrained", "full-context", "empty-document")
@@ -74,17 +75,12 @@ def short(data: EvalData) -> EvalData:
     return replace(data, lengths=(448,))
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path / "out", {"method": "memagent", "preset": "tiny"})
-
-
 def asked_keys(tasks: list[Task]) -> list[str]:
     return [ASKED.search(task.question)[1] for task in tasks]  # type: ignore[index]
 
 
-async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, tiny_model, folder, data):
-    cells = await run(ScriptedModels(needle_reader(tokenizer)), folder, tiny_model, data)
+async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, model, folder, data):
+    cells = await run(ScriptedModels(needle_reader(tokenizer)), folder, model, data)
     assert set(cells) == {(variant, length, 0) for variant in VARIANTS for length in (448, 1536)}
     for variant in ("trained", "untrained"):
         for length in (448, 1536):
@@ -107,7 +103,7 @@ async def test_each_variant_reads_the_document_in_its_own_way(tokenizer, tiny_mo
     assert (empty.turns, empty.document_tokens, empty.scores["official"]) == ([2] * 6, [0] * 6, [0.0] * 6)
 
 
-async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folder, short):
+async def test_scores_equal_what_is_counted_by_hand(tokenizer, model, folder, short):
     tasks = {seed: short.tasks(448, seed, 16) for seed in range(3)}
     wrong = set(asked_keys(tasks[0])[:4]) | set(asked_keys(tasks[1])[:7])
     # "xsilver" contains "silver": right for the official substring match, wrong for the strict one.
@@ -117,7 +113,7 @@ async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folde
     loose = next(key for key in asked_keys(tasks[2]) if key not in wrong)
     broken = {**dict.fromkeys(wrong, "nothing"), loose: f"x{answer_of[loose]}"}
     models = ScriptedModels(needle_reader(tokenizer, broken))
-    cells = await run(models, folder, tiny_model, short, variants=("trained",), seeds=(0, 1, 2), tasks=16)
+    cells = await run(models, folder, model, short, variants=("trained",), seeds=(0, 1, 2), tasks=16)
     hand = {
         seed: [
             float(key not in wrong and (key != loose or task.answers[0] == answer_of[loose]))
@@ -145,11 +141,11 @@ async def test_scores_equal_what_is_counted_by_hand(tokenizer, tiny_model, folde
     assert cell["seconds_per_1k_tokens"] == pytest.approx(1000 * sum(r.seconds for r in results) / tokens)
 
 
-async def test_failed_tasks_count_zero_and_stay_in_the_denominator(tokenizer, tiny_model, folder, short):
+async def test_failed_tasks_count_zero_and_stay_in_the_denominator(tokenizer, model, folder, short):
     keys = asked_keys(short.tasks(448, 0, 8))
     broken = {keys[0]: PolicyError("bad_request", "no"), keys[3]: PolicyError("timeout", "late")}
     models = ScriptedModels(needle_reader(tokenizer, broken))
-    result = (await run(models, folder, tiny_model, short, variants=("trained",), tasks=8))["trained", 448, 0]
+    result = (await run(models, folder, model, short, variants=("trained",), tasks=8))["trained", 448, 0]
     lost = [key in broken for key in keys]
     assert result.n == 8
     assert result.scores["official"] == [0.0 if failed else 1.0 for failed in lost]
@@ -168,16 +164,16 @@ async def test_failed_tasks_count_zero_and_stay_in_the_denominator(tokenizer, ti
     ],
 )
 async def test_a_saved_cell_of_another_evaluation_is_neither_taken_nor_overwritten(
-    tokenizer, tiny_model, folder, data, change, difference
+    tokenizer, model, folder, data, change, difference
 ):
     models = ScriptedModels(needle_reader(tokenizer))
-    await run(models, folder, tiny_model, data, variants=("trained",))
+    await run(models, folder, model, data, variants=("trained",))
     with pytest.raises(EvaluationError, match=rf"448__seed-0.json: .* otherwise: {difference}\. Delete the file"):
-        await run(models, folder, tiny_model, data, variants=("trained",), **change)
+        await run(models, folder, model, data, variants=("trained",), **change)
     assert len(models.opened) == 2
 
 
-async def test_seeds_on_one_files_tasks_are_no_further_tasks(tokenizer, tiny_model, tmp_path, short):
+async def test_seeds_on_one_files_tasks_are_no_further_tasks(tokenizer, model, tmp_path, short):
     """Three seeds with the same answers say as much as one; generated tasks are new for every seed."""
     path = tmp_path / "mine.jsonl"
     write_jsonl(path, short.tasks(448, 0, 6))
@@ -189,7 +185,7 @@ async def test_seeds_on_one_files_tasks_are_no_further_tasks(tokenizer, tiny_mod
 
     for name, data, same in (("file", file_data(path, tokenizer=tokenizer), True), ("made", short, False)):
         own = RunFolder.create(tmp_path / name, {"method": "memagent", "preset": "tiny"})
-        await run(ScriptedModels(now_and_then), own, tiny_model, data, variants=("full-context",), seeds=(0, 1, 2))
+        await run(ScriptedModels(now_and_then), own, model, data, variants=("full-context",), seeds=(0, 1, 2))
         ids = [result.notes["task_ids"] for result in own.evaluations()]
         assert (ids[0] == ids[1] == ids[2]) == same
         assert len({*ids[0]}) == 6
@@ -204,16 +200,16 @@ def test_a_question_of_a_file_is_the_same_whatever_its_distractors() -> None:
     assert question_id(replace(first, metadata={"index": 7})) == "hqa-0"
 
 
-async def test_a_broken_result_is_named_before_anything_runs(tokenizer, tiny_model, folder, data):
+async def test_a_broken_result_is_named_before_anything_runs(tokenizer, model, folder, data):
     models = ScriptedModels(needle_reader(tokenizer))
     folder.evaluation_path.mkdir()
     (folder.evaluation_path / "trained__niah__1536__seed-0.json").write_text('{"variant"')
     with pytest.raises(EvaluationError, match=r"trained__niah__1536__seed-0\.json is not valid JSON.*Delete the file"):
-        await run(models, folder, tiny_model, data)
+        await run(models, folder, model, data)
     assert models.opened == []
 
 
-async def test_no_turn_exceeds_the_context_made_for_it(tokenizer, tiny_model, folder, data):
+async def test_no_turn_exceeds_the_context_made_for_it(tokenizer, model, folder, data):
     models = ScriptedModels(needle_reader(tokenizer))
     longest: list[int] = []
     reply = models.respond
@@ -223,7 +219,7 @@ async def test_no_turn_exceeds_the_context_made_for_it(tokenizer, tiny_model, fo
         return reply(prompt, sampling)
 
     models.respond = measured
-    await run(models, folder, tiny_model, data, variants=("trained",))
+    await run(models, folder, model, data, variants=("trained",))
     assert max(longest) <= max(models.contexts) < 192
 
 
@@ -231,8 +227,8 @@ async def test_no_turn_exceeds_the_context_made_for_it(tokenizer, tiny_model, fo
     ("extra", "short", "long"),
     [([], 32, 16), (["--tasks", "8"], 8, 8), (["--tasks", "8", "--tasks-long", "4"], 8, 4)],
 )
-def test_how_many_tasks_are_taken(tiny_model, tmp_path, extra, short, long):
-    call = ["--model", str(tiny_model), "--out", str(tmp_path / "out"), *extra]
+def test_how_many_tasks_are_taken(model, tmp_path, extra, short, long):
+    call = ["--model", str(model), "--out", str(tmp_path / "out"), *extra]
     plan = command.prepare(command.make_parser().parse_args(call))
     counts = {cell.length: cell.n for cell in plan.cells}
     assert [counts[length] for length in (7168, 114688, 229376, 458752)] == [short, short, long, long]
@@ -240,18 +236,18 @@ def test_how_many_tasks_are_taken(tiny_model, tmp_path, extra, short, long):
     assert plan.data.lengths == tuple(7168 << i for i in range(7))
 
 
-async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, tiny_model, folder, data):
+async def test_a_chunk_that_does_not_fit_the_model_is_named(tokenizer, model, folder, data):
     method = SPEC.load("tiny", ["memagent.chunk_tokens=1000"]).memagent
     models = ScriptedModels(needle_reader(tokenizer))
     with pytest.raises(EvaluationError, match=r"has a context of 1024\. Lower memagent.chunk_tokens"):
-        await run(models, folder, tiny_model, data, variants=("trained",), method=method)
+        await run(models, folder, model, data, variants=("trained",), method=method)
 
 
-def test_a_training_run_brings_its_models_and_its_recipe(tiny_model, tmp_path, capsys):
+def test_a_training_run_brings_its_models_and_its_recipe(model, tmp_path, capsys):
     run = RunFolder.create(tmp_path / "run", SPEC.load("tiny", ["memagent.chunk_tokens=64"]).dump())
-    shutil.copytree(tiny_model, run.path / "warm_start")
+    shutil.copytree(model, run.path / "warm_start")
     for seed, step in ((0, 1), (0, 2), (3, 1)):
-        shutil.copytree(tiny_model, run.checkpoints_path(seed) / f"step-{step:06d}")
+        shutil.copytree(model, run.checkpoints_path(seed) / f"step-{step:06d}")
     call = ["--run", str(run.path), "--lengths", "448", "--tasks", "2", "--variants", "trained", "untrained"]
     assert command.main(call) == 0
     models = {(r.variant, r.seed): r.model for r in run.evaluations()}
@@ -285,8 +281,8 @@ def test_a_training_run_brings_its_models_and_its_recipe(tiny_model, tmp_path, c
         (["--model", "MODEL", "--policy-url", "localhost:9"], "policy url localhost:9.*http://host:port"),
     ],
 )
-def test_bad_input_is_named_with_its_fix(call, message, tiny_model, tmp_path, capsys):
-    call = [str(tiny_model) if word == "MODEL" else word for word in call]
+def test_bad_input_is_named_with_its_fix(call, message, model, tmp_path, capsys):
+    call = [str(model) if word == "MODEL" else word for word in call]
     call += [] if "--run" in call else ["--out", str(tmp_path / "out")]
     call += [] if "--lengths" in call or "/nowhere.jsonl" in call else ["--lengths", "448"]
     assert command.main(call) == 1
@@ -295,8 +291,8 @@ def test_bad_input_is_named_with_its_fix(call, message, tiny_model, tmp_path, ca
     assert re.search(message, error, re.S), error
 
 
-def test_a_tokenizer_without_chat_template_is_refused(tiny_model, tmp_path, capsys):
-    bare = shutil.copytree(tiny_model, tmp_path / "bare")
+def test_a_tokenizer_without_chat_template_is_refused(model, tmp_path, capsys):
+    bare = shutil.copytree(model, tmp_path / "bare")
     (bare / "chat_template.jinja").unlink()
     assert command.main(["--model", str(bare), "--out", str(tmp_path / "out")]) == 1
     assert "no chat template" in capsys.readouterr().err
@@ -350,9 +346,9 @@ def test_tasks_of_a_file_are_grouped_by_length(tokenizer, tmp_path):
         assert data.tasks(data.lengths[0], 0, 1)[0].metadata["metric"] == metric
 
 
-def test_what_was_published_stands_beside_ours_at_the_same_length(tiny_model, tmp_path, shared_data):
+def test_what_was_published_stands_beside_ours_at_the_same_length(model, tmp_path, shared_data):
     out = tmp_path / "out"
-    call = ["--model", str(tiny_model), "--data", "hotpotqa", "--out", str(out), "--lengths", "448K", "--hotpotqa"]
+    call = ["--model", str(model), "--data", "hotpotqa", "--out", str(out), "--lengths", "448K", "--hotpotqa"]
     command.prepare(command.make_parser().parse_args([*call, str(shared_data / "hotpotqa_dev_distractor_75.json")]))
     folder = RunFolder(out)
     ours = EvalResult(
@@ -372,7 +368,7 @@ def test_the_middle_is_cut_and_nothing_else():
     assert cut_middle(ids, 1) == (0,)
 
 
-async def test_hotpotqa_runs_through_the_whole_pipeline(tokenizer, tiny_model, folder, shared_data):
+async def test_hotpotqa_runs_through_the_whole_pipeline(tokenizer, model, folder, shared_data):
     questions, pool = (
         shared_data / name for name in ("hotpotqa_dev_distractor_75.json", "2wikimultihopqa_corpus.json")
     )
@@ -396,12 +392,8 @@ async def test_hotpotqa_runs_through_the_whole_pipeline(tokenizer, tiny_model, f
             said = answer if answer in text.split("<section>")[1] else memory
         return (*encode_text(english, said), english.eos_token_id)
 
-    class EnglishModels(ScriptedModels):
-        def tokenizer(self, model: str) -> Any:
-            return english
-
-    models = EnglishModels(respond, context=8192)
-    cells = await run(models, folder, tiny_model, data, variants=("trained",), method=method, tasks=4)
+    models = ScriptedModels(respond, english, context=8192)
+    cells = await run(models, folder, model, data, variants=("trained",), method=method, tasks=4)
     for length in lengths:
         result = cells["trained", length, 0]
         told = [task.answers[0] in task.context for task in built[length]]

@@ -1,0 +1,76 @@
+"""A tiny random model, a run folder, and models whose policy is scripted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic.memagent.rollout import SPEC
+from agentic.memagent.tiny import start_model
+from benchmarks.harness.models import EvalModels
+from benchmarks.harness.plan import EvalCell
+from core.policy.base import Policy
+from core.policy.scripted import ScriptedPolicy
+from core.runs.run_folder import RunFolder
+from core.text.tokenizer import load_tokenizer
+from core.types import Sampling
+
+Respond = Callable[[tuple[int, ...], Sampling], Sequence[int] | Exception]
+
+CELL = EvalCell(
+    variant="trained",
+    data="made-up",
+    length=0,
+    seed=0,
+    n=5,
+    model="m",
+    model_path="m",
+    sampling=Sampling(),
+    concurrency=2,
+    deadline_s=10.0,
+    settings={"method": {"budget": 7}, "weights": "abc"},
+    repeats=2,
+    stream="test",
+)
+
+
+class ScriptedModels(EvalModels):
+    """Models whose policy is scripted; `opened` lists the models in the order in which cells asked for them."""
+
+    def __init__(self, respond: Respond, scripted_tokenizer: Any = None, **options: Any):
+        super().__init__(SPEC.load("tiny"), **{"concurrency": 4, **options})
+        self.respond = respond
+        self.scripted_tokenizer = scripted_tokenizer
+        self.opened: list[str] = []
+        self.contexts: list[int] = []
+
+    def tokenizer(self, model: str) -> Any:
+        return self.scripted_tokenizer or super().tokenizer(model)
+
+    def limit(self, model: str) -> int:
+        return self._context or 1024
+
+    @asynccontextmanager
+    async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
+        self.opened.append(model)
+        self.contexts.append(context)
+        yield ScriptedPolicy(self.respond)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return start_model.build(tmp_path_factory.mktemp("tiny"), seed=0)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model: Path) -> Any:
+    return load_tokenizer(model)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "out", {"method": "memagent", "preset": "tiny"})
