@@ -105,7 +105,7 @@ class Trajectory:
 
 
 Group = Sequence[Trajectory]
-"""Lists the n trajectories of one task."""
+"""Holds the trajectories of one task, whose rewards are compared."""
 
 
 @dataclass(frozen=True, slots=True)

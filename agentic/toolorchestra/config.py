@@ -32,7 +32,7 @@ class ExpertModelSection(Section):
     url: str | None = None
     """Names an OpenAI-compatible service, such as http://HOST:PORT/v1 (vLLM, SGLang, hosted)."""
     name: str | None = None
-    """Gives the service's name for the model. None means that both names are equal."""
+    """Gives the name by which the service knows the model. None means the name in this recipe."""
     api_key_file: str | None = None
     role: str | None = None
     """Names one of the recipe's `roles`, which is asked with token ids."""
@@ -91,8 +91,8 @@ class ToolOrchestraSection(Section):
     """Goes to the chat template as `enable_thinking`."""
     budget: BudgetSection = BudgetSection()
     tools: Mapping[ToolName, tuple[str, ...]] = {}
-    """Maps each tool of `qa` to its experts. With an empty list, `search` uses the question as its query, and `answer`
-    returns the latest attempt."""
+    """Maps each tool of `qa` to its experts. A tool without experts asks none: `search` takes the question as its
+    query, and `answer` returns the latest attempt."""
     experts: tuple[str, ...] = ()
     """Lists the experts to whom `call_expert` may hand a `func_call` turn. An empty list removes this tool."""
     descriptions: Mapping[str, str] = {}

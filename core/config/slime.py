@@ -77,7 +77,8 @@ class SlimeSection(Section):
     colocate: bool = True
     """Lets rollout and training take turns on the same GPUs. If false, each has its own GPUs and both run at once."""
     rollout_gpus: PositiveInt | None = None
-    """Counts the GPUs that serve the policy and further models. None, only when colocated: those that train."""
+    """Counts the GPUs that serve the policy and further models. None means the
+    GPUs that train; only a colocated job may leave it out."""
     context_parallel: PositiveInt = 1
     """Counts the GPUs that share `optimizer.max_tokens_per_pack` tokens of a sequence."""
     rows: Literal["container", "fan_out"] = "container"
@@ -87,7 +88,7 @@ class SlimeSection(Section):
     roles: Mapping[str, str] = {}
     """Maps a role to a name in `sglang.models`, which replaces the role's address under `roles` of the recipe."""
     services: Mapping[str, str] = {}
-    """Maps a name to a URL that must answer before the job starts. Servers under `roles` are asked anyway."""
+    """Maps a name to a URL that must answer before the job starts. Servers under `roles` are checked in any case."""
     num_epoch: PositiveInt | None = None
     """Counts passes over the training data, instead of `run.steps` batches of rollouts."""
     eval_name: str = "dev"

@@ -38,7 +38,7 @@ DAPO_PREFIXES = (
 DAPO_SUFFIX = '\n\nRemember to put your answer on its own line after "Answer:".'
 
 GITHUB = "github.com/"
-"""Marks a set that lies in a git repository and not on the hub."""
+"""Begins the address of a set that lies in a git repository and not on the hub."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Checkpoints: a Hugging Face folder plus trainer.pt (optimizer, steps, data cursor), whole or absent.
+"""Writes and reads checkpoints: a Hugging Face folder plus trainer.pt (optimizer, steps, data cursor).
 
 A checkpoint is written under a partial name and then renamed, so a process killed at any moment leaves the previous
 ones usable. Only the latest two keep `trainer.pt`; all keep their weights.

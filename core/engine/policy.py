@@ -159,7 +159,7 @@ class EmbeddedPolicy:
 
 @asynccontextmanager
 async def open_frozen_model(path: str, recipe: Recipe) -> AsyncIterator[EmbeddedPolicy]:
-    """Serve a frozen model beside the trained one, with the recipe's engine settings; close it at the end.
+    """Open a frozen model beside the trained one, with the recipe's engine settings, for a `with` block.
 
     Raises:
         ValueError: the model cannot be loaded, or does not fit the settings.

@@ -55,7 +55,7 @@ def best_and_worst(records: Iterable[Record]) -> list[Record]:
 
 
 def render_trajectory(record: Record, opened: bool = False) -> str:
-    """Render one collapsible trajectory, with the fields of core/runs/run_folder.py that it has."""
+    """Render one record of trajectories.jsonl as a collapsible block, without the fields that it lacks."""
     reward, status = record.get("reward"), str(record.get("status", ""))
     turns = record.get("turns", [])
     badges = [

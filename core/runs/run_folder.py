@@ -243,7 +243,7 @@ def _list_changes(path: Path, new_config: Mapping[str, Any], may_differ: Collect
 
 
 def _has_results(path: Path) -> bool:
-    """Say whether the run has written more than the three files and the empty logs of its start."""
+    """Say whether the run has written more than its config, versions, published scores and empty logs."""
     files = (file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
     return any(str(file.relative_to(path)) not in ("config.yaml", "versions.json", "published.json") for file in files)
 

@@ -30,7 +30,7 @@ class Trackers:
         self.failures: dict[str, int] = {}
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Send the numbers to every tracker; a mapping of numbers goes out as `name/key`, anything else does not."""
+        """Send the numbers to every tracker; a mapping of numbers goes out as `name/key`, others are left out."""
         numbers = flatten_numbers(metrics)
         for name, tracker in self._trackers.items():
             self._guard(name, tracker.log, step, numbers)

@@ -1,4 +1,4 @@
-"""The tool that computes: the model of role `coder` writes Python for a query, and the sandbox runs it.
+"""Runs computations: the model of role `coder` writes Python for a query, and the sandbox runs it.
 
 `source: query` asks no model: the query itself is the code, or an expression whose value is printed.
 """

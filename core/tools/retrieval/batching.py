@@ -1,4 +1,4 @@
-"""Micro-batching: one call answers all requests that wait at the same time, in a thread beside the event loop.
+"""Batches requests: one call in a thread answers all requests that wait at the same time.
 
 Requests that arrive while a call runs wait and make the next batch. So batches grow with the load, and a lone request
 does not wait (unless `max_wait_s` is set).

@@ -45,7 +45,7 @@ class SetupError(Exception):
 
 
 def call(step: str, function: Any, *arguments: Any) -> int:
-    """Call a C function that returns -1 on failure.
+    """Call a C function, which returns -1 on failure.
 
     Raises:
         SetupError: it failed; the message is `step: reason`.
