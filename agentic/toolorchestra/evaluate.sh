@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Evaluate any checkpoint: on the real tau2-bench (the first word is tau2), or on questions: held-out ones, FRAMES, HLE.
-#   .venv/bin/python -m scripts.services agentic/toolorchestra/services/tiny.yaml \
+#   .venv/bin/tokentrue serve services agentic/toolorchestra/services/tiny.yaml \
 #       --logs runs/data/toolorchestra-tiny/services -- bash agentic/toolorchestra/evaluate.sh --run runs/toolorchestra-tiny
 #   bash agentic/toolorchestra/evaluate.sh --model CHECKPOINT --policy-url http://HOST:30000 --data data/frames.jsonl \
 #       --set toolorchestra.environment=null

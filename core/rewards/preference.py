@@ -1,4 +1,4 @@
-"""Computes ToolOrchestra's preference reward (arXiv 2511.21689, eq. 1-3), which weighs a user's wishes within a group.
+"""Computes ToolOrchestra's preference reward (arXiv 2511.21689, eq. 1-3): a user's preferences, weighed within a group.
 
 The features of a rollout are its number of calls to each tool or expert (0 if it made none), whether it is right,
 minus its cost and minus its latency. Each is scaled to 0..1 over the rollouts of its group (0 if all are equal);
