@@ -13,6 +13,10 @@ MAX_POINTS = 400
 """A longer line is averaged down to about this many points."""
 
 
+TINY = 1e-100
+"""A range below it would round to nothing when it is divided."""
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """One line of a chart; `color` indexes the palette, a `faint` line is background, `band` holds (x, low, high)."""
@@ -135,7 +139,7 @@ def thin(points: Sequence[Point]) -> list[Point]:
 
 def choose_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Return about `count` multiples of 1, 2 or 5 times a power of ten that span low to high."""
-    if high <= low:
+    if _is_flat(low, high):
         return [low]
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
@@ -152,9 +156,15 @@ def format_tick(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.0e}"
 
 
+def _is_flat(low: float, high: float) -> bool:
+    """Return whether a range is too narrow to be divided."""
+    return high - low <= max(TINY, 1e-12 * max(abs(low), abs(high)))
+
+
 def _pad_range(low: float, high: float) -> tuple[float, float]:
     """Widen a range of y a little; include 0 when it is near."""
-    if high == low:
-        return low - (abs(low) or 1) * 0.5, high + (abs(high) or 1) * 0.5
+    if _is_flat(low, high):
+        margin = 0.5 * (max(abs(low), abs(high)) if abs(low) > TINY else 1.0)
+        return low - margin, high + margin
     margin = 0.06 * (high - low)
     return 0.0 if 0 <= low < 0.5 * high else low - margin, high + margin

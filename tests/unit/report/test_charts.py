@@ -4,7 +4,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from core.report.charts import MAX_POINTS, Series, choose_ticks, legend, line_chart, seed_series, smooth, thin
@@ -13,6 +13,9 @@ number = st.floats(-1e6, 1e6)
 
 
 @given(points=st.lists(st.tuples(number, number), min_size=1, max_size=30))
+@example(points=[(0.0, 5e-324)])
+@example(points=[(0.0, 0.0), (5e-324, 5e-324)])
+@example(points=[(1e6, 1.0), (1e6 + 1e-9, 1.0 + 1e-15)])
 def test_any_points_make_a_well_formed_chart_inside_its_frame(points: list[tuple[float, float]]) -> None:
     root = ElementTree.fromstring(line_chart([Series("a", sorted(points), markers=True)], "step"))
     width, height = (float(side) for side in root.attrib["viewBox"].split()[2:])
