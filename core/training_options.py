@@ -4,10 +4,14 @@ that `--help` and completion are quick and need no installation."""
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 DEFAULT_PRESETS = {"embedded": "tiny", "slime": "seed"}
 """Maps an engine to the preset that it takes without --preset."""
+
+BASELINES = ("rejection", "supervised")
+"""Names what is trained beside the policy, to compare it with; each is a section of the recipe."""
 
 
 def make_training_parser(*engines: str) -> argparse.ArgumentParser:
@@ -15,7 +19,7 @@ def make_training_parser(*engines: str) -> argparse.ArgumentParser:
     presets = ", ".join(f"{DEFAULT_PRESETS[engine]} on {engine}" for engine in engines)
     parser = argparse.ArgumentParser(
         prog="tokentrue train",
-        description="Train a method from a preset. The same command goes on with a run that was interrupted.",
+        description="Train a method from a preset. The same command resumes a run.",
     )
     parser.add_argument("method", metavar="METHOD", help="a folder of agentic/")
     parser.add_argument("--engine", choices=engines, default=engines[0], help=f"default: {engines[0]}")
@@ -30,7 +34,22 @@ def make_training_parser(*engines: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe, or slime's job, and stop")
     if "embedded" in engines:
+        parser.add_argument(
+            "--baseline", choices=BASELINES, metavar="NAME", help=f"embedded: train {' or '.join(BASELINES)} instead"
+        )
         parser.add_argument("--fresh", action="store_true", help="embedded: delete an earlier run in DIR first")
+        parser.add_argument(
+            "--memory", type=read_bytes, metavar="SIZE", help="embedded: plan for this memory, such as 24GB or 8GiB"
+        )
     if "slime" in engines:
         parser.add_argument("--start-ray", action="store_true", help="slime: start Ray's head here if none answers")
     return parser
+
+
+def read_bytes(text: str) -> int:
+    """Read a size such as 24GB, 1.5GiB or 800MB; without a unit it counts bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 24GB, 8GiB or 800MB")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix or " "))

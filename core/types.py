@@ -1,7 +1,7 @@
 """Defines the project's words as frozen dataclasses: Task, Sampling, Completion, Turn, Trajectory, Row.
 
-Invariant: a Turn holds the very ids that went to the policy and the very ids that came back. Sampled ids are never
-decoded and encoded again, so the trained tokens are the sampled ones.
+Invariant: a Turn holds the very ids that went to the policy and the very ids that came back, and these are what is
+trained. A method may read a completion as text and write that text into a later prompt; it never becomes a target.
 """
 
 from __future__ import annotations

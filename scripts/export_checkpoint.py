@@ -131,7 +131,7 @@ bash agentic/{method}/evaluate.sh --model {name} --serve sglang
 
 
 def choose_checkpoint(run: RunFolder, seed: int | None, step: int | None) -> tuple[Path, str]:
-    """Return the checkpoint of a seed (default: the first) at a step (default: the last), and its title.
+    """Return the checkpoint of a seed (default: the first) at a step (default: by `run.keep`), and its title.
 
     Raises:
         CheckpointError: there is no such seed or step; the message lists those that there are.
@@ -147,7 +147,10 @@ def choose_checkpoint(run: RunFolder, seed: int | None, step: int | None) -> tup
     if step is not None and step not in saved:
         known = ", ".join(map(str, saved))
         raise CheckpointError(f"{run.checkpoints_path(seed)}: no checkpoint of step {step}; there are: {known}")
-    step = max(saved) if step is None else step
+    if step is None:
+        chosen = run.find_trained(seed)
+        assert chosen is not None
+        step = int(chosen.name.removeprefix("step-"))
     return saved[step], f"seed {seed} after {step} steps"
 
 
@@ -196,7 +199,7 @@ def make_parser() -> argparse.ArgumentParser:
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--seed", type=int, help="default: the first")
     chosen.add_argument("--checkpoint", type=Path, metavar="DIR", help="weights from here instead")
-    parser.add_argument("--step", type=int, help="default: the last")
+    parser.add_argument("--step", type=int, help="default: the one that run.keep says")
     parser.add_argument("--results", type=Path, metavar="DIR", help="their evaluation (default: those in RUN_DIR)")
     return parser
 

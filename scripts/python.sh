@@ -10,18 +10,20 @@ prepare_python() {
   export OMP_WAIT_POLICY=passive TOKENIZERS_PARALLELISM=false
 }
 
-# prepare_run METHOD [options of run.sh]: the same, and set `out` to the run folder if the options ask for the whole
-# experiment of preset tiny. Otherwise `out` is empty: then there is a training alone, a dry run or help.
+# prepare_run METHOD [options of run.sh]: the same, and set `experiment` to the preset and `out` to the run folder if the
+# options ask for a whole experiment. Otherwise both are empty: then there is a training alone, a dry run or help.
 prepare_run() {
+  experiment= out=
   if [[ " $* " =~ ' '(--help|-h|--dry-run)' ' ]]; then
-    out=
     cd "$(dirname "${BASH_SOURCE[0]}")/.."
     # These must not install anything.
     [[ -x .venv/bin/python ]] && python=.venv/bin/python || python=python3
     [[ $* == *--dry-run* ]] || sed -n '2,/^set /s/^# *//p' "agentic/$1/run.sh"
   else
     prepare_python
-    out=$("$python" -m scripts.train "$@")
+    local words
+    words=$("$python" -m scripts.train "$@")
+    read -r experiment out <<<"$words"
   fi
 }
 

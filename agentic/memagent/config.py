@@ -34,9 +34,9 @@ class MemAgentSection(Section):
 
 
 class MemAgentWarmStart(WarmStartSection):
-    copy_steps: NonNegativeInt = 100
+    copy_steps: NonNegativeInt = 0
     """Counts the steps on copying drills, which come first."""
-    lookup_steps: NonNegativeInt = 150
+    lookup_steps: NonNegativeInt = 0
     """Counts the steps on lists of facts that are repeated in another order; they come second."""
     batch_size: PositiveInt = 16
     forget: Probability = 0.45

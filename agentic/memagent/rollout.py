@@ -19,6 +19,7 @@ Run:  bash agentic/memagent/run.sh                        # tiny: two CPU cores,
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +34,12 @@ from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import Ids, encode_text, special_ids
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
+SHARED_DOCUMENTS = 16
+"""Counts the documents that stay encoded; the rollouts of a group begin one after the other."""
+
+THREAD_CHARACTERS = 64 * 1024
+"""Limits the documents that are encoded between two calls of the engine: about 50 ms for this many characters."""
+
 
 class MemAgent(Method):
     """Runs the method. Its one role, `policy`, writes the memory (turns `update`) and the answer (turn `final`)."""
@@ -45,6 +52,7 @@ class MemAgent(Method):
         self.empty_memory = encode_text(tokenizer, EMPTY_MEMORY)
         self.special = special_ids(tokenizer)
         self.stop_ids = (tokenizer.eos_token_id,)
+        self._shared: dict[tuple[str, str], list[Ids] | asyncio.Task[list[Ids]]] = {}
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Update the memory once for each chunk, then answer from the memory alone; reward the final answer."""
@@ -52,13 +60,32 @@ class MemAgent(Method):
         problem = encode_text(self.tokenizer, task.question)
         memory = self.empty_memory
         turns = Turns(replace(sampling, stop_token_ids=self.stop_ids))
-        for section in self.sections(task):
+        for section in await self.share_sections(task):
             prompt = self.update.render(problem=problem, section=section, memory=memory)
             completion = await turns.ask(policy, "update", prompt, config.max_memory_tokens, config.train_update)
             memory = self.next_memory(memory, completion)
         prompt = self.final.render(problem=problem, memory=memory)
         completion = await turns.ask(policy, "final", prompt, config.max_final_tokens, config.train_final)
         return self.make_trajectory(task, turns.recorded, self.decode(completion))
+
+    async def share_sections(self, task: Task) -> list[Ids]:
+        """Return `sections` of the task, which are computed once for its whole group.
+
+        A document of more than THREAD_CHARACTERS is encoded in a thread, so that other rollouts go on meanwhile. A
+        short one never waits: when a rollout asks decides which calls share a batch, and so the last bits of their
+        log-probs, which must not depend on what is kept here.
+        """
+        key = (task.task_id, task.context)
+        if key not in self._shared:
+            if len(self._shared) == SHARED_DOCUMENTS:
+                del self._shared[next(iter(self._shared))]  # the oldest; rollouts that wait for it hold it themselves
+            if len(task.context) > THREAD_CHARACTERS:
+                self._shared[key] = asyncio.create_task(asyncio.to_thread(self.sections, task))
+            else:
+                self._shared[key] = self.sections(task)
+        shared = self._shared[key]
+        # A rollout that is cancelled, at its deadline for one, must not cancel what the others wait for.
+        return shared if isinstance(shared, list) else await asyncio.shield(shared)
 
     def sections(self, task: Task) -> list[Ids]:
         """Return the chunks of the task's document.

@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
 prepare_run toolorchestra "$@"
 # Other presets bring their own data and are evaluated by evaluate.sh.
-[[ $out ]] || exec "$python" -m scripts.tokentrue train toolorchestra "$@"
+[[ $experiment == tiny ]] || exec "$python" -m scripts.tokentrue train toolorchestra "$@"
 
 # The start model with its tokenizer, the corpus, then tasks: no thing and no expression of one split is in another.
 data=runs/data/toolorchestra-tiny

@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import shlex
 import sys
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError
 from benchmarks.harness.samples import drop_failed_samples
-from core.engine import checkpoint
+from core.config import Recipe
 from core.policy.server_process import serve
 from core.report import write_report
 from core.report.console import print_summary
@@ -99,54 +99,91 @@ def check_baseline(variant: str, variants: Collection[str], options: argparse.Na
         )
 
 
+MODEL_VARIANTS = ("trained", "untrained", "untrained-greedy", "rejection", "supervised")
+"""Names the variants that differ in their weights, or in their temperature: greedy is temperature 0."""
+
+
 @dataclass(frozen=True)
 class EvalTarget:
     """Names what --run or --model stands for: the folder of the results, the recipe, and the models."""
 
     folder: RunFolder
     recipe: Any
-    trained: Mapping[int, str]
-    """Maps each seed to the model evaluated."""
-    untrained: str | None
-    """Names the model that training started from, if there is one."""
+    models: Mapping[int, Mapping[str, str]]
+    """Maps each seed to the models of those of MODEL_VARIANTS that there is a model for."""
+
+    def model(self, seed: int, variant: str, otherwise: str = "trained") -> str:
+        """Return the model of a variant; one that is not of MODEL_VARIANTS has the model of `otherwise`.
+
+        Raises:
+            EvaluationError: there is no such model; the message says how to make it.
+        """
+        of_seed = self.models[seed]
+        name = variant if variant in MODEL_VARIANTS else otherwise
+        if name in of_seed:
+            return of_seed[name]
+        if name == "trained":
+            raise EvaluationError(f"{self.folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
+        if name.startswith("untrained"):
+            raise EvaluationError(
+                f"variant {name}: no model for it. Name the one that training started from: --baseline."
+            )
+        raise EvaluationError(
+            f"variant {name}: seed {seed} has no model for it in {self.folder.path}. Train it: tokentrue train "
+            f"{self.recipe.method} --preset {self.folder.path / 'config.yaml'} --out {self.folder.path} "
+            f"--baseline {name}"
+        )
+
+    def list_variants(self, variants: Iterable[str]) -> list[str]:
+        """Return `trained`, and those of `variants` that every seed has a model for, in their order."""
+        return [
+            variant
+            for variant in variants
+            if variant == "trained"
+            or variant not in MODEL_VARIANTS
+            or all(variant in of_seed for of_seed in self.models.values())
+        ]
 
 
-def open_target(
-    options: argparse.Namespace, spec: MethodSpec, variants: Collection[str], *, preset: str, name: str
-) -> EvalTarget:
+def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, name: str) -> EvalTarget:
     """Read the training run of --run, or make the folder for the results of --model: --out, or one in runs/.
 
-    A run has each seed's newest checkpoint, and the model that all seeds started from.
-
-    Raises:
-        EvaluationError: a variant has no model.
+    A run has each seed's trained policy (`run.keep`), the model that all seeds started from, and baselines that were
+    trained into it.
     """
     if options.run is None:
-        check_baseline("untrained", variants, options)
         recipe = spec.load(options.preset or preset, [*options.overrides, f"model.path={options.model}"])
         folder = RunFolder.create(
             options.out or Path("runs") / f"{name}-{Path(options.model).name}",
             recipe.dump(),
             may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
         )
-        return EvalTarget(folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), options.model), options.baseline)
+        models = {"trained": options.model, **_map_untrained(options.baseline)}
+        return EvalTarget(folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models))
     folder = RunFolder(options.run)
     recipe = spec.load(str(folder.path / "config.yaml"), options.overrides)
+    seeds = options.seeds or folder.seeds or recipe.run.seeds
+    return EvalTarget(folder, recipe, {seed: _find_models(folder, seed, recipe) for seed in seeds})
+
+
+def _find_models(folder: RunFolder, seed: int, recipe: Recipe) -> dict[str, str]:
+    """Map each variant that a seed of a run has a model for to that model."""
     start = folder.path / "warm_start"
-    untrained = str(start) if start.is_dir() else recipe.model.path
-    trained = {}
-    for seed in options.seeds or folder.seeds or recipe.run.seeds:
-        trained[seed] = _find_newest_checkpoint(folder, seed, recipe.run.steps) if "trained" in variants else untrained
-    return EvalTarget(folder, recipe, trained, untrained)
+    models = _map_untrained(str(start) if start.is_dir() else recipe.model.path)
+    newest, trained = (folder.find_trained(seed, keep) for keep in ("last", recipe.run.keep))
+    if newest is not None and trained is not None:
+        models["trained"] = str(trained)
+        if int(newest.name.removeprefix("step-")) < recipe.run.steps:
+            print(f"note: seed {seed} has not finished training; its newest checkpoint is {newest.name}")
+    for variant, path in (("rejection", folder.rejection_path(seed)), ("supervised", folder.supervised_path)):
+        if (path / "model").is_dir():
+            models[variant] = str(path / "model")
+    return models
 
 
-def _find_newest_checkpoint(folder: RunFolder, seed: int, steps: int) -> str:
-    saved = checkpoint.steps(folder.checkpoints_path(seed))
-    if not saved:
-        raise EvaluationError(f"{folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
-    if int(saved[-1].name.removeprefix("step-")) < steps:
-        print(f"note: seed {seed} has not finished training; its newest checkpoint is {saved[-1].name}")
-    return str(saved[-1])
+def _map_untrained(model: str | None) -> dict[str, str]:
+    """Map the variants of the start model to it; none without one."""
+    return {} if model is None else {"untrained": model, "untrained-greedy": model}
 
 
 def create_folder(
@@ -159,9 +196,10 @@ def create_folder(
     return RunFolder.create(options.out or Path("runs") / name, config, may_differ=may_differ)
 
 
-def sampling_fields(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of a cell that say how the command samples."""
-    sampling = Sampling(temperature=options.temperature, top_p=options.top_p)
+def sampling_fields(options: argparse.Namespace, variant: str = "") -> dict[str, Any]:
+    """Return the fields of a cell that say how the command samples the variant."""
+    greedy = variant.endswith("-greedy")
+    sampling = Sampling(temperature=0.0 if greedy else options.temperature, top_p=1.0 if greedy else options.top_p)
     return {"sampling": sampling, "deadline_s": options.deadline}
 
 

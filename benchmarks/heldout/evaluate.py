@@ -6,12 +6,15 @@
 
 | variant | weights | method |
 |---|---|---|
-| trained | each seed's newest checkpoint, or --model | agentic.METHOD.rollout.SPEC |
+| trained | each seed's checkpoint that `run.keep` says, or --model | agentic.METHOD.rollout.SPEC |
 | untrained | what training started from, or --baseline | the same |
+| untrained-greedy | the same, at temperature 0 | the same |
+| rejection, supervised | what `tokentrue train --baseline` made of that in the run | the same |
 | others | as untrained | BASELINES of agentic/METHOD/tiny/baselines.py: name -> (recipe, tokenizer) -> Method |
 
---run evaluates all variants on the first 256 tasks. --model evaluates `trained`, and with --baseline `untrained`, on
-all tasks: a method's own baselines are made for the tasks of its preset tiny, and run only if --variants names them.
+--run evaluates all variants that it has a model for, on the first 256 tasks. --model evaluates `trained`, and with
+--baseline `untrained` and `untrained-greedy`, on all tasks: a method's own baselines are made for the tasks of its
+preset tiny, and run only if --variants names them.
 
 Each task is sampled once per seed, with the same sampling seeds for all variants. A failed rollout scores 0 and is
 counted by kind. Each sample is logged as it ends (benchmarks/harness/samples.py): the same command continues where a
@@ -26,7 +29,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness.command import EvalPlan, open_target, run_evaluator, sampling_fields
+from benchmarks.harness.command import MODEL_VARIANTS, EvalPlan, open_target, run_evaluator, sampling_fields
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, EvaluationError, file_fingerprint, is_saved
@@ -35,7 +38,7 @@ from benchmarks.harness.samples import flat
 from core.config import Recipe
 from core.data.tasks import read_tasks
 from core.engine.policy import open_frozen_model
-from core.rollout.method import method_spec, tiny_module
+from core.rollout.method import method_spec, preset_module
 from core.rollout.roles import open_roles
 from core.runs.evaluation import EvalResult
 from core.types import Task
@@ -62,13 +65,14 @@ def main(arguments: list[str] | None = None) -> int:
 def prepare(options: argparse.Namespace) -> HeldoutPlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     spec = method_spec(options.method)
-    builds = {"trained": spec.build, "untrained": spec.build, **load_baselines(options.method)}
+    builds = {**dict.fromkeys(MODEL_VARIANTS, spec.build), **load_baselines(options.method)}
     if unknown := [variant for variant in options.variants or () if variant not in builds]:
         raise EvaluationError(f"unknown variant {unknown[0]!r}; {spec.name} has: {', '.join(builds)}")
-    with_model = ["trained", "untrained"] if options.baseline else ["trained"]
-    variants = options.variants or (with_model if options.run is None else list(builds))
-    target = open_target(options, spec, variants, preset="paper", name=f"heldout-{spec.name}")
+    target = open_target(options, spec, preset="paper", name=f"heldout-{spec.name}")
+    variants = options.variants or target.list_variants(MODEL_VARIANTS if options.run is None else builds)
     folder, recipe = target.folder, target.recipe
+    own = "untrained" if options.run or options.baseline else "trained"  # whose weights the method's baselines have
+    named = [(seed, variant, target.model(seed, variant, own)) for seed in target.models for variant in variants]
     path = options.data or recipe.data.eval
     if path is None:
         raise EvaluationError("no held-out tasks: the recipe has no data.eval. Give a file with --data.")
@@ -87,17 +91,16 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
     cells = [
         models.make_cell(
             folder,
-            trained if variant == "trained" else target.untrained or options.model,
+            model,
             settings={"data": {"file": file_fingerprint(Path(path))}, **_method_sections(recipe)},
             variant=variant,
             data=Path(path).stem,
             length=0,
             seed=seed,
             n=len(tasks),
-            **sampling_fields(options),
+            **sampling_fields(options, variant),
         )
-        for seed, trained in target.trained.items()
-        for variant in variants
+        for seed, variant, model in named
     ]
     labels = ["kind"] if options.by is None else _check_labels(options.by, tasks, path)
     published = folder.published
@@ -107,7 +110,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
 
 def load_baselines(method: str) -> Mapping[str, Build]:
     """Return BASELINES of agentic/`method`/tiny/baselines.py; none without that file."""
-    module = tiny_module(method, "baselines")
+    module = preset_module(method, "tiny", "baselines")
     return module.BASELINES if module else {}
 
 
@@ -218,7 +221,7 @@ def _number(value: float | None) -> float | None:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
-    with_model = "with --model `trained`, and `untrained` if --baseline names it"
+    with_model = "with --model `trained`, and the untrained ones if --baseline names their model"
     parser = make_evaluator_parser(
         "heldout",
         __doc__,

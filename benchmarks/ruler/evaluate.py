@@ -17,7 +17,7 @@ import argparse
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ DEPARTURES = (
     "answers are boxed, as in training; the official evaluation asks for 'the answer is'",
     "documents are cut to a token limit; the official ones have a fixed number of documents",
     "each seed draws its own distractors and their order",
+    "full-context has scores only where the documents fit; the official evaluation cuts out their middle",
 )
 
 
@@ -87,36 +88,37 @@ def main(arguments: list[str] | None = None) -> int:
 def prepare(options: argparse.Namespace) -> RulerPlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     preset = "tiny" if options.run is None and is_tiny(load_tokenizer(options.model)) else "paper"
-    has_untrained = options.run is not None or options.baseline is not None
-    variants = options.variants or [variant for variant in VARIANTS if variant != "untrained" or has_untrained]
-    target = open_target(options, SPEC, ["trained", *variants], preset=preset, name="ruler")
+    target = open_target(options, SPEC, preset=preset, name="ruler")
+    variants = options.variants or target.list_variants(VARIANTS)
     folder, recipe = target.folder, target.recipe
     if not any(override.startswith("memagent.max_chunks=") for override in options.overrides):
         # The official evaluation has no limit on chunks either.
         section = recipe.memagent.model_copy(update={"max_chunks": 10**9})
         recipe = recipe.model_copy(update={"memagent": section})
     models = EvalModels.from_options(options, recipe)
-    data = _make_data(options, models.tokenizer(next(iter(target.trained.values()))))
+    named = {seed: {variant: target.model(seed, variant) for variant in variants} for seed in target.models}
+    data = _make_data(options, models.tokenizer(next(iter(named.values()))[variants[0]]))
+    if options.run is not None and (changed := [o for o in options.overrides if o.startswith("memagent.")]):
+        # The same run read otherwise has cells of its own beside those of its recipe.
+        data = replace(data, name="+".join([data.name, *(o.removeprefix("memagent.") for o in changed)]))
     cells = make_cells(
         models,
         folder,
-        {
-            seed: {variant: (target.untrained or "") if variant == "untrained" else model for variant in variants}
-            for seed, model in target.trained.items()
-        },
+        named,
         data,
         recipe.memagent,
         count=partial(count_tasks, data, options.tasks, options.tasks_long),
-        **sampling_fields(options),
+        sampling=partial(sampling_fields, options),
     )
-    published = folder.published["rows"]
+    published, earlier = folder.published["rows"], folder.published["departures"]
     if data.name == "hqa":
         published = published_rows(
             (name, variant, "hqa", 7168 << place, percent, SOURCES[source])
             for name, variant, source, scores in PUBLISHED
             for place, percent in enumerate(scores)
         )
-    folder.save_published(published, [*recipe.departures, *(DEPARTURES if published else ())])
+    departures = [*recipe.departures, *(DEPARTURES if published else ()), *earlier]
+    folder.save_published(published, list(dict.fromkeys(departures)))
     return RulerPlan(folder, models, cells, recipe.memagent, data)
 
 
@@ -137,21 +139,24 @@ def make_cells(
     method: MemAgentSection,
     *,
     count: Callable[[int], int],
-    **sampling: Any,
+    sampling: Callable[[str], dict[str, Any]],
 ) -> list[EvalCell]:
-    """Return the cells by seed, then by length, then by variant. `named` maps seed -> variant -> model."""
+    """Return the cells by seed, then by length, then by variant. `named` maps seed -> variant -> model.
+
+    `count` returns the number of tasks of a length, `sampling` the fields of a variant's cell that say how it samples.
+    """
     settings = {"data": data.settings, "memagent": method.model_dump(mode="json")}
     return [
         models.make_cell(
             folder,
             model,
-            settings={**settings, "context": models.limit(model)} if variant == "full-context" else settings,
+            settings=settings,
             variant=variant,
             data=data.name,
             length=length,
             seed=seed,
             n=count(length),
-            **sampling,
+            **sampling(variant),
         )
         for seed, of_seed in named.items()
         for length in data.lengths
@@ -178,9 +183,12 @@ async def evaluate(plan: RulerPlan) -> None:
             tasks = _make_tasks(plan.data, cell)
             tokenizer = models.tokenizer(cell.model_path)
             document_tokens = [_count_document_tokens(task, tokenizer) for task in tasks]
-        reader = make_reader(
-            cell.variant, plan.method, models.tokenizer(cell.model_path), models.limit(cell.model_path)
-        )
+        reader = make_reader(cell.variant, plan.method, models.tokenizer(cell.model_path))
+        if cell.variant == "full-context" and (reason := explain_absence(reader, cell, tasks, models)):
+            print(f"note: {reason}", flush=True)
+            published = folder.published
+            folder.save_published(published["rows"], list(dict.fromkeys([*published["departures"], reason])))
+            continue
         read = [0] * len(tasks) if cell.variant == "empty-document" else document_tokens
         await evaluate_cell(
             cell,
@@ -190,6 +198,21 @@ async def evaluate(plan: RulerPlan) -> None:
             partial(ruler_result, tasks, read),
             partial(grade, reader),
         )
+
+
+def explain_absence(reader: Reader, cell: EvalCell, tasks: Sequence[Task], models: EvalModels) -> str | None:
+    """Say why a cell with whole documents stays empty: one does not fit. None: they all do.
+
+    What a model answers to a document without its middle, as in the official evaluation, tells little about it.
+    """
+    reader.prepare(tasks)
+    longest, limit = reader.context(tasks), models.limit(cell.model_path)
+    if longest <= limit:
+        return None
+    return (
+        f"{cell.variant} has no score at {cell.length} tokens: prompt and answer take up to {longest:,} tokens, "
+        f"and the model has a context of {limit:,}"
+    )
 
 
 @asynccontextmanager
@@ -224,12 +247,11 @@ def ruler_result(tasks: Sequence[Task], document_tokens: Sequence[int], cell: Ev
     """Build a result with the scores of every task, failed ones among them with 0."""
     records = flat(samples)
     names = [name for name in records[0]["scores"] if all(name in record["scores"] for record in records)]
-    cut = sum(record["metrics"].get("document_cut", 0.0) for record in records)
     return build_result(
         cell,
         samples,
         scores={"official" if n == "score" else n: [record["scores"][n] for record in records] for n in names},
-        notes={"documents_cut": int(cut), "task_ids": [question_id(task) for task in tasks]},
+        notes={"task_ids": [question_id(task) for task in tasks]},
         document_tokens=list(document_tokens),
     )
 

@@ -4,7 +4,10 @@
 |---|---|---|
 | trained | the one evaluated | chunk by chunk, MemAgent's loop |
 | untrained | the one it started from | the same |
-| full-context | the one evaluated | the whole document in one prompt; beyond its context, the head and the tail of it |
+| untrained-greedy | the same | the same, at temperature 0 |
+| rejection | that one, trained on its own successes (core/engine/rejection.py) | the same |
+| supervised | that one, trained on whole correct trajectories (agentic/memagent/gold.py) | the same |
+| full-context | the one evaluated | the whole document in one prompt, where all documents of the cell fit |
 | empty-document | the one evaluated | MemAgent's loop over one empty section: chance and prior knowledge |
 
 All ask for a `\\boxed{}` answer. MemAgent's official evaluation asks for "the answer is ..." instead, although its
@@ -21,6 +24,7 @@ from typing import Any, Protocol
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, Style
 from agentic.memagent.rollout import MemAgent
+from benchmarks.harness.command import MODEL_VARIANTS
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
 from core.rollout.method import Method, RolloutError
@@ -28,7 +32,7 @@ from core.text.template import TokenTemplate
 from core.text.tokenizer import Ids, encode_text
 from core.types import Sampling, Task, Trajectory, Turn
 
-VARIANTS = ("trained", "untrained", "full-context", "empty-document")
+VARIANTS = (*MODEL_VARIANTS, "full-context", "empty-document")
 
 _WHOLE: dict[Style, str] = {
     "official": (
@@ -60,12 +64,12 @@ class Reader(Method, Protocol):
         ...
 
 
-def make_reader(variant: str, config: MemAgentSection, tokenizer: Any, limit: int) -> Reader:
-    """Return the reader of one of VARIANTS. `limit` is the model's context in tokens."""
+def make_reader(variant: str, config: MemAgentSection, tokenizer: Any) -> Reader:
+    """Return the reader of one of VARIANTS."""
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}")
     if variant == "full-context":
-        return WholeDocument(config, tokenizer, limit)
+        return WholeDocument(config, tokenizer)
     return EmptyDocument(config, tokenizer) if variant == "empty-document" else ChunkByChunk(config, tokenizer)
 
 
@@ -108,13 +112,12 @@ class EmptyDocument(ChunkByChunk):
 
 
 class WholeDocument(Reader):
-    """Asks with the document in one prompt. Beyond the context its middle is cut, as in the official evaluation."""
+    """Asks with the document in one prompt."""
 
     box_required = False
 
-    def __init__(self, config: MemAgentSection, tokenizer: Any, limit: int):
+    def __init__(self, config: MemAgentSection, tokenizer: Any):
         self.tokenizer = tokenizer
-        self.limit = limit
         self.new_tokens = config.max_final_tokens
         self.template = TokenTemplate(tokenizer, _WHOLE[config.prompt_style], slots=("problem", "section"))
         self._documents: dict[str, Ids] = {}
@@ -123,20 +126,14 @@ class WholeDocument(Reader):
         self._documents = {task.task_id: encode_text(self.tokenizer, task.context) for task in tasks}
 
     def context(self, tasks: Sequence[Task]) -> int:
-        return max(min(self.limit, self._overhead(t) + len(self._documents[t.task_id])) for t in tasks)
+        return max(self._overhead(task) + len(self._documents[task.task_id]) for task in tasks)
 
     def calls(self, task: Task) -> int:
         return 1
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        document = self._documents[task.task_id]
-        room = self.limit - self._overhead(task)
-        if room < 1:
-            raise RolloutError(
-                "no_room", f"task {task.task_id}: question and answer alone exceed the context of {self.limit} tokens"
-            )
         problem = encode_text(self.tokenizer, task.question)
-        prompt = self.template.render(problem=problem, section=cut_middle(document, room))
+        prompt = self.template.render(problem=problem, section=self._documents[task.task_id])
         request = replace(sampling, max_new_tokens=self.new_tokens, stop_token_ids=(self.tokenizer.eos_token_id,))
         completion = await roles["policy"].generate(prompt, request)
         if completion.finish_reason == "abort":
@@ -147,14 +144,8 @@ class WholeDocument(Reader):
             turns=(Turn("final", prompt, completion, trained=False),),
             status="truncated" if completion.finish_reason == "length" else "completed",
             reward=boxed_reward(answer, task.answers),
-            metrics={"document_cut": float(len(document) > room)},
             log={"answer": answer},
         )
 
     def _overhead(self, task: Task) -> int:
         return self.template.length + len(encode_text(self.tokenizer, task.question)) + self.new_tokens
-
-
-def cut_middle(ids: Ids, room: int) -> Ids:
-    """Return `ids`, or a head and a tail of them with `room` tokens together, without a mark between."""
-    return ids if len(ids) <= room else ids[: room - room // 2] + ids[len(ids) - room // 2 :]

@@ -6,6 +6,8 @@ The loss is DAPO's token mean, with advantages without the standard deviation an
 
 from __future__ import annotations
 
+import random
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,15 @@ from typing import Any
 from benchmarks.speed.engines import EmbeddedSide
 from benchmarks.speed.measure import Stopwatch, Timing, align_columns, ratio
 from benchmarks.speed.trl_side import run_trl
-from benchmarks.speed.workload import GenerationRequest, GenerationSample, grade, make_step_requests
+from benchmarks.speed.workload import (
+    SECTION_GROUP,
+    GenerationRequest,
+    GenerationSample,
+    draw_prompt,
+    grade,
+    make_section_requests,
+    make_step_requests,
+)
 from core.algorithms.advantages import group_advantages
 from core.config import OptimizerSection
 from core.engine import weights
@@ -51,6 +61,33 @@ def compare(
     return result
 
 
+def measure_sections(folder: Path, vocab_size: int, *, repeats: int, groups: int, dtype: str) -> dict[str, Any]:
+    """Time our GRPO step on `groups` groups of memory updates in the shapes of MemAgent's preset `laptop`; return JSON.
+
+    The rollouts are given: their tokens and log-probs are made up, since the time depends on shapes alone.
+    """
+    rng = random.Random(0)
+    requests = make_section_requests(vocab_size, groups, rng)
+    samples = [
+        GenerationSample(r.prompt_ids, draw_prompt(rng, vocab_size, r.max_new_tokens), (-1.0,) * r.max_new_tokens)
+        for r in requests
+    ]
+    first, timing = run_embedded(
+        folder, requests, SECTION_GROUP, samples, steps=repeats, dtype=dtype, max_tokens_per_pack=2560
+    )
+    tokens = sum(len(s.prompt_ids) + len(s.token_ids) for s in samples)
+    seconds = timing.as_json()
+    return {
+        "rollouts": len(requests),
+        "tokens": tokens,
+        "grad_norm": first["grad_norm"],
+        **seconds,
+        "tokens_per_cpu_s": tokens / seconds["cpu_s"],
+        "tokens_per_s": tokens / seconds["wall_s"],
+        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2,  # Linux counts KiB
+    }
+
+
 def sample_rollouts(folder: Path, requests: Sequence[GenerationRequest]) -> list[GenerationSample]:
     return _engine(weights.load(folder), requests).generate(requests)
 
@@ -62,18 +99,25 @@ def run_embedded(
     samples: Sequence[GenerationSample] | None,
     *,
     steps: int,
+    dtype: str = "float32",
+    max_tokens_per_pack: int = 4096,
 ) -> tuple[dict[str, float], Timing]:
     """Return statistics of the first step and the time of `steps` more; without `samples` each step generates."""
-    model = weights.load(folder)
-    optimizer = OptimizerSection(lr=LR, beta2=0.999, weight_decay=0.0, clip_grad=1.0, max_tokens_per_pack=4096)
-    trainer, engine = Trainer(model, optimizer, loss_agg="token"), _engine(model, requests)
+    model = weights.load(folder, dtype)
+    optimizer = OptimizerSection(
+        lr=LR, beta2=0.999, weight_decay=0.0, clip_grad=1.0, max_tokens_per_pack=max_tokens_per_pack
+    )
+    trainer = Trainer(model, optimizer, loss_agg="token")
+    engine = _engine(model, requests) if samples is None else None
     watch = Stopwatch()
     first: dict[str, float] = {}
     for _ in range(steps + 1):
         watch.start()
-        rollouts = engine.generate(requests) if samples is None else samples
+        rollouts = samples if engine is None else engine.generate(requests)
+        assert rollouts is not None
         stats = trainer.grpo_step(make_rows(rollouts, group_size))
-        engine.engine.adopt_weights(str(trainer.steps))
+        if engine is not None:
+            engine.engine.adopt_weights(str(trainer.steps))
         watch.stop()
         first = first or stats
     return first, watch.timing()

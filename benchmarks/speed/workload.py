@@ -85,7 +85,25 @@ def make_regimes(vocab_size: int, *, scale: float = 1.0, seed: int = 0) -> dict[
             GenerationRequest(draw_prompt(rng, vocab_size, 300), draw_length(rng)) for _ in range(requests)
         ],
         "sessions": [GenerationRequest(draw_prompt(rng, vocab_size, 120), 32) for _ in range(requests // 2)],
+        "sections": make_section_requests(vocab_size, groups=max(1, round(4 * scale)), rng=rng),
     }
+
+
+SECTION_GROUP = 12
+"""Counts the rollouts that read one section, as in MemAgent's preset `laptop`."""
+
+
+def make_section_requests(vocab_size: int, groups: int, rng: random.Random) -> list[GenerationRequest]:
+    """Return memory updates in the shapes of MemAgent's preset `laptop`, group after group.
+
+    A group shares 300 tokens (instruction, question and a section of 192); each member adds its memory of 32 tokens and
+    the end of the prompt, and writes 32 tokens.
+    """
+    requests = []
+    for _ in range(groups):
+        shared = draw_prompt(rng, vocab_size, 300)
+        requests += [GenerationRequest(shared + draw_prompt(rng, vocab_size, 40), 32) for _ in range(SECTION_GROUP)]
+    return requests
 
 
 def draw_prompt(rng: random.Random, vocab_size: int, length: int) -> tuple[int, ...]:

@@ -20,7 +20,8 @@ MomentDecay = Annotated[float, Field(ge=0, lt=1)]
 class ModelSection(Section):
     path: str
     """Names the folder or hub id of the model that training starts from."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Sets the number format of the weights. `auto` asks the machine which one is fast; a run keeps the answer."""
     device: Device = "auto"
     max_model_len: PositiveInt | None = None
     """Limits prompt plus completion of one call, in tokens. None: the limit of the model's config."""
@@ -126,7 +127,7 @@ class OptimizerSection(Section):
     lr_warmup_steps: NonNegativeInt = 0
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
     lr_decay_steps: PositiveInt | None = None
-    """Says at which step a linear or cosine rate reaches 0."""
+    """Says after how many optimizer steps a linear or cosine rate reaches 0. None: at the end of the run."""
     beta1: MomentDecay = 0.9
     beta2: MomentDecay = 0.98
     weight_decay: NonNegativeFloat = 0.1
@@ -137,14 +138,6 @@ class OptimizerSection(Section):
     """Computes in bfloat16 where the weights are float32, on CUDA only."""
     gradient_checkpointing: bool = False
     """Keeps only each layer's input for the backward pass: much less memory, a third more time."""
-
-    @model_validator(mode="after")
-    def _decay_has_an_end(self) -> OptimizerSection:
-        if self.lr_scheduler_type != "constant" and self.lr_decay_steps is None:
-            raise ValueError(
-                f"lr_scheduler_type {self.lr_scheduler_type} needs lr_decay_steps, the step at which the rate reaches 0"
-            )
-        return self
 
 
 class EngineSection(Section):
@@ -159,14 +152,24 @@ class EngineSection(Section):
     """Sets PyTorch's threads. None leaves PyTorch's own choice."""
 
 
-class WarmStartSection(Section):
-    """Describes the supervised cold start of a small model made from nothing, before RL (`tiny/warm_start.py`)."""
+class SupervisedSection(Section):
+    """Describes supervised training on demonstrations."""
 
+    source: str = "tiny"
+    """Names the folder of the method whose module draws the examples: agentic/METHOD/SOURCE/, where the cold start
+    takes warm_start.py and the baseline supervised.py."""
     seed: int = 0
     steps: NonNegativeInt = 800
     """Counts the steps on demonstrations."""
     batch_size: PositiveInt = 32
+    """Counts the turns of one step."""
     lr: NonNegativeFloat = 2e-3
+    lr_warmup_steps: NonNegativeInt = 20
+    """Counts the first steps, over which the rate rises; after them it falls linearly to 0."""
+
+
+class WarmStartSection(SupervisedSection):
+    """Describes the supervised cold start before RL."""
 
     @property
     def total_steps(self) -> int:
@@ -180,6 +183,16 @@ class WarmStartSection(Section):
         return self
 
 
+class RejectionSection(Section):
+    """Describes the training on the start model's own successes (core/engine/rejection.py)."""
+
+    lr: NonNegativeFloat
+    lr_warmup_steps: NonNegativeInt = 20
+    epochs: PositiveInt = 1
+    batch_size: PositiveInt = 32
+    """Counts the turns of one step."""
+
+
 class RunSection(Section):
     steps: PositiveInt
     parallel_seeds: PositiveInt = 1
@@ -190,6 +203,9 @@ class RunSection(Section):
     eval_temperature: NonNegativeFloat = 1.0
     eval_top_p: Share = 0.7
     save_every: PositiveInt = 10
+    keep: Literal["last", "best"] = "last"
+    """Says which checkpoint is the trained policy: the last one, or the one with the best held-out reward, which is
+    then saved at every evaluation that equals or beats those before it."""
     trajectories_every: NonNegativeInt = 10
     """Writes the trajectories of one group in full, every so many steps."""
     trackers: tuple[Literal["wandb", "tensorboard"], ...] = ()
@@ -218,6 +234,10 @@ class Recipe(Section):
     optimizer: OptimizerSection
     engine: EngineSection = EngineSection()
     warm_start: WarmStartSection | None = None
+    rejection: RejectionSection | None = None
+    """Describes the baseline of `--baseline rejection`: what as many rollouts teach without GRPO."""
+    supervised: SupervisedSection | None = None
+    """Describes the baseline of `--baseline supervised`: whole correct trajectories, which RL does without."""
     run: RunSection
     roles: Mapping[str, str] = {}
     """Maps each further role to `http://host:port` of a server with SGLang's API, `model:FOLDER_OR_HUB_ID` for a frozen
@@ -229,6 +249,27 @@ class Recipe(Section):
     def _evaluation_has_tasks(self) -> Recipe:
         if self.run.eval_every and self.data.eval is None:
             raise ValueError("run.eval_every needs data.eval, a file of held-out tasks; set that, or run.eval_every=0")
+        return self
+
+    @model_validator(mode="after")
+    def _best_is_measured(self) -> Recipe:
+        if self.run.keep == "best" and not self.run.eval_every:
+            raise ValueError("run.keep=best needs held-out evaluations; set run.eval_every, or run.keep=last")
+        return self
+
+    @model_validator(mode="after")
+    def _rate_lasts_to_the_end(self) -> Self:
+        optimizer, steps = self.optimizer, self.run.steps * self.algorithm.num_steps_per_rollout
+        if optimizer.lr_scheduler_type == "constant":
+            return self
+        if optimizer.lr_decay_steps is None:
+            return self.model_copy(update={"optimizer": optimizer.model_copy(update={"lr_decay_steps": steps})})
+        if optimizer.lr_decay_steps < steps:
+            raise ValueError(
+                f"optimizer.lr_decay_steps is {optimizer.lr_decay_steps}, and run.steps={self.run.steps} takes {steps} "
+                "optimizer steps: the last ones would have the rate 0. Set optimizer.lr_decay_steps=null, which ends "
+                "the decay with the run, or fewer run.steps"
+            )
         return self
 
     @model_validator(mode="after")

@@ -5,11 +5,53 @@ Tensor suffixes: see core/engine/__init__.py. A slot of the cache holds the keys
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+from core.engine.cache import round_up
+
+QUERIES_PER_PIECE = 256
+"""The mask of a cached prefix costs the products it hides; short pieces of a long prompt have few of these."""
+
+CALL_PRODUCTS = 512
+"""One call of the attention kernel costs about as much as this number of query-key products."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Describes consecutive new tokens of one sequence: `first` is their place on T, `start` their first position."""
+
+    slot: int
+    first: int
+    start: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+    @property
+    def products(self) -> int:
+        """Count the query-key products that the kernel computes, those hidden by the causal mask included."""
+        return self.length * self.end
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Holds pieces that one call attends for: they start at one position, and are padded to the first, the longest."""
+
+    tokens_NL: Tensor
+    """Leads to the queries on T. Columns after the end of a piece repeat its last token."""
+    slots: slice | Tensor
+    end: int
+    mask_LS: Tensor | None
+    """Is None where no token is cached: the kernel's own causal mask says the same."""
 
 
 class PrefillAttention:
@@ -21,38 +63,87 @@ class PrefillAttention:
 
     def __init__(self, kv: Tensor, first_slot: int, starts: Sequence[int], lengths: Sequence[int], positions_T: Tensor):
         self.kv = kv
-        self.count = len(lengths)
-        self.longest = max(lengths)
-        self.slots = slice(first_slot, first_slot + self.count)
-        device = kv.device
-        # New token t belongs to sequence_T[t]. Its key goes to position positions_T[t] of that sequence's slot, its
-        # query to column_T[t] of the padded queries [N, L]: the columns count new tokens only.
-        lengths_N = torch.tensor(lengths, device=device)
-        self.sequence_T = torch.repeat_interleave(torch.arange(self.count, device=device), lengths_N)
-        starts_N = torch.tensor(starts, device=device)
         self.positions_T = positions_T
-        self.column_T = positions_T - starts_N[self.sequence_T]
-        # S: keys are read up to the end of the sequence that reaches furthest.
-        self.end = max(s + n for s, n in zip(starts, lengths, strict=True))
-        self.mask_N1LS = None
-        if any(starts):
-            # The query in column l of sequence n stands at position starts[n] + l and sees the keys up to there.
-            # Without cached tokens L == S, and the kernel's own causal mask says the same.
-            positions_NL = starts_N[:, None] + torch.arange(self.longest, device=device)
-            self.mask_N1LS = (torch.arange(self.end, device=device) <= positions_NL[..., None])[:, None]
+        slots = range(first_slot, first_slot + len(lengths))
+        slots_N = torch.tensor(slots, device=kv.device)
+        self.slots_T = torch.repeat_interleave(slots_N, torch.tensor(lengths, device=kv.device))
+        buckets = _fill_buckets(_cut(slots, starts, lengths))
+        self.buckets = [_pad(bucket, kv.shape[4], kv.device) for bucket in buckets]
+        # Where the token t of T lies among the padded outputs of all buckets, one after the other.
+        row_of = [0] * sum(lengths)
+        row = 0
+        for pieces, bucket in zip(buckets, self.buckets, strict=True):
+            for piece in pieces:
+                row_of[piece.first : piece.first + piece.length] = range(row, row + piece.length)
+                row += bucket.tokens_NL.shape[1]
+        self.row_T = torch.tensor(row_of, device=kv.device)
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        # Views of the cache, [N, K, max_len, D]: row n is the slot of sequence n.
-        keys, values = self.kv[0, layer, self.slots], self.kv[1, layer, self.slots]
-        keys[self.sequence_T, :, self.positions_T] = k_TKD
-        values[self.sequence_T, :, self.positions_T] = v_TKD
-        q_NLHD = q_THD.new_zeros(self.count, self.longest, *q_THD.shape[1:])
-        q_NLHD[self.sequence_T, self.column_T] = q_THD
-        out_NHLD = F.scaled_dot_product_attention(
-            q_NLHD.transpose(1, 2), keys[:, :, : self.end], values[:, :, : self.end],
-            attn_mask=self.mask_N1LS, is_causal=self.mask_N1LS is None, enable_gqa=q_THD.shape[1] != k_TKD.shape[1],
-        )  # fmt: skip
-        return out_NHLD.transpose(1, 2)[self.sequence_T, self.column_T]
+        keys, values = self.kv[0, layer], self.kv[1, layer]  # [slots, K, max_len, D]
+        keys[self.slots_T, :, self.positions_T] = k_TKD
+        values[self.slots_T, :, self.positions_T] = v_TKD
+        outputs = [
+            F.scaled_dot_product_attention(
+                q_THD[bucket.tokens_NL].transpose(1, 2),
+                keys[:, :, : bucket.end][bucket.slots],
+                values[:, :, : bucket.end][bucket.slots],
+                attn_mask=bucket.mask_LS,
+                is_causal=bucket.mask_LS is None,
+                enable_gqa=q_THD.shape[1] != k_TKD.shape[1],
+            )
+            for bucket in self.buckets
+        ]
+        return torch.cat([out_NHLD.transpose(1, 2).flatten(0, 1) for out_NHLD in outputs])[self.row_T]
+
+
+def _cut(slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> list[_Piece]:
+    """Cut the new tokens of the sequences that have cached ones into short pieces; leave the others whole."""
+    pieces: list[_Piece] = []
+    firsts = itertools.accumulate(lengths, initial=0)  # zip stops before the last sum, the end of T
+    for slot, start, length, first in zip(slots, starts, lengths, firsts, strict=False):
+        step = QUERIES_PER_PIECE if start else length
+        for done in range(0, length, step):
+            pieces.append(_Piece(slot, first + done, start + done, min(step, length - done)))
+    return pieces
+
+
+def _fill_buckets(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
+    """Put pieces together that start at one position, while padding adds at most a fifth, or less than a call."""
+    buckets: list[list[_Piece]] = []
+    for piece in sorted(pieces, key=lambda piece: (piece.start, -piece.length)):
+        if buckets:
+            longest = buckets[-1][0]
+            padding = longest.products - piece.products
+            if longest.start == piece.start and padding <= max(piece.products // 5, CALL_PRODUCTS):
+                buckets[-1].append(piece)
+                continue
+        buckets.append([piece])
+    return buckets
+
+
+def _pad(bucket: Sequence[_Piece], max_len: int, device: torch.device) -> _Bucket:
+    start = bucket[0].start
+    end = min(start + round_up(bucket[0].length), max_len)
+    length = end - start
+    firsts_N = torch.tensor([piece.first for piece in bucket], device=device)
+    lengths_N = torch.tensor([piece.length for piece in bucket], device=device)
+    columns_L = torch.arange(length, device=device)
+    tokens_NL = firsts_N[:, None] + torch.minimum(columns_L, lengths_N[:, None] - 1)
+    slots = [piece.slot for piece in bucket]
+    # Neighbours are read where they lie; others are gathered.
+    neighbours = slots == list(range(slots[0], slots[0] + len(slots)))
+    mask_LS: Tensor | None = None
+    if start and device.type == "cuda":
+        mask_LS = causal_lower_right(length, end)  # lets the flash kernel mask by itself
+    elif start:
+        # The query in column l stands at position start + l and sees the keys up to there.
+        mask_LS = torch.arange(end, device=device) <= start + columns_L[:, None]
+    return _Bucket(
+        tokens_NL,
+        slice(slots[0], slots[0] + len(slots)) if neighbours else torch.tensor(slots, device=device),
+        end,
+        mask_LS,
+    )
 
 
 class DecodeAttention:
@@ -64,10 +155,10 @@ class DecodeAttention:
     def __init__(self, kv: Tensor, positions_N: Tensor, longest: int):
         self.kv = kv
         self.positions_N = positions_N
-        self.end = longest
+        self.end = min(round_up(longest), kv.shape[4])
         self.slots_N = torch.arange(len(positions_N), device=kv.device)
         # Positions after a sequence's newest token hold what an earlier owner of the slot left there.
-        after_NS = torch.arange(longest, device=kv.device) > positions_N[:, None]
+        after_NS = torch.arange(self.end, device=kv.device) > positions_N[:, None]
         self.bias_NS = torch.zeros(after_NS.shape, dtype=kv.dtype, device=kv.device).masked_fill_(after_NS, -torch.inf)
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:

@@ -7,26 +7,82 @@ hit is copied into the new sequence's slot, which costs a fraction of computing 
 
 from __future__ import annotations
 
+import ctypes
+import math
+import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from core.engine.model import ModelConfig
 
+GRAIN = 8
+"""Attention pads queries and keys to multiples of this number. The CPU's kernels add up in an order that depends on the
+remainder, so without it a sequence would be rounded otherwise beside a longer one than alone."""
+
 BlockKey = tuple[int, tuple[int, ...]]
 """Names a block of the trie by its parent's node number and its own tokens."""
+
+LARGE = 1 << 28
+"""Sets the bytes from which a cache is worth the time that it takes to give freed memory back first."""
+
+
+def return_freed_memory() -> None:
+    """Give the memory that an update has freed back to the system; glibc keeps most of it for smaller tensors."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc alone has it
+        trim(0)
+
+
+def round_up(count: int) -> int:
+    """Return the next multiple of GRAIN."""
+    return -(-count // GRAIN) * GRAIN
+
+
+def cache_bytes(config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
+    """Return the bytes that the keys and values of `tokens` tokens take, in slots or in the prefix store."""
+    return tokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
 class SlotCache:
     """Keeps the keys and values of the running sequences in `kv`: [2 (keys, values), layers, slots, K, max_len, D]."""
 
     def __init__(self, config: ModelConfig, slots: int, max_len: int, dtype: torch.dtype, device: torch.device):
+        self.config = config
         self.slots = slots
         self.max_len = max_len
-        self.kv = torch.zeros(
-            2, config.num_layers, slots, config.num_kv_heads, max_len, config.head_dim, dtype=dtype, device=device
-        )
+        self.dtype = dtype
+        self.device = device
+
+    @cached_property
+    def kv(self) -> Tensor:
+        """Is allocated when it is first used."""
+        return self.zeros(self.slots, round_up(self.max_len))
+
+    def zeros(self, rows: int, length: int) -> Tensor:
+        """Allocate keys and values for `rows` times `length` tokens: [2, layers, rows, K, length, D].
+
+        On the CPU the pages that nobody writes to take no memory. They are zero, because what stands after the end of a
+        sequence is multiplied with an attention of 0.
+        """
+        shape = (2, self.config.num_layers, rows, self.config.num_kv_heads, length, self.config.head_dim)
+        # A step allocates in inference mode, but the tensor is also written to between steps.
+        with torch.inference_mode(False):
+            if self.device.type != "cpu":
+                return torch.zeros(shape, dtype=self.dtype, device=self.device)
+            size = math.prod(shape) * self.dtype.itemsize
+            if size >= LARGE:
+                return_freed_memory()
+            # The system gives a page of zeros when it is first touched; torch.zeros would touch every page.
+            pages = mmap.mmap(-1, size)
+            return torch.frombuffer(pages, dtype=self.dtype).view(shape)
+
+    def release(self) -> None:
+        """Free `kv`; the next use allocates it again."""
+        self.__dict__.pop("kv", None)
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` positions of one slot over another."""
@@ -44,16 +100,24 @@ class PrefixStore:
 
     def __init__(self, cache: SlotCache, blocks: int, block_size: int):
         self.cache = cache
+        self.blocks = blocks
         self.block_size = block_size
-        layers, kv_heads, head_dim = cache.kv.shape[1], cache.kv.shape[3], cache.kv.shape[5]
-        self.pool = cache.kv.new_zeros(2, layers, blocks, kv_heads, block_size, head_dim)
         self.clear()
+
+    @cached_property
+    def pool(self) -> Tensor:
+        return self.cache.zeros(self.blocks, self.block_size)
 
     def clear(self) -> None:
         # Each key leads to (node number, index of its block in `pool`); the least recently used key comes first.
         self._nodes: OrderedDict[BlockKey, tuple[int, int]] = OrderedDict()
-        self._free = list(range(self.pool.shape[2]))
+        self._free = list(range(self.blocks))
         self._next_node = self.ROOT + 1
+
+    def release(self) -> None:
+        """Forget every block and free `pool`; the next use allocates it again."""
+        self.clear()
+        self.__dict__.pop("pool", None)
 
     def match(self, tokens: Sequence[int]) -> list[int]:
         """Find the pool blocks of the longest stored prefix of `tokens`; at least one token is left to compute."""
@@ -114,7 +178,7 @@ class PrefixStore:
         it returns nothing to wait for.
         """
         end = (matched + 1) * self.block_size
-        return tuple(tokens[:end]) if end < len(tokens) and self.pool.shape[2] else ()
+        return tuple(tokens[:end]) if end < len(tokens) and self.blocks else ()
 
     def _take_block(self, keep: Sequence[BlockKey]) -> int | None:
         """Return a free block of the pool, evicting the least recently used one that is not in `keep`; None if none."""

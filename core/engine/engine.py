@@ -204,6 +204,24 @@ class Engine:
     def flush_cache(self) -> None:
         self.prefixes.clear()
 
+    def release_cache(self) -> None:
+        """Free the memory of cached keys and values while something else needs it; the next step allocates it again.
+
+        Running requests are preempted. CUDA graphs have recorded where the slots lie, so on a GPU the slots stay, and
+        the prefix store alone is freed.
+        """
+        self.scheduler.preempt_all()
+        self.prefixes.release()
+        if self.graphs is None:
+            self.cache.release()
+
+    def drop_all(self) -> None:
+        """Forget every request without ending it, and every cached prefix. This touches no tensor, so cannot fail."""
+        self._requests.clear()
+        self.scheduler.waiting.clear()
+        self.scheduler.running.clear()
+        self.prefixes.clear()
+
     def _end(self, request: Request, reason: FinishReason) -> None:
         if request.session is not None and request in self.scheduler.running:
             # The last token was sampled but never fed to the model: the slot holds no key for it.

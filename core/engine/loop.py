@@ -15,11 +15,10 @@ from typing import Any
 
 from rich.console import Console
 
-from core.config import Recipe, RecipeError
+from core.config import Recipe
 from core.engine import checkpoint, weights
-from core.engine.engine import Engine
 from core.engine.model import CausalLM
-from core.engine.policy import EmbeddedPolicy
+from core.engine.policy import EmbeddedPolicy, open_engine
 from core.engine.trainer import Trainer
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, derive_seed
@@ -88,7 +87,7 @@ class GRPOLoop:
         self.trackers = trackers or Trackers({})
         self.console = console
         self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
-        algorithm, section = recipe.algorithm, recipe.engine
+        algorithm = recipe.algorithm
         self.trainer = Trainer(
             self.model,
             recipe.optimizer,
@@ -98,19 +97,7 @@ class GRPOLoop:
             num_steps_per_rollout=algorithm.num_steps_per_rollout,
             seed=seed,
         )
-        try:
-            self.engine = Engine(
-                self.model,
-                eos_token_ids=weights.eos_token_ids(start),
-                max_model_len=recipe.model.max_model_len,
-                kv_tokens=section.kv_tokens,
-                prefix_cache_tokens=section.prefix_cache_tokens,
-                block_size=section.block_size,
-                max_prefill_tokens=section.max_prefill_tokens,
-                decode=tokenizer and tokenizer.decode,
-            )
-        except ValueError as error:
-            raise RecipeError(f"engine.{error}") from error
+        self.engine = open_engine(recipe, self.model, start, tokenizer)
         self.policy = EmbeddedPolicy(self.engine)
         self.runner = Runner(
             method,
@@ -150,9 +137,10 @@ class GRPOLoop:
                     tokens_per_second=record["tokens_per_second"],
                     failures=sum(record["failures"].values()),
                 )
+                better = False
                 if run.eval_every and (self.step % run.eval_every == 0 or self.step == run.steps):
-                    await self._evaluate()
-                if self.step % run.save_every == 0 or self.step == run.steps:
+                    better = await self._evaluate()
+                if self.step % run.save_every == 0 or self.step == run.steps or (better and run.keep == "best"):
                     self._save()
         await self.policy.close()
         newest = checkpoint.latest(self.checkpoints)
@@ -163,11 +151,14 @@ class GRPOLoop:
         """Sample a batch, make rows of it, step the trainer, and log the step; return its record."""
         started = time.perf_counter()
         prefilled = self.engine.stats().prefilled_tokens
-        batch = await self._sample()
+        batch = await sample_batch(
+            self.recipe, self.runner, self.stream, seed=self.seed, step=self.step, regrade=self.regrade
+        )
         sampled = time.perf_counter()
         algorithm = self.recipe.algorithm
         # Without one valid rollout there are no rows, and the trainer takes no step.
         rows = rows_from_groups(batch.groups, **algorithm.row_options())
+        self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
         stats = self.trainer.grpo_step(rows)
         self.step += 1
         self.engine.adopt_weights(str(self.step))
@@ -197,32 +188,11 @@ class GRPOLoop:
             raise TrainingError(f"step {self.step}: {error}") from error
         return record
 
-    async def _sample(self) -> SampledBatch:
-        """Sample the groups of one step.
+    async def _evaluate(self) -> bool:
+        """Log the mean reward on the held-out tasks, one rollout each; a failed rollout counts as 0.
 
-        With a filter, further tasks replace the groups without a signal. If no group has a signal, all are trained.
+        Returns whether no evaluation since the first step had a higher reward.
         """
-        rollout, algorithm = self.recipe.rollout, self.recipe.algorithm
-        sampling = Sampling(temperature=rollout.temperature, top_p=rollout.top_p, top_k=rollout.top_k)
-        batch = SampledBatch()
-        for attempt in range(algorithm.max_num_gen_batches if algorithm.dynamic_sampling else 1):
-            tasks = self.stream.take(rollout.tasks_per_step - len(batch.groups))
-            seed = derive_seed(self.seed, "train", self.step, attempt)
-            groups: Sequence[Group] = await self.runner.run_groups(tasks, rollout.group_size, sampling, seed)
-            if self.regrade is not None:
-                groups = [self.regrade(task, group) for task, group in zip(tasks, groups, strict=True)]
-            batch.tasks += tasks
-            for group in groups:
-                keep = not algorithm.dynamic_sampling or has_signal(group, algorithm.min_group_std)
-                (batch.groups if keep else batch.filtered).append(group)
-            if len(batch.groups) == rollout.tasks_per_step:
-                break
-        if not batch.groups:
-            batch.groups, batch.filtered = batch.filtered, []
-        return batch
-
-    async def _evaluate(self) -> None:
-        """Log the mean reward on the held-out tasks, one rollout each; a failed rollout counts as 0."""
         run = self.recipe.run
         tasks = self.eval_tasks[: run.eval_tasks]
         started = time.perf_counter()
@@ -240,6 +210,8 @@ class GRPOLoop:
         self.trackers.log(self.step, {f"eval/{name}": value for name, value in record.items()})
         for task, group in list(zip(tasks, groups, strict=True))[:2]:
             self._log_trajectory("eval", task, group[0])
+        earlier = [r["reward"] for r in self.metrics.records() if r["stage"] == "eval" and 0 < r["step"] < self.step]
+        return record["reward"] >= max(earlier, default=0.0)
 
     def _save(self) -> None:
         state = {"trainer": self.trainer.state(), "cursor": self.stream.cursor}
@@ -259,6 +231,40 @@ class GRPOLoop:
 
     def _log_trajectory(self, stage: str, task: Task, trajectory: Trajectory) -> None:
         self.trajectories.append(trajectory_record(stage, self.step, task, trajectory, self.tokenizer))
+
+
+async def sample_batch(
+    recipe: Recipe,
+    runner: Runner,
+    stream: TaskStream,
+    *,
+    seed: int,
+    step: int,
+    regrade: Callable[[Task, Group], Sequence[Trajectory]] | None = None,
+) -> SampledBatch:
+    """Sample the groups of one step, of which the first is step 0.
+
+    With a filter, further tasks replace the groups without a signal. If no group has a signal, all are trained.
+    """
+    rollout, algorithm = recipe.rollout, recipe.algorithm
+    sampling = Sampling(temperature=rollout.temperature, top_p=rollout.top_p, top_k=rollout.top_k)
+    batch = SampledBatch()
+    for attempt in range(algorithm.max_num_gen_batches if algorithm.dynamic_sampling else 1):
+        tasks = stream.take(rollout.tasks_per_step - len(batch.groups))
+        groups: Sequence[Group] = await runner.run_groups(
+            tasks, rollout.group_size, sampling, derive_seed(seed, "train", step, attempt)
+        )
+        if regrade is not None:
+            groups = [regrade(task, group) for task, group in zip(tasks, groups, strict=True)]
+        batch.tasks += tasks
+        for group in groups:
+            keep = not algorithm.dynamic_sampling or has_signal(group, algorithm.min_group_std)
+            (batch.groups if keep else batch.filtered).append(group)
+        if len(batch.groups) == rollout.tasks_per_step:
+            break
+    if not batch.groups:
+        batch.groups, batch.filtered = batch.filtered, []
+    return batch
 
 
 def _split_failures(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], Failures]:

@@ -10,8 +10,11 @@ the segments of one kind, roots or branches; R are the trained response tokens, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,18 +24,29 @@ from core.types import Row
 
 MIN_SHARED = 16
 """Sets the shortest common prefix, in tokens, that is worth a tree."""
+PADDING = 0.1
+"""Sets how much of a bucket's query-key products may be padding, relative to the exact products."""
+BUCKET_PRODUCTS = 2048
+"""Sets the number of query-key products that cost as much as one more bucket: some 0.1 ms on a CPU."""
+KEYS_PER_TOKEN = 16
+"""Sets how many keys that a branch repeats from its root count as one token of a pack, for they take memory too."""
 
 
 @dataclass(frozen=True)
 class Tree:
     """Names the rows (by index) that share their first `root` tokens; a lone row is all root.
 
-    `length` is the number of tokens in the pack: the root once, and every branch.
+    `length` is the number of tokens in the pack: the root once, and every branch. `cost` is what the tree takes of the
+    pack's limit: its tokens, and one for every `KEYS_PER_TOKEN` keys that its branches repeat.
     """
 
     rows: tuple[int, ...]
     root: int
     length: int
+
+    @property
+    def cost(self) -> int:
+        return _tree_cost(len(self.rows), self.root, self.length)
 
 
 @dataclass(frozen=True)
@@ -63,42 +77,66 @@ class Pack:
 
 
 def pack_rows(rows: Sequence[Row], max_tokens: int, device: torch.device) -> list[Pack]:
-    """Split `rows` into packs of at most `max_tokens` tokens (one longer row makes a pack of its own).
+    """Split `rows` into packs that cost at most `max_tokens` (one longer row makes a pack of its own).
 
     Trees with roots of similar length come together, since attention pads within a pack.
     """
     packs: list[list[Tree]] = []
-    free = 0  # tokens that still fit into the last pack
+    free = 0  # what still fits into the last pack
     for tree in sorted(grow_trees(rows, max_tokens), key=lambda tree: (-tree.root, tree.rows)):
-        if not packs or tree.length > free:
+        if not packs or tree.cost > free:
             packs.append([])
             free = max_tokens
         packs[-1].append(tree)
-        free -= tree.length
+        free -= tree.cost
     return [_pack(rows, trees, device) for trees in packs]
 
 
 def grow_trees(rows: Sequence[Row], max_tokens: int) -> list[Tree]:
-    """Put every row into one tree: neighbours in lexical order join while they share enough of their prompts."""
+    """Put every row into one tree, so that all trees together have the fewest tokens.
+
+    A tree is a run of neighbours in lexical order, since rows that begin alike are neighbours there. So the best trees
+    of the first n rows are the best ones of some fewer rows and one tree more.
+    """
+    order = sorted(range(len(rows)), key=lambda i: (rows[i].tokens, i))
+    lengths = [_needed_length(rows[i]) for i in order]
+    # Entry n is the number of tokens that the prompts of rows n - 1 and n of the order have in common.
+    shared = [0, *(_count_shared(rows[a], rows[b]) for a, b in pairwise(order))]
+    # Entry n of `fewest` is the number of tokens of the first n rows; entry n - 1 of `last` says what their last tree
+    # is: where it starts, its root and its length.
+    fewest, last = [0], list[tuple[int, int, int]]()
+    for end in range(1, len(order) + 1):
+        root, length = lengths[end - 1], lengths[end - 1]
+        best = (fewest[end - 1] + length, end - 1, root, length)
+        total = length
+        for start in range(end - 2, -1, -1):
+            count, total = end - start, total + lengths[start]
+            root = min(root, shared[start + 1])
+            length = total - (count - 1) * root
+            if root < MIN_SHARED or _tree_cost(count, root, length) > max_tokens:
+                break
+            best = min(best, (fewest[start] + length, start, root, length))
+        fewest.append(best[0])
+        last.append(best[1:])
     trees: list[Tree] = []
-    for index in sorted(range(len(rows)), key=lambda i: (rows[i].tokens, i)):
-        row = rows[index]
-        length = _needed_length(row)
-        if trees:
-            last = trees[-1]
-            first = rows[last.rows[0]]
-            shared = len(last.rows) > 1
-            # Only prompts are shared: a root never reaches into a response.
-            limit = min(last.root if shared else _prompt_length(first), _prompt_length(row))
-            root = _common_prefix(first.tokens, row.tokens, limit)
-            # The tree with this row: n + 1 rows, of which n no longer repeat the root.
-            joined_length = sum(_needed_length(rows[i]) for i in last.rows) + length - len(last.rows) * root
-            # What a shorter root loses, every branch repeats; so a row joins only if at least half of the root stays.
-            if root >= max(MIN_SHARED, last.root // 2 if shared else 0) and joined_length <= max_tokens:
-                trees[-1] = Tree((*last.rows, index), root, joined_length)
-                continue
-        trees.append(Tree((index,), length, length))
-    return trees
+    end = len(order)
+    while end:
+        start, root, length = last[end - 1]
+        trees.append(Tree(tuple(order[start:end]), root, length))
+        end = start
+    return trees[::-1]
+
+
+def _tree_cost(count: int, root: int, length: int) -> int:
+    return length + (count * root // KEYS_PER_TOKEN if count > 1 else 0)
+
+
+def _count_shared(a: Row, b: Row) -> int:
+    """Count the tokens that two prompts begin with alike. A root never reaches into a response."""
+    limit = min(_prompt_length(a), _prompt_length(b))
+    if a.tokens[:limit] == b.tokens[:limit]:
+        return limit
+    return next(i for i in range(limit) if a.tokens[i] != b.tokens[i])
 
 
 def _prompt_length(row: Row) -> int:
@@ -110,12 +148,6 @@ def _needed_length(row: Row) -> int:
     # The token at response offset o stands at prompt length + o; the token before it, which predicts it, ends the row.
     last = max((offset for offset, trained in enumerate(row.loss_mask) if trained), default=0)
     return _prompt_length(row) + last
-
-
-def _common_prefix(a: Sequence[int], b: Sequence[int], limit: int) -> int:
-    if a[:limit] == b[:limit]:
-        return limit
-    return next(i for i in range(limit) if a[i] != b[i])
 
 
 def _pack(rows: Sequence[Row], trees: Sequence[Tree], device: torch.device) -> Pack:
@@ -172,65 +204,119 @@ def _pack(rows: Sequence[Row], trees: Sequence[Tree], device: torch.device) -> P
 class PackedAttention:
     """Attends causally within every root; every branch attends to the whole of its root and causally to itself.
 
-    Branch i belongs to root number `branch_roots[i]`. Only attention pads, on the right: roots to the longest root,
-    branches to the longest branch.
+    Root i has `roots[i]` tokens; branch i has `branches[i]` tokens and belongs to root number `branch_roots[i]`. On T
+    lie the roots, then the branches. Only attention pads: segments of similar sizes are padded to a bucket together.
     """
 
     def __init__(
         self, roots: Sequence[int], branches: Sequence[int], branch_roots: Sequence[int], device: torch.device
     ):
-        self.roots = _Segments(roots, device)
-        self.branches = _Segments(branches, device)
-        if branches:
-            # N counts branches here: root_N[n] is the root of branch n.
-            self.root_N = torch.tensor(branch_roots, device=device)
-            self.shared = max(roots[i] for i in branch_roots)
-            # The keys of a branch are S = shared + longest: its root, padded to `shared`, then the branch itself.
-            root_mask_NS = self.roots.inside_NL[self.root_N, : self.shared]
-            longest = self.branches.longest
-            causal_LL = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
-            masks_NLS = (root_mask_NS[:, None].expand(-1, longest, -1), causal_LL.expand(len(branches), -1, -1))
-            self.mask_N1LS = torch.cat(masks_NLS, dim=2)[:, None]
+        root_starts = _offsets(roots)
+        branch_starts = [sum(roots) + offset for offset in _offsets(branches)]
+        segments = [_Segment(start, length, 0, 0) for start, length in zip(root_starts, roots, strict=True)]
+        segments += [
+            _Segment(start, length, root_starts[root], roots[root])
+            for start, length, root in zip(branch_starts, branches, branch_roots, strict=True)
+        ]
+        self.buckets = [_Bucket(part, device) for part in _bucket_segments(segments)]
+        # The queries, and the keys, of all buckets are gathered from T at once, one padded segment after the other.
+        self.queries = torch.cat([bucket.query_NL.flatten() for bucket in self.buckets])
+        self.keys = torch.cat([bucket.key_NS.flatten() for bucket in self.buckets])
+        self.query_counts = [bucket.query_NL.numel() for bucket in self.buckets]
+        self.key_counts = [bucket.key_NS.numel() for bucket in self.buckets]
+        # Token t of T is entry place_T[t] of these padded queries.
+        place = torch.cat([bucket.inside_NL.flatten() for bucket in self.buckets]).nonzero().squeeze(1)
+        self.place_T = torch.empty_like(place)
+        self.place_T[self.queries[place]] = place
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        size = self.roots.tokens  # T up to here are roots, from here on branches
-        root_q, root_k, root_v = (self.roots.pad(x[:size]) for x in (q_THD, k_TKD, v_TKD))
-        out_THD = self.roots.unpad(_attend(root_q, root_k, root_v, None))
-        if not self.branches.tokens:
-            return out_THD
-        q, own_k, own_v = (self.branches.pad(x[size:]) for x in (q_THD, k_TKD, v_TKD))
-        shared_k, shared_v = (x[:, : self.shared].index_select(0, self.root_N) for x in (root_k, root_v))
-        k, v = torch.cat((shared_k, own_k), dim=1), torch.cat((shared_v, own_v), dim=1)
-        branch_out = self.branches.unpad(_attend(q, k, v, self.mask_N1LS))
-        return torch.cat((out_THD, branch_out))
+        queries = q_THD.index_select(0, self.queries).split(self.query_counts)
+        keys, values = (x.index_select(0, self.keys).split(self.key_counts) for x in (k_TKD, v_TKD))
+        padded = [
+            bucket.attend(q, k, v).flatten(0, 1)
+            for bucket, q, k, v in zip(self.buckets, queries, keys, values, strict=True)
+        ]
+        return torch.cat(padded).index_select(0, self.place_T)
 
 
-def _attend(q_NLHD: Tensor, k_NSKD: Tensor, v_NSKD: Tensor, mask_N1LS: Tensor | None) -> Tensor:
-    q_NHLD, k_NKSD, v_NKSD = (x.transpose(1, 2) for x in (q_NLHD, k_NSKD, v_NSKD))
-    grouped = q_NHLD.shape[1] != k_NKSD.shape[1]
-    return F.scaled_dot_product_attention(
-        q_NHLD, k_NKSD, v_NKSD, attn_mask=mask_N1LS, is_causal=mask_N1LS is None, enable_gqa=grouped
-    ).transpose(1, 2)
+class _Segment(NamedTuple):
+    """Holds where `length` tokens lie on T, and the root that they continue (of length 0 for a root itself)."""
+
+    start: int
+    length: int
+    root_start: int
+    root_length: int
+
+    @property
+    def keys(self) -> int:
+        return self.root_length + self.length
 
 
-class _Segments:
-    """Pads packed segments to a batch [N, L], and unpads it. T holds these segments only."""
+def _offsets(lengths: Sequence[int]) -> list[int]:
+    return [0, *accumulate(lengths)][:-1]
 
-    def __init__(self, lengths: Sequence[int], device: torch.device):
-        self.count = len(lengths)
-        self.tokens = sum(lengths)
-        self.longest = max(lengths, default=0)
-        self.uniform = self.tokens == self.count * self.longest
-        lengths_N = torch.tensor(lengths, device=device)
-        self.inside_NL = torch.arange(self.longest, device=device) < lengths_N[:, None]
-        # Token t of T is entry index_T[t] of the padded batch, flattened to N * L.
-        self.index_T = self.inside_NL.flatten().nonzero().squeeze(1)
 
-    def pad(self, x_T: Tensor) -> Tensor:
-        if not self.uniform:
-            x_T = x_T.new_zeros(self.count * self.longest, *x_T.shape[1:]).index_copy(0, self.index_T, x_T)
-        return x_T.view(self.count, self.longest, *x_T.shape[1:])
+def _bucket_segments(segments: Sequence[_Segment]) -> list[list[_Segment]]:
+    """Cut the segments into buckets so that few query-key products are padding.
 
-    def unpad(self, x_NL: Tensor) -> Tensor:
-        x_T = x_NL.flatten(0, 1)
-        return x_T if self.uniform else x_T.index_select(0, self.index_T)
+    Their number is at most (1 + `PADDING`) times the exact one, and `BUCKET_PRODUCTS` for every bucket.
+    """
+
+    def size(segment: _Segment) -> tuple[int, int, int]:
+        # Roots of lengths within a factor of 2 ** (1 / 4), about 19 %, come together, then the longest branches first.
+        octave = round(4 * math.log2(segment.root_length)) if segment.root_length else -1
+        return octave, segment.length, segment.root_length
+
+    buckets: list[list[_Segment]] = []
+    exact = longest = keys = 0  # of the last bucket: its exact products, and what it is padded to
+    for segment in sorted(segments, key=size, reverse=True):
+        products = segment.length * segment.keys
+        if buckets and bool(segment.root_length) == bool(buckets[-1][0].root_length):
+            wider, taller = max(keys, segment.keys), max(longest, segment.length)
+            padded = (len(buckets[-1]) + 1) * taller * wider
+            if padded <= (1 + PADDING) * (exact + products) + BUCKET_PRODUCTS:
+                buckets[-1].append(segment)
+                exact, longest, keys = exact + products, taller, wider
+                continue
+        buckets.append([segment])
+        exact, longest, keys = products, segment.length, segment.keys
+    return buckets
+
+
+class _Bucket:
+    """Attends for N segments that are padded on the right to L queries and S keys, all roots or all branches.
+
+    `query_NL` and `key_NS` are the places on T of the queries and keys, and place 0 where they are padding;
+    `inside_NL` tells the queries that are not.
+    """
+
+    def __init__(self, segments: Sequence[_Segment], device: torch.device):
+        fields = torch.tensor(segments, device=device, dtype=torch.long)
+        start_N1, length_N1, root_start_N1, root_length_N1 = fields[:, :, None].unbind(1)
+        keys_N1 = root_length_N1 + length_N1
+        query_L = torch.arange(int(length_N1.max()), device=device)
+        key_S = torch.arange(int(keys_N1.max()), device=device)
+        self.inside_NL = query_L < length_N1
+        self.query_NL = torch.where(self.inside_NL, start_N1 + query_L, 0)
+        # The keys are the tokens of the row: first its root's, then the branch's own.
+        key_NS = torch.where(key_S < root_length_N1, root_start_N1 + key_S, start_N1 - root_length_N1 + key_S)
+        self.key_NS = torch.where(key_S < keys_N1, key_NS, 0)
+        self.bias_N1LS: Tensor | None = None  # what is added to the scores; none where plain causal attention is right
+        if segments[0].root_length:
+            # Query l is token root_length + l of the row. It sees the keys up to itself, so a query that is not padding
+            # never sees padding.
+            hidden_NLS = key_S > (root_length_N1 + query_L)[:, :, None]
+            self.bias_N1LS = torch.zeros(hidden_NLS.shape, device=device).masked_fill_(hidden_NLS, -math.inf)[:, None]
+
+    def attend(self, q_XHD: Tensor, k_YKD: Tensor, v_YKD: Tensor) -> Tensor:
+        """Return the attended values, [N, L, H, D]; X lists the N x L padded queries, Y the N x S padded keys."""
+        count = len(self.query_NL)
+        # A view [N, L, heads, D] or [N, S, heads, D] becomes [N, heads, L or S, D].
+        q_NHLD, k_NKSD, v_NKSD = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in (q_XHD, k_YKD, v_YKD))
+        grouped = q_NHLD.shape[1] != k_NKSD.shape[1]
+        causal = self.bias_N1LS is None
+        if self.bias_N1LS is not None and self.bias_N1LS.dtype != q_XHD.dtype:
+            self.bias_N1LS = self.bias_N1LS.to(q_XHD.dtype)  # once, for all layers
+        return F.scaled_dot_product_attention(
+            q_NHLD, k_NKSD, v_NKSD, attn_mask=self.bias_N1LS, is_causal=causal, enable_gqa=grouped
+        ).transpose(1, 2)

@@ -6,11 +6,13 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from core.config import Recipe
+from core.config import Recipe, RecipeError
 from core.engine import weights
 from core.engine.engine import Engine
+from core.engine.model import CausalLM
 from core.engine.scheduler import Request
 from core.hub import resolve
 from core.policy.base import PolicyError
@@ -97,8 +99,10 @@ class EmbeddedPolicy:
             self._driver.cancel()
             await asyncio.gather(self._driver, return_exceptions=True)
             self._driver = None
-        self._run_actions()
-        self._fail_all(PolicyError("unavailable", "the policy was closed"))
+        try:
+            self._run_actions()
+        finally:
+            self._fail_all(PolicyError("unavailable", "the policy was closed"))
 
     def _do(self, action: Callable[[], None]) -> None:
         """Run `action` now or, while a step runs in the worker thread, right after it."""
@@ -112,16 +116,14 @@ class EmbeddedPolicy:
             await self._wake.wait()
             self._wake.clear()
             while self._between_steps or self.engine.has_work():
-                self._run_actions()
-                if self.engine.has_work():
-                    try:
-                        finished = await self._step()
-                    except Exception as error:
-                        self._fail_all(PolicyError("engine", f"the engine failed: {error!r}"))
-                        self.engine.flush_cache()  # the failed step may have left a prefix half computed
-                        continue
-                    for request in finished:
-                        self._resolve(request.request_id, request.completion)
+                try:
+                    self._run_actions()
+                    finished = await self._step() if self.engine.has_work() else []
+                except Exception as error:
+                    self._fail_all(PolicyError("engine", f"the engine failed: {error!r}"))
+                    continue
+                for request in finished:
+                    self._resolve(request.request_id, request.completion)
                 await asyncio.sleep(0)
 
     def _run_actions(self) -> None:
@@ -150,11 +152,34 @@ class EmbeddedPolicy:
             future.set_result(completion)
 
     def _fail_all(self, error: PolicyError) -> None:
-        for request_id, future in list(self._waiting.items()):
-            self.engine.abort(request_id)
+        """Answer every caller with `error`, and empty the engine, of which a failed step has left we know not what."""
+        self.engine.drop_all()
+        for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)
         self._waiting.clear()
+
+
+def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Any) -> Engine:
+    """Open the engine of a recipe on `model`, whose end tokens are those of `folder`.
+
+    Raises:
+        RecipeError: a size of the section `engine` does not fit the model.
+    """
+    section = recipe.engine
+    try:
+        return Engine(
+            model,
+            eos_token_ids=weights.eos_token_ids(folder),
+            max_model_len=recipe.model.max_model_len,
+            kv_tokens=section.kv_tokens,
+            prefix_cache_tokens=section.prefix_cache_tokens,
+            block_size=section.block_size,
+            max_prefill_tokens=section.max_prefill_tokens,
+            decode=tokenizer and tokenizer.decode,
+        )
+    except ValueError as error:
+        raise RecipeError(f"engine.{error}") from error
 
 
 @asynccontextmanager
@@ -165,17 +190,8 @@ async def open_frozen_model(path: str, recipe: Recipe) -> AsyncIterator[Embedded
         ValueError: the model cannot be loaded, or does not fit the settings.
     """
     folder = resolve(path)
-    tokenizer = find_tokenizer(folder)
-    engine = Engine(
-        weights.load(folder, recipe.model.dtype, recipe.model.device).eval(),
-        eos_token_ids=weights.eos_token_ids(folder),
-        max_model_len=recipe.model.max_model_len,
-        kv_tokens=recipe.engine.kv_tokens,
-        block_size=recipe.engine.block_size,
-        max_prefill_tokens=recipe.engine.max_prefill_tokens,
-        decode=tokenizer and tokenizer.decode,
-    )
-    policy = EmbeddedPolicy(engine)
+    network = weights.load(folder, recipe.model.dtype, recipe.model.device).eval()
+    policy = EmbeddedPolicy(open_engine(recipe, network, folder, find_tokenizer(folder)))
     try:
         yield policy
     finally:

@@ -1,20 +1,34 @@
 """Samples one token per request, each with its own temperature, filters and seed, whatever its neighbours are.
 
-Randomness is counter based: the uniform number behind a request's t-th token is a hash of (seed, t), so a request
-samples the same tokens whatever else is in the batch.
+Sampling is an exponential race: every token v draws E_v from Exp(1), and the one with the largest weight_v / E_v wins.
+A token wins with a probability proportional to its weight (it is the Gumbel-max trick without its outer logarithm:
+-log E_v is a Gumbel variable). Each E_v is a hash of (seed, step, v). So a request samples the same tokens whatever
+else is in the batch, and rounding noise in the logits changes the winner only where two tokens are nearly level.
+Cumulative probabilities lack this: noise in one logit moves the boundaries of all tokens after it.
+
+To hash a few numbers instead of the vocabulary, the race has two rounds: first the blocks of `BLOCK` neighbouring
+tokens with their summed weights, then the tokens of the block that won.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from core.types import Sampling
 
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+Integers = TypeVar("Integers", np.ndarray, Tensor)  # of int64
+
+BLOCK = 64
+RANKS = 512
+"""Counts the best tokens that top-p looks at first; they nearly always hold its share, and sorting all takes long."""
+_GAMMA = 0x9E3779B97F4A7C15 - 2**64  # constants of SplitMix64, as signed numbers
+_MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 
 def sample(
@@ -27,21 +41,20 @@ def sample(
     """
     device = logits_NV.device
     temperatures_N = torch.tensor([s.temperature if s.temperature > 0 else 1.0 for s in samplings], device=device)
-    logprobs_NV = torch.log_softmax(logits_NV / temperatures_N[:, None], dim=-1)
-    probs_NV = logprobs_NV.exp()
-    if any(s.top_k > 0 or s.top_p < 1 for s in samplings):
-        probs_NV = _filter(probs_NV, samplings)
-    # Inverse transform sampling in vocabulary order: the token is the first whose cumulative probability exceeds the
-    # draw. After filters the total is below 1, so the draw is scaled to it; rounding may reach V, hence the clamp.
-    cumulative_NV = probs_NV.double().cumsum(dim=-1)
-    draws_N = torch.from_numpy(uniforms(seeds, steps)).to(device) * cumulative_NV[:, -1]
-    tokens_N = (
-        torch.searchsorted(cumulative_NV, draws_N[:, None], right=True).squeeze(1).clamp_(max=logits_NV.shape[1] - 1)
-    )
+    scores_NV = logits_NV / temperatures_N[:, None]
+    best_N1 = scores_NV.amax(dim=-1, keepdim=True)
+    weights_NV = (scores_NV - best_N1).exp_()  # the most likely token has weight 1
+    totals_N1 = weights_NV.sum(dim=-1, keepdim=True)
+    filtered = [i for i, s in enumerate(samplings) if s.top_k > 0 or s.top_p < 1]
+    allowed_NV = weights_NV
+    if filtered:
+        allowed_NV[filtered] = _filter(weights_NV[filtered] / totals_N1[filtered], [samplings[i] for i in filtered])
+    tokens_N = _race(allowed_NV, seeds, steps)
     if any(s.temperature == 0 for s in samplings):
         greedy_N = torch.tensor([s.temperature == 0 for s in samplings], device=device)
         tokens_N = torch.where(greedy_N, logits_NV.argmax(dim=-1), tokens_N)
-    return tokens_N, logprobs_NV.gather(1, tokens_N[:, None]).squeeze(1)
+    logprobs_N1 = scores_NV.gather(1, tokens_N[:, None]) - best_N1 - totals_N1.log()
+    return tokens_N, logprobs_N1.squeeze(1)
 
 
 def _filter(probs_NV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
@@ -49,25 +62,69 @@ def _filter(probs_NV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     vocab = probs_NV.shape[1]
     device = probs_NV.device
     top_k_N = torch.tensor([s.top_k if s.top_k > 0 else vocab for s in samplings], device=device)
-    top_p_N = torch.tensor([s.top_p for s in samplings], device=device, dtype=probs_NV.dtype)
-    # Column v of the sorted tensors is rank v; order_NV leads from a rank back to the token id.
-    sorted_NV, order_NV = probs_NV.sort(dim=-1, descending=True)
-    before_NV = sorted_NV.cumsum(dim=-1) - sorted_NV  # probability of all better ranks
-    rank_V = torch.arange(vocab, device=device)
-    keep_NV = (rank_V < top_k_N[:, None]) & (before_NV < top_p_N[:, None])
-    keep_NV[:, 0] = True
-    return torch.zeros_like(probs_NV).scatter(1, order_NV, sorted_NV * keep_NV)
+    # Rounding lets the sum over better ranks reach 1, so a top_p of 1 must not be compared with it.
+    top_p_N = torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in samplings], device=device)
+    return _keep_best(probs_NV, top_k_N, top_p_N, min(RANKS, vocab))
 
 
-def uniforms(seeds: Sequence[int], steps: Sequence[int]) -> np.ndarray:
-    """Hash each (seed, step) to a float64 in [0, 1) with the output function of SplitMix64 (Steele et al. 2014)."""
-    with np.errstate(over="ignore"):
-        z = _mix(np.array([s % 2**64 for s in seeds], dtype=np.uint64) + _GAMMA)
-        z = _mix(z + (np.array(steps, dtype=np.uint64) + np.uint64(1)) * _GAMMA)
-    return np.asarray(z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def _keep_best(probs_NV: Tensor, top_k_N: Tensor, top_p_N: Tensor, ranks: int) -> Tensor:
+    """Keep the best tokens of each row up to its limits. Rows that may keep more than `ranks` are sorted whole."""
+    vocab = probs_NV.shape[1]
+    # Column r of the sorted tensors is rank r; order_NR leads from a rank back to the token id.
+    sorted_NR, order_NR = probs_NV.topk(ranks, dim=-1)
+    sums_NR = sorted_NR.cumsum(dim=-1)
+    before_NR = sums_NR - sorted_NR  # probability of all better ranks
+    rank_R = torch.arange(ranks, device=probs_NV.device)
+    keep_NR = (rank_R < top_k_N[:, None]) & (before_NR < top_p_N[:, None])
+    keep_NR[:, 0] = True
+    kept_NV = torch.zeros_like(probs_NV).scatter(1, order_NR, sorted_NR * keep_NR)
+    more_N = (ranks < top_k_N) & (sums_NR[:, -1] < top_p_N)
+    if ranks < vocab and more_N.any():
+        kept_NV[more_N] = _keep_best(probs_NV[more_N], top_k_N[more_N], top_p_N[more_N], vocab)
+    return kept_NV
 
 
-def _mix(z: np.ndarray) -> np.ndarray:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+def _race(weights_NV: Tensor, seeds: Sequence[int], steps: Sequence[int]) -> Tensor:
+    """Return the token [N] that wins the race of each row."""
+    device = weights_NV.device
+    count, vocab = weights_NV.shape
+    keys_N1 = hash_steps(seeds, steps).to(device)[:, None]
+    # Axis B counts blocks, axis P the places within a block: token v has place v % BLOCK of block v // BLOCK.
+    weights_NBP = F.pad(weights_NV, (0, -vocab % BLOCK)).view(count, -1, BLOCK)
+    blocks_B = torch.arange(weights_NBP.shape[1], device=device)
+    # The blocks' numbers are below zero, so that no block draws what a token draws.
+    block_N = _winner(weights_NBP.sum(dim=-1), uniforms(keys_N1, -1 - blocks_B))
+    tokens_NP = block_N[:, None] * BLOCK + torch.arange(BLOCK, device=device)
+    weights_NP = weights_NBP[torch.arange(count, device=device), block_N]
+    place_N = _winner(weights_NP, uniforms(keys_N1, tokens_NP))
+    return block_N * BLOCK + place_N
+
+
+def _winner(weights_NB: Tensor, uniforms_NB: Tensor) -> Tensor:
+    return (weights_NB.double() / -uniforms_NB.log()).argmax(dim=-1)
+
+
+def hash_steps(seeds: Sequence[int], steps: Sequence[int]) -> Tensor:
+    """Hash each (seed, step) to an int64; seeds are taken modulo 2^64."""
+    z_N = _mix(np.array([seed % 2**64 for seed in seeds], dtype=np.uint64).view(np.int64) + _GAMMA)
+    return torch.from_numpy(_mix(z_N + (np.array(steps) + 1) * _GAMMA))
+
+
+def uniforms(keys: Tensor, numbers: Tensor) -> Tensor:
+    """Hash each pair of a key and a number, both int64, to a float64 in (0, 1); the two shapes broadcast.
+
+    The hash is SplitMix64 (Steele et al. 2014) in integers that wrap around, so every device gives the same bits.
+    """
+    z = _mix(keys + (numbers + 1) * _GAMMA)
+    return (_shift(z, 12).double() + 0.5) * 2.0**-52
+
+
+def _mix(z: Integers) -> Integers:
+    z = (z ^ _shift(z, 30)) * _MULTIPLIERS[0]
+    z = (z ^ _shift(z, 27)) * _MULTIPLIERS[1]
+    return z ^ _shift(z, 31)
+
+
+def _shift(z: Integers, bits: int) -> Integers:
+    """Shift right and fill with zeros; the operator alone repeats the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)

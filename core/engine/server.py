@@ -226,7 +226,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=argparse_type(Port), default=30000, help="0 takes a free one")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument(
+        "--dtype", choices=("auto", "float32", "bfloat16"), default="float32", help="auto: what is fastest here"
+    )
     parser.add_argument(
         "--device",
         type=argparse_type(Device),

@@ -1,8 +1,11 @@
 """Train a method on the embedded engine.
 
-    tokentrue train METHOD --preset NAME --out DIR [--set key.path=value ...] [--fresh] [--dry-run]
+    tokentrue train METHOD --preset NAME --out DIR [--set key.path=value ...] [--fresh] [--dry-run] [--memory SIZE]
+    tokentrue train METHOD --preset NAME --out DIR --baseline rejection|supervised
 
-The same command continues an interrupted run from its newest checkpoint.
+The same command continues an interrupted run from its newest checkpoint. A run that does not fit into memory is refused
+before it begins; --dry-run prints what it needs. A baseline is trained from the same start model, into the same folder,
+before or after the run itself.
 """
 
 from __future__ import annotations
@@ -11,11 +14,14 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import asynccontextmanager
 from functools import partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -24,22 +30,32 @@ from rich.console import Console
 from core.config import Recipe, RecipeError
 from core.data.files import DataError
 from core.data.tasks import read_tasks
+from core.engine import weights
+from core.engine.arithmetic import choose_dtype
 from core.engine.loop import GRPOLoop, TrainingError
+from core.engine.memory import available_bytes, check_memory, format_bytes, plan_memory, replace_keys
+from core.engine.model import ModelConfig
 from core.engine.policy import open_frozen_model
-from core.engine.warm_start import run_warm_start
+from core.engine.rejection import run_rejection
+from core.engine.warm_start import run_supervised, run_warm_start
 from core.hub import CheckpointError, resolve
-from core.rollout.method import MethodSpec, check_roles, method_spec
+from core.policy.base import Policy
+from core.rollout.method import Method, MethodSpec, check_roles, method_spec
 from core.rollout.roles import open_roles
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers
 from core.text.tokenizer import load_tokenizer
 from core.training_options import make_training_parser
+from core.types import Task
 
 CHANGEABLE_KEYS = [
     f"run.{key}"
-    for key in ("steps", "seeds", "parallel_seeds", "save_every", "trajectories_every", "trackers", "tracker_mode")
+    for key in "steps seeds parallel_seeds save_every keep trajectories_every trackers tracker_mode".split()
 ]
-"""Lists the keys that may change when a run continues: how far, which seeds, what is written; never how it learns."""
+"""Lists the keys that may change when a run continues: how far, which seeds, what is written; never how it learns.
+
+A rate that decays to the end of the run learns otherwise when `run.steps` changes: `optimizer.lr_decay_steps` differs.
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,13 +65,17 @@ def main(arguments: list[str] | None = None) -> int:
         recipe = spec.load(options.preset, options.overrides)
         if options.dry_run:
             print(yaml.safe_dump(recipe.dump(), sort_keys=False), end="")
+            print("".join(f"# {line}\n" for line in describe_memory(recipe, options.memory)), end="")
             return 0
-        check_inputs(spec, recipe)
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
+        check_inputs(spec, recipe)
+        check_baseline(recipe, options.baseline)
+        recipe = settle_dtype(recipe, None if options.fresh else out)
+        check_fit(recipe, options.memory)
         folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh, may_differ=CHANGEABLE_KEYS)
         with folder.lock():
             folder.update_config(recipe.dump())
-            train(spec, recipe, folder)
+            train(spec, recipe, folder, options.baseline)
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
         return 1
@@ -80,21 +100,91 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> None:
         asyncio.run(method.close())
 
 
-def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder) -> list[Path]:
-    """Train all seeds of the recipe, `run.parallel_seeds` at a time, and return their last checkpoints."""
+def settle_dtype(recipe: Recipe, begun: Path | None) -> Recipe:
+    """Replace `model.dtype: auto` by what the run in folder `begun` began with, or else by what is fast here.
+
+    So config.yaml holds the answer, and a run never changes its arithmetic.
+    """
+    if recipe.model.dtype != "auto":
+        return recipe
+    if begun is not None and (begun / "config.yaml").is_file():
+        dtype, reason = RunFolder(begun).config["model"]["dtype"], f"{begun} began with it"
+    else:
+        config = weights.load_config(resolve(recipe.model.path, weights=False))
+        dtype, reason = choose_dtype(config, weights.find_device(recipe.model.device))
+    print(f"model.dtype auto is {dtype}: {reason}", file=sys.stderr)
+    return replace_keys(recipe, {"model.dtype": dtype})
+
+
+def read_configs(recipe: Recipe) -> tuple[ModelConfig, dict[str, ModelConfig]]:
+    """Read config.json of the trained model, and of each role that is a frozen model in this process."""
+    places = {role: place.removeprefix("model:") for role, place in recipe.roles.items() if place.startswith("model:")}
+    frozen = {role: weights.load_config(resolve(path, weights=False)) for role, path in places.items()}
+    return weights.load_config(resolve(recipe.model.path, weights=False)), frozen
+
+
+def check_fit(recipe: Recipe, memory: int | None) -> None:
+    """Raise RecipeError if the run needs more than `memory` bytes, or than there are on its device."""
+    config, frozen = read_configs(recipe)
+    device = weights.find_device(recipe.model.device)
+    available = available_bytes(device) if memory is None else memory
+    check_memory(recipe, config, device.type, available, frozen)
+
+
+def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
+    """Return the lines that tell what memory the run needs, or the one that tells why nobody knows.
+
+    With `memory` in bytes, a card is planned for that need not be in this machine.
+    """
+    try:
+        config, frozen = read_configs(recipe)
+        device = recipe.model.device
+        kind = device.split(":")[0] if memory and device != "auto" else weights.find_device(device).type
+        available = available_bytes(weights.find_device(device)) if memory is None else memory
+        recipe = settle_dtype(recipe, None)
+    except (OSError, CheckpointError) as error:
+        return [f"no memory plan: {str(error).splitlines()[0]}"]
+    plan = plan_memory(recipe, config, kind, frozen)
+    try:
+        check_memory(recipe, config, kind, available, frozen)
+        verdict = f"it fits into {format_bytes(available)}"
+    except RecipeError as error:
+        verdict = str(error)
+    return [f"memory on {kind} in {recipe.model.dtype}", *plan.table().splitlines(), verdict]
+
+
+def check_baseline(recipe: Recipe, baseline: str | None) -> None:
+    """Raises RecipeError if the recipe lacks the section of the baseline."""
+    if baseline is not None and getattr(recipe, baseline) is None:
+        raise RecipeError(f"--baseline {baseline} needs the section `{baseline}` in the recipe, with its rate and size")
+
+
+def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder, baseline: str | None = None) -> list[Path]:
+    """Train all seeds of the recipe, `run.parallel_seeds` at a time, and return their last checkpoints.
+
+    With a `baseline`, train that instead: `rejection` for each seed, or `supervised` for all seeds together.
+    """
     _set_threads(recipe)
     start = run_warm_start(recipe, folder.path / "warm_start", folder.open_metrics(recipe.run.seeds[0]))
+    if baseline == "supervised":
+        return [run_supervised(recipe, start, folder.supervised_path)]
+    train_seed = _train_rejection if baseline == "rejection" else _train_seed
     seeds, parallel = recipe.run.seeds, min(recipe.run.parallel_seeds, len(recipe.run.seeds))
     if parallel == 1:
-        return [asyncio.run(_train_seed(spec, recipe, folder, seed, start)) for seed in seeds]
+        return [asyncio.run(train_seed(spec, recipe, folder, seed, start, None)) for seed in seeds]
     with ProcessPoolExecutor(parallel, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
-        return list(pool.map(partial(_train_in_worker, spec, recipe, folder.path, start), seeds))
+        return list(pool.map(partial(_train_in_worker, train_seed, spec, recipe, folder.path, start), seeds))
 
 
-def _train_in_worker(spec: MethodSpec, recipe: Recipe, folder: Path, start: Path, seed: int) -> Path:
+TrainSeed = Callable[[MethodSpec, Recipe, RunFolder, int, Path, Console | None], Coroutine[Any, Any, Path]]
+
+
+def _train_in_worker(
+    train_seed: TrainSeed, spec: MethodSpec, recipe: Recipe, folder: Path, start: Path, seed: int
+) -> Path:
     _set_threads(recipe)
     plain = Console(force_terminal=False)  # bars of several processes would overwrite each other
-    return asyncio.run(_train_seed(spec, recipe, RunFolder(folder), seed, start, plain))
+    return asyncio.run(train_seed(spec, recipe, RunFolder(folder), seed, start, plain))
 
 
 def _end_with_parent() -> None:
@@ -115,9 +205,8 @@ def _set_threads(recipe: Recipe) -> None:
 
 
 async def _train_seed(
-    spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, console: Console | None = None
+    spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, console: Console | None
 ) -> Path:
-    tokenizer = load_tokenizer(start)
     trackers = open_trackers(
         recipe.run.trackers,
         folder.seed_path(seed),
@@ -126,17 +215,14 @@ async def _train_seed(
         config=recipe.dump(),
         wandb_mode=recipe.run.tracker_mode,
     )
-    read = partial(read_tasks, require_context=spec.needs_context)
-    method = spec.build(recipe, tokenizer)
     try:
-        check_roles(method, recipe.roles)
-        async with open_roles(recipe, tokenizer, open_frozen_model) as roles:
+        async with _open_method(spec, recipe, start) as (method, tokenizer, roles):
             loop = GRPOLoop(
                 recipe,
                 method,
                 tokenizer,
-                read(recipe.data.train),
-                read(recipe.data.eval) if recipe.data.eval else [],
+                _read_tasks(spec, recipe.data.train),
+                _read_tasks(spec, recipe.data.eval) if recipe.data.eval else [],
                 folder,
                 seed,
                 start,
@@ -147,8 +233,45 @@ async def _train_seed(
             )
             return await loop.run()
     finally:
-        await method.close()
         trackers.close()
+
+
+async def _train_rejection(
+    spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, console: Console | None
+) -> Path:
+    assert recipe.rejection is not None, "check_baseline has seen to it"
+    async with _open_method(spec, recipe, start) as (method, tokenizer, roles):
+        return await run_rejection(
+            recipe,
+            recipe.rejection,
+            method,
+            tokenizer,
+            _read_tasks(spec, recipe.data.train),
+            folder.rejection_path(seed),
+            seed,
+            start,
+            roles=roles,
+            console=console,
+        )
+
+
+@asynccontextmanager
+async def _open_method(
+    spec: MethodSpec, recipe: Recipe, start: Path
+) -> AsyncIterator[tuple[Method, Any, dict[str, Policy]]]:
+    """Open the method with its tokenizer and the roles beside `policy`, and close them at the end."""
+    tokenizer = load_tokenizer(start)
+    method = spec.build(recipe, tokenizer)
+    try:
+        check_roles(method, recipe.roles)
+        async with open_roles(recipe, tokenizer, open_frozen_model) as roles:
+            yield method, tokenizer, roles
+    finally:
+        await method.close()
+
+
+def _read_tasks(spec: MethodSpec, path: str) -> list[Task]:
+    return read_tasks(path, require_context=spec.needs_context)
 
 
 if __name__ == "__main__":

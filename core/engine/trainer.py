@@ -13,20 +13,24 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
-from core.engine.model import CausalLM
+from core.engine.model import CausalLM, ModelConfig
 from core.engine.packing import Pack, pack_rows
 from core.types import LossAgg, Row
 
 POLICY_STATISTICS = frozenset({"entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl", "tis", "tis_clipfrac"})
 """Lists the statistics that a row has with or without advantage: skipping rows must not make them smaller."""
+LOGITS_PER_CHUNK = 1 << 24
+"""Sets how many logits are computed at a time: 64 MB in float32."""
 
 
 class _StepRows(NamedTuple):
@@ -78,6 +82,7 @@ class Trainer:
             lr=optimizer.lr,
             betas=(optimizer.beta1, optimizer.beta2),
             weight_decay=optimizer.weight_decay,
+            fused=True,
         )
         self.steps = 0
         self.reference = deepcopy(model).requires_grad_(False) if self.grpo.kl_loss_coef else None
@@ -116,7 +121,7 @@ class Trainer:
         for pack in pack_rows(rows, self.config.max_tokens_per_pack, self.model.device):
             with self._autocast():
                 loss = -self._compute_logprobs(self.model, pack, temperature=1.0)[0].sum() / tokens
-            loss.backward()
+            self._backward(loss)
             total += loss.item()
         return {"loss": total, **self._step_optimizer()}
 
@@ -204,29 +209,52 @@ class Trainer:
             scales_T=pack.spread(step.scales),
             config=self.grpo,
         )
-        loss.backward()
+        self._backward(loss)
         return stats
 
     def _compute_logprobs(
         self, model: CausalLM, pack: Pack, temperature: float, with_entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute the log-probs (and entropies) of the trained tokens at `temperature`, float32 [R]."""
+        """Compute the log-probs (and entropies) of the trained tokens at `temperature`, float32 [R].
+
+        Logits are computed for `LOGITS_PER_CHUNK` at a time. Where there are several chunks, the backward pass computes
+        each again, so that never more than one chunk's logits exist.
+        """
         hidden_RC = model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
-        logprobs_RV = torch.log_softmax(model.logits(hidden_RC) / temperature, dim=-1)
-        entropy_R = None
-        if with_entropy:
-            with torch.set_grad_enabled(bool(self.grpo.entropy_coef)):
-                entropy_R = -(logprobs_RV.exp() * logprobs_RV).sum(dim=-1)
-        return logprobs_RV.gather(1, pack.targets_R[:, None]).squeeze(1), entropy_R
+
+        def score(hidden_XC: Tensor, targets_X: Tensor) -> tuple[Tensor, Tensor | None]:
+            """Return log-probs and entropies of the tokens X of one chunk."""
+            logprobs_XV = torch.log_softmax(model.logits(hidden_XC).div_(temperature), dim=-1)
+            logprobs_X = logprobs_XV.gather(1, targets_X[:, None]).squeeze(1)
+            entropy_X = None
+            if with_entropy:
+                # After all that needs a gradient: what comes last is not computed again in the backward pass.
+                with torch.set_grad_enabled(bool(self.grpo.entropy_coef) and torch.is_grad_enabled()):
+                    entropy_X = -(logprobs_XV.exp() * logprobs_XV).sum(dim=-1)
+            return logprobs_X, entropy_X
+
+        size = max(1, LOGITS_PER_CHUNK // model.config.vocab_size)
+        chunks = list(zip(hidden_RC.split(size), pack.targets_R.split(size), strict=True))
+        if len(chunks) == 1:
+            return score(*chunks[0])
+        scores = [checkpoint(score, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+        logprobs, entropies = zip(*scores, strict=True)
+        return torch.cat(logprobs), torch.cat(entropies) if with_entropy else None
+
+    def _backward(self, loss: Tensor) -> None:
+        """Add the gradient of one pack; a bfloat16 parameter's goes to its float32 copy as soon as it is known."""
+        hooks = [p.register_post_accumulate_grad_hook(partial(_move_gradient, copy)) for copy, p in self._copies]
+        try:
+            loss.backward()
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _step_optimizer(self) -> dict[str, float]:
         """Apply the gradients, unless their norm is not finite, and clear them."""
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        for copy, parameter in self._copies:
-            copy.grad = None if parameter.grad is None else parameter.grad.float()
-            parameter.grad = None
         norm = torch.nn.utils.clip_grad_norm_(self._optimized, self.config.clip_grad)
         if torch.isfinite(norm):
             self.optimizer.step()
@@ -241,3 +269,51 @@ class Trainer:
         if self.model.device.type == "cuda" and self.config.bf16_autocast:
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return nullcontext()
+
+
+def _move_gradient(copy: Tensor, parameter: Tensor) -> None:
+    """Add a parameter's gradient to that of its float32 copy: a bfloat16 sum over many packs would stop growing."""
+    assert parameter.grad is not None
+    if copy.grad is None:
+        copy.grad = parameter.grad.float()
+    else:
+        copy.grad += parameter.grad
+    parameter.grad = None
+
+
+def pack_bytes(
+    config: ModelConfig,
+    tokens: int,
+    trained: int,
+    keys: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    gradient_checkpointing: bool = False,
+) -> int:
+    """Estimate the bytes that forward and backward pass of one pack take at the peak, beside weights and gradients.
+
+    The pack has `tokens` tokens, of which `trained` predict a trained one; its branches and roots attend to `keys` keys
+    (`Pack.attend.keys`), at least one for each token. `dtype` is what the layers compute in.
+    """
+    size, queries, width = dtype.itemsize, config.num_heads * config.head_dim, config.hidden_size
+    # Both norms of a layer keep their input and its normalized form in float32, and their output. A layer without a
+    # norm of queries and keys has no more than these two.
+    norms = 2 * width * (2 * 4 + size)
+    if config.qk_norm:
+        norms += (queries + config.num_kv_heads * config.head_dim) * 2 * 4
+    # The rotated queries in buckets, what they attended to, and the same in the order of T; keys and values.
+    attention = tokens * (norms + 3 * queries * size) + keys * 2 * config.num_kv_heads * config.head_dim * size
+    # Gate, its SiLU, up, and their product.
+    mlp = 4 * config.intermediate_size * size
+    layer = attention + tokens * mlp
+    if gradient_checkpointing:
+        kept = config.num_layers * tokens * width * size + layer
+    else:
+        # The last layer has no MLP for tokens that predict nothing.
+        kept = config.num_layers * layer - (tokens - trained) * mlp
+    # On top of that come the gradients of one layer, about as large as its activations; or, before them, those of the
+    # head: of one chunk of logits in float32 (log-probs, entropies and what the backward pass makes of them), and of
+    # the head's weight, twice because that of the chunk is added to that of the chunks before.
+    chunk = 4 * min(trained, max(1, LOGITS_PER_CHUNK // config.vocab_size)) * config.vocab_size
+    head = max(4 * chunk, 2 * chunk + 2 * config.vocab_size * width * size)
+    return kept + max(layer, head)

@@ -1,24 +1,28 @@
-"""The supervised cold start of a small untrained model: what a `tiny` preset does before GRPO."""
+"""Trains on demonstrations: the cold start before GRPO, and the baseline that is shown whole correct trajectories."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
 
-from core.config import OptimizerSection, Recipe, RecipeError, WarmStartSection
-from core.engine import weights
+from core.config import OptimizerSection, Recipe, RecipeError
+from core.engine import checkpoint, weights
 from core.engine.trainer import Trainer
 from core.hub import resolve
-from core.rollout.method import tiny_module
+from core.rollout.method import preset_module
 from core.runs.progress import Progress
 from core.runs.run_folder import StepLog
 from core.text.tokenizer import load_tokenizer
 
 Example = tuple[Sequence[int], Sequence[int]]
 """Pairs prompt ids with completion ids; the loss is on the completion."""
+
+SAVE_SECONDS = 60.0
+"""Says how long a killed supervised training may have to repeat."""
 
 
 def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
@@ -29,16 +33,43 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
     """
     if recipe.warm_start is None:
         return resolve(recipe.model.path)
-    module = tiny_module(recipe.method, "warm_start")
+    source = recipe.warm_start.source
+    module = preset_module(recipe.method, source, "warm_start")
     if module is None:
         raise RecipeError(
-            f"warm_start: agentic/{recipe.method}/tiny/warm_start.py is missing; write one with a function "
+            f"warm_start: agentic/{recipe.method}/{source}/warm_start.py is missing; write one with a function "
             "batches(config, recipe, tokenizer), or set `warm_start: null`"
         )
     if not folder.is_dir():
-        tokenizer = load_tokenizer(resolve(recipe.model.path))
-        _train(recipe, recipe.warm_start, module.batches(recipe.warm_start, recipe, tokenizer), folder, metrics)
+        start, config = resolve(recipe.model.path), recipe.warm_start
+        batches = module.batches(config, recipe, load_tokenizer(start))
+        schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.total_steps)
+        train_supervised(recipe, start, batches, folder, metrics, stage="warm_start", schedule=schedule)
     return folder
+
+
+def run_supervised(recipe: Recipe, start: Path, folder: Path) -> Path:
+    """Return the model `folder`/model: the model `start`, trained on whole correct trajectories.
+
+    It bounds from above what RL can teach, and needs what RL does without: demonstrations of every turn.
+
+    Raises:
+        RecipeError: the method writes no such trajectories.
+    """
+    config, model = recipe.supervised, folder / "model"
+    assert config is not None, "check_baseline has seen to it"
+    module = preset_module(recipe.method, config.source, "supervised")
+    if module is None:
+        raise RecipeError(
+            f"supervised: agentic/{recipe.method}/{config.source}/supervised.py is missing; write one with a function "
+            "batches(config, recipe, tokenizer) that yields the turns of whole correct trajectories"
+        )
+    if not model.is_dir():
+        batches = module.batches(config, recipe, load_tokenizer(start))
+        metrics = StepLog(folder / "metrics.jsonl")
+        schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.steps)
+        train_supervised(recipe, start, batches, model, metrics, stage="supervised", schedule=schedule)
+    return model
 
 
 def copying_drill(rng: Random, token_ids: Sequence[int]) -> Example:
@@ -58,29 +89,57 @@ def batch_by_length(rng: Random, examples: Iterable[Example], size: int) -> list
     return batches
 
 
-def _train(
-    recipe: Recipe, config: WarmStartSection, batches: Iterable[list[Example]], folder: Path, metrics: StepLog
-) -> None:
-    """Train on the batches and save to `folder`, which appears whole at the end: a killed process starts anew."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    start, steps = resolve(recipe.model.path), config.total_steps
-    model = weights.load(start, recipe.model.dtype, recipe.model.device)
-    schedule = OptimizerSection(
-        lr=config.lr,
-        lr_warmup_steps=20,
+def make_schedule(recipe: Recipe, lr: float, lr_warmup_steps: int, steps: int) -> OptimizerSection:
+    """Return the optimizer of supervised training: the rate warms up, then falls linearly to 0 at the last step."""
+    return OptimizerSection(
+        lr=lr,
+        lr_warmup_steps=lr_warmup_steps,
         lr_scheduler_type="linear",
         lr_decay_steps=steps,
         weight_decay=0.01,
-        max_tokens_per_pack=1 << 20,
+        max_tokens_per_pack=recipe.optimizer.max_tokens_per_pack,
+        gradient_checkpointing=recipe.optimizer.gradient_checkpointing,
     )
+
+
+def train_supervised(
+    recipe: Recipe,
+    start: Path,
+    batches: Iterable[Sequence[Example]],
+    folder: Path,
+    metrics: StepLog,
+    *,
+    stage: str,
+    schedule: OptimizerSection,
+) -> None:
+    """Train the model `start` on the first `lr_decay_steps` batches, log each step as `stage`, and save to `folder`.
+
+    The folder appears whole at the end. A killed process goes on from its newest checkpoint, at most about SAVE_SECONDS
+    of work earlier, and ends with the same weights.
+    """
+    steps = schedule.lr_decay_steps
+    assert steps is not None, "make_schedule sets it"
+    partial = folder.with_name(f".{folder.name}.partial")
+    model = weights.load(start, recipe.model.dtype, recipe.model.device)
     trainer = Trainer(model, schedule)
-    metrics.rewind("warm_start", 0)
-    with Progress(steps, label="warm start") as progress:
-        for step, batch in zip(range(1, steps + 1), batches, strict=False):
+    newest = checkpoint.latest(partial)
+    if newest is not None:
+        trainer.load_state(checkpoint.load(newest, model)["trainer"])
+    done = trainer.steps
+    metrics.rewind(stage, done)
+    saved_at = time.monotonic()
+    with Progress(steps, label=stage.replace("_", " "), start=done) as progress:
+        for step, batch in zip(range(done + 1, steps + 1), islice(batches, done, None), strict=False):
             started = time.perf_counter()
             stats = trainer.supervised_step(batch)
-            metrics.append({"stage": "warm_start", "step": step, **stats, "seconds": time.perf_counter() - started})
+            metrics.append({"stage": stage, "step": step, **stats, "seconds": time.perf_counter() - started})
             progress.update(step, loss=stats["loss"])
-    weights.save(model, partial, like=start)
-    partial.rename(folder)
+            if step < steps and time.monotonic() - saved_at > SAVE_SECONDS:
+                checkpoint.save(partial, step, model, start, {"trainer": trainer.state()})
+                for old in checkpoint.steps(partial)[:-1]:
+                    shutil.rmtree(old)
+                saved_at = time.monotonic()
+    shutil.rmtree(partial / "model", ignore_errors=True)
+    weights.save(model, partial / "model", like=start)
+    (partial / "model").rename(folder)
+    shutil.rmtree(partial)

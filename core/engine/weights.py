@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +11,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from core.engine.arithmetic import choose_dtype
 from core.engine.model import CausalLM, ModelConfig
 from core.hub import CheckpointError, read_json
+
+logger = logging.getLogger(__name__)
 
 
 def load_config(folder: Path) -> ModelConfig:
@@ -29,16 +33,28 @@ def load_config(folder: Path) -> ModelConfig:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM:
-    """Build the model of `folder` and read its weights; `device` auto is the GPU where there is one."""
+def find_device(device: str) -> torch.device:
+    """Return the device that `device` names; auto is the GPU where there is one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise CheckpointError(f"model.device {device}: PyTorch sees no GPU here; set it to auto or cpu")
+    return torch.device(device)
+
+
+def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM:
+    """Build the model of `folder` and read its weights.
+
+    `device` auto is the GPU where there is one; `dtype` auto is what this machine computes fastest in.
+    """
+    place = find_device(device)
     config = load_config(folder)
-    with torch.device("meta"):
-        model = CausalLM(config)
-    model.to_empty(device=device).to(getattr(torch, dtype))
+    if dtype == "auto":
+        dtype, reason = choose_dtype(config, place)
+        logger.info("%s: dtype auto is %s (%s)", folder, dtype, reason)
+    with torch.device("meta"):  # tensors without data: they take their number format before they take memory
+        model = CausalLM(config).to(getattr(torch, dtype))
+    model.to_empty(device=place)
     model.inv_freq = torch.tensor(config.inv_freq)
     if config.tie_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight

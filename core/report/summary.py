@@ -4,13 +4,14 @@
      "variants": {variant: {"7168": {
          "score": {"mean", "ci95": [low, high], "n"}, "official": {...}, "strict": {...}, "measures": {name: mean},
          "seeds", "turns_per_task", "tokens_per_task", "policy_tokens_per_task",
-         "policy_tokens_per_1k_tokens", "seconds_per_1k_tokens", "documents_cut", "failures": {kind: count},
+         "policy_tokens_per_1k_tokens", "seconds_per_1k_tokens", "failures": {kind: count},
          "by": {label: {value: {"score", "official", "strict", "measures"}}}}}},
      "retention": {variant: r per turn}, "retention_fit": {variant: {...}},
      "other_data": {data: {"variants", "retention", "retention_fit"}},
      "reward": {seed: {"first", "last"}}, "seconds": {stage: s},
      "counts": {"failures": {kind: n}, "drift": {kind: n}},
-     "checkpoints": {seed: [paths inside the folder]}, "departures": [...]}
+     "checkpoints": {seed: [paths inside the folder]}, "trained": {seed: path of the trained policy},
+     "departures": [...]}
 
 - `variants` belongs to the data set `data`; the other data sets of the run are under `other_data`.
 - `score` repeats `official`. Data without lengths has the one length 0.
@@ -37,7 +38,7 @@ from core.runs.files import Record
 from core.runs.run_folder import RunFolder
 from core.types import COUNTED_METRICS
 
-FIRST_VARIANTS = ("trained", "untrained")
+FIRST_VARIANTS = ("trained", "untrained", "untrained-greedy", "rejection", "supervised")
 """These variants come first; the others follow by name."""
 
 REWARD_STEPS = 10
@@ -75,6 +76,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         "seconds": seconds,
         "counts": {name: count_events(metrics.values(), name) for name in ("failures", *COUNTED_METRICS)},
         "checkpoints": {str(seed): checkpoint_paths(folder, seed) for seed in folder.seeds},
+        "trained": {str(seed): _trained_path(folder, seed) for seed in folder.seeds},
         "departures": folder.published["departures"],
     }
 
@@ -129,6 +131,12 @@ def checkpoint_paths(folder: RunFolder, seed: int) -> list[str]:
     return [str(entry.relative_to(folder.path)) for entry in sorted(entries, key=_natural) if entry.name[0] != "."]
 
 
+def _trained_path(folder: RunFolder, seed: int) -> str | None:
+    """Return the checkpoint that `run.keep` chooses, relative to the run folder."""
+    path = folder.find_trained(seed)
+    return None if path is None else str(path.relative_to(folder.path))
+
+
 def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:
     """Summarize one variant at one length over its seeds."""
     tasks = sum(result.n for result in results)
@@ -147,7 +155,6 @@ def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:
         "policy_tokens_per_task": None if policy_tokens is None else policy_tokens / tasks,
         "policy_tokens_per_1k_tokens": 1000 * policy_tokens / tokens if tokens and policy_tokens is not None else None,
         "seconds_per_1k_tokens": 1000 * sum(result.seconds for result in results) / tokens if tokens else None,
-        "documents_cut": sum(result.notes.get("documents_cut", 0) for result in results),
         "failures": dict(failures),
         "by": {label: _split_by_label(results, label) for label in labels},
     }

@@ -106,7 +106,7 @@ def scores_table(section: Mapping[str, Any], metric: str, show: ShowScore = form
 
 
 def cost_table(variants: Variants) -> Table:
-    """Show what each variant cost at each length. The column `cut` counts documents that were cut to fit a context."""
+    """Show what each variant cost at each length."""
     rows = [
         [
             variant,
@@ -116,14 +116,13 @@ def cost_table(variants: Variants) -> Table:
             f"{cell['turns_per_task']:.1f}",
             "–" if cell["policy_tokens_per_1k_tokens"] is None else f"{cell['policy_tokens_per_1k_tokens']:,.0f}",
             "–" if cell["seconds_per_1k_tokens"] is None else f"{cell['seconds_per_1k_tokens']:.3g}",
-            str(cell["documents_cut"]),
             format_failures(cell["failures"]),
         ]
         for variant, cells in variants.items()
         for length, cell in cells.items()
     ]
     header = ["variant", "length", "tasks", "tokens / task", "turns / task", "policy tokens / 1K", "s / 1K tokens"]
-    return [[*header, "cut", "failures"], *rows]
+    return [[*header, "failures"], *rows]
 
 
 def means_table(variants: Variants, show: ShowScore = format_score) -> Table:

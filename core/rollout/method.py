@@ -63,9 +63,9 @@ class RolloutError(RuntimeError):
         self.kind = kind
 
 
-def tiny_module(method: str, name: str) -> ModuleType | None:
-    """Import agentic.`method`.tiny.`name`. Return None if the method has no such file."""
-    package = f"agentic.{method}.tiny"
+def preset_module(method: str, folder: str, name: str) -> ModuleType | None:
+    """Import agentic.`method`.`folder`.`name`, which serves one preset. Return None if the method has no such file."""
+    package = f"agentic.{method}.{folder}"
     path = f"{package}.{name}"
     return import_module(path) if find_spec(package) and find_spec(path) else None
 

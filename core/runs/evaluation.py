@@ -15,7 +15,7 @@ Schema, written by the evaluators of `benchmarks/` and read by `core/report/summ
      "predictions": ["7", null, "8"],          the last answer to each task, null when there was none
      "policy_tokens": [9120, 9098, 9131],     prompt and completion tokens of all the task's calls
      "settings": {"data": {...}},             what else the scores follow from: data, method, weights
-     "notes": {"documents_cut": 0},           other facts: documents cut to fit a context, concurrency, device
+     "notes": {"concurrency": 16},            other facts: tasks at once, the ids of the tasks
      "measures": {"calls_search": [2, 0, null]},   any further numbers per task, null when it failed
      "labels": {"kind": ["sum", "sum", "word"]}}   kinds of tasks; reports are split by them
 

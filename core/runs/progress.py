@@ -61,7 +61,9 @@ class Progress:
         now = time.monotonic()
         if now - self._printed_at >= self._interval or step >= self._total:
             self._printed_at = now
-            line = f"{self._label} {step}/{self._total}  {now - self._started_at:.0f} s  {text}"
+            elapsed = now - self._started_at
+            left = elapsed / max(step - self._start, 1) * (self._total - step)
+            line = f"{self._label} {step}/{self._total}  {elapsed:.0f} s, {left:.0f} s left  {text}"
             self._console.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
 
     def __exit__(

@@ -7,6 +7,8 @@
     seed-<n>/metrics.jsonl        one record per step: {"stage": "warm_start" | "train" | "eval", "step": int, ...}
     seed-<n>/trajectories.jsonl   a sample of whole trajectories
     seed-<n>/checkpoints/         Hugging Face folders
+    seed-<n>/rejection/           `--baseline rejection`: rollouts.jsonl, metrics.jsonl, model/
+    supervised/                   `--baseline supervised`: metrics.jsonl and model/
     evaluation/<name>.json        one EvalResult per variant, data set, length and seed (core/runs/evaluation.py)
     evaluation/<name>.jsonl       all trajectories of that result, where the evaluator keeps them
     summary.json, table.md, report.html     the report; `tokentrue report RUN_DIR` rebuilds it at any time
@@ -37,8 +39,9 @@ from core.runs.evaluation import EvalResult, load_evaluations
 from core.runs.files import JsonlLog, Record, jsonable, read_json, read_jsonl, write_json, write_text
 from core.runs.versions import collect_versions
 
-STAGE_ORDER = {"warm_start": 0, "train": 1, "eval": 1}
-"""Orders the stages. `eval` has the rank of `train`: its step is the training step that was evaluated."""
+STAGE_ORDER = {"warm_start": 0, "train": 1, "eval": 1, "rejection": 0, "supervised": 0}
+"""Orders the stages of a log. `eval` has the rank of `train`: its step is the training step that was evaluated. The
+baselines have logs of their own."""
 
 LOCK = ".lock"
 """Names the locked file. `--fresh` does not delete it: two processes could then lock two files of this name."""
@@ -182,6 +185,27 @@ class RunFolder:
     def checkpoints_path(self, seed: int) -> Path:
         return self.seed_path(seed) / "checkpoints"
 
+    def rejection_path(self, seed: int) -> Path:
+        return self.seed_path(seed) / "rejection"
+
+    @property
+    def supervised_path(self) -> Path:
+        return self.path / "supervised"
+
+    def find_trained(self, seed: int, keep: str | None = None) -> Path | None:
+        """Return the checkpoint that stands for the trained policy of a seed, None without any checkpoint.
+
+        `keep` is the recipe's `run.keep`: `last` takes the newest, and `best` the one with the best held-out reward, of
+        equal ones the later. None takes what the folder's own recipe says.
+        """
+        keep = keep or self.config.get("run", {}).get("keep", "last")
+        saved = {int(path.name.removeprefix("step-")): path for path in self.checkpoints_path(seed).glob("step-*")}
+        evaluations = (record for record in self.read_metrics(seed) if record["stage"] == "eval")
+        rewards = {record["step"]: record["reward"] for record in evaluations if "reward" in record}
+        evaluated = saved.keys() & rewards.keys() if keep == "best" else set()
+        step = max(evaluated or saved, key=lambda step: (rewards[step] if evaluated else 0.0, step), default=None)
+        return None if step is None else saved[step]
+
     @property
     def evaluation_path(self) -> Path:
         return self.path / "evaluation"
@@ -277,7 +301,8 @@ def _delete_run(path: Path) -> None:
     """Delete what a run writes and nothing else; config.yaml last, so that an interrupted deletion can be repeated."""
     for log in path.glob("evaluate-*.log"):
         log.unlink()
-    for folder in (*path.glob("seed-*"), path / ".warm_start.partial", path / "evaluation", path / "warm_start"):
+    names = (".warm_start.partial", "evaluation", "supervised", "warm_start")
+    for folder in (*path.glob("seed-*"), *(path / name for name in names)):
         if folder.is_dir():
             shutil.rmtree(folder)
     for name in ("versions.json", "published.json", "summary.json", "table.md", "report.html", "config.yaml"):

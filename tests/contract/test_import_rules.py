@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("core", "agentic", "benchmarks", "scripts", "examples")
 
 # Every import between packages that exists, and no other one is allowed. A name without a folder is a package or a
-# module of core/. `agentic/tiny` is what belongs to the preset `tiny` of the methods.
+# module of core/. `agentic/tiny` is what belongs to the presets `tiny` and `laptop`.
 IMPORTS = """
 examples     -> engine rollout types
 scripts      -> agentic benchmarks config data engine hub policy report runs text training_options
@@ -65,7 +65,7 @@ MODULES = find_modules()
 def package(module: str) -> str:
     """Return the name of a module's package in the table."""
     top, *rest = module.split(".")
-    if top == "agentic" and rest[1:2] == ["tiny"]:
+    if top == "agentic" and rest[1:2] in (["tiny"], ["laptop"]):
         return "agentic/tiny"
     return rest[0] if top == "core" and rest else top
 

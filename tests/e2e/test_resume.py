@@ -20,7 +20,7 @@ SCENARIOS = {
     "everything": [
         "algorithm.kl_loss_coef=0.01", "algorithm.num_steps_per_rollout=2", "algorithm.tis=[0.5, 2]",
         "algorithm.dynamic_sampling=true", "algorithm.max_num_gen_batches=2", "optimizer.lr_scheduler_type=linear",
-        "optimizer.lr_decay_steps=8",
+        "optimizer.lr_decay_steps=16",
     ],
     "cold_start_and_two_seeds": [
         "warm_start.steps=5", "warm_start.copy_steps=2", "warm_start.lookup_steps=1", "warm_start.batch_size=4",

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from core.engine import train
 from core.engine.train import main
+from core.runs.run_folder import RunFolder
 
 
 @pytest.fixture(autouse=True)
 def no_training(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     started: list[str] = []
-    monkeypatch.setattr(train, "train", lambda spec, recipe, folder: started.append(spec.name))
+    monkeypatch.setattr(train, "train", lambda spec, recipe, folder, baseline: started.append(spec.name))
     return started
 
 
@@ -26,9 +29,10 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def run(out: Path, model: Path, data: Path, *more: str) -> int:
-    settings = [f"model.path={model}", f"data.train={data}", f"data.eval={data}", *more]
-    return main(["memagent", "--out", str(out), *(part for setting in settings for part in ("--set", setting))])
+def run(out: Path, model: Path, data: Path, *settings: str, more: Sequence[str] = ()) -> int:
+    overrides = [f"model.path={model}", f"data.train={data}", f"data.eval={data}", *settings]
+    words = [part for override in overrides for part in ("--set", override)]
+    return main(["memagent", "--out", str(out), *words, *more])
 
 
 def test_a_good_start_trains(no_training: list[str], tmp_path: Path, model: Path, data: Path) -> None:
@@ -64,3 +68,65 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, model: Path, d
     (tmp_path / "file").write_text("in the way")
     assert run(tmp_path / "file" / "run", model, data) == 1
     assert "file/run" in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_the_plan_of_memory_as_comments(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    assert run(tmp_path / "run", model, data, more=["--dry-run", "--memory", "4GB"]) == 0
+    recipe, _, plan = capsys.readouterr().out.partition("# memory on cpu in float32\n")
+    assert yaml.safe_load(recipe)["model"]["path"] == str(model)
+    assert all(line.startswith("# ") for line in plan.splitlines())
+    assert {"weights", "moments", "gradients", "KV cache", "activations and logits"} <= {
+        line[2:].split("  ")[0] for line in plan.splitlines()
+    }
+    assert plan.endswith("it fits into 4.00 GB\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_says_what_would_make_the_run_fit(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    assert run(tmp_path / "run", model, data, more=["--dry-run", "--memory", "500MB"]) == 0
+    assert "GB are available" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_dry_run_plans_for_a_card_that_is_elsewhere(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    assert run(tmp_path / "run", model, data, "model.device=cuda", more=["--dry-run", "--memory", "80GB"]) == 0
+    assert "# memory on cuda in float32\n" in capsys.readouterr().out
+
+
+def test_a_dry_run_without_the_model_has_no_plan(tmp_path: Path, data: Path, capsys) -> None:
+    assert run(tmp_path / "run", Path("/no/model"), data, more=["--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("# no memory plan: /no/model: no such folder")
+
+
+def test_a_run_that_does_not_fit_is_refused_before_its_folder_exists(
+    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
+) -> None:
+    assert run(tmp_path / "run", model, data, more=["--memory", "500MB"]) == 1
+    assert "of memory and 0.50 GB are available" in capsys.readouterr().err
+    assert no_training == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_keeps_the_number_format_that_it_began_with(
+    tmp_path: Path, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    out = tmp_path / "run"
+    answers = iter([("bfloat16", "faster here"), ("float32", "faster there")])
+    monkeypatch.setattr(train, "choose_dtype", lambda config, device: next(answers))
+    for expected in ("bfloat16: faster here", f"bfloat16: {out} began with it"):
+        assert run(out, model, data, "model.dtype=auto") == 0
+        assert f"model.dtype auto is {expected}" in capsys.readouterr().err
+        assert RunFolder(out).config["model"]["dtype"] == "bfloat16"
+    assert run(out, model, data, "model.dtype=auto", more=["--fresh"]) == 0
+    assert RunFolder(out).config["model"]["dtype"] == "float32"
+
+
+def test_more_steps_of_a_decaying_rate_are_another_recipe(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    """Half-way through, the rate would jump up again; with an end of its own the decay goes on as it was."""
+    assert run(tmp_path / "run", model, data) == 0
+    (tmp_path / "run" / "result").write_text("one step")
+    assert run(tmp_path / "run", model, data, "run.steps=80") == 1
+    assert "optimizer.lr_decay_steps: 40 in the folder, 80 asked for" in capsys.readouterr().err
+    fixed = "optimizer.lr_decay_steps=90"
+    assert run(tmp_path / "fixed", model, data, fixed) == 0
+    (tmp_path / "fixed" / "result").write_text("one step")
+    assert run(tmp_path / "fixed", model, data, fixed, "run.steps=80") == 0

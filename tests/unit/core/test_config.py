@@ -164,7 +164,6 @@ def test_every_mistake_is_named_at_once(presets):
         ("model.device=gpu", "model.device: 'gpu' is neither auto, cpu, cuda nor cuda:N"),
         ("algorithm.clip_ratio_low=2", "algorithm: clip_ratio_low is 2.0; it must be"),
         ("algorithm.tis=[2, 3]", "algorithm: tis is"),
-        ("optimizer.lr_scheduler_type=cosine", "optimizer: lr_scheduler_type cosine needs lr_decay_steps"),
         ("demo.size=null", "demo.size"),
     ],
 )
@@ -231,3 +230,24 @@ def test_a_broken_file_is_named(presets, text, named):
     message = refused(presets, preset="broken")
     assert "broken.yaml" in message
     assert named in message
+
+
+def test_a_decay_without_an_end_ends_with_the_run(presets):
+    decay = "optimizer.lr_scheduler_type=linear"
+    constant, linear = load(DemoRecipe, presets, "small"), load(DemoRecipe, presets, "small", [decay])
+    assert (constant.optimizer.lr_decay_steps, linear.optimizer.lr_decay_steps) == (None, 5)
+    several = load(DemoRecipe, presets, "small", [decay, "run.steps=7", "algorithm.num_steps_per_rollout=3"])
+    assert several.optimizer.lr_decay_steps == 21
+    assert DemoRecipe.model_validate(linear.dump()) == linear
+
+
+def test_a_rate_that_would_be_0_before_the_end_is_refused_with_both_keys(presets):
+    message = refused(presets, "optimizer.lr_scheduler_type=linear", "optimizer.lr_decay_steps=4")
+    assert "optimizer.lr_decay_steps is 4, and run.steps=5 takes 5 optimizer steps" in message
+    assert "Set optimizer.lr_decay_steps=null" in message
+    assert load(DemoRecipe, presets, "small", ["optimizer.lr_decay_steps=4"]).optimizer.lr_decay_steps == 4
+
+
+def test_the_best_checkpoint_needs_evaluations(presets):
+    assert "run.keep=best needs held-out evaluations; set run.eval_every" in refused(presets, "run.keep=best")
+    assert load(DemoRecipe, presets, "small", ["run.keep=best", "run.eval_every=1"]).run.keep == "best"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import resource
 from pathlib import Path
 
 import pytest
 import torch
 
 from core.engine import weights
+from core.engine.cache import cache_bytes
 from core.engine.engine import Engine
 from core.engine.scheduler import Request
 from core.types import Sampling
@@ -107,6 +109,41 @@ def test_weight_update_under_a_running_request(qwen2, other_qwen2, reference):
     torch.testing.assert_close(logprobs, torch.cat([old[:5], new[5:]]), atol=TOLERANCE, rtol=0)
 
 
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_a_released_cache_gives_its_memory_back(qwen2):
+    engine = make_engine(qwen2, kv_tokens=1 << 18)
+    size = cache_bytes(engine.model.config, 1 << 18, torch.float32)
+    engine.release_cache()
+    before = resident_bytes()
+    for tensor in (engine.cache.kv, engine.prefixes.pool):
+        assert tensor.nbytes == size
+    assert resident_bytes() < before + size / 10  # nothing was written to
+    for tensor in (engine.cache.kv, engine.prefixes.pool):
+        tensor.fill_(1.0)
+    assert resident_bytes() > before + 1.8 * size
+    del tensor
+    engine.release_cache()
+    assert resident_bytes() < before + size / 10
+
+
+def test_a_request_goes_on_after_its_cache_was_released(qwen2, reference):
+    engine = make_engine(qwen2)
+    requests = [engine.submit(prompt(30, i), Sampling(max_new_tokens=12, seed=i)) for i in range(3)]
+    for _ in range(5):
+        engine.step()
+    engine.release_cache()
+    assert engine.stats().num_waiting == 3
+    engine.step()
+    engine.abort(requests[0].request_id)  # moves a slot, outside of a step
+    drain(engine)
+    for request in requests:
+        check(request, qwen2, reference)
+    assert [len(request.output_ids) for request in requests] == [6, 12, 12]
+
+
 def test_same_seed_same_tokens_whatever_else_runs(qwen2):
     alone = make_engine(qwen2)
     wanted = [alone.submit(prompt(20, i), Sampling(max_new_tokens=15, seed=i)) for i in range(3)]
@@ -168,6 +205,18 @@ def test_bfloat16_stays_close(qwen2, reference):
     drain(engine)
     expected = reference(qwen2, request.prompt_ids, request.completion.token_ids, 1.0)
     torch.testing.assert_close(torch.tensor(request.completion.logprobs), expected, atol=0.1, rtol=0)
+
+
+def test_bfloat16_gives_the_same_tokens_alone_and_in_a_batch(qwen2):
+    options = {"dtype": "bfloat16", "device": "cpu", "max_model_len": 128}
+    alone = Engine.from_pretrained(qwen2, kv_tokens=128, **options)
+    batch = Engine.from_pretrained(qwen2, kv_tokens=128 * 32, **options)
+    calls = [(prompt(10 + i % 23, i // 2), Sampling(max_new_tokens=20, seed=i)) for i in range(32)]
+    wanted = [alone.submit(*call) for call in calls]
+    got = [batch.submit(*call) for call in calls]
+    drain(alone)
+    drain(batch)
+    assert [r.output_ids for r in wanted] == [r.output_ids for r in got]
 
 
 @pytest.mark.parametrize(

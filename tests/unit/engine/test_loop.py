@@ -52,7 +52,7 @@ def make_loop(
     method: Method,
     *,
     regrade: Any = None,
-    run: Mapping[str, int] | None = None,
+    run: Mapping[str, Any] | None = None,
     **algorithm: Any,
 ) -> GRPOLoop:
     """Train on four tasks, two of them a step, and evaluate on the first two."""
@@ -71,7 +71,7 @@ def make_loop(
         }
     )
     tasks = [Task(f"t{i}", "?", ("x",)) for i in range(4)]
-    folder = RunFolder.create(out, recipe.dump())
+    folder = RunFolder.create(out, recipe.dump(), may_differ=["run"])
     loop = GRPOLoop(recipe, method, None, tasks, tasks[:2], folder, 0, model, regrade=regrade)
     loop._log_trajectory = lambda *_: None  # type: ignore[method-assign]  # there is no tokenizer to show them with
     return loop
@@ -151,3 +151,27 @@ async def test_the_third_empty_step_in_a_row_stops_the_run_and_says_why(qwen2: P
     ):
         await loop.run()
     assert [record["failures"] for record in read_stage(tmp_path, "train")] == [{"no_tool": 8}] * 3
+
+
+async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Path, tmp_path: Path) -> None:
+    """Two held-out tasks, t0 and t1, are trained on as well; steps 1 to 5 have the held-out rewards below."""
+    held_out = [9.0, 0.2, 0.8, 0.8, 0.1, 0.3]
+
+    class Graded(OneCallMethod):
+        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+            trajectory = await super().rollout(task, roles, sampling)
+            evaluating = sampling.temperature == 0.5
+            return replace(trajectory, reward=held_out[loop.step]) if evaluating else trajectory
+
+    run = {"steps": 3, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": "best"}
+    loop = make_loop(qwen2, tmp_path, Graded(), run=run)
+    await loop.run()
+    saved = sorted(path.name for path in loop.checkpoints.iterdir())
+    assert saved == ["step-000001", "step-000002", "step-000003"], "each was the best so far"
+    loop = make_loop(qwen2, tmp_path, Graded(), run={**run, "steps": 5})
+    await loop.run()
+    assert sorted(path.name for path in loop.checkpoints.iterdir()) == [*saved, "step-000005"]
+    chosen = RunFolder(tmp_path).find_trained(0, "best")
+    assert chosen is not None
+    assert chosen.name == "step-000003"
+    assert (chosen / "model.safetensors").is_file()

@@ -253,3 +253,41 @@ async def test_closing_fails_what_waits(engine):
     assert all(isinstance(outcome, PolicyError) and outcome.kind == "unavailable" for outcome in outcomes)
     assert not engine.has_work()
     assert engine.intrusions == []
+
+
+async def test_a_device_that_is_lost_leaves_no_caller_waiting(engine, monkeypatch):
+    """After a CUDA error every call to the device fails, also those that end requests."""
+    policy = EmbeddedPolicy(engine)
+    session = Sampling(max_new_tokens=100)
+    calls = [asyncio.create_task(policy.generate([n] * 20, session, session="s")) for n in range(8)]
+    while engine.stats().num_running < 5:
+        await asyncio.sleep(0)
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("CUDA error")
+
+    places = ((engine.cache, "move"), (engine.prefixes, "insert"), (engine, "flush_cache"), (engine, "_decode"))
+    for owner, name in places:
+        monkeypatch.setattr(owner, name, fail)
+    async with asyncio.timeout(10):
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert {getattr(outcome, "kind", None) for outcome in outcomes} == {"engine"}
+    assert not engine.has_work()
+    await policy.close()
+
+
+async def test_an_abort_that_fails_leaves_no_caller_waiting(engine, monkeypatch):
+    policy = EmbeddedPolicy(engine)
+    calls = [asyncio.create_task(policy.generate([n] * 20, Sampling(max_new_tokens=100))) for n in range(5)]
+    while engine.stats().num_running < 5:
+        await asyncio.sleep(0)
+
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(engine.cache, "move", fail)
+    calls[0].cancel()
+    async with asyncio.timeout(10):
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert {getattr(outcome, "kind", None) for outcome in outcomes[1:]} == {"engine"}
+    await policy.close()

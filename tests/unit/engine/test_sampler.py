@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.engine.sampler import sample, uniforms
+from core.engine import sampler
+from core.engine.sampler import hash_steps, sample, uniforms
 from core.types import Sampling
 
 
-def draw(logits: torch.Tensor, sampling: Sampling, count: int) -> torch.Tensor:
-    tokens, _ = sample(logits.expand(count, -1), [sampling] * count, list(range(count)), [0] * count)
+def draw(logits: torch.Tensor, rule: Sampling, count: int) -> torch.Tensor:
+    tokens, _ = sample(logits.expand(count, -1), [rule] * count, list(range(count)), [0] * count)
     return tokens
 
 
-def test_frequencies_follow_the_tempered_distribution():
-    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    frequencies = draw(logits, Sampling(temperature=0.8), 40_000).bincount(minlength=4) / 40_000
-    torch.testing.assert_close(frequencies, torch.softmax(logits[0] / 0.8, -1), atol=0.01, rtol=0)
+@pytest.mark.parametrize("axis", ["seeds", "steps"])
+@pytest.mark.parametrize("vocab", [3, 64, 200])
+def test_frequencies_follow_the_tempered_distribution(axis, vocab):
+    """Pearson's statistic lies within five standard deviations of its mean, over seeds and over steps."""
+    torch.manual_seed(vocab)
+    logits_V, count = torch.randn(vocab) * 1.5, 40_000
+    numbers, same = range(count), [7] * count
+    seeds, steps = (numbers, same) if axis == "seeds" else (same, numbers)
+    tokens, _ = sample(logits_V.expand(count, -1), [Sampling(temperature=0.8)] * count, seeds, steps)
+    expected = torch.softmax(logits_V.double() / 0.8, -1) * count
+    # Tokens that are expected fewer than five times are counted as one.
+    common = expected >= 5
+    observed = tokens.bincount(minlength=vocab)
+    pairs = [*zip(observed[common].tolist(), expected[common].tolist(), strict=True)]
+    if not common.all():
+        pairs.append((int(observed[~common].sum()), float(expected[~common].sum())))
+    statistic = sum((got - wanted) ** 2 / wanted for got, wanted in pairs)
+    degrees = len(pairs) - 1
+    assert abs(statistic - degrees) < 5 * (2 * degrees) ** 0.5
+
+
+def test_noise_in_the_logits_hardly_moves_the_tokens():
+    """Sampling by cumulative probabilities changes more than every tenth of these tokens."""
+    torch.manual_seed(0)
+    logits = torch.randn(400, 5000) * 2
+    noisy = logits + 0.005 * torch.randn_like(logits)
+    rules = [Sampling()] * 400
+    (tokens, _), (moved, _) = (sample(each, rules, range(400), [3] * 400) for each in (logits, noisy))
+    assert int((tokens != moved).sum()) <= 8
+    assert len(set(tokens.tolist())) > 300
 
 
 def test_top_k_and_top_p_cut_but_log_probs_stay_those_of_the_full_distribution():
@@ -33,6 +63,30 @@ def test_top_k_and_top_p_cut_but_log_probs_stay_those_of_the_full_distribution()
     torch.testing.assert_close(logprobs, full[tokens])
 
 
+def test_filters_of_a_large_vocabulary_look_as_far_as_they_must():
+    """Peaked rows are settled by the first ranks and flat ones by a whole sort, each alone and beside the other."""
+    torch.manual_seed(3)
+    vocab = 3 * sampler.RANKS
+    probs_NV = torch.softmax(torch.randn(6, vocab) * torch.tensor([0.3, 1, 4, 9, 0.3, 0.3])[:, None], -1)
+    rules = [Sampling(top_p=p, top_k=k) for p, k in [(0.9, -1), (0.9, -1), (0.9, -1), (0.9, -1), (1, 700), (0.99, 9)]]
+    kept_NV = sampler._filter(probs_NV, rules)
+    for row, (rule, probs_V) in enumerate(zip(rules, probs_NV, strict=True)):
+        values, order = probs_V.sort(descending=True)
+        count = int(((values.cumsum(-1) - values) < rule.top_p).sum())
+        count = min(count, rule.top_k) if rule.top_k > 0 else count
+        assert set(kept_NV[row].nonzero().flatten().tolist()) == set(order[:count].tolist())
+        assert torch.equal(kept_NV[row], sampler._filter(probs_NV[[row]], [rule])[0])
+    assert (kept_NV > 0).sum(-1).max() > sampler.RANKS > (kept_NV[3] > 0).sum()
+
+
+def test_log_probs_of_a_large_vocabulary_are_exact():
+    torch.manual_seed(0)
+    logits = torch.randn(8, 49_152) * 6 + 10
+    tokens, logprobs = sample(logits, [Sampling()] * 8, range(8), [0] * 8)
+    exact = torch.log_softmax(logits.double(), -1).gather(1, tokens[:, None]).squeeze(1)
+    torch.testing.assert_close(logprobs.double(), exact, atol=4e-6, rtol=0)
+
+
 def test_each_row_has_its_own_rules():
     logits = torch.tensor([[0.0, 0.1, 0.0]]).expand(3, -1)
     rules = [Sampling(temperature=0.0), Sampling(top_k=1), Sampling()]
@@ -40,16 +94,46 @@ def test_each_row_has_its_own_rules():
     assert tokens[:2].tolist() == [1, 1]
 
 
-@given(st.integers(0, 2**63 - 1), st.integers(0, 10_000))
-def test_uniforms_depend_on_seed_and_step_alone(seed, step):
-    alone = uniforms([seed], [step])[0]
-    assert 0.0 <= alone < 1.0
-    assert uniforms([1, seed, 2], [5, step, 6])[1] == alone
-    assert uniforms([seed], [step + 1])[0] != alone
+def test_a_neighbours_top_p_takes_no_token_from_a_row(monkeypatch):
+    """Rounded probabilities may pass 1 before the last token; a filter that is off must not cut there."""
+    filtered: list[Sampling] = []
+
+    def note(probs_NV: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+        filtered.extend(samplings)
+        return probs_NV
+
+    probs = torch.full((2, 101), 0.01)
+    kept = sampler._filter(probs, [Sampling(top_k=101), Sampling(top_p=0.495)])
+    assert kept.count_nonzero(dim=-1).tolist() == [101, 50]
+    monkeypatch.setattr(sampler, "_filter", note)
+    sample(probs.log(), [Sampling(), Sampling(top_p=0.5)], [0, 1], [0, 0])
+    assert filtered == [Sampling(top_p=0.5)]
 
 
-def test_uniforms_are_uniform_along_both_axes():
-    for values in (uniforms(range(20_000), [0] * 20_000), uniforms([7] * 20_000, range(20_000))):
+def draw_uniforms(seeds: Sequence[int], steps: Sequence[int], number: int) -> np.ndarray:
+    return uniforms(hash_steps(seeds, steps), torch.tensor(number)).numpy()
+
+
+@given(st.integers(-(2**63), 2**64 - 1), st.integers(0, 10_000), st.integers(-800, 50_000))
+def test_uniforms_depend_on_seed_step_and_number_alone(seed, step, number):
+    alone = draw_uniforms([seed], [step], number)[0]
+    assert 0.0 < alone < 1.0
+    assert draw_uniforms([1, seed, 2], [5, step, 6], number)[1] == alone
+    assert draw_uniforms([seed], [step + 1], number)[0] != alone
+    assert draw_uniforms([seed], [step], number + 1)[0] != alone
+
+
+def test_uniforms_are_those_of_splitmix64():
+    """The generator that starts from key 1234567 returns these numbers first (Rosetta Code)."""
+    wanted = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431]
+    got = uniforms(torch.tensor(1234567), torch.arange(4))
+    assert [int(u * 2**52) for u in got.tolist()] == [z >> 12 for z in wanted]
+
+
+def test_uniforms_are_uniform_along_every_axis():
+    many, same = range(20_000), [7] * 20_000
+    numbers = uniforms(hash_steps([7], [3]), torch.tensor(many)).numpy()
+    for values in (draw_uniforms(many, same, 9), draw_uniforms(same, many, 9), numbers):
         counts = np.histogram(values, bins=20, range=(0, 1))[0]
         assert abs(counts - 1000).max() < 150
         assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.03

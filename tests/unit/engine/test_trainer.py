@@ -12,10 +12,12 @@ import torch
 
 from core.algorithms.grpo import GRPOConfig
 from core.config import OptimizerSection
+from core.engine import trainer as trainer_module
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
-from core.engine.trainer import POLICY_STATISTICS, Trainer
+from core.engine.packing import pack_rows
+from core.engine.trainer import POLICY_STATISTICS, Trainer, pack_bytes
 from core.types import Row, Sampling
 from tests.unit.engine.conftest import drain, gradients
 
@@ -319,6 +321,65 @@ def test_small_steps_add_up_in_bfloat16(qwen2):
     wanted, found = (snapshot(each)[name].float() - start[name] for each in (exact, model))
     assert wanted.abs().max() > 1e-3
     assert torch.nn.functional.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.9
+
+
+def test_gradients_of_many_packs_add_up_in_bfloat16(qwen2):
+    """A bfloat16 sum of equal gradients stops growing at 256 of them."""
+    example = ((1, 2, 3), (4, 5, 6))
+    one, many = (
+        Trainer(weights.load(qwen2, "bfloat16"), optimizer(max_tokens_per_pack=1)).supervised_step([example] * count)
+        for count in (1, 384)
+    )
+    assert many["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-2)
+
+
+def test_never_more_logits_than_a_chunk(qwen2, monkeypatch):
+    monkeypatch.setattr(trainer_module, "LOGITS_PER_CHUNK", 96 * 4)
+    model = weights.load(qwen2)
+    sizes = []
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: sizes.append(len(logits)))
+    rows = make_rows()
+    Trainer(model, optimizer()).grpo_step(rows)
+    trained = sum(row.trained_tokens for row in rows if row.advantage)
+    assert max(sizes) == 4
+    assert sum(sizes) == 2 * trained  # each chunk once forward, and once again in the backward pass
+
+
+def test_a_batch_in_one_chunk_computes_its_logits_once(qwen2):
+    model = weights.load(qwen2)
+    sizes = []
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: sizes.append(len(logits)))
+    rows = make_rows()
+    Trainer(model, optimizer()).grpo_step(rows)
+    assert sizes == [sum(row.trained_tokens for row in rows if row.advantage)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pack_bytes_counts_what_a_layer_keeps(any_model, dtype):
+    """The second layer adds to the estimate what autograd keeps for it."""
+    model = weights.load(any_model, dtype)
+    prompt = tuple(range(64))
+    rows = [Row((*prompt, i, *range(20)), (1,) * 12, (-1.0,) * 12, 1.0, i) for i in range(8)]
+    (pack,) = pack_rows(rows, 4096, torch.device("cpu"))
+    tokens, trained, keys = len(pack.ids_T), len(pack.predict_R), len(pack.attend.keys)
+    kept, estimated = [], []
+    for layers in (2, 1):
+        model.model.layers = model.model.layers[:layers]
+        config = replace(model.config, num_layers=layers)
+        estimated.append(pack_bytes(config, tokens, trained, keys, dtype=model.dtype))
+        storages = {}
+
+        def keep(tensor, storages=storages):
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            hidden = model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
+        for parameter in model.parameters():
+            storages.pop(parameter.untyped_storage().data_ptr(), None)
+        kept.append(sum(storages.values()))
+        del hidden
+    assert estimated[0] - estimated[1] == pytest.approx(kept[0] - kept[1], rel=0.15)
 
 
 @pytest.mark.parametrize(("kl_loss_coef", "dtype"), [(0.0, "float32"), (0.1, "float32"), (0.0, "bfloat16")])

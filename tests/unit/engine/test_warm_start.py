@@ -34,7 +34,7 @@ def test_a_recipe_without_one_starts_from_its_model(tmp_path):
 
 
 def test_a_method_without_one_is_told_how(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "tiny_module", lambda method, name: None)
+    monkeypatch.setattr(module, "preset_module", lambda method, folder, name: None)
     with pytest.raises(RecipeError, match=r"agentic/memagent/tiny/warm_start\.py is missing.*warm_start: null"):
         run_warm_start(SPEC.load("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
 
@@ -47,7 +47,7 @@ def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatc
             drawn.append(number)
             yield [((1, 2), (3, 4))]
 
-    monkeypatch.setattr(module, "tiny_module", lambda method, name: SimpleNamespace(batches=batches))
+    monkeypatch.setattr(module, "preset_module", lambda method, folder, name: SimpleNamespace(batches=batches))
     recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu"])
     recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=3)})
     folder = run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
 from core.engine import weights
@@ -67,6 +68,27 @@ def test_bfloat16_is_rounded_once(qwen2, tmp_path):
     weights.save(model, tmp_path / "out", like=qwen2)
     again = weights.load(tmp_path / "out", "bfloat16")
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+class _Allocations(TorchDispatchMode):
+    """Collects the number formats of the tensors on the CPU that operators return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.device.type == "cpu" and result.ndim > 1:
+            self.dtypes.add(result.dtype)
+        return result
+
+
+def test_a_bfloat16_model_never_takes_the_size_of_a_float32_one(qwen2, monkeypatch):
+    monkeypatch.setattr(weights, "load_into", lambda model, folder: None)  # the file itself is in float32
+    with _Allocations() as allocations:
+        weights.load(qwen2, "bfloat16", "cpu")
+    assert allocations.dtypes == {torch.bfloat16}
 
 
 def damage(folder: Path, how: str) -> str:

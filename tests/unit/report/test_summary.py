@@ -38,18 +38,17 @@ def test_cells_hold_mean_cost_and_failures_over_seeds(empty: RunFolder) -> None:
     assert summary["seconds"] == {"evaluation": 8.0}
 
 
-def test_policy_tokens_and_cut_documents_are_counted(empty: RunFolder) -> None:
+def test_policy_tokens_are_counted(empty: RunFolder) -> None:
     for seed in (0, 1):
-        notes = {"documents_cut": 1 + seed}
-        empty.save_evaluation(result("full-context", 500, [1, 0], seed, policy_tokens=[600, 700], notes=notes))
+        empty.save_evaluation(result("full-context", 500, [1, 0], seed, policy_tokens=[600, 700]))
     empty.save_evaluation(result("trained", 500, [1, 0]))
     variants = write_report(empty)["variants"]
     whole, chunks = variants["full-context"]["500"], variants["trained"]["500"]
-    assert (whole["policy_tokens_per_1k_tokens"], whole["documents_cut"]) == (1300.0, 3)
-    assert (chunks["policy_tokens_per_1k_tokens"], chunks["documents_cut"]) == (None, 0)
+    assert whole["policy_tokens_per_1k_tokens"] == 1300.0
+    assert chunks["policy_tokens_per_1k_tokens"] is None
     table = (empty.path / "table.md").read_text()
-    assert "| full-context | 500 | 4 | 500 | 5.0 | 1,300 | 2 | 3 | 0 |" in table
-    assert "| trained | 500 | 2 | 500 | 5.0 | – | 2 | 0 | 0 |" in table
+    assert "| full-context | 500 | 4 | 500 | 5.0 | 1,300 | 2 | 0 |" in table
+    assert "| trained | 500 | 2 | 500 | 5.0 | – | 2 | 0 |" in table
 
 
 def test_failed_tasks_count_once_in_the_cost_of_a_solved_one(empty: RunFolder) -> None:

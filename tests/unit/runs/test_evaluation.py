@@ -13,7 +13,7 @@ GOOD = {
     "variant": "trained", "data": "niah", "length": 7168, "seed": 0, "n": 2, "scores": {"official": [1.0, 0.5]},
     "turns": [8, 8], "document_tokens": [7000, 7100], "seconds": 1.5, "failures": {"timeout": 1}, "model": "m",
     "sampling": {"temperature": 0.0}, "predictions": ["\\boxed{7}", None], "policy_tokens": [9000, 9200],
-    "settings": {"data": {"task": "niah"}}, "notes": {"documents_cut": 1},
+    "settings": {"data": {"task": "niah"}}, "notes": {"concurrency": 1},
     "measures": {"cost": [12.5, None]}, "labels": {"kind": ["sum", "word"]},
 }  # fmt: skip
 

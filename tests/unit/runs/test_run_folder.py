@@ -153,3 +153,17 @@ def test_a_record_needs_a_stage_and_a_step(tmp_path: Path, config: dict, record:
 
 def test_flatten_keeps_empty_mappings() -> None:
     assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+
+
+def test_the_trained_policy_is_the_last_checkpoint_or_the_best(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", {"run": {"keep": "best"}})
+    assert folder.find_trained(0) is None
+    metrics = folder.open_metrics(0)
+    for step, reward in [(0, 0.95), (2, 0.5), (4, 0.9), (6, 0.9), (8, 0.4)]:
+        metrics.append({"stage": "eval", "step": step, "reward": reward})
+    for step in (3, 4, 6, 10):
+        (folder.checkpoints_path(0) / f"step-{step:06d}").mkdir(parents=True)
+    assert folder.find_trained(0).name == "step-000006", "the later of two equals, and the start model is none"
+    assert folder.find_trained(0, "last").name == "step-000010"
+    (folder.checkpoints_path(1) / "step-000003").mkdir(parents=True)
+    assert folder.find_trained(1).name == "step-000003", "nothing was evaluated"

@@ -94,7 +94,7 @@ def test_a_missing_package_names_the_script_that_installs(monkeypatch, capsys: p
         ("tokentrue ev", ["evaluate"]),
         ("tokentrue evaluate ", ["ruler", "heldout", "aime", "tau2"]),
         (".venv/bin/tokentrue train mem", ["memagent"]),
-        ("tokentrue train memagent --preset ", ["paper", "seed", "tiny"]),
+        ("tokentrue train memagent --preset ", ["laptop", "paper", "seed", "tiny"]),
         ("tokentrue train memagent --engine s", ["slime"]),
         ("tokentrue convert to-hf --iter", ["--iterations"]),
         ("tokentrue report ", ["runs/one"]),
@@ -157,20 +157,22 @@ def test_a_failed_training_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "folder"),
+    ("words", "experiment"),
     [
-        ("memagent", "runs/memagent-tiny\n"),
-        ("memagent --preset tiny --out /x --set run.seeds=[0]", "/x\n"),
+        ("memagent", "tiny runs/memagent-tiny\n"),
+        ("memagent --preset tiny --out /x --set run.seeds=[0]", "tiny /x\n"),
+        ("memagent --preset laptop", "laptop runs/memagent-laptop\n"),
+        ("memagent --preset laptop --dry-run", ""),
         ("memagent --preset seed", ""),
         ("memagent --engine slime", ""),
         ("memagent --dry-run", ""),
     ],
 )
-def test_only_the_tiny_preset_has_data_and_evaluation_of_its_own(
-    words: str, folder: str, capsys: pytest.CaptureFixture[str]
+def test_only_tiny_and_laptop_have_data_and_evaluation_of_their_own(
+    words: str, experiment: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train.print_tiny_folder(words.split())
-    assert capsys.readouterr().out == folder
+    train.print_experiment(words.split())
+    assert capsys.readouterr().out == experiment
 
 
 STAND_IN = """#!/usr/bin/env bash

@@ -219,7 +219,7 @@ def make_plan(*words: str) -> HeldoutPlan:
     ("words", "variants"),
     [
         ((), ["trained"]),
-        (("--baseline", "BASE"), ["trained", "untrained"]),
+        (("--baseline", "BASE"), ["trained", "untrained", "untrained-greedy"]),
         (("--variants", "reader"), ["reader"]),
     ],
 )

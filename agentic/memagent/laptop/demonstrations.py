@@ -1,0 +1,65 @@
+"""Writes the demonstrations of the `laptop` preset's cold start: single turns that are right.
+
+The annotator reads one section with an empty memory, or answers from a memory. He never updates a memory that holds
+something, so nobody shows the policy how to keep a fact or to overwrite a note. RL teaches that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from agentic.memagent.chunks import split_chunks
+from agentic.memagent.rollout import MemAgent
+from core.engine.warm_start import Example
+from core.text.tokenizer import Ids, encode_text
+from core.types import Task
+
+FACT = "The special magic number for {key} is {value}."
+NOTHING = "Nothing relevant yet."
+ANSWER = "\\boxed{{{value}}}"
+UNKNOWN = "unknown"
+NEEDLE = "One of the special magic numbers for {key} is: {value}."
+"""Is RULER's sentence that holds a fact."""
+
+ANSWERS = 0.2
+"""Is the share of final turns; the other demonstrations read a section."""
+HOLDS = 0.45
+"""Is the share of sections that hold the asked key, where the document has a section of each kind."""
+OTHER_KEYS = 0.8
+"""Is the share of sections with other keys among those without the asked one."""
+
+
+def draw_example(rng: Random, task: Task, method: MemAgent, tokenizer: Any) -> Example:
+    """Draw one turn on the document of a RULER task; its question may ask for any key of the document."""
+    needles = task.metadata["needles"]
+    asked = rng.choice(needles)
+    queried = next(needle["key"] for needle in needles if needle["queried"])
+    question = encode_text(tokenizer, task.question.replace(queried, asked["key"]))
+    fact = FACT.format(key=asked["key"], value=asked["value"])
+    if rng.random() < ANSWERS:
+        known = rng.random() < 0.8
+        memory = encode_text(tokenizer, fact if known else NOTHING)
+        prompt = method.final.render(problem=question, memory=memory)
+        return _make_example(tokenizer, prompt, ANSWER.format(value=asked["value"] if known else UNKNOWN))
+    config = method.config
+    size = rng.randint(config.chunk_tokens // 2, config.chunk_tokens)
+    section, held = _choose_section(rng, split_chunks(tokenizer, task.context, size, config.align), asked, tokenizer)
+    prompt = method.update.render(problem=question, section=section, memory=method.empty_memory)
+    return _make_example(tokenizer, prompt, fact if held else NOTHING)
+
+
+def _choose_section(rng: Random, sections: Sequence[Ids], asked: dict[str, Any], tokenizer: Any) -> tuple[Ids, bool]:
+    """Choose a section of a document; return it, and whether it holds the asked key."""
+    texts = [tokenizer.decode(section) for section in sections]
+    holds = [i for i, text in enumerate(texts) if NEEDLE.format(**asked) in text]
+    lacks = [i for i, text in enumerate(texts) if asked["key"] not in text]
+    others = [i for i in lacks if " is: " in texts[i]]
+    if holds and (not lacks or rng.random() < HOLDS):
+        return sections[rng.choice(holds)], True
+    return sections[rng.choice(others if others and rng.random() < OTHER_KEYS else lacks)], False
+
+
+def _make_example(tokenizer: Any, prompt: Sequence[int], completion: str) -> Example:
+    return prompt, (*encode_text(tokenizer, completion), tokenizer.eos_token_id)

@@ -1,0 +1,147 @@
+"""Compare the memory plan of core/engine/memory.py with what processes really took.
+
+Every shape runs in a fresh process: a rollout with a full KV cache, then a GRPO step on one pack of the largest size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.speed.measure import align_columns
+from core.config import Recipe
+from core.engine import weights
+from core.engine.engine import Engine
+from core.engine.memory import PHASES, plan_memory
+from core.engine.trainer import Trainer
+from core.rollout.method import method_spec
+from core.types import Row, Sampling
+
+CONTEXT, TRAINED = 512, 64
+
+
+class Shape(NamedTuple):
+    """Names what differs between the measured processes; the counts are tokens."""
+
+    pack: int
+    checkpointing: bool
+    kv: int
+
+    def recipe(self, model: Path, dtype: str) -> Recipe:
+        """Return MemAgent's tiny recipe with another model and this shape."""
+        settings = {
+            "model.path": model,
+            "model.dtype": dtype,
+            "model.device": "cpu",
+            "model.max_model_len": CONTEXT,
+            "rollout.tasks_per_step": 1,
+            "optimizer.max_tokens_per_pack": self.pack,
+            "optimizer.gradient_checkpointing": str(self.checkpointing).lower(),
+            "engine.kv_tokens": self.kv,
+            "engine.max_prefill_tokens": 2048,
+            "run.parallel_seeds": 1,
+        }
+        return method_spec("memagent").load("tiny", [f"{key}={value}" for key, value in settings.items()])
+
+
+SHAPES = (Shape(2560, False, 8192), Shape(1536, True, 65536), Shape(4096, True, 8192))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    if options.shape:
+        shape = Shape(*json.loads(options.shape))
+        print(json.dumps(measure(shape.recipe(options.model, options.dtype))))
+        return 0
+    rows = []
+    for shape in SHAPES:
+        command = [sys.executable, "-m", "benchmarks.speed.memory", "--shape", json.dumps(shape)]
+        command += ["--model", str(options.model), "--dtype", options.dtype]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        measured = json.loads(printed.splitlines()[-1])
+        recipe = shape.recipe(options.model, options.dtype)
+        plan = plan_memory(recipe, weights.load_config(options.model), "cpu")
+        print(f"{shape}\n{plan.table()}\nmeasured: {measured}", flush=True)
+        for phase in PHASES:
+            size = plan.total(phase)
+            rows.append(
+                [
+                    f"{shape.pack}{', checkpointing' if shape.checkpointing else ''}, KV {shape.kv}",
+                    phase,
+                    f"{size / 1e9:.2f}",
+                    f"{measured[phase] / 1e9:.2f}",
+                    f"{size / measured[phase]:.2f}",
+                ]
+            )
+    print(align_columns(["pack and cache, tokens", "phase", "plan, GB", "measured, GB", "ratio"], rows))
+    return 0
+
+
+def measure(recipe: Recipe) -> dict[str, int]:
+    """Return the peak of resident bytes in a rollout and in an update."""
+    folder = Path(recipe.model.path)
+    model = weights.load(folder, recipe.model.dtype, recipe.model.device)
+    trainer = Trainer(model, recipe.optimizer, recipe.algorithm.grpo())
+    engine = Engine(
+        model,
+        max_model_len=recipe.model.max_model_len,
+        kv_tokens=recipe.engine.kv_tokens,
+        block_size=recipe.engine.block_size,
+        max_prefill_tokens=recipe.engine.max_prefill_tokens,
+    )
+    rng = random.Random(0)
+    trainer.grpo_step(make_rows(rng, model.config.vocab_size, CONTEXT))  # from now on the moments exist
+    peaks = {}
+    _forget_peak()
+    # A page is resident once it is written; a rollout of real size would write all of them.
+    engine.cache.kv.zero_()
+    engine.prefixes.pool.zero_()
+    for _ in range(recipe.engine.max_prefill_tokens // CONTEXT):
+        prompt = [rng.randrange(model.config.vocab_size) for _ in range(CONTEXT - 4)]
+        engine.submit(prompt, Sampling(max_new_tokens=4))
+    while engine.has_work():
+        engine.step()
+    peaks["rollout"] = _read_peak()
+    engine.release_cache()
+    _forget_peak()
+    trainer.grpo_step(make_rows(rng, model.config.vocab_size, recipe.optimizer.max_tokens_per_pack))
+    peaks["update"] = _read_peak()
+    return peaks
+
+
+def make_rows(rng: random.Random, vocab_size: int, tokens: int) -> list[Row]:
+    """Make rows that fill one pack of `tokens` tokens and share nothing."""
+    rows = []
+    for rollout in range(tokens // CONTEXT):
+        # The last token of a row is only predicted, so a row takes one place less in the pack.
+        ids = tuple(rng.randrange(vocab_size) for _ in range(CONTEXT + 1))
+        rows.append(Row(ids, (1,) * TRAINED, (-10.0,) * TRAINED, float(rollout % 2) - 0.5, rollout_id=rollout))
+    return rows
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _read_peak() -> int:
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) * 1024
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue speed memory", description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="checkpoint folder")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--shape", help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

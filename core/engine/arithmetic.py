@@ -1,0 +1,83 @@
+"""Chooses the number format of a model by timing one of its own matrix products: what `model.dtype: auto` means.
+
+A core whose instructions know bfloat16 computes wide products several times faster in it; a core without them is many
+times slower. So neither the device nor the width alone decides, and the machine is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from statistics import geometric_mean
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from core.engine.model import ModelConfig
+
+DTYPES = ("float32", "bfloat16")
+ROWS = (16, 64, 256)
+"""Lists the rows of the timed products, from a decode step of few sequences to a prefill."""
+LARGEST = (1024, 2048)
+"""Limits width and outputs of the timed product, so that the largest model costs half a second at most."""
+CLEARLY_FASTER = 1.5
+"""Says how many times faster bfloat16 must be: it is less precise, and only the matrix products gain."""
+
+
+class Speeds(NamedTuple):
+    """Holds what each number format reached in the timed products, one entry for each of `ROWS`.
+
+    The unit is GFLOP/s, on the CPU those of one thread.
+    """
+
+    float32: tuple[float, ...]
+    bfloat16: tuple[float, ...]
+
+    def choose(self) -> str:
+        """Return the number format to compute in: bfloat16 only where it is clearly faster."""
+        ratios = [bfloat16 / float32 for float32, bfloat16 in zip(*self, strict=True)]
+        return "bfloat16" if geometric_mean(ratios) >= CLEARLY_FASTER else "float32"
+
+    def __str__(self) -> str:
+        shown = (f"{name} {'/'.join(f'{speed:.0f}' for speed in getattr(self, name))}" for name in DTYPES)
+        return f"{', '.join(shown)} GFLOP/s at {'/'.join(map(str, ROWS))} rows"
+
+
+@cache
+def measure_speeds(config: ModelConfig, device: torch.device) -> Speeds:
+    """Time x [rows, C] times the weights of the model's MLP in every number format, in 0.1 to 0.5 s.
+
+    A process measures a model once, so that all its copies of the model compute alike.
+    """
+    width, outputs = min(config.hidden_size, LARGEST[0]), min(config.intermediate_size, LARGEST[1])
+    return Speeds(*(tuple(_time_linear(rows, width, outputs, dtype, device) for rows in ROWS) for dtype in DTYPES))
+
+
+@torch.inference_mode()
+def _time_linear(rows: int, width: int, outputs: int, dtype: str, device: torch.device) -> float:
+    x_TC = torch.ones(rows, width, dtype=getattr(torch, dtype), device=device)
+    weight = torch.ones(outputs, width, dtype=x_TC.dtype, device=device)
+    # The CPU's time of this one thread stays the same when other programs are running.
+    on_cpu, threads = device.type == "cpu", torch.get_num_threads()
+    clock = time.thread_time if on_cpu else time.perf_counter
+    seconds = []
+    try:
+        torch.set_num_threads(1)
+        for _ in range(4):  # the first call prepares the kernel; of the others the best is the least disturbed
+            started = clock()
+            F.linear(x_TC, weight)
+            if not on_cpu:
+                torch.cuda.synchronize(device)
+            seconds.append(clock() - started)
+    finally:
+        torch.set_num_threads(threads)
+    return 2e-9 * rows * width * outputs / min(seconds)
+
+
+def choose_dtype(config: ModelConfig, device: torch.device) -> tuple[str, str]:
+    """Return the number format that suits a model on `device`, and the reason in a few words."""
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return "float32", f"{device} does not know bfloat16"
+    speeds = measure_speeds(config, device)
+    return speeds.choose(), str(speeds)

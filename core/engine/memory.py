@@ -1,0 +1,285 @@
+"""Plans the memory of a run before it starts, from the recipe and the model's config.json alone.
+
+The plan counts what lies where the model is: in the card's memory on CUDA, in the machine's on the CPU. Weights,
+optimizer and KV cache are exact. A forward or backward pass counts the tensors that the code keeps, for the largest
+prefill and the largest pack that the recipe allows; a step that trains fewer tokens needs less.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from core.config import Recipe, RecipeError
+from core.engine.cache import cache_bytes, round_up
+from core.engine.model import CausalLM, ModelConfig
+from core.engine.trainer import pack_bytes
+
+PHASES = ("rollout", "update")
+"""Names the phases of a training step; AdamW needs no more than the passes before it, for it works in place."""
+
+SAMPLING_BYTES = 4 * 4
+"""Counts what sampling keeps of one logit in float32: the logit, its score, the difference from the best, a weight."""
+
+PROCESS_BYTES = {"cpu": 450_000_000, "cuda": 700_000_000}
+"""Says what a process takes before it loads a model: Python's libraries, or CUDA's context and kernels."""
+
+
+class MemoryItem(NamedTuple):
+    """Holds the bytes that one thing takes in each phase."""
+
+    name: str
+    rollout: int = 0
+    update: int = 0
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Lists what a run keeps in memory. `processes` seeds run at once, and each has every item."""
+
+    items: tuple[MemoryItem, ...]
+    processes: int = 1
+
+    def total(self, phase: str) -> int:
+        """Return the bytes of all items in a phase."""
+        return self.processes * sum(getattr(item, phase) for item in self.items)
+
+    @property
+    def peak_phase(self) -> str:
+        return max(PHASES, key=self.total)
+
+    @property
+    def peak(self) -> int:
+        """Return the bytes of the phase that needs most."""
+        return self.total(self.peak_phase)
+
+    def largest(self, count: int = 4) -> list[tuple[str, int]]:
+        """Return the largest items of the phase that needs most, in bytes for all processes, largest first."""
+        sizes = [(item.name, self.processes * getattr(item, self.peak_phase)) for item in self.items]
+        return sorted(sizes, key=lambda pair: -pair[1])[:count]
+
+    def table(self) -> str:
+        """Return the items in GB as lines of text, with a column for each phase."""
+        rows: list[tuple[str, tuple[int, ...]]] = [(item.name, item[1:]) for item in self.items if any(item[1:])]
+        times = f" of {self.processes} seeds at once" if self.processes > 1 else ""
+        rows.append((f"sum{times}", tuple(self.total(phase) for phase in PHASES)))
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{'GB':{width}}" + "".join(f"{phase:>10}" for phase in PHASES)]
+        lines += [f"{name:{width}}" + "".join(f"{size / 1e9:>10.2f}" for size in sizes) for name, sizes in rows]
+        return "\n".join(lines)
+
+
+def plan_memory(
+    recipe: Recipe, config: ModelConfig, device: str, frozen: Mapping[str, ModelConfig] = MappingProxyType({})
+) -> MemoryPlan:
+    """Plan the memory of a run on a kind of device, `cpu` or `cuda`. `model.dtype` must not be `auto` any more.
+
+    `frozen` maps the roles that are frozen models in this process to their configs.
+    """
+    dtype = getattr(torch, recipe.model.dtype)
+    weights, float32_weights = parameter_bytes(config, dtype), parameter_bytes(config, torch.float32)
+    copies = float32_weights if dtype != torch.float32 else 0
+    reference = weights if recipe.algorithm.kl_loss_coef else 0
+    kv, store = kv_bytes(recipe, config, dtype)
+    pack, holes = largest_pack_bytes(recipe, config, dtype, device)
+    kept_kv = kv if device == "cuda" else 0  # decode graphs have recorded where the cache lies
+    items = [
+        _keep("process and libraries", PROCESS_BYTES[device]),
+        _keep("weights", weights),
+        _keep("float32 copies", copies),
+        _keep("moments", 2 * float32_weights),
+        _keep("reference", reference),
+    ]
+    for role, other in frozen.items():
+        # Such a role has an engine of its own with the recipe's settings.
+        items.append(
+            _keep(f"frozen model of {role}", parameter_bytes(other, dtype) + sum(kv_bytes(recipe, other, dtype)))
+        )
+    items += [
+        MemoryItem("KV cache", kv, kept_kv),
+        MemoryItem("prefix store", rollout=store),
+        MemoryItem("prefill and sampling", rollout=rollout_bytes(recipe, config, dtype)),
+        MemoryItem("gradients", update=float32_weights),
+        MemoryItem("activations and logits", update=pack),
+        MemoryItem("holes between them", update=holes),
+    ]
+    return MemoryPlan(tuple(items), min(recipe.run.parallel_seeds, len(recipe.run.seeds)))
+
+
+def _keep(name: str, size: int) -> MemoryItem:
+    return MemoryItem(name, size, size)
+
+
+def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the bytes of a model's weights; tied embeddings count once."""
+    return _count_parameters(config) * dtype.itemsize
+
+
+@cache
+def _count_parameters(config: ModelConfig) -> int:
+    with torch.device("meta"):  # tensors without data
+        return sum(parameter.numel() for parameter in CausalLM(config).parameters())
+
+
+def context_length(recipe: Recipe, config: ModelConfig) -> int:
+    """Return the tokens of the longest call: the recipe's limit or the model's."""
+    return min(recipe.model.max_model_len or config.max_positions, config.max_positions)
+
+
+def largest_pack_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, device: str) -> tuple[int, int]:
+    """Return the bytes of the pack with most tokens, and on the CPU those of the holes that its tensors leave.
+
+    The pack counts as if each of its tokens were trained and no two rows shared a prompt. A row is never cut, so a pack
+    can be as long as the context.
+    """
+    tokens = max(recipe.optimizer.max_tokens_per_pack, context_length(recipe, config))
+    checkpointing = recipe.optimizer.gradient_checkpointing
+    pack = pack_bytes(config, tokens, tokens, tokens, dtype=dtype, gradient_checkpointing=checkpointing)
+    if device != "cpu":
+        return pack, 0
+    # glibc keeps memory between tensors that stay. Measured with `tokentrue speed memory`: about six times the inputs
+    # that checkpointing keeps of the layers, because all that a layer frees lies between them; else 15 %.
+    inputs = config.num_layers * tokens * config.hidden_size * dtype.itemsize
+    return pack, 6 * inputs if checkpointing else int(0.15 * pack)
+
+
+def kv_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
+    """Return the bytes of the KV cache and of the prefix store."""
+    section, length = recipe.engine, context_length(recipe, config)
+    stored = section.kv_tokens if section.prefix_cache_tokens is None else section.prefix_cache_tokens
+    # The cache holds whole sequences of the longest length, the store whole blocks.
+    whole = (section.kv_tokens // length * round_up(length), stored // section.block_size * section.block_size)
+    return cache_bytes(config, whole[0], dtype), cache_bytes(config, whole[1], dtype)
+
+
+def rollout_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the bytes that come and go in a step of the inference engine: the largest prefill, and sampling."""
+    length = context_length(recipe, config)
+    # In a layer lie at most the residual stream and its norm, [T, C] each, and three tensors [T, I] of the MLP.
+    layer = max(recipe.engine.max_prefill_tokens, length) * (2 * config.hidden_size + 3 * config.intermediate_size)
+    running = min(recipe.engine.kv_tokens // length, recipe.rollout.tasks_per_step * recipe.rollout.group_size)
+    return layer * dtype.itemsize + running * config.vocab_size * SAMPLING_BYTES
+
+
+def check_memory(
+    recipe: Recipe, config: ModelConfig, device: str, available: int, frozen: Mapping[str, ModelConfig]
+) -> None:
+    """Refuse a run that needs more than `available` bytes.
+
+    Raises:
+        RecipeError: it names the largest items and the keys that make the run fit, or what it needs at least.
+    """
+
+    def plan(changed: Recipe) -> MemoryPlan:
+        return plan_memory(changed, config, device, frozen)
+
+    planned = plan(recipe)
+    if planned.peak <= available:
+        return
+    largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in planned.largest())
+    settings, peak = find_fitting_settings(recipe, context_length(recipe, config), available, plan)
+    shown = " ".join(f"{key}={str(value).lower()}" for key, value in settings.items())
+    fix = f"it fits with --set {shown.replace(' ', ' --set ')}"
+    if peak > available:
+        fix = f"it needs at least {format_bytes(peak)}" + (f", with {shown}" if shown else "")
+    raise RecipeError(
+        f"this run needs {format_bytes(planned.peak)} of memory and {format_bytes(available)} are available "
+        f"({planned.peak_phase}: {largest}); {fix}. --dry-run prints the plan; --memory SIZE corrects what is available"
+    )
+
+
+def find_fitting_settings(
+    recipe: Recipe, context: int, available: int, plan: Callable[[Recipe], MemoryPlan]
+) -> tuple[dict[str, Any], int]:
+    """Find the first setting that makes the plan fit into `available` bytes, or else the fewest together.
+
+    Returns the keys with their values, and the peak of the plan with them. If nothing fits, the settings are those of
+    the smallest peak.
+    """
+    ladders = list(_list_ladders(recipe, context))
+    for key, values in ladders:
+        for value in values:
+            if (peak := plan(replace_keys(recipe, {key: value})).peak) <= available:
+                return {key: value}, peak
+    settings = {key: values[-1] for key, values in ladders}
+    peak = plan(replace_keys(recipe, settings)).peak
+    enough = max(available, peak)
+    for key, values in ladders:
+        # Leave the key out, or take its mildest value, as long as the others suffice.
+        others = {name: value for name, value in settings.items() if name != key}
+        choices = [others, *({**settings, key: value} for value in values)]
+        settings = next(choice for choice in choices if plan(replace_keys(recipe, choice)).peak <= enough)
+    return settings, plan(replace_keys(recipe, settings)).peak
+
+
+def _list_ladders(recipe: Recipe, context: int) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the keys that save memory, the least harmful first, each with its values from mild to strong."""
+    if not recipe.optimizer.gradient_checkpointing:
+        yield "optimizer.gradient_checkpointing", [True]
+    halvings = {
+        "optimizer.max_tokens_per_pack": (recipe.optimizer.max_tokens_per_pack, context),
+        "engine.kv_tokens": (recipe.engine.kv_tokens, context),
+    }
+    for key, (value, least) in halvings.items():
+        values = [value >> shift for shift in range(1, value.bit_length()) if value >> shift > least]
+        if value > least:
+            yield key, [*values, least]
+    if recipe.engine.prefix_cache_tokens != 0:
+        yield "engine.prefix_cache_tokens", [0]
+    if min(recipe.run.parallel_seeds, len(recipe.run.seeds)) > 1:
+        yield "run.parallel_seeds", [1]
+
+
+def replace_keys(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with other values at these keys, each a section and a name: `engine.kv_tokens`."""
+    for key, value in settings.items():
+        section, name = key.split(".")
+        changed = getattr(recipe, section).model_copy(update={name: value})
+        recipe = recipe.model_copy(update={section: changed})
+    return recipe
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return the memory that is free for a run: of the card on CUDA, else of the machine within its cgroup's limit."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    return min([_free_bytes_of_machine(), *_free_bytes_of_cgroups()])
+
+
+def _free_bytes_of_machine(meminfo: Path = Path("/proc/meminfo")) -> int:
+    if meminfo.is_file():
+        fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # not Linux: all memory there is
+
+
+def _free_bytes_of_cgroups(root: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> list[int]:
+    """Return what is left below the limit of the process's cgroup and of every group above it, version 1 or 2."""
+    free = []
+    for line in process.read_text().splitlines() if process.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):  # version 2 names no controller
+            continue
+        limit_file, used = ("memory.limit_in_bytes", "total_rss") if controllers else ("memory.max", "anon")
+        top = root / controllers
+        group = top / path.lstrip("/")
+        # In a container the path may be the host's; the container's own group is at the top then.
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(top) and (folder / limit_file).is_file():
+                limit = (folder / limit_file).read_text().strip()
+                usage = dict(entry.split() for entry in (folder / "memory.stat").read_text().splitlines())
+                if limit != "max":
+                    free.append(int(limit) - int(usage[used]))
+    return free
+
+
+def format_bytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

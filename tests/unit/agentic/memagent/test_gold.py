@@ -1,0 +1,88 @@
+"""The trajectories that the supervised baseline is shown are those that a policy without a mistake would have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from agentic.memagent.gold import AnnotatorWords, draw_gold_batches, write_gold_trajectory
+from agentic.memagent.rollout import SPEC, MemAgent
+from agentic.memagent.tiny.supervised import WORDS, batches
+from agentic.memagent.tiny.words import KEYS, VALUES
+from benchmarks.ruler.generate import generate
+from benchmarks.ruler.niah import Niah
+from core.config import SupervisedSection
+from core.data import write_jsonl
+from core.policy.base import Roles
+from core.policy.scripted import ScriptedPolicy
+from core.rollout.method import RolloutError
+from core.types import Sampling, Task
+
+TINY = Niah(value_type="words", num_k=4, key_words=KEYS, value_words=VALUES, bare_question=True)
+PLAIN = AnnotatorWords(
+    nothing="Nothing relevant yet.",
+    fact="The special magic number for {key} is {value}.",
+    answer="\\boxed{{{value}}}",
+    needle="One of the special magic numbers for {key} is: {value}.",
+)
+
+
+@pytest.fixture(scope="module")
+def method(tokenizer: Any) -> MemAgent:
+    section = SPEC.load("tiny").memagent
+    return MemAgent(section.model_copy(update={"max_memory_tokens": 48, "max_final_tokens": 24}), tokenizer)
+
+
+def draw_tasks(family: Niah, tokenizer: Any, count: int) -> list[Task]:
+    return list(generate(family, length=300, count=count, tokenizer=tokenizer, split="train", budget="document"))
+
+
+@pytest.mark.parametrize(("family", "words"), [(TINY, WORDS), (Niah(num_k=4), PLAIN)], ids=["tiny", "laptop"])
+async def test_a_policy_that_writes_them_sees_their_prompts_and_has_the_reward(
+    method: MemAgent, tokenizer: Any, family: Niah, words: AnnotatorWords
+) -> None:
+    for task in draw_tasks(family, tokenizer, 8):
+        turns = write_gold_trajectory(method, task, words)
+        script = iter([completion for _, completion in turns])
+        policy = ScriptedPolicy(lambda prompt, sampling, script=script: next(script))
+        trajectory = await method.rollout(task, Roles({"policy": policy}), Sampling())
+        assert [(turn.prompt_ids, turn.completion.token_ids) for turn in trajectory.turns] == turns
+        assert trajectory.reward == 1.0
+        notes = [tokenizer.decode(completion, skip_special_tokens=True) for _, completion in turns[:-1]]
+        asked = next(needle for needle in task.metadata["needles"] if needle["queried"])
+        known = [asked["value"] in note for note in notes]
+        assert known == sorted(known), "nothing until the fact was read, and then the fact to the end"
+        texts = [tokenizer.decode(section) for section in method.sections(task)]
+        needle = words.needle.format(**asked)
+        assert known == ["".join(texts[: place + 1]).count(needle) > 0 for place in range(len(texts))]
+
+
+def test_a_task_without_its_needle_is_named(method: MemAgent, tokenizer: Any) -> None:
+    (task,) = draw_tasks(TINY, tokenizer, 1)
+    with pytest.raises(RolloutError, match="lacks the sentence 'One of the special magic words for"):
+        write_gold_trajectory(method, replace(task, context="The grass is green."), WORDS)
+    with pytest.raises(RolloutError, match=r"takes \d+ tokens of 48"):
+        write_gold_trajectory(method, task, replace(WORDS, fact="A long note. " * 20))
+    with pytest.raises(RolloutError, match="it must ask for one needle, and asks for 0"):
+        write_gold_trajectory(method, replace(task, metadata={}), WORDS)
+
+
+def test_every_trajectory_comes_once_in_an_epoch_and_batches_follow_the_seed(
+    method: MemAgent, tokenizer: Any, tmp_path: Any
+) -> None:
+    tasks = draw_tasks(TINY, tokenizer, 16)
+    turns = [turn for task in tasks for turn in write_gold_trajectory(method, task, WORDS)]
+    config = SupervisedSection(batch_size=4)
+    drawn = list(islice(draw_gold_batches(method, tasks, WORDS, config), len(turns) // 4 - 8))
+    assert all(len(batch) == 4 for batch in drawn)
+    assert not Counter(turn for batch in drawn for turn in batch) - Counter(turns)
+    write_jsonl(tmp_path / "train.jsonl", tasks)
+    recipe = SPEC.load("tiny", [f"data.train={tmp_path / 'train.jsonl'}"])
+    again = list(islice(batches(config, recipe, tokenizer), len(drawn)))
+    other = list(islice(batches(SupervisedSection(batch_size=4, seed=1), recipe, tokenizer), len(drawn)))
+    assert again == drawn
+    assert other != drawn

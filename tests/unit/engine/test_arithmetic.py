@@ -1,0 +1,48 @@
+"""The choice of the number format, from given speeds: nothing here is timed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from core.engine import arithmetic, weights
+from core.engine.arithmetic import Speeds, choose_dtype
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("speeds", "chosen"),
+    [
+        (Speeds((60, 74, 83), (151, 342, 385)), "bfloat16"),  # width 576 on a Zen 4, which has bfloat16 instructions
+        (Speeds((54, 69, 72), (9, 9, 9)), "float32"),  # width 576 on a Zen 3, which has none
+        (Speeds((50, 60, 70), (60, 70, 90)), "float32"),  # faster, but not clearly
+        (Speeds((50, 60, 70), (40, 120, 240)), "bfloat16"),  # slower at few rows, faster over all
+    ],
+)
+def test_bfloat16_must_be_clearly_faster(speeds: Speeds, chosen: str) -> None:
+    assert speeds.choose() == chosen
+
+
+def test_a_model_is_timed_once(qwen2, monkeypatch):
+    calls = []
+    monkeypatch.setattr(arithmetic, "_time_linear", lambda *arguments: calls.append(arguments) or 1.0)
+    arithmetic.measure_speeds.cache_clear()
+    assert {choose_dtype(weights.load_config(qwen2), CPU)[0] for _ in range(2)} == {"float32"}
+    assert len(calls) == 2 * len(arithmetic.ROWS)
+    arithmetic.measure_speeds.cache_clear()
+
+
+def test_the_probe_leaves_threads_and_random_numbers_alone(qwen2):
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    arithmetic.measure_speeds.cache_clear()
+    dtype, reason = choose_dtype(weights.load_config(qwen2), CPU)
+    assert dtype in arithmetic.DTYPES
+    assert "GFLOP/s at 16/64/256 rows" in reason
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_model_loads_in_the_chosen_format(qwen2, monkeypatch):
+    monkeypatch.setattr(weights, "choose_dtype", lambda config, device: ("bfloat16", "it is fast"))
+    assert weights.load(qwen2, "auto", "cpu").dtype == torch.bfloat16

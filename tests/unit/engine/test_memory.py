@@ -1,0 +1,188 @@
+"""The plan of memory: its sizes are those of real tensors, and a run that cannot fit is told what would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen3Config
+
+from core.config import Recipe, RecipeError
+from core.engine import memory, weights
+from core.engine.engine import Engine
+from core.engine.memory import check_memory, plan_memory
+from core.engine.model import ModelConfig
+from core.engine.trainer import Trainer
+from core.rollout.method import method_spec
+from core.training_options import read_bytes
+from core.types import Row
+
+QWEN2_7B = Qwen2Config(
+    vocab_size=152064,
+    hidden_size=3584,
+    intermediate_size=18944,
+    num_hidden_layers=28,
+    num_attention_heads=28,
+    num_key_value_heads=4,
+    max_position_embeddings=32768,
+)
+QWEN3_8B = Qwen3Config(
+    vocab_size=151936,
+    hidden_size=4096,
+    intermediate_size=12288,
+    num_hidden_layers=36,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    max_position_embeddings=40960,
+)
+
+
+def make_recipe(model: Path, *settings: str) -> Recipe:
+    return method_spec("memagent").load("tiny", [f"model.path={model}", "run.parallel_seeds=1", *settings])
+
+
+def size_of(plan: memory.MemoryPlan, name: str, phase: str = "rollout") -> int:
+    return next(getattr(item, phase) for item in plan.items if item.name == name)
+
+
+def count_bytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_a_run_keeps_is_exact(any_model, dtype):
+    recipe = make_recipe(any_model, f"model.dtype={dtype}", "algorithm.kl_loss_coef=0.1", "engine.kv_tokens=2000")
+    model = weights.load(any_model, dtype, "cpu")
+    plan = plan_memory(recipe, model.config, "cpu")
+    trainer = Trainer(model, recipe.optimizer, recipe.algorithm.grpo())
+    row = Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)
+    trainer.grpo_step([row])
+    assert size_of(plan, "weights") == count_bytes(model.parameters())
+    assert size_of(plan, "float32 copies") == count_bytes(copy for copy, _ in trainer._copies)
+    moments = [s[name] for s in trainer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    assert size_of(plan, "moments") == count_bytes(moments)
+    assert trainer.reference is not None
+    assert size_of(plan, "reference") == count_bytes(trainer.reference.parameters())
+    engine = Engine(model, max_model_len=recipe.model.max_model_len, kv_tokens=2000)
+    assert size_of(plan, "KV cache") == count_bytes([engine.cache.kv])
+    assert size_of(plan, "prefix store") == count_bytes([engine.prefixes.pool])
+
+
+def test_a_frozen_role_has_weights_and_a_cache_of_its_own(qwen2):
+    recipe, config = make_recipe(qwen2), weights.load_config(qwen2)
+    plan = plan_memory(recipe, config, "cpu", {"judge": config})
+    parts = ("weights", "KV cache", "prefix store")
+    assert size_of(plan, "frozen model of judge", "update") == sum(size_of(plan, name) for name in parts)
+
+
+def test_seeds_at_once_multiply_the_plan(qwen2):
+    config = weights.load_config(qwen2)
+    one = plan_memory(make_recipe(qwen2, "run.seeds=[0,1,2]"), config, "cpu")
+    two = plan_memory(make_recipe(qwen2, "run.seeds=[0,1,2]", "run.parallel_seeds=2"), config, "cpu")
+    lone = plan_memory(make_recipe(qwen2, "run.seeds=[0]", "run.parallel_seeds=2"), config, "cpu")
+    assert (two.peak, lone.peak) == (2 * one.peak, one.peak)
+
+
+def test_the_cache_takes_no_memory_during_the_update_of_a_cpu(qwen2):
+    config = weights.load_config(qwen2)
+    on_cpu, on_cuda = (plan_memory(make_recipe(qwen2), config, device) for device in ("cpu", "cuda"))
+    assert size_of(on_cpu, "KV cache", "update") == 0
+    assert size_of(on_cuda, "KV cache", "update") == size_of(on_cuda, "KV cache") > 0
+
+
+def refuse(recipe: Recipe, config: ModelConfig, available: int) -> str:
+    with pytest.raises(RecipeError) as caught:
+        check_memory(recipe, config, "cpu", available, {})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "needed_with"),
+    [
+        (["engine.kv_tokens=256"], "optimizer.gradient_checkpointing=true"),
+        (["engine.kv_tokens=256", "optimizer.gradient_checkpointing=true", "optimizer.max_tokens_per_pack=262144"],
+         "optimizer.max_tokens_per_pack=131072"),
+        (["engine.kv_tokens=4000000", "optimizer.max_tokens_per_pack=224"], "engine.kv_tokens=2000000"),
+        (["run.parallel_seeds=2", "run.seeds=[0,1]", "engine.kv_tokens=224", "optimizer.max_tokens_per_pack=224",
+          "engine.prefix_cache_tokens=0", "optimizer.gradient_checkpointing=true"], "run.parallel_seeds=1"),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_setting_that_makes_it_fit(qwen2, settings, needed_with):
+    recipe, config = make_recipe(qwen2, *settings), weights.load_config(qwen2)
+    key, value = needed_with.split("=")
+    fitting = plan_memory(make_recipe(qwen2, *settings, needed_with), config, "cpu").peak
+    assert f"; it fits with --set {key}={value}. " in refuse(recipe, config, fitting)
+    check_memory(make_recipe(qwen2, *settings, needed_with), config, "cpu", fitting, {})
+
+
+def test_several_settings_are_named_where_none_is_enough(qwen2):
+    config = weights.load_config(qwen2)
+    recipe = make_recipe(qwen2, "engine.kv_tokens=4000000", "optimizer.max_tokens_per_pack=4000000")
+    message = refuse(recipe, config, 2 * memory.PROCESS_BYTES["cpu"])
+    settings = message.partition("it fits with --set ")[2].partition(". ")[0].split(" --set ")
+    assert len(settings) > 1
+    changed = make_recipe(qwen2, "engine.kv_tokens=4000000", "optimizer.max_tokens_per_pack=4000000", *settings)
+    check_memory(changed, config, "cpu", 2 * memory.PROCESS_BYTES["cpu"], {})
+
+
+def test_a_run_that_nothing_makes_fit_is_told_what_it_needs(qwen2):
+    message = refuse(make_recipe(qwen2), weights.load_config(qwen2), 1000)
+    assert "0.00 GB are available" in message
+    assert "process and libraries 0.45 GB" in message
+    assert "it needs at least 0.4" in message
+
+
+@pytest.mark.parametrize("preset", ["seed", "paper"])
+@pytest.mark.parametrize(
+    ("method", "hf_config"), [("memagent", QWEN2_7B), ("agentflow", QWEN2_7B), ("toolorchestra", QWEN3_8B)]
+)
+def test_full_training_of_the_published_models_does_not_fit_into_one_80_gb_card(method, preset, hf_config):
+    config = ModelConfig.from_hf(hf_config)
+    recipe = method_spec(method).load(preset, [])
+    with pytest.raises(RecipeError, match=r"it needs at least [12]\d\d\.\d\d GB"):
+        check_memory(recipe, config, "cuda", 80_000_000_000, {})
+    state = ("weights", "float32 copies", "moments")
+    plan = plan_memory(recipe, config, "cuda")
+    parameters = sum(size_of(plan, name) for name in state) / 14
+    assert parameters == pytest.approx(7.6e9 if hf_config is QWEN2_7B else 8.2e9, rel=0.01)
+
+
+def test_the_cgroup_with_the_smallest_rest_counts(tmp_path):
+    process, root = tmp_path / "cgroup", tmp_path / "fs"
+    inner = root / "job" / "step"
+    inner.mkdir(parents=True)
+    for folder, limit, used in ((inner, "max", 10), (root / "job", "5000", 1200), (root, "9000", 1000)):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.stat").write_text(f"anon {used}\nfile 700\n")
+    process.write_text("0::/job/step\n")
+    assert memory._free_bytes_of_cgroups(root, process) == [3800, 8000]
+
+
+def test_the_cgroup_of_version_1_is_read_inside_a_container_too(tmp_path):
+    process, top = tmp_path / "cgroup", tmp_path / "fs" / "memory"
+    top.mkdir(parents=True)
+    (top / "memory.limit_in_bytes").write_text("4000\n")
+    (top / "memory.stat").write_text("cache 900\ntotal_rss 1500\n")
+    process.write_text("4:memory:/docker/0123\n3:cpu:/\n0::/\n")
+    assert memory._free_bytes_of_cgroups(tmp_path / "fs", process) == [2500]
+
+
+def test_this_machine_has_memory() -> None:
+    assert 10**8 < memory.available_bytes(torch.device("cpu")) < 10**14
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("24GB", 24 * 10**9), ("8GiB", 8 << 30), ("1.5 mib", 3 << 19), ("800MB", 8 * 10**8), ("7", 7)]
+)
+def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
+    assert read_bytes(text) == size
+
+
+def test_a_shorter_context_bounds_the_cache(qwen2):
+    config = replace(weights.load_config(qwen2), max_positions=64)
+    kv, store = memory.kv_bytes(make_recipe(qwen2, "engine.kv_tokens=100"), config, torch.float32)
+    assert (kv, store) == (64 * kv // 64, 96 * kv // 64)
