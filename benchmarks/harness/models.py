@@ -111,6 +111,7 @@ class EvalModels:
             eos_token_ids=weights.eos_token_ids(resolve(model)),
             max_model_len=context,
             kv_tokens=budget,
+            prefix_cache_tokens=self.recipe.engine.prefix_cache_tokens,
             max_prefill_tokens=self.recipe.engine.max_prefill_tokens,
             decode=self.tokenizer(model).decode,
         )

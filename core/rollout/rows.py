@@ -6,6 +6,7 @@ conversation becomes one row when rows are segments; tokens the policy did not s
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from core.algorithms.advantages import group_advantages
@@ -43,16 +44,42 @@ def rows_from_groups(
 
 
 def split_segments(trajectory: Trajectory, rows: RowUnit) -> list[list[Turn]]:
-    """Group the trained turns into segments: each turn alone, or together with the turns that it extends."""
+    """Group the trained turns into segments: each turn alone, or together with the turns that it extends.
+
+    A turn joins the segment of which its prompt holds the most ids, so conversations that alternate stay apart. The time
+    is linear in the tokens.
+    """
+    turns = [turn for turn in trajectory.turns if turn.trained and turn.completion.token_ids]
+    if rows == "turn":
+        return [[turn] for turn in turns]
     segments: list[list[Turn]] = []
-    for turn in trajectory.turns:
-        if not turn.trained or not turn.completion.token_ids:
-            continue
-        if rows == "segment" and segments and extends(turn.prompt_ids, segments[-1][-1]):
-            segments[-1].append(turn)
+    # Each key (length, hash) of all ids of a segment so far leads to the segments that end there.
+    ends: defaultdict[tuple[int, int], list[list[Turn]]] = defaultdict(list)
+    for turn in turns:
+        hashes = _hash_prefixes(turn.prompt_ids)
+        for length, hash_of_ids in sorted(ends, reverse=True):
+            if length <= len(turn.prompt_ids) and hashes[length] == hash_of_ids:
+                found = ends[length, hash_of_ids]
+                if extends(turn.prompt_ids, found[-1][-1]):
+                    segment = found.pop()
+                    if not found:
+                        del ends[length, hash_of_ids]
+                    break
         else:
-            segments.append([turn])
+            segment = []
+            segments.append(segment)
+        segment.append(turn)
+        ids = (*turn.prompt_ids, *turn.completion.token_ids)
+        ends[len(ids), _hash_prefixes(ids)[-1]].append(segment)
     return segments
+
+
+def _hash_prefixes(ids: Sequence[int]) -> list[int]:
+    """Return a hash of the first n ids for every n from 0 on. Equal hashes need a comparison of the ids."""
+    hashes = [0]
+    for token in ids:
+        hashes.append(hash((hashes[-1], token)))
+    return hashes
 
 
 def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:

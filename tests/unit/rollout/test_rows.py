@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.algorithms.advantages import group_advantages
-from core.rollout.rows import rows_from_groups
+from core.rollout.rows import extends, rows_from_groups, split_segments
 from core.types import Completion, Row, Trajectory, Turn
 
 TOKENS = st.integers(0, 999)
@@ -167,6 +167,39 @@ def test_a_conversation_is_one_row_until_its_prefix_breaks():
     assert [row.tokens for row in rows] == [tuple(range(1, 12)), (1, 2, 3, 9, 12)]
     assert rows[0].loss_mask == (1, 1, 0, 1, 0, 0, 0, 0, 1)
     assert rows[0].logprobs == (-3.0, -4.0, 0.0, -6.0, 0.0, 0.0, 0.0, 0.0, -11.0)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=24), st.data())
+def test_conversations_that_alternate_make_one_row_each(order, data):
+    """A1 B1 A2 B2 A3 B3 gives two rows; `order` says which conversation each turn belongs to."""
+    held: dict[int, tuple[int, ...]] = {}
+    made: list[Turn] = []
+    for place, conversation in enumerate(order):
+        between = tuple(data.draw(st.lists(st.integers(0, 1), max_size=3)))
+        prompt = (*held.get(conversation, (100 + conversation,)), *between)
+        made.append(Turn("turn", prompt, Completion((place,), (-1.0,), "stop"), True))
+        held[conversation] = (*prompt, place)
+    segments = split_segments(Trajectory("t", tuple(made)), "segment")
+    assert [segment[-1].prompt_ids[0] - 100 for segment in segments] == list(dict.fromkeys(order))
+    ends = {segment[-1].prompt_ids + segment[-1].completion.token_ids for segment in segments}
+    assert ends == set(held.values())
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=7), st.integers(0, 1)), max_size=16))
+def test_a_turn_joins_the_segment_with_the_longest_prefix(made):
+    """Two tokens and short prompts: branches, repeated turns and prompts that fit several segments are frequent."""
+    turns = [Turn("turn", tuple(prompt), Completion((token,), (0.0,), "stop"), True) for prompt, token in made]
+    expected: list[list[Turn]] = []
+    for turn in turns:
+        fitting = [segment for segment in expected if extends(turn.prompt_ids, segment[-1])]
+        if fitting:
+            max(fitting, key=lambda segment: len(segment[-1].prompt_ids)).append(turn)
+        else:
+            expected.append([turn])
+    found = split_segments(Trajectory("t", tuple(turns)), "segment")
+    # Of segments with equal ids any may grow, so ids are compared.
+    ends = [sorted((s[-1].prompt_ids, s[-1].completion.token_ids) for s in segments) for segments in (found, expected)]
+    assert ends[0] == ends[1]
 
 
 def test_clipped_advantages_and_dropped_groups():
