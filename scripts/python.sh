@@ -6,8 +6,7 @@ prepare_python() {
   # The Python of slime's container has all packages. Anywhere else they are in .venv.
   python=python3
   python3 -c 'import slime' 2>/dev/null || { bash scripts/setup.sh "$@"; python=.venv/bin/python; }
-  # OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their core.
-  export OMP_WAIT_POLICY=passive TOKENIZERS_PARALLELISM=false
+  export TOKENIZERS_PARALLELISM=false
 }
 
 # prepare_run METHOD [options of run.sh]: the same, and set `experiment` to the preset and `out` to the run folder if the

@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh
-# OpenMP's idle threads spin by default, which makes torch 2.5 to 15 times slower when anything else needs their core.
+# The tests run several processes at a time, so idle threads of OpenMP sleep at once and leave their core.
 export OMP_WAIT_POLICY=passive
 export TOKENIZERS_PARALLELISM=false
 .venv/bin/python -m pytest -q "$@"
