@@ -21,7 +21,7 @@ from core.text.tokenizer import load_tokenizer
 Example = tuple[Sequence[int], Sequence[int]]
 """Pairs prompt ids with completion ids; the loss is on the completion."""
 
-SAVE_SECONDS = 60.0
+SAVE_SECONDS = 180.0
 """Says how long a killed supervised training may have to repeat."""
 
 
