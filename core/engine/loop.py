@@ -96,6 +96,7 @@ class GRPOLoop:
             temperature=recipe.rollout.temperature,
             num_steps_per_rollout=algorithm.num_steps_per_rollout,
             seed=seed,
+            start=start,
         )
         self.engine = open_engine(recipe, self.model, start, tokenizer)
         self.policy = EmbeddedPolicy(self.engine)

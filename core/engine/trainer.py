@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
+from core.engine import weights
 from core.engine.model import CausalLM, ModelConfig
 from core.engine.packing import Pack, pack_rows
 from core.types import LossAgg, Row
@@ -61,7 +63,9 @@ class Trainer:
         temperature: float = 1.0,
         num_steps_per_rollout: int = 1,
         seed: int = 0,
+        start: Path | None = None,
     ):
+        """`start` is the folder that the model was read from, whose weights may be more precise than the model's."""
         self.model = model
         self.config = optimizer
         self.grpo = grpo or GRPOConfig()
@@ -69,9 +73,14 @@ class Trainer:
         self.temperature = temperature
         self.num_steps_per_rollout = num_steps_per_rollout
         self.seed = seed
-        # Pairs of a float32 copy and its bfloat16 parameter; none for a float32 model.
-        bf16_parameters = [p for p in model.parameters() if p.dtype != torch.float32]
-        self._copies = [(p.detach().float().requires_grad_(), p) for p in bf16_parameters]
+        # Pairs of a float32 copy and its bfloat16 parameter; none for a float32 model. Copies that all began at values
+        # of bfloat16 would hide the first steps of RL: a weight of 0.06 changes only after a way of 1e-4.
+        bf16_parameters = [(name, p) for name, p in model.named_parameters() if p.dtype != torch.float32]
+        precise = weights.read(model, start) if start is not None and bf16_parameters else {}
+        self._copies = [
+            (precise.get(name, p).detach().to(p.device, torch.float32).requires_grad_(), p)
+            for name, p in bf16_parameters
+        ]
         self._optimized = [copy for copy, _ in self._copies] or list(model.parameters())
         groups: list[dict[str, Any]] = [
             {"params": [p for p in self._optimized if p.ndim > 1]},
@@ -124,6 +133,11 @@ class Trainer:
             self._backward(loss)
             total += loss.item()
         return {"loss": total, **self._step_optimizer()}
+
+    def precise_weights(self) -> dict[str, Tensor]:
+        """Return the weights in float32, by parameter name."""
+        named = self.model.named_parameters()
+        return {name: p.detach() for (name, _), p in zip(named, self._optimized, strict=True)}
 
     def state(self) -> dict[str, Any]:
         """Return all that an exact resume needs beyond the current weights and the start model."""

@@ -121,7 +121,7 @@ def train_supervised(
     assert steps is not None, "make_schedule sets it"
     partial = folder.with_name(f".{folder.name}.partial")
     model = weights.load(start, recipe.model.dtype, recipe.model.device)
-    trainer = Trainer(model, schedule)
+    trainer = Trainer(model, schedule, start=start)
     newest = checkpoint.latest(partial)
     if newest is not None:
         trainer.load_state(checkpoint.load(newest, model)["trainer"])
@@ -140,6 +140,7 @@ def train_supervised(
                     shutil.rmtree(old)
                 saved_at = time.monotonic()
     shutil.rmtree(partial / "model", ignore_errors=True)
-    weights.save(model, partial / "model", like=start)
+    # In float32 whatever the model computes in: RL goes on from these very weights.
+    weights.save(model, partial / "model", like=start, tensors=trainer.precise_weights())
     (partial / "model").rename(folder)
     shutil.rmtree(partial)

@@ -99,8 +99,11 @@ def assign(model: CausalLM, tensors: Mapping[str, torch.Tensor]) -> None:
         parameter.copy_(tensors[name])
 
 
-def save(model: CausalLM, folder: Path, like: Path) -> None:
-    """Write `model` as safetensors into `folder`, with config, tokenizer and chat template copied from `like`."""
+def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Write `model` as safetensors into `folder`, with config, tokenizer and chat template copied from `like`.
+
+    `tensors` replace the model's parameters, by name.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for path in like.iterdir() if like != folder else ():
         if (
@@ -109,8 +112,8 @@ def save(model: CausalLM, folder: Path, like: Path) -> None:
             and not path.name.endswith(".index.json")
         ):
             shutil.copyfile(path, folder / path.name)
-    tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    saved = {name: p.detach().cpu().contiguous() for name, p in (tensors or dict(model.named_parameters())).items()}
+    save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def eos_token_ids(folder: Path) -> tuple[int, ...]:

@@ -46,8 +46,8 @@ def rows_from_groups(
 def split_segments(trajectory: Trajectory, rows: RowUnit) -> list[list[Turn]]:
     """Group the trained turns into segments: each turn alone, or together with the turns that it extends.
 
-    A turn joins the segment of which its prompt holds the most ids, so conversations that alternate stay apart. The time
-    is linear in the tokens.
+    A turn joins the segment of which its prompt holds the most ids, so conversations that alternate stay apart. The
+    time is linear in the tokens.
     """
     turns = [turn for turn in trajectory.turns if turn.trained and turn.completion.token_ids]
     if rows == "turn":

@@ -323,6 +323,22 @@ def test_small_steps_add_up_in_bfloat16(qwen2):
     assert torch.nn.functional.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.9
 
 
+def test_a_bfloat16_model_goes_on_from_float32_weights(qwen2):
+    """One small step moves no larger weight visibly from a value of bfloat16, but some of those between two values."""
+    name = "model.layers.0.mlp.gate_proj.weight"
+    exact = snapshot(weights.load(qwen2))[name]
+    moved = {}
+    for start in (None, qwen2):
+        model = weights.load(qwen2, "bfloat16")
+        before = snapshot(model)[name]
+        trainer = Trainer(model, optimizer(lr=2e-5), start=start)
+        assert torch.equal(trainer.precise_weights()[name], exact if start else before.float())
+        trainer.supervised_step([((1, 2, 3), (4, 5, 6))])
+        moved[start] = (snapshot(model)[name] != before)[before.abs() > 0.05].float().mean().item()
+    assert moved[None] == 0
+    assert moved[qwen2] > 0.03
+
+
 def test_gradients_of_many_packs_add_up_in_bfloat16(qwen2):
     """A bfloat16 sum of equal gradients stops growing at 256 of them."""
     example = ((1, 2, 3), (4, 5, 6))

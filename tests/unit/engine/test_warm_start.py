@@ -7,6 +7,8 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from agentic.memagent.rollout import SPEC
 from core.config import RecipeError, WarmStartSection
@@ -48,8 +50,8 @@ def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatc
             yield [((1, 2), (3, 4))]
 
     monkeypatch.setattr(module, "preset_module", lambda method, folder, name: SimpleNamespace(batches=batches))
-    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu"])
+    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu", "model.dtype=bfloat16"])
     recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=3)})
     folder = run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
     assert drawn == [0, 1, 2]
-    assert (folder / "model.safetensors").exists()
+    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
