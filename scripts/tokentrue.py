@@ -39,6 +39,7 @@ COMMANDS = {
     "evaluate aime": Subcommand("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),
     "evaluate tau2": Subcommand("benchmarks.tau2.evaluate", "Conversations of tau2-bench"),
     "serve model": Subcommand("core.engine.server", "A model behind SGLang's endpoints"),
+    "serve gateway": Subcommand("core.gateway.__main__", "OpenAI's and Anthropic's protocols, for agents of any kind"),
     "serve retrieval": Subcommand("core.tools.retrieval.__main__", "Passages of a corpus"),
     "serve services": Subcommand("scripts.services", "The services of a file, while a command runs"),
     "report": Subcommand("core.report.__main__", "Write the report of a run and print its summary"),

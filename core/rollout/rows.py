@@ -38,7 +38,7 @@ def rows_from_groups(
             if advantage is not None:
                 parts = max(1, len(trajectory.turns)) if split_advantage else 1
                 for segment in split_segments(trajectory, rows):
-                    result.append(_make_row(segment, advantage / parts, rollout_id))
+                    result.append(Row(*write_segment(segment), advantage / parts, rollout_id))
             rollout_id += 1
     return result
 
@@ -89,7 +89,8 @@ def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
     return prompt_ids[: len(prompt)] == prompt and prompt_ids[len(prompt) : end] == sampled
 
 
-def _make_row(segment: Sequence[Turn], advantage: float, rollout_id: int) -> Row:
+def write_segment(segment: Sequence[Turn]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+    """Return the tokens of a segment, and the loss mask and log-probs of its response, which begins after a prompt."""
     # The last turn holds all ids of the segment: [first prompt | completion | between | completion | ...]. The response
     # begins at `start`, with the first completion. `mask` and `logprobs` have one entry for each response token so far,
     # so a turn's prompt ends `between` tokens after the previous completion.
@@ -99,5 +100,4 @@ def _make_row(segment: Sequence[Turn], advantage: float, rollout_id: int) -> Row
         between = len(turn.prompt_ids) - start - len(mask)
         mask += [0] * between + [1] * len(turn.completion.token_ids)
         logprobs += [0.0] * between + list(turn.completion.logprobs)
-    tokens = (*last.prompt_ids, *last.completion.token_ids)
-    return Row(tokens, tuple(mask), tuple(logprobs), advantage, rollout_id)
+    return (*last.prompt_ids, *last.completion.token_ids), tuple(mask), tuple(logprobs)

@@ -7,13 +7,17 @@ its structure. A rendered prompt extends the ids of the prompt before it whereve
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any
 
 from core.text.tokenizer import Ids, encode_text
+from core.text.tool_calls import THOUGHT, THOUGHT_END, ToolCall
 
 MAX_CACHED_CHARACTERS = 400
 """Limits the texts whose ids are cached."""
@@ -30,10 +34,11 @@ class Markup:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Holds one encoded message; `Renderer.message` makes it."""
+    """Holds one encoded message; `Renderer.message` makes it. `calls` are tool calls that the template writes."""
 
     role: str
     ids: Ids
+    calls: tuple[ToolCall, ...] = ()
 
 
 class Renderer:
@@ -68,22 +73,98 @@ class Renderer:
         Raises:
             ValueError: the chat template drops a message or repeats one.
         """
-        placeholders = [{"role": message.role, "content": f"\ue000{i}\ue001"} for i, message in enumerate(messages)]
+        return tuple(chain.from_iterable(ids for _, ids in self._render_pieces(messages, tools)))
+
+    def render_after(self, place: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
+        """Return the end of `render(messages, tools)` that follows the content of `messages[place]`."""
+        pieces = self._render_pieces(messages, tools)
+        start = next(i for i, (index, _) in enumerate(pieces) if index == place) + 1
+        return tuple(chain.from_iterable(ids for _, ids in pieces[start:]))
+
+    def find_shown_thoughts(
+        self, messages: Sequence[Message], thinking: Sequence[int], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[bool]:
+        """Return for each index in `thinking` whether the template shows the thoughts of that assistant's message."""
+        contents = {i: f"{THOUGHT}\n{_mark(i)}\n{THOUGHT_END}\n\n-" for i in thinking}
+        rendered = self.tokenizer.apply_chat_template(
+            [{"role": message.role, "content": contents.get(i, "-")} for i, message in enumerate(messages)],
+            tools=list(tools) or None,
+            tokenize=False,
+            add_generation_prompt=True,
+            **self._options,
+        )
+        return [_mark(i) in rendered for i in thinking]
+
+    @cached_property
+    def opening_ids(self) -> Ids:
+        """The ids that a prompt ends with although they belong to the reply, such as a `<think>` by the template."""
+
+        def render_text(*messages: dict[str, str], generate: bool) -> str:
+            shown: str = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=generate, **self._options
+            )
+            return shown.split(_mark(0), 1)[1]
+
+        user, reply = {"role": "user", "content": _mark(0)}, {"role": "assistant", "content": _mark(1)}
+        prompt = render_text(user, generate=True)
+        header = render_text(user, reply, {"role": "user", "content": "-"}, generate=False).split(_mark(1), 1)[0]
+        return self._encode_markup(prompt.removeprefix(header)) if prompt.startswith(header) else ()
+
+    def _render_pieces(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> list[tuple[int | None, Ids]]:
+        """Return the pieces of a prompt in order: the index of the message that it is the content of, or None; ids."""
+        # Each mark in the text that the template renders stands for the entry of `spliced` with its number. The first
+        # entries are the contents of the messages, the others are texts in the arguments of calls.
+        spliced: list[Ids | str] = [message.ids for message in messages]
+        placeholders = []
+        for i, message in enumerate(messages):
+            placeholder: dict[str, Any] = {"role": message.role, "content": _mark(i)}
+            if message.calls:
+                placeholder["tool_calls"] = [
+                    {"type": "function", "function": {"name": c.name, "arguments": _mark_texts(c.arguments, spliced)}}
+                    for c in message.calls
+                ]
+            placeholders.append(placeholder)
         rendered = self.tokenizer.apply_chat_template(
             placeholders, tools=list(tools) or None, tokenize=False, add_generation_prompt=True, **self._options
         )
-        # pieces[0::2] is text of the template, pieces[1::2] the index of the message between two such texts
+        # pieces[0::2] is text of the template, pieces[1::2] the number of the mark between two such texts
         pieces = _MARK.split(rendered)
-        if sorted(map(int, pieces[1::2])) != list(range(len(messages))):
+        shown = Counter(map(int, pieces[1::2]))
+        # Beside calls, a template may leave out a text; an empty one is not missed.
+        missed = [i for i in range(len(spliced)) if not shown[i] and (i >= len(messages) or spliced[i])]
+        if missed or max(shown.values(), default=0) > 1:
             roles = ", ".join(message.role for message in messages)
             raise ValueError(f"the chat template does not show every message once; the roles are {roles}")
-        ids: list[int] = []
+        found: list[tuple[int | None, Ids]] = []
         for i, piece in enumerate(pieces):
-            ids += messages[int(piece)].ids if i % 2 else self._encode_markup_cached(piece)
-        return tuple(ids)
+            if i % 2 == 0:
+                found.append((None, self._encode_markup_cached(piece)))
+                continue
+            entry = spliced[int(piece)]
+            if isinstance(entry, str):
+                in_json = pieces[i - 1].endswith('"')
+                entry = self._encode_text(json.dumps(entry, ensure_ascii=False)[1:-1] if in_json else entry)
+            found.append((int(piece) if int(piece) < len(messages) else None, entry))
+        return found
 
     def _encode_text(self, text: str) -> Ids:
         return encode_text(self.tokenizer, text)
 
     def _encode_markup(self, text: str) -> Ids:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False)) if text else ()
+
+
+def _mark(number: int) -> str:
+    return f"\ue000{number}\ue001"
+
+
+def _mark_texts(value: Any, spliced: list[Ids | str]) -> Any:
+    """Replace every text in a JSON value by a mark, and append the text to `spliced`."""
+    if isinstance(value, str):
+        spliced.append(value)
+        return _mark(len(spliced) - 1)
+    if isinstance(value, Mapping):
+        return {key: _mark_texts(part, spliced) for key, part in value.items()}
+    return [_mark_texts(part, spliced) for part in value] if isinstance(value, list) else value

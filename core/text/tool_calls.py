@@ -92,18 +92,13 @@ def parse_calls(text: str, *, several: bool = False) -> list[ToolCall] | CallErr
     answer = strip_thinking(text)
     if isinstance(answer, CallError):
         return answer
-    outside, *parts = answer.split(OPEN)
-    if not parts:
-        if CLOSE in outside:
-            return CallError("stray_tag", f"there is a {CLOSE} without {OPEN}")
+    split = split_calls(answer)
+    if isinstance(split, CallError):
+        return split
+    if not split[1]:
         return CallError("no_call", f'write one call: {OPEN}{{"name": "TOOL", "arguments": {{...}}}}{CLOSE}')
     calls: list[ToolCall] = []
-    for part in parts:
-        body, closed, rest = part.partition(CLOSE)
-        if not closed:
-            return CallError("unclosed_call", f"a {OPEN} was not closed with {CLOSE}")
-        if CLOSE in rest:
-            return CallError("stray_tag", f"there is a {CLOSE} without {OPEN}")
+    for body in split[1]:
         call = parse_call(body)
         if isinstance(call, CallError):
             return call
@@ -113,16 +108,26 @@ def parse_calls(text: str, *, several: bool = False) -> list[ToolCall] | CallErr
     return calls
 
 
+def split_calls(text: str) -> tuple[str, list[str]] | CallError:
+    """Return the text outside of the tags, and what stands between each pair of them."""
+    outside, *parts = text.split(OPEN)
+    bodies: list[str] = []
+    for part in parts:
+        body, closed, rest = part.partition(CLOSE)
+        if not closed:
+            return CallError("unclosed_call", f"a {OPEN} was not closed with {CLOSE}")
+        bodies.append(body)
+        outside += rest
+    if CLOSE in outside:
+        return CallError("stray_tag", f"there is a {CLOSE} without {OPEN}")
+    return outside, bodies
+
+
 def parse_call(body: str) -> ToolCall | CallError:
     """Parse the call between two tags."""
-    try:
-        value = json.loads(body, object_pairs_hook=_check_keys, parse_constant=_reject_constant)
-        # JSON allows half a surrogate pair, which is no text, and 1e999, which is no number.
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except _DuplicateKey as error:
-        return CallError("duplicate_key", f"the key {error} occurs twice")
-    except (ValueError, RecursionError) as error:
-        return CallError("not_json", f"between the tags is no JSON ({error})"[:200])
+    value = parse_json(body)
+    if isinstance(value, CallError):
+        return value
     if not isinstance(value, dict):
         return CallError("not_object", "between the tags must be one JSON object with the keys name and arguments")
     if missing := [key for key in ("name", "arguments") if key not in value]:
@@ -136,6 +141,19 @@ def parse_call(body: str) -> ToolCall | CallError:
     if not isinstance(value["arguments"], dict):
         return CallError("arguments_not_object", "arguments must be a JSON object")
     return ToolCall(value["name"], value["arguments"])
+
+
+def parse_json(text: str) -> Any | CallError:
+    """Parse JSON whose keys are unique and whose values can be written again."""
+    try:
+        value = json.loads(text, object_pairs_hook=_check_keys, parse_constant=_reject_constant)
+        # JSON allows half a surrogate pair, which is no text, and 1e999, which is no number.
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except _DuplicateKey as error:
+        return CallError("duplicate_key", f"the key {error} occurs twice")
+    except (ValueError, RecursionError) as error:
+        return CallError("not_json", f"between the tags is no JSON ({error})"[:200])
+    return value
 
 
 def check_call(call: ToolCall, schemas: Sequence[ToolSchema]) -> CallError | None:

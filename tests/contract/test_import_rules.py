@@ -23,6 +23,7 @@ agentic/tiny -> agentic config data engine policy report rewards rollout runs te
 agentic      -> config options policy rewards rollout slime text tools types
 slime        -> algorithms config data policy rollout runs text training_options types
 engine       -> algorithms config data hub options policy rollout runs text training_options types
+gateway      -> engine hub options policy rollout text types
 rollout      -> algorithms config policy types
 config       -> algorithms options types
 report       -> runs types

@@ -1,0 +1,116 @@
+"""Serves a gateway to any program: `tokentrue serve gateway --model PATH_OR_HUB_ID [--policy-url URL] [--record DIR]`.
+
+A session opens with its first request to `/s/NAME/v1`, and `POST /s/NAME/finish` answers its turns and training rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import PositiveInt
+
+from core.engine import weights
+from core.engine.engine import Engine
+from core.engine.policy import EmbeddedPolicy
+from core.engine.server import listen
+from core.gateway.gateway import Gateway, serve_gateway
+from core.gateway.session import History, SessionSettings
+from core.hub import resolve
+from core.options import Device, Port, argparse_type
+from core.policy.base import Policy
+from core.policy.sglang import SGLangPolicy
+from core.text.tokenizer import load_tokenizer
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    try:
+        asyncio.run(run(options))
+    except KeyboardInterrupt:
+        return 130
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Serve until the process is ended."""
+    with listen(options.host, options.port) as listener:
+        folder = resolve(options.model, weights=options.policy_url is None)
+        tokenizer = load_tokenizer(folder)
+        context = options.max_context or weights.load_config(folder).max_positions
+        settings = SessionSettings(max_context=context, max_turns=options.max_turns, history=options.history)
+        record = None if options.record is None else SessionRecord(options.record)
+        async with open_policy(options, folder, context) as policy:
+            gateway = Gateway({"policy": policy}, tokenizer, settings, open_on_request=True, on_finish=record)
+            async with serve_gateway(gateway, listener):
+                host, port = listener.getsockname()[:2]
+                print(f"serving {options.model} on http://{host}:{port}", flush=True)
+                await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def open_policy(options: argparse.Namespace, folder: Path, context: int) -> AsyncIterator[Policy]:
+    """Open the model in this process, or the server that has it."""
+    if options.policy_url is not None:
+        async with SGLangPolicy(options.policy_url) as remote:
+            yield remote
+        return
+    engine = Engine.from_pretrained(
+        folder,
+        dtype=options.dtype,
+        device=options.device,
+        max_model_len=context,
+        kv_tokens=max(options.kv_tokens, context),
+        decode=load_tokenizer(folder).decode,
+    )
+    embedded = EmbeddedPolicy(engine, threaded=True)
+    try:
+        yield embedded
+    finally:
+        await embedded.close()
+
+
+class SessionRecord:
+    """Appends each finished session to `sessions.jsonl` of a folder."""
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "sessions.jsonl"
+
+    def __call__(self, session_id: str, written: Mapping[str, Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps({"session": session_id, **written}) + "\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue serve gateway",
+        description="Serve OpenAI's and Anthropic's protocols, and keep the exact tokens of each session.",
+    )
+    parser.add_argument("--model", required=True, help="folder or hub id; with --policy-url for its tokenizer alone")
+    parser.add_argument("--policy-url", help="a server with SGLang's API that has the model")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=argparse_type(Port), default=30010, help="0 takes a free one")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="append finished sessions to DIR/sessions.jsonl")
+    parser.add_argument(
+        "--history", choices=get_args(History), default="sampled", help="thoughts of earlier answers in the next prompt"
+    )
+    parser.add_argument("--max-turns", type=argparse_type(PositiveInt), help="answers of one session")
+    parser.add_argument("--max-context", type=argparse_type(PositiveInt), help="tokens of prompt and completion")
+    parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
+    parser.add_argument("--device", type=argparse_type(Device), default="auto")
+    parser.add_argument("--kv-tokens", type=argparse_type(PositiveInt), default=65536)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""An agent that somebody else wrote, as a method: it talks to the gateway, and its answer gets a reward.
+
+    async def run(task: Task, endpoint: Endpoint) -> str:
+        client = openai.AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.api_key)
+        ...
+
+    method = AgentMethod(run, lambda task, answer: float(answer in task.answers), tokenizer, settings)
+
+The agent may be any program: `Command` runs one as a process, which finds the gateway in its environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import tempfile
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from core.gateway.gateway import Gateway, serve_gateway
+from core.gateway.session import SessionSettings
+from core.policy.base import Roles
+from core.rollout.method import Method, RolloutError
+from core.types import Sampling, Task, Trajectory
+
+KEPT_OUTPUT = 1 << 14
+"""Bounds the bytes that are kept of a command's output: its end has the answer, or the reason why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Tells an agent where its session is. Any model name asks the policy; `frozen:NAME` asks another role."""
+
+    url: str
+    api_key: str
+    model: str = "policy"
+
+    @property
+    def openai_url(self) -> str:
+        """The base URL for clients of OpenAI's protocols."""
+        return f"{self.url}/v1"
+
+    @property
+    def anthropic_url(self) -> str:
+        """The base URL for clients of Anthropic's protocol, which append `/v1/messages` themselves."""
+        return self.url
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables in which OpenAI's and Anthropic's clients look for a server and a key."""
+        return {
+            "OPENAI_BASE_URL": self.openai_url,
+            "OPENAI_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": self.anthropic_url,
+            "ANTHROPIC_API_KEY": self.api_key,
+            "MODEL": self.model,
+        }
+
+
+RunAgent = Callable[[Task, Endpoint], Awaitable[str]]
+"""Runs an agent on one task and returns its answer."""
+
+GradeAnswer = Callable[[Task, str], float | Awaitable[float]]
+"""Returns the reward of an answer."""
+
+
+class AgentMethod(Method):
+    """Runs an agent against the gateway, one session a rollout. `needs` names its roles beside the policy.
+
+    An agent that is stopped by the limit of turns has the answer "" and the status `truncated`.
+    """
+
+    def __init__(
+        self,
+        run: RunAgent,
+        grade: GradeAnswer,
+        tokenizer: Any,
+        settings: SessionSettings,
+        *,
+        max_new_tokens: int = 1024,
+        needs: Sequence[str] = (),
+        template_options: Mapping[str, Any] | None = None,
+    ):
+        self.run = run
+        self.grade = grade
+        self.needs = tuple(needs)
+        self.max_new_tokens = max_new_tokens
+        self.gateway = Gateway({}, tokenizer, settings, template_options=template_options)
+        self._server = AsyncExitStack()
+        self._url: asyncio.Task[str] | None = None
+        self._rollouts = 0
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        """Run the agent in a session of its own; reward its answer."""
+        if self._url is None:
+            self._url = asyncio.create_task(self._server.enter_async_context(serve_gateway(self.gateway)))
+        url = await asyncio.shield(self._url)
+        self._rollouts += 1
+        session_id = f"{uuid.uuid4().hex[:8]}-{self._rollouts}"
+        session = self.gateway.open_session(
+            session_id,
+            sampling,
+            {role: roles[role] for role in ("policy", *self.needs)},
+            max_new_tokens=self.max_new_tokens,
+            # An agent may show ids of calls to the policy, so they must be the same when a run repeats.
+            salt=f"{task.task_id} {sampling.seed}",
+        )
+        answer, failure = "", None
+        try:
+            answer = await self.run(task, Endpoint(f"{url}/s/{session_id}", session_id))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # an agent fails in its own ways
+            failure = error
+        finally:
+            finished = await self.gateway.finish_session(session_id)
+        if failure is not None and not session.counters["refused_turn_limit"]:
+            raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
+        graded = self.grade(task, answer)
+        reward = await graded if inspect.isawaitable(graded) else graded
+        return Trajectory(
+            task.task_id,
+            finished.turns,
+            status="truncated" if failure is not None else "completed",
+            reward=float(reward),
+            metrics={"turns": len(finished.turns), **{name: float(n) for name, n in finished.counters.items()}},
+            log={"answer": answer},
+        )
+
+    async def close(self) -> None:
+        await self._server.aclose()
+        self._url = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Runs an agent as a process in an empty folder: `arguments`, then the question. Its last line is the answer.
+
+    The process gets the variables of `Endpoint.environment` and those named in `inherited`, and no other one.
+    """
+
+    arguments: tuple[str, ...]
+    inherited: tuple[str, ...] = ("PATH", "LANG", "LC_ALL")
+
+    async def __call__(self, task: Task, endpoint: Endpoint) -> str:
+        """Run the command on a task.
+
+        Raises:
+            RuntimeError: it ended with another status than 0; the message holds the end of what it wrote.
+        """
+        kept = {name: os.environ[name] for name in self.inherited if name in os.environ}
+        with tempfile.TemporaryDirectory() as folder:
+            process = await asyncio.create_subprocess_exec(
+                *self.arguments,
+                task.question,
+                cwd=folder,
+                env={**kept, "HOME": folder, **endpoint.environment()},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+            outputs = (process.stdout, process.stderr)
+            readers = [asyncio.create_task(_read_end(stream)) for stream in outputs if stream is not None]
+            try:
+                await process.wait()
+            finally:
+                _kill_group(process.pid)  # what it left running would keep its output open
+            output, errors = await asyncio.gather(*readers)
+        if process.returncode != 0:
+            raise RuntimeError(f"{self.arguments[0]} ended with status {process.returncode}: {output}{errors}")
+        lines = output.strip().splitlines()
+        return lines[-1] if lines else ""
+
+
+async def _read_end(stream: asyncio.StreamReader) -> str:
+    """Read a stream to its end and return the last KEPT_OUTPUT bytes as text."""
+    kept = b""
+    while part := await stream.read(KEPT_OUTPUT):
+        kept = (kept + part)[-KEPT_OUTPUT:]
+    return kept.decode(errors="replace")
+
+
+def _kill_group(pid: int) -> None:
+    """Kill what a command left running, its children too."""
+    try:
+        os.killpg(pid, 9)
+    except ProcessLookupError:
+        return

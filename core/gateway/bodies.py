@@ -1,0 +1,111 @@
+"""Reads the fields of a request body: each is honoured, known to be without meaning here, or refused with its path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from core.gateway.messages import refuse
+from core.text.tool_calls import ToolSchema
+
+
+class Body:
+    """Holds one JSON object of a request and its path. What nobody has read at the end is refused by `close`."""
+
+    def __init__(self, value: Any, path: str = ""):
+        if not isinstance(value, dict):
+            raise refuse(path or "body", "must be a JSON object")
+        self._rest: dict[str, Any] = dict(value)
+        self.path = path
+
+    def at(self, name: str | int) -> str:
+        """Return the path of a field."""
+        return f"{self.path}.{name}" if self.path else str(name)
+
+    def take(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """Read a field; null counts as absent."""
+        value = self._rest.pop(name, None)
+        if value is None:
+            return default
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            wanted = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+            raise refuse(self.at(name), f"must be of type {wanted}, is {type(value).__name__}")
+        return value
+
+    def need(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        """Read a field that must be there."""
+        value = self.take(name, kind)
+        if value is None:
+            raise refuse(self.at(name), "is missing")
+        return value
+
+    def take_number(self, name: str, low: float, high: float = float("inf")) -> float | None:
+        """Read a number within bounds."""
+        value = self.take(name, (int, float))
+        if value is not None and not low <= value <= high:
+            raise refuse(self.at(name), f"must lie between {low:g} and {high:g}, is {value!r}")
+        return value
+
+    def take_count(self, name: str) -> int | None:
+        """Read a positive integer."""
+        value = self.take(name, int)
+        if value is not None and value < 1:
+            raise refuse(self.at(name), f"must be at least 1, is {value}")
+        return value
+
+    def take_only(self, name: str, *allowed: Any) -> None:
+        """Read a field that may have the `allowed` values alone, because another one would change the answer."""
+        value = self._rest.pop(name, None)
+        if value is not None and value not in allowed:
+            shown = ", ".join(json.dumps(each) for each in allowed)
+            raise refuse(self.at(name), f"{json.dumps(value)[:80]} is not implemented; only {shown}")
+
+    def take_stops(self, name: str) -> tuple[str, ...]:
+        """Read a stop text or a list of them."""
+        value = self.take(name, (str, list), [])
+        stops = [value] if isinstance(value, str) else value
+        if not all(isinstance(stop, str) and stop for stop in stops):
+            raise refuse(self.at(name), "every stop must be a text that is not empty")
+        return tuple(stops)
+
+    def take_bodies(self, name: str) -> Iterator[Body]:
+        """Read a list of objects."""
+        for place, value in enumerate(self.take(name, list, [])):
+            yield Body(value, f"{self.at(name)}.{place}")
+
+    def ignore(self, names: Collection[str]) -> None:
+        """Drop fields that do not change the answer."""
+        for name in names:
+            self._rest.pop(name, None)
+
+    def close(self) -> None:
+        """Raises GatewayError for a field that nobody has read, unless it is off."""
+        for name, value in self._rest.items():
+            if value not in (None, False, [], {}, ""):
+                raise refuse(self.at(name), "is not implemented")
+
+
+def read_text(value: Any, path: str, kinds: Collection[str], ignored: Collection[str] = ("cache_control",)) -> str:
+    """Read a content: a text, or a list of parts of the given kinds, whose texts are joined."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise refuse(path, "must be a text or a list of parts")
+    texts = []
+    for place, item in enumerate(value):
+        part = Body(item, f"{path}.{place}")
+        kind = part.need("type", str)
+        if kind not in kinds:
+            raise refuse(part.at("type"), f"{kind!r} is not implemented; only {', '.join(kinds)}")
+        texts.append(part.take("text", str, ""))
+        part.ignore((*ignored, "annotations", "citations", "logprobs"))
+        part.close()
+    return "".join(texts)
+
+
+def read_schema(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> ToolSchema:
+    """Make the schema of a tool from its parts."""
+    return ToolSchema(name, description or "", parameters or {"type": "object", "properties": {}})

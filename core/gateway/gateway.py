@@ -1,0 +1,314 @@
+"""The gateway: agents that others wrote call the policy here as they would call OpenAI or Anthropic.
+
+    gateway = Gateway({"policy": policy}, tokenizer, SessionSettings(max_context=8192))
+    gateway.open_session("task-7", sampling)       # the agent's base URL: http://HOST:PORT/s/task-7/v1
+    finished = await gateway.finish_session("task-7")    # its turns, with the exact tokens
+
+A request names its session in the path, as the API key, or in the header X-Session-Id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from core.gateway import anthropic_messages, openai_chat, openai_responses
+from core.gateway.messages import AgentRequest, GatewayError
+from core.gateway.session import FROZEN, FinishedSession, GatewaySession, Node, SessionSettings, Transcriber
+from core.policy.base import Fault, Policy, PolicyError
+from core.rollout.rows import split_segments, write_segment
+from core.types import Sampling, Trajectory
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 1 << 25
+"""Bounds a request's body: 32 MB of JSON hold more text than any context."""
+
+MAX_SESSIONS = 10_000
+"""Bounds the open sessions of a gateway that opens them on request."""
+
+SESSION_NAME = re.compile(r"[A-Za-z0-9._:@+~-]{1,200}")
+
+KEPT_CLOSED = 10_000
+"""Bounds the closed sessions that are remembered, so that a late request gets 410 and not 404."""
+
+_STATUS: dict[Fault, int] = {"bad_request": 400, "unavailable": 503, "timeout": 504}
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """Names the codec of one protocol."""
+
+    read_request: Callable[[Any], AgentRequest]
+    write_reply: Callable[[GatewaySession, Node, AgentRequest, int], dict[str, Any]]
+    write_events: Callable[[GatewaySession, Node, AgentRequest, int], Iterator[str]]
+    write_error: Callable[[GatewayError], dict[str, Any]]
+
+
+CHAT = Protocol(openai_chat.read_request, openai_chat.write_reply, openai_chat.write_events, openai_chat.write_error)
+RESPONSES = Protocol(
+    openai_responses.read_request, openai_responses.write_reply, openai_responses.write_events, openai_chat.write_error
+)
+ANTHROPIC = Protocol(
+    anthropic_messages.read_request,
+    anthropic_messages.write_reply,
+    anthropic_messages.write_events,
+    anthropic_messages.write_error,
+)
+
+
+class Gateway:
+    """Serves sessions over HTTP. `policies` maps roles to policies; the role `policy` is the one that is trained."""
+
+    def __init__(
+        self,
+        policies: Mapping[str, Policy],
+        tokenizer: Any,
+        settings: SessionSettings,
+        *,
+        template_options: Mapping[str, Any] | None = None,
+        open_on_request: bool = False,
+        on_finish: Callable[[str, Mapping[str, Any]], None] | None = None,
+    ):
+        """With `open_on_request`, a request to a session that nobody opened opens it.
+
+        `on_finish` gets the name of each session that is finished over HTTP, and what the reply holds.
+        """
+        self.policies = dict(policies)
+        self.transcriber = Transcriber(tokenizer, template_options)
+        self.settings = settings
+        self.counters: Counter[str] = Counter()
+        self._open_on_request = open_on_request
+        self._on_finish = on_finish
+        self._sessions: dict[str, GatewaySession] = {}
+        self._closed: dict[str, None] = {}
+
+    def open_session(
+        self,
+        session_id: str,
+        sampling: Sampling | None = None,
+        policies: Mapping[str, Policy] | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        salt: str | None = None,
+    ) -> GatewaySession:
+        """Open a session. `sampling` holds for all its calls; without it, each request brings its own.
+
+        `policies` replace those of the gateway, and `max_new_tokens` that of `sampling`. The ids that the agent sees
+        follow from `salt`, or else from the session's name.
+
+        Raises:
+            ValueError: there is such a session, or its name has other characters than letters, digits and ._:@+~-.
+        """
+        if not SESSION_NAME.fullmatch(session_id):
+            raise ValueError(f"session {session_id!r}: a name has 1 to 200 letters, digits or characters of ._:@+~-")
+        if session_id in self._sessions or session_id in self._closed:
+            raise ValueError(f"session {session_id!r} is open or was closed already")
+        if sampling is not None and max_new_tokens is not None:
+            sampling = replace(sampling, max_new_tokens=max_new_tokens)
+        session = GatewaySession(
+            session_id, policies or self.policies, self.transcriber, self.settings, sampling, salt or session_id
+        )
+        self._sessions[session_id] = session
+        return session
+
+    async def finish_session(self, session_id: str) -> FinishedSession:
+        """Close a session and return its turns and counters; requests that still run are cancelled.
+
+        Raises:
+            GatewayError: there is no such session, or it is closed.
+        """
+        finished = self._session(session_id, may_open=False).finish()
+        del self._sessions[session_id]
+        self._closed[session_id] = None
+        while len(self._closed) > KEPT_CLOSED:
+            del self._closed[next(iter(self._closed))]
+        self.counters.update(finished.counters)
+        return finished
+
+    @property
+    def app(self) -> web.Application:
+        """Make the application. Run it with `handler_cancellation`, so that a lost client cancels its request."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refuse_browsers])
+        for base in ("/v1", "/s/{session}/v1", "/s/{session}"):
+            app.add_routes(
+                [
+                    web.post(f"{base}/chat/completions", partial(self._serve, protocol=CHAT)),
+                    web.post(f"{base}/responses", partial(self._serve, protocol=RESPONSES)),
+                    web.post(f"{base}/messages", partial(self._serve, protocol=ANTHROPIC)),
+                    web.post(f"{base}/messages/count_tokens", self._count_tokens),
+                    web.get(f"{base}/models", self._list_models),
+                ]
+            )
+        app.router.add_post("/s/{session}/finish", self._finish)
+        app.router.add_get("/health", self._report_health)
+        return app
+
+    def _session(self, session_id: str, *, may_open: bool) -> GatewaySession:
+        if session_id in self._sessions:
+            return self._sessions[session_id]
+        if session_id in self._closed:
+            raise GatewayError(410, "session_closed", f"session {session_id!r} is closed")
+        if session_id and self._open_on_request and may_open:
+            if len(self._sessions) >= MAX_SESSIONS:
+                raise GatewayError(503, "too_many_sessions", f"{MAX_SESSIONS} sessions are open; finish some")
+            try:
+                return self.open_session(session_id)
+            except ValueError as error:
+                raise GatewayError(400, "bad_session", str(error)) from error
+        raise GatewayError(
+            404, "session_not_found", f"there is no session {session_id!r}; name it in the path: /s/SESSION/v1"
+        )
+
+    def _find_session(self, http: web.Request) -> GatewaySession:
+        return self._session(read_session_name(http), may_open=True)
+
+    async def _serve(self, http: web.Request, protocol: Protocol) -> web.StreamResponse:
+        """Answer one request: read it, sample, and write the answer whole or as events."""
+        # A request that cannot be read opens no session, but is counted in one that is open.
+        session = self._sessions.get(read_session_name(http))
+        try:
+            request = protocol.read_request(await read_json(http))
+            session = self._find_session(http)
+            if http.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0"):
+                request = replace(request, is_retry=True)
+            node = await session.answer(request)
+        except Exception as error:
+            failure = describe_failure(error)
+            counters = self.counters if session is None or session.closed else session.counters
+            counters[f"refused_{failure.kind}"] += 1
+            # Clients retry a 429 unless this header forbids it; a session that had its turns will not get another.
+            headers = {"x-should-retry": "false"} if failure.status < 500 else {}
+            return web.json_response(protocol.write_error(failure), status=failure.status, headers=headers)
+        created = int(time.time())
+        session.deliver(node)  # before the last byte: the client's next request may be read before this handler goes on
+        try:
+            if not request.stream:
+                body = json.dumps(protocol.write_reply(session, node, request, created)).encode()
+                response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
+                response.content_length = len(body)
+                await response.prepare(http)
+                await response.write(body)
+            else:
+                response = web.StreamResponse(
+                    headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store"}
+                )
+                await response.prepare(http)
+                for event in protocol.write_events(session, node, request, created):
+                    await response.write(event.encode())
+            await response.write_eof()
+        except BaseException:
+            session.lose(node)
+            raise
+        return response
+
+    async def _count_tokens(self, http: web.Request) -> web.Response:
+        try:
+            request = anthropic_messages.read_request(await read_json(http), counting=True)
+            session = self._find_session(http)
+            return web.json_response({"input_tokens": len(session.prompt_of(request))})
+        except Exception as error:
+            failure = describe_failure(error)
+            return web.json_response(anthropic_messages.write_error(failure), status=failure.status)
+
+    async def _list_models(self, http: web.Request) -> web.Response:
+        try:
+            roles: Collection[str] = self._find_session(http).roles
+        except GatewayError:
+            roles = self.policies
+        names = ["policy" if role == "policy" else f"{FROZEN}{role}" for role in roles]
+        models = [
+            {"id": name, "object": "model", "type": "model", "display_name": name, "created": 0, "owned_by": "-"}
+            for name in names
+        ]
+        return web.json_response({"object": "list", "data": models, "has_more": False})
+
+    async def _finish(self, http: web.Request) -> web.Response:
+        try:
+            finished = await self.finish_session(http.match_info["session"])
+        except GatewayError as error:
+            return web.json_response(openai_chat.write_error(error), status=error.status)
+        written = write_finished(finished)
+        if self._on_finish is not None:
+            self._on_finish(finished.session_id, written)
+        return web.json_response(written)
+
+    async def _report_health(self, _: web.Request) -> web.Response:
+        return web.json_response({"sessions": len(self._sessions), "counters": dict(self.counters)})
+
+
+@web.middleware
+async def refuse_browsers(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Refuse what a web page sends behind its reader's back: browsers name the page, and agents do not."""
+    if request.headers.get("Origin") or request.headers.get("Sec-Fetch-Site"):
+        raise web.HTTPForbidden(text="requests of web pages are refused")
+    return await handler(request)
+
+
+def read_session_name(http: web.Request) -> str:
+    """Return the session that a request names in its path, in a header or as its API key; "" if it names none."""
+    named = http.match_info.get("session") or http.headers.get("X-Session-Id")
+    bearer = http.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+    return named or bearer or http.headers.get("X-Api-Key") or ""
+
+
+async def read_json(http: web.Request) -> Any:
+    """Read a body as JSON. Raises GatewayError if it is none."""
+    try:
+        return json.loads(await http.read())
+    except (ValueError, RecursionError) as error:
+        raise GatewayError(400, "bad_request", f"is no JSON ({error})"[:200], "body") from error
+
+
+def describe_failure(error: Exception) -> GatewayError:
+    """Return any failure of a request as a GatewayError."""
+    if isinstance(error, GatewayError):
+        return error
+    if isinstance(error, PolicyError):
+        return GatewayError(_STATUS.get(error.kind, 500), f"policy_{error.kind}", str(error))
+    if isinstance(error, web.HTTPException):
+        return GatewayError(error.status, "http", error.text or error.reason)
+    logger.error("a request failed", exc_info=error)
+    return GatewayError(500, "internal", f"{type(error).__name__}: {error}"[:300])
+
+
+def write_finished(finished: FinishedSession) -> dict[str, Any]:
+    """Return what `POST /s/<id>/finish` replies: the turns, the training rows, and the counters."""
+    rows = [write_segment(s) for s in split_segments(Trajectory(finished.session_id, finished.turns), "segment")]
+    return {
+        "turns": [asdict(turn) for turn in finished.turns],
+        "rows": [
+            {"tokens": tokens, "loss_mask": loss_mask, "logprobs": logprobs} for tokens, loss_mask, logprobs in rows
+        ],
+        "counters": finished.counters,
+    }
+
+
+@asynccontextmanager
+async def serve_gateway(gateway: Gateway, listener: socket.socket | None = None) -> AsyncIterator[str]:
+    """Serve a gateway in this event loop while the block runs; yield its URL.
+
+    Without a listening socket it takes a free port of 127.0.0.1.
+    """
+    runner = web.AppRunner(gateway.app, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    try:
+        site = web.SockSite(runner, listener or socket.create_server(("127.0.0.1", 0), backlog=1024))
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()

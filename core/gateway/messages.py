@@ -1,0 +1,107 @@
+"""What the three protocols have in common: the messages of a request, what it asks for, and the errors it can get.
+
+The codecs (openai_chat.py, openai_responses.py, anthropic_messages.py) read a request into an `AgentRequest` and write
+the answer of the session in their own form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from core.text.tool_calls import ToolSchema
+
+MessageRole = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class WireCall:
+    """Holds one tool call of an assistant's message. `arguments` is JSON as the client wrote it."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+    def canonical(self) -> tuple[str, str]:
+        """Return name and arguments in a form that equal calls share, however their JSON was written."""
+        try:
+            return self.name, json.dumps(json.loads(self.arguments or "{}"), sort_keys=True)
+        except (ValueError, RecursionError):
+            return self.name, fold(self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class WireMessage:
+    """Holds one message of a request.
+
+    `reasoning` is None where the client sent none. `call_id` names the call that a tool's message answers. `marks` are
+    the other ids and opaque fields of an assistant's message, in which the gateway may find its own node.
+    """
+
+    role: MessageRole
+    text: str
+    reasoning: str | None = None
+    calls: tuple[WireCall, ...] = ()
+    call_id: str = ""
+    marks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRequest:
+    """Holds what a client asks for. None means that the client left the choice to the session.
+
+    `continues` is the wire id of an earlier response that the messages follow (Responses' previous_response_id).
+    `instructions` are a system message that comes first and replaces the one of the response that is continued.
+    """
+
+    model: str
+    messages: tuple[WireMessage, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    stream_usage: bool = False
+    continues: str | None = None
+    instructions: str | None = None
+    is_retry: bool = False
+
+
+class GatewayError(Exception):
+    """Reports why a request got no answer. `status` is HTTP's, `kind` is counted, `path` names the field."""
+
+    def __init__(self, status: int, kind: str, message: str, path: str | None = None):
+        super().__init__(f"{path}: {message}" if path else message)
+        self.status = status
+        self.kind = kind
+        self.path = path
+
+
+def refuse(path: str, message: str) -> GatewayError:
+    """Make the error of a field that cannot be served as it is."""
+    return GatewayError(400, "bad_request", message, path)
+
+
+def fold(text: str) -> str:
+    """Return the text with every run of whitespace as one space and none at its ends."""
+    return " ".join(text.split())
+
+
+def fold_lead(messages: Sequence[WireMessage]) -> tuple[Any, ...]:
+    """Return messages in a form that is equal for two echoes of them: folded texts, tools' results in any order."""
+    folded: list[tuple[Any, ...]] = []
+    results: list[tuple[Any, ...]] = []
+    for message in messages:
+        calls = tuple(call.canonical() for call in message.calls)
+        entry = (message.role, fold(message.text), message.call_id, calls)
+        if message.role == "tool":
+            results.append(entry)
+            continue
+        folded += [*sorted(results), entry]
+        results = []
+    return (*folded, *sorted(results))

@@ -1,0 +1,171 @@
+"""The protocol of OpenAI's Chat Completions, `POST /v1/chat/completions`.
+
+Thoughts go out and come back as `reasoning_content`, as with SGLang, vLLM and DeepSeek; most clients drop it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from core.gateway.bodies import Body, read_schema, read_text
+from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
+from core.gateway.session import GatewaySession, Node
+from core.text.tool_calls import ToolSchema
+
+ERROR_TYPES = {400: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_error"}
+
+_WITHOUT_EFFECT = (
+    "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
+    "reasoning_effort", "verbosity",
+)  # fmt: skip
+_ROLES: Mapping[str, MessageRole] = {"system": "system", "developer": "system", "user": "user"}
+
+
+def read_request(value: Any) -> AgentRequest:
+    """Read a request body. Raises GatewayError with the path of a field that cannot be served."""
+    body = Body(value)
+    body.take_only("n", 1)
+    body.take_only("tool_choice", "auto")
+    body.take_only("parallel_tool_calls", True)
+    body.take_only("response_format", {"type": "text"})
+    body.take_only("frequency_penalty", 0)
+    body.take_only("presence_penalty", 0)
+    body.ignore(_WITHOUT_EFFECT)
+    stream_options = Body(body.take("stream_options", dict, {}), "stream_options")
+    stream_usage = stream_options.take("include_usage", bool, False)
+    stream_options.ignore(("include_obfuscation",))
+    stream_options.close()
+    limits = [body.take_count(name) for name in ("max_completion_tokens", "max_tokens")]
+    request = AgentRequest(
+        model=body.need("model", str),
+        messages=tuple(_read_message(message) for message in body.take_bodies("messages")),
+        tools=tuple(_read_tool(tool) for tool in body.take_bodies("tools")),
+        temperature=body.take_number("temperature", 0, 2),
+        top_p=body.take_number("top_p", 0, 1),
+        seed=body.take("seed", int),
+        max_tokens=next((limit for limit in limits if limit is not None), None),
+        stop=body.take_stops("stop"),
+        stream=body.take("stream", bool, False),
+        stream_usage=stream_usage,
+    )
+    body.close()
+    return request
+
+
+def _read_tool(tool: Body) -> ToolSchema:
+    tool.take_only("type", "function")
+    function = Body(tool.need("function", dict), tool.at("function"))
+    schema = read_schema(
+        function.need("name", str), function.take("description", str), function.take("parameters", dict)
+    )
+    function.ignore(("strict",))
+    function.close()
+    tool.ignore(("cache_control",))
+    tool.close()
+    return schema
+
+
+def _read_message(message: Body) -> WireMessage:
+    role = message.need("role", str)
+    text = read_text(message.take("content", (str, list)), message.at("content"), ("text",))
+    message.ignore(("name", "cache_control"))
+    if role == "tool":
+        read = WireMessage("tool", text, call_id=message.need("tool_call_id", str))
+    elif role == "assistant":
+        reasoning = message.take("reasoning_content", str) or message.take("reasoning", str)
+        calls = tuple(_read_call(call) for call in message.take_bodies("tool_calls"))
+        message.ignore(
+            ("refusal", "annotations", "provider_specific_fields", "reasoning_details", "reasoning", "thinking_blocks")
+        )
+        read = WireMessage("assistant", text, reasoning, calls)
+    elif role in _ROLES:
+        read = WireMessage(_ROLES[role], text)
+    else:
+        raise refuse(message.at("role"), f"{role!r} is none of system, developer, user, assistant, tool")
+    message.close()
+    return read
+
+
+def _read_call(call: Body) -> WireCall:
+    call.take_only("type", "function")
+    function = Body(call.need("function", dict), call.at("function"))
+    read = WireCall(call.take("id", str, ""), function.need("name", str), function.take("arguments", str, ""))
+    function.close()
+    call.ignore(("index", "provider_specific_fields", "extra_content"))
+    call.close()
+    return read
+
+
+def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:
+    """Return the body of an answer."""
+    message: dict[str, Any] = {"role": "assistant", "content": node.message.text or None}
+    if node.message.reasoning:
+        message["reasoning_content"] = node.message.reasoning
+    if node.message.calls:
+        message["tool_calls"] = [_write_call(call) for call in node.message.calls]
+    elif message["content"] is None:
+        message["content"] = ""
+    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(node), "logprobs": None}
+    head = _write_head(session, node, request, created)
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": _write_usage(node)}
+
+
+def write_events(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> Iterator[str]:
+    """Yield the server-sent events of an answer."""
+    head = {**_write_head(session, node, request, created), "object": "chat.completion.chunk"}
+
+    def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        return _write_event({**head, "choices": [choice]})
+
+    yield chunk({"role": "assistant", "content": ""})
+    if node.message.reasoning:
+        yield chunk({"reasoning_content": node.message.reasoning})
+    if node.message.text:
+        yield chunk({"content": node.message.text})
+    for place, call in enumerate(node.message.calls):
+        begun = _write_call(call)
+        begun["function"] = {"name": call.name, "arguments": ""}
+        yield chunk({"tool_calls": [{"index": place, **begun}]})
+        yield chunk({"tool_calls": [{"index": place, "function": {"arguments": call.arguments}}]})
+    yield chunk({}, _finish_reason(node))
+    if request.stream_usage:
+        yield _write_event({**head, "choices": [], "usage": _write_usage(node)})
+    yield "data: [DONE]\n\n"
+
+
+def write_error(error: GatewayError) -> dict[str, Any]:
+    """Return the body of an error."""
+    kind = ERROR_TYPES.get(error.status, "server_error")
+    return {"error": {"message": str(error), "type": kind, "param": error.path, "code": error.kind}}
+
+
+def _write_event(value: dict[str, Any]) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
+
+
+def _write_head(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:
+    return {"id": session.wire_id("chatcmpl", node.number), "created": created, "model": request.model}
+
+
+def _write_call(call: WireCall) -> dict[str, Any]:
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _finish_reason(node: Node) -> str:
+    if node.completion.finish_reason == "length":
+        return "length"
+    return "tool_calls" if node.message.calls else "stop"
+
+
+def _write_usage(node: Node) -> dict[str, Any]:
+    prompt, sampled = len(node.prompt_ids), len(node.completion.token_ids)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+        "prompt_tokens_details": {"cached_tokens": node.completion.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": node.reasoning_tokens},
+    }

@@ -1,0 +1,564 @@
+"""One session of the gateway: the conversations that an agent holds with the policy, as a tree of exact tokens.
+
+Every answer is a Node. When a later request sends an answer back, the session finds its node by the ids that it put on
+the wire, or by the text, and continues with the very ids that were sampled. What the agent rewrote is encoded anew, is
+never trained, and starts a new branch. The next prompt is the stored ids followed by the new messages as the chat
+template renders them; no code knows a model family.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import hashlib
+import json
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage, fold, fold_lead, refuse
+from core.policy.base import Policy
+from core.rollout.method import derive_seed
+from core.text.call_formats import CallFormat, Reply, detect_format, read_reply
+from core.text.conversation import Message, Renderer
+from core.text.tokenizer import Ids, special_ids
+from core.text.tool_calls import THOUGHT_END, CallError, ToolCall, ToolSchema, parse_json
+from core.types import Completion, Sampling, Turn
+
+History = Literal["sampled", "template"]
+"""Says which thoughts of earlier answers the next prompt keeps: all that were sampled, or those the template shows."""
+
+Echo = Literal["verbatim", "reserialised", "reasoning_dropped", "flattened", "edited", "foreign"]
+"""Names how an answer came back. The first four keep the stored ids; the last two are encoded anew and untrained."""
+
+INSTRUCTIONS = ("instructions",)
+"""Marks the system message that Responses' instructions make."""
+
+MAX_FLATTENED = 1 << 16
+"""Bounds the characters of a message whose text is searched for calls that a client wrote into it."""
+
+FROZEN = "frozen:"
+"""Begins the model name of a request to a role that is never trained, such as `frozen:judge`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Says how the sessions of a gateway answer.
+
+    `max_context` bounds prompt and completion of one call together. `max_turns` bounds the answers of a session: one
+    more is refused with status 429. `model_roles` maps patterns of model names to roles, the first that fits counts;
+    a name that fits none asks the role `policy`, unless it begins with `frozen:`. Only answers of `trained_roles` are
+    trained.
+    """
+
+    max_context: int
+    max_turns: int | None = None
+    history: History = "sampled"
+    model_roles: Mapping[str, str] = field(default_factory=dict)
+    trained_roles: tuple[str, ...] = ("policy",)
+
+    def find_role(self, model: str) -> str:
+        """Return the role that a model name asks."""
+        for pattern, role in self.model_roles.items():
+            if fnmatchcase(model, pattern):
+                return role
+        return model.removeprefix(FROZEN) if model.startswith(FROZEN) else "policy"
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """Holds one answer, with all that led to it.
+
+    `lead` are the messages between the answer of `parent` and this one. `kept` says for each stored answer before this
+    one whether its thoughts stand in `prompt_ids`. `stop_text` is the client's stop text that ended it, if any.
+    """
+
+    number: int
+    role: str
+    parent: Node | None
+    lead: tuple[WireMessage, ...]
+    tools: tuple[ToolSchema, ...]
+    prompt_ids: Ids
+    kept: tuple[bool, ...]
+    completion: Completion
+    message: WireMessage
+    reasoning_tokens: int
+    stop_text: str | None
+    trainable: bool
+    answered: bool = False
+    retried: bool = False
+    folded_lead: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.folded_lead = fold_lead(self.lead)
+
+    @property
+    def path(self) -> list[Node]:
+        """The nodes of this conversation from its first answer to this one."""
+        path = [self]
+        while path[-1].parent is not None:
+            path.append(path[-1].parent)
+        return path[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedSession:
+    """Holds the turns of a session in the order in which they ended, and what was counted."""
+
+    session_id: str
+    turns: tuple[Turn, ...]
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Says where a request continues: after the answer `node`, with the messages `lead`.
+
+    `entries` are all messages of the conversation in order; an answer that the session knows stands there as its node.
+    `path` are the places in `entries` of the answers up to `node`. `echoes` say how each answer came back.
+    """
+
+    node: Node | None
+    lead: tuple[WireMessage, ...]
+    entries: tuple[WireMessage | Node, ...]
+    path: tuple[int, ...]
+    echoes: tuple[tuple[Echo, str], ...]
+
+    @property
+    def key(self) -> tuple[int, tuple[Any, ...]]:
+        """Is equal for equal requests."""
+        return self.node.number if self.node else 0, fold_lead(self.lead)
+
+
+class Transcriber:
+    """Turns messages into prompts and completions into replies, for one tokenizer and its chat template."""
+
+    def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None):
+        self.tokenizer = tokenizer
+        self.renderer = Renderer(tokenizer, options)
+        self.call_format: CallFormat | None = detect_format(tokenizer)
+        self._ends = frozenset(tokenizer.all_special_ids)
+        self._special_texts = [tokenizer.decode([i]) for i in sorted(special_ids(tokenizer))]
+
+    def check_tools(self, tools: Sequence[ToolSchema]) -> None:
+        """Raises GatewayError for tools that the chat template cannot show, or that would forge its structure."""
+        if tools and self.call_format is None:
+            raise refuse("tools", "the chat template of this model shows no tool calls in a format that is known here")
+        self._check_plain(json.dumps([tool.to_openai() for tool in tools], ensure_ascii=False), "tools")
+
+    def _check_plain(self, text: str, path: str) -> None:
+        """Raises GatewayError if a text that the template writes itself would forge the structure of the prompt."""
+        for special in (*self._special_texts, "\ue000"):
+            if special and special in text:
+                raise refuse(path, f"a name or description holds the special token {special!r}")
+
+    def read(
+        self, completion: Completion, tools: Sequence[ToolSchema], stop: Sequence[str]
+    ) -> tuple[Reply, int, str | None]:
+        """Read a completion; return the reply, the number of tokens of its thoughts, and the stop text it ended at."""
+        ids = self.content(completion)
+        text = self.tokenizer.decode(ids)
+        found = min((place, end) for end in ("", *stop) if (place := text.find(end) if end else len(text)) >= 0)
+        text = text[: found[0]]
+        thoughts = self._count_thought_ids(ids) if THOUGHT_END in text else 0
+        opened = bool(self.renderer.opening_ids)
+        return read_reply(text, self.call_format, tools, opened=opened), thoughts, found[1] or None
+
+    def content(self, completion: Completion) -> Ids:
+        """Return a completion's ids without the end token, which the template writes itself."""
+        ids = completion.token_ids
+        return ids[:-1] if ids and ids[-1] in self._ends else ids
+
+    def encode_node(self, node: Node, keep_thoughts: bool) -> Message:
+        """Make the message of a stored answer from its ids."""
+        ids = self.content(node.completion)
+        if not keep_thoughts:
+            return Message("assistant", ids[self._count_thought_ids(ids) :])
+        return Message("assistant", (*self.renderer.opening_ids, *ids))
+
+    def encode_message(self, message: WireMessage) -> Message:
+        """Encode a message that no policy sampled here; its calls are left to the template."""
+        calls = []
+        for call in message.calls:
+            arguments = parse_json(call.arguments or "{}")
+            if isinstance(arguments, CallError) or not isinstance(arguments, dict):
+                raise refuse("messages", f"the arguments of call {call.call_id!r} are no JSON object")
+            self._check_plain(" ".join((call.name, *list_keys(arguments))), "messages")
+            calls.append(ToolCall(call.name, arguments))
+        return replace(self.renderer.message(message.role, message.text), calls=tuple(calls))
+
+    def continue_after(self, completion: Completion, tail: Ids) -> Ids:
+        """Return what follows a completion in the next prompt: `tail`, less an end token that was sampled already."""
+        ended = bool(completion.token_ids) and completion.token_ids[-1] in self._ends
+        return tail[1:] if ended and tail and tail[0] in self._ends else tail
+
+    def _count_thought_ids(self, ids: Ids) -> int:
+        """Return how many ids the thoughts take, with their end tag and the whitespace that follows it."""
+        # The text only grows, so the first position whose text holds the tag is found by halving.
+        low, high = 0, len(ids)
+        if THOUGHT_END not in self.tokenizer.decode(ids):
+            return 0
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if THOUGHT_END in self.tokenizer.decode(ids[:middle]) else (middle + 1, high)
+        while low < len(ids) and not self.tokenizer.decode([ids[low]]).strip():
+            low += 1
+        return low
+
+
+class GatewaySession:
+    """Answers the requests of one agent. Several may run at the same time."""
+
+    def __init__(
+        self,
+        session_id: str,
+        policies: Mapping[str, Policy],
+        transcriber: Transcriber,
+        settings: SessionSettings,
+        sampling: Sampling | None = None,
+        salt: str = "",
+    ):
+        self.session_id = session_id
+        self.counters: Counter[str] = Counter()
+        self.closed = False
+        self._policies = policies
+        self._transcriber = transcriber
+        self._settings = settings
+        self._sampling = sampling
+        self._salt = hashlib.blake2b((salt or session_id).encode(), digest_size=4).hexdigest()
+        self._nodes: dict[int, Node] = {}
+        self._by_content: defaultdict[tuple[Any, ...], list[Node]] = defaultdict(list)
+        self._unanswered: Counter[tuple[int, tuple[Any, ...]]] = Counter()
+        self._calls_by_prompt: Counter[bytes] = Counter()
+        self._echoes_seen: set[tuple[Echo, str]] = set()
+        self._running: set[asyncio.Future[Completion]] = set()
+        self._started = 0
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that requests of this session can ask."""
+        return tuple(self._policies)
+
+    def wire_id(self, prefix: str, number: int, place: int | None = None) -> str:
+        """Return the id of a node, or of its call `place`, under which the client will send it back."""
+        return f"{prefix}_{self._salt}n{number}" + ("" if place is None else f"_{place}")
+
+    def find_numbers(self, text: str) -> list[int]:
+        """Return the numbers of the nodes of this session whose wire ids occur in `text`."""
+        return [int(found) for found in re.findall(rf"_{self._salt}n(\d{{1,9}})", text)]
+
+    async def answer(self, request: AgentRequest) -> Node:
+        """Sample the answer to a request. The node counts once `deliver` was called for it.
+
+        Raises:
+            GatewayError: the request cannot be answered.
+            PolicyError: the policy gave no completion.
+        """
+        self._check_open()
+        settings, transcriber = self._settings, self._transcriber
+        if settings.max_turns is not None and len(self._nodes) + len(self._running) >= settings.max_turns:
+            raise GatewayError(429, "turn_limit", f"the session has had its {settings.max_turns} turns")
+        role = settings.find_role(request.model)
+        if role not in self._policies:
+            known = ", ".join(sorted(self._policies))
+            raise GatewayError(404, "model_not_found", f"there is no role {role!r}; the roles are {known}", "model")
+        place, prompt_ids, kept = self._prepare(request)
+        sampling = self._make_sampling(request, prompt_ids)
+        completion = await self._sample(role, place, prompt_ids, sampling)
+        reply, thoughts, stop_text = transcriber.read(completion, request.tools, request.stop)
+        if reply.error is not None:
+            self.counters[f"malformed_{reply.error.kind}"] += 1
+        for echo in place.echoes:
+            if echo not in self._echoes_seen:
+                self._echoes_seen.add(echo)
+                self.counters[echo[0]] += 1
+        if request.is_retry:
+            self._mark_retried(place, role)
+        self._started += 1
+        number = self._started
+        calls = tuple(
+            WireCall(self.wire_id("call", number, i), call.name, json.dumps(dict(call.arguments), ensure_ascii=False))
+            for i, call in enumerate(reply.calls)
+        )
+        node = Node(
+            number=number,
+            role=role,
+            parent=place.node,
+            lead=place.lead,
+            tools=request.tools,
+            prompt_ids=prompt_ids,
+            kept=kept,
+            completion=completion,
+            message=WireMessage("assistant", reply.text, reply.reasoning or None, calls),
+            reasoning_tokens=thoughts,
+            stop_text=stop_text,
+            trainable=role in settings.trained_roles and not request.model.startswith(FROZEN),
+        )
+        self._nodes[number] = node
+        self._by_content[content_key(node.message)].append(node)
+        return node
+
+    async def _sample(self, role: str, place: _Place, prompt_ids: Ids, sampling: Sampling) -> Completion:
+        call = asyncio.ensure_future(self._policies[role].generate(prompt_ids, sampling, self.session_id))
+        self._running.add(call)
+        try:
+            completion = await call
+            self._check_open()
+            if completion.finish_reason == "abort":
+                raise GatewayError(503, "aborted", "the engine aborted the request")
+            return completion
+        except BaseException as error:
+            self._check_open()  # `finish` has counted what it cancelled
+            self._unanswered[place.key] += 1
+            if isinstance(error, asyncio.CancelledError):
+                self.counters["unanswered"] += 1
+            raise
+        finally:
+            self._running.discard(call)
+
+    def deliver(self, node: Node) -> None:
+        """Note that the client has the answer; only then can it come back, and only then is it trained."""
+        node.answered = True
+
+    def lose(self, node: Node) -> None:
+        """Note that the client went away before it had the whole answer."""
+        node.answered = False
+        self._unanswered[node.parent.number if node.parent else 0, node.folded_lead] += 1
+        self.counters["unanswered"] += 1
+
+    def prompt_of(self, request: AgentRequest) -> Ids:
+        """Return the prompt that a request would have, without asking a policy."""
+        self._check_open()
+        return self._prepare(request)[1]
+
+    def finish(self) -> FinishedSession:
+        """Close the session and return its turns. Requests that still run are cancelled."""
+        self._check_open()
+        self.closed = True
+        for call in self._running:
+            self.counters["unanswered"] += 1
+            call.cancel()
+        turns = tuple(
+            Turn(node.role, node.prompt_ids, node.completion, node.trainable and node.answered and not node.retried)
+            for node in self._nodes.values()
+        )
+        return FinishedSession(self.session_id, turns, dict(self.counters))
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise GatewayError(410, "session_closed", f"session {self.session_id!r} is closed")
+
+    def _make_sampling(self, request: AgentRequest, prompt_ids: Ids) -> Sampling:
+        """Return the session's sampling with the client's limit and stop texts; without one, all is the client's."""
+        room = self._settings.max_context - len(prompt_ids)
+        if room <= 0:
+            raise GatewayError(
+                400,
+                "context_length_exceeded",
+                f"the prompt has {len(prompt_ids)} tokens, and the context is {self._settings.max_context}",
+                "messages",
+            )
+        sampling = self._sampling
+        if sampling is None:
+            asked = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
+            given = {name: value for name, value in asked.items() if value is not None}
+            sampling = Sampling(max_new_tokens=room, seed=request.seed, **given)  # type: ignore[arg-type]
+        else:
+            asked_and_given = (
+                (request.temperature, sampling.temperature),
+                (request.top_p, sampling.top_p),
+                (request.top_k, sampling.top_k),
+            )
+            if any(asked not in (None, given) for asked, given in asked_and_given):
+                self.counters["sampling_overridden"] += 1
+        seed = sampling.seed
+        if seed is not None and self._sampling is not None:
+            # A seed by prompt, not by order of arrival: requests that run at the same time may overtake each other.
+            digest = hashlib.blake2b(array("q", prompt_ids).tobytes(), digest_size=8).digest()
+            seed = derive_seed(seed, digest.hex(), self._calls_by_prompt[digest])
+            self._calls_by_prompt[digest] += 1
+        limit = min(room, sampling.max_new_tokens, request.max_tokens or room)
+        return replace(sampling, max_new_tokens=limit, seed=seed, stop=(*sampling.stop, *request.stop))
+
+    def _prepare(self, request: AgentRequest) -> tuple[_Place, Ids, tuple[bool, ...]]:
+        """Find where the request continues; return that, its prompt, and which answers in it keep their thoughts."""
+        self._transcriber.check_tools(request.tools)
+        messages = request.messages
+        if request.continues is not None:
+            earlier = self._messages_until(request.continues)
+            if earlier[0].marks == INSTRUCTIONS and request.instructions is not None:
+                del earlier[0]
+            messages = (*earlier, *messages)
+        if request.instructions is not None:
+            messages = (WireMessage("system", request.instructions, marks=INSTRUCTIONS), *messages)
+        if not messages:
+            raise refuse("messages", "there is no message")
+        if messages[-1].role == "assistant":
+            raise refuse("messages", "the last message is the assistant's; continuing it is not implemented")
+        place = self._locate(messages)
+        try:
+            return place, *self._render(place, request.tools)
+        except GatewayError:
+            raise
+        except Exception as error:  # chat templates raise what they like
+            raise refuse("messages", f"the chat template refuses them: {error}") from error
+
+    def _messages_until(self, wire_id: str) -> list[WireMessage]:
+        """Return all messages up to the answer with a wire id, that answer included."""
+        node = self._find_numbered([wire_id])
+        if node is None:
+            raise GatewayError(404, "response_not_found", f"there is no response {wire_id!r}", "previous_response_id")
+        return [message for step in node.path for message in (*step.lead, self._echo_of(step))]
+
+    def _echo_of(self, node: Node) -> WireMessage:
+        return replace(node.message, marks=(self.wire_id("resp", node.number),))
+
+    def _locate(self, messages: Sequence[WireMessage]) -> _Place:
+        node: Node | None = None
+        lead: list[WireMessage] = []
+        entries: list[WireMessage | Node] = []
+        path: list[int] = []
+        echoes: list[tuple[Echo, str]] = []
+        for message in messages:
+            if message.role != "assistant":
+                lead.append(message)
+                entries.append(message)
+                continue
+            folded = fold_lead(lead)
+            found, echo = self._find(message, node, folded)
+            if found is None:
+                content = hashlib.blake2b(repr(message).encode(errors="replace"), digest_size=8).hexdigest()
+                echoes.append((echo, content))
+                entries.append(message)
+                lead.append(message)
+                continue
+            echoes.append((echo, str(found.number)))
+            entries.append(found)
+            if found.parent is node and found.folded_lead == folded:
+                node, lead = found, []
+                path.append(len(entries) - 1)
+            else:
+                lead.append(message)
+        return _Place(node, tuple(lead), tuple(entries), tuple(path), tuple(echoes))
+
+    def _find(
+        self, message: WireMessage, parent: Node | None, folded_lead: tuple[Any, ...]
+    ) -> tuple[Node | None, Echo]:
+        """Find the answer that `message` repeats, and say how; an edited or foreign one has none."""
+        if node := self._find_numbered([*(call.call_id for call in message.calls), *message.marks]):
+            echo = classify_echo(node, message)
+            return (None, echo) if echo == "edited" else (node, echo)
+        if not message.calls and len(message.text) <= MAX_FLATTENED:
+            node = self._find_numbered([message.text])
+            if node is not None and is_flattened(node.message, message):
+                return node, "flattened"
+        # Without an id, the text decides: first among the answers at this very place, the youngest first.
+        equal = [node for node in reversed(self._by_content.get(content_key(message), [])) if node.answered]
+        here = [node for node in equal if node.parent is parent and node.folded_lead == folded_lead]
+        for node in (*here, *equal):
+            echo = classify_echo(node, message)
+            if echo != "edited":
+                return node, echo
+        siblings = (node for node in self._nodes.values() if node.answered and node.parent is parent)
+        return None, "edited" if any(node.folded_lead == folded_lead for node in siblings) else "foreign"
+
+    def _find_numbered(self, texts: Sequence[str]) -> Node | None:
+        """Return the answered node that the first wire id in the texts names, if there is one."""
+        numbers = (number for text in texts for number in self.find_numbers(text))
+        return next((node for n in numbers if (node := self._nodes.get(n)) is not None and node.answered), None)
+
+    def _render(self, place: _Place, tools: tuple[ToolSchema, ...]) -> tuple[Ids, tuple[bool, ...]]:
+        """Return the prompt of a place, and for each stored answer in it whether it keeps its thoughts."""
+        transcriber, renderer = self._transcriber, self._transcriber.renderer
+        shown_tools = [tool.to_openai() for tool in tools]
+        stored = [i for i, entry in enumerate(place.entries) if isinstance(entry, Node)]
+        keep = dict.fromkeys(stored, True)
+        thinking = [i for i in stored if isinstance(e := place.entries[i], Node) and e.reasoning_tokens]
+        bare = [Message(e.message.role if isinstance(e, Node) else e.role, ()) for e in place.entries]
+        if self._settings.history == "template" and thinking:
+            keep |= dict(zip(thinking, renderer.find_shown_thoughts(bare, thinking, shown_tools), strict=True))
+        kept = tuple(keep.values())
+        # The prompt goes on from the last answer before which nothing has changed since it was sampled.
+        base, start = None, -1
+        for depth in reversed(range(len(place.path))):
+            node = place.entries[place.path[depth]]
+            assert isinstance(node, Node)
+            before = tuple(keeps for i, keeps in keep.items() if i < place.path[depth])
+            if keep[place.path[depth]] and node.kept == before and node.tools == tools:
+                base, start = node, place.path[depth]
+                break
+        messages = bare[: start + 1]
+        for i, entry in enumerate(place.entries[start + 1 :], start + 1):
+            if isinstance(entry, Node):
+                messages.append(transcriber.encode_node(entry, keep[i]))
+            else:
+                messages.append(transcriber.encode_message(entry))
+        if base is None:
+            return renderer.render(messages, shown_tools), kept
+        tail = renderer.render_after(start, messages, shown_tools)
+        held = (*base.prompt_ids, *base.completion.token_ids)
+        return (*held, *transcriber.continue_after(base.completion, tail)), kept
+
+    def _mark_retried(self, place: _Place, role: str) -> None:
+        """Mark the answer that a client threw away: the youngest to the same request that nothing follows.
+
+        A client repeats a request mostly because it got no answer; then there is none to throw away.
+        """
+        if self._unanswered[place.key]:
+            self._unanswered[place.key] -= 1
+            return
+        parents = {node.parent for node in self._nodes.values()}
+        for node in reversed(self._nodes.values()):
+            same = node.parent is place.node and node.role == role and node.folded_lead == place.key[1]
+            if same and node.answered and not node.retried and node not in parents:
+                node.retried = True
+                self.counters["retried"] += 1
+                return
+
+
+def content_key(message: WireMessage) -> tuple[Any, ...]:
+    """Return what two echoes of one answer share, whatever happened to its thoughts."""
+    return fold(message.text), tuple(call.canonical() for call in message.calls)
+
+
+def classify_echo(node: Node, message: WireMessage) -> Echo:
+    """Say how a message repeats the answer of a node."""
+    sent = node.message
+    if content_key(message) != content_key(sent):
+        return "flattened" if is_flattened(sent, message) else "edited"
+    if message.reasoning and fold(message.reasoning) != fold(sent.reasoning or ""):
+        return "edited"
+    if sent.reasoning and not message.reasoning:
+        return "reasoning_dropped"
+    exact = message.text == sent.text and [c.arguments for c in message.calls] == [c.arguments for c in sent.calls]
+    return "verbatim" if exact else "reserialised"
+
+
+def is_flattened(sent: WireMessage, message: WireMessage) -> bool:
+    """Return whether the text holds the sent text and then, as one list of Python or JSON, the sent calls."""
+    if message.calls or not sent.calls or not fold(message.text).startswith(fold(sent.text)):
+        return False
+    begin, end = message.text.find("[", len(sent.text)), message.text.rfind("]") + 1
+    try:
+        found = [_canonical_call(call) for call in ast.literal_eval(message.text[begin:end])]
+    except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
+        return False
+    return found == [call.canonical() for call in sent.calls]
+
+
+def list_keys(value: Any) -> list[str]:
+    """List the keys of all objects within a JSON value."""
+    if isinstance(value, dict):
+        return [*value, *(key for part in value.values() for key in list_keys(part))]
+    return [key for part in value for key in list_keys(part)] if isinstance(value, list) else []
+
+
+def _canonical_call(call: Mapping[str, Any]) -> tuple[str, str]:
+    function = call["function"]
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return WireCall("", function["name"], text).canonical()

@@ -1,0 +1,82 @@
+"""The gateway as a program, on a real engine: a conversation's rows hold the log-probs that one full forward gives."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from core.runs.files import read_jsonl
+from tests.e2e.conftest import REPOSITORY, environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+
+@contextmanager
+def start_gateway(*arguments: str) -> Iterator[str]:
+    command = [sys.executable, "-m", "core.gateway", "--port", "0", *arguments]
+    process = subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("serving "), line
+        yield line.split()[-1]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+
+
+def post(url: str, body: Any) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+def test_rows_of_a_conversation_hold_the_log_probs_of_a_full_forward(model: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    with start_gateway("--model", str(model), "--dtype", "float32", "--record", str(record)) as url:
+        messages: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+        for turn in range(3):
+            body = {"model": "policy", "messages": messages, "max_tokens": 24, "temperature": 1.0, "seed": turn}
+            reply = post(f"{url}/s/one/v1/chat/completions", body)
+            messages += [reply["choices"][0]["message"], {"role": "user", "content": "go on"}]
+        other = post(f"{url}/s/two/v1/messages", {"model": "policy", "messages": messages[:1], "max_tokens": 8})
+        assert other["usage"]["input_tokens"] + other["usage"]["cache_read_input_tokens"] > 0
+        finished = post(f"{url}/s/one/finish", {})
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(f"{url}/s/one/v1/chat/completions", {"model": "policy", "messages": messages[:1]})
+        assert caught.value.code == 410
+
+    [row] = finished["rows"]
+    assert len(finished["turns"]) == 3
+    assert finished["counters"].keys() <= {"verbatim", "reserialised"}
+    reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    tokens = torch.tensor([row["tokens"]])
+    with torch.no_grad():
+        logprobs_TV = torch.log_softmax(reference(tokens).logits[0].double(), dim=-1)
+    start = len(row["tokens"]) - len(row["loss_mask"])
+    expected = logprobs_TV[start - 1 : -1].gather(1, tokens[0, start:, None]).squeeze(1)
+    mask = torch.tensor(row["loss_mask"], dtype=torch.bool)
+    assert mask.sum() == sum(len(turn["completion"]["token_ids"]) for turn in finished["turns"])
+    torch.testing.assert_close(torch.tensor(row["logprobs"]).double()[mask], expected[mask], rtol=0, atol=1e-5)
+    [kept] = read_jsonl(record / "sessions.jsonl")
+    assert kept == {"session": "one", **finished}
+
+
+def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "core.gateway", "--port", "0", "--model", str(tmp_path / "none")]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "none" in done.stderr
+    assert "Traceback" not in done.stderr

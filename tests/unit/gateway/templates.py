@@ -1,0 +1,63 @@
+"""Chat templates in the formats of Qwen3, Qwen3-Coder and Llama 3, written for these tests, and tokenizers for them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tests.kit import train_tokenizer
+
+_TOOLS = (
+    "{% if tools %}<|im_start|>system\n# Tools\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n"
+    "{% endif %}"
+)
+
+# Thoughts of answers before the last user's message are left out; in the loop of tools after it they stay.
+QWEN3 = (
+    _TOOLS + "{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}"
+    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'tool' %}"
+    "{% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<|im_start|>user{% endif %}"
+    "\n<tool_response>\n{{ m.content }}\n</tool_response>"
+    "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
+    "{% elif m.role == 'assistant' %}<|im_start|>assistant\n"
+    "{% if '</think>' in m.content and loop.index0 < ns.last %}{{ m.content.split('</think>')[-1].lstrip('\n') }}"
+    "{% else %}{{ m.content }}{% endif %}"
+    "{% for c in m.tool_calls or [] %}\n<tool_call>\n"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}'
+    "<|im_end|>\n"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+# As Qwen3, but the prompt itself opens the thoughts.
+QWEN3_THINKING = QWEN3.replace(
+    "{% if add_generation_prompt %}<|im_start|>assistant\n",
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n",
+)
+
+QWEN3_CODER = QWEN3.replace(
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}',
+    "<function={{ c.function.name }}>\n{% for k, v in c.function.arguments.items() %}<parameter={{ k }}>\n"
+    "{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>",
+)
+
+LLAMA3 = (
+    _TOOLS.replace("<|im_start|>system\n", "<|im_start|>system<|h|>\n\n")
+    + "{% for m in messages %}<|im_start|>{{ 'ipython' if m.role == 'tool' else m.role }}<|h|>\n\n"
+    "{% if m.tool_calls %}"
+    '{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}'
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant<|h|>\n\n{% endif %}"
+)
+
+TEMPLATES = {"qwen3": QWEN3, "qwen3_thinking": QWEN3_THINKING, "qwen3_coder": QWEN3_CODER, "llama3": LLAMA3}
+FORMATS = {"qwen3": "hermes", "qwen3_thinking": "hermes", "qwen3_coder": "qwen3_coder", "llama3": "llama3_json"}
+TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_response>", "</tool_response>")
+
+
+@cache
+def make_tokenizer(name: str) -> Any:
+    """Train a tokenizer with one of TEMPLATES; the tags are added tokens, as Qwen's are."""
+    text = "user assistant system tool name arguments parameters function the answer is hello search for it"
+    return train_tokenizer(text, 320, template=TEMPLATES[name], special=["<|h|>"], added=TAGS)

@@ -1,0 +1,128 @@
+"""An agent is a method: a function or a program that asks the gateway, with a reward for its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import aiohttp
+import pytest
+
+from core.gateway.agent import AgentMethod, Command, Endpoint
+from core.gateway.session import SessionSettings
+from core.policy.base import Roles
+from core.rollout.rows import rows_from_groups
+from core.rollout.runner import Runner
+from core.types import Sampling, Task
+
+from .model import RandomModel, check_contexts
+from .templates import make_tokenizer
+
+TASKS = [Task(f"t{i}", f"question {i}", (str(i),)) for i in range(3)]
+
+PROGRAM = """
+import json, os, sys, urllib.request
+
+def ask(messages):
+    body = json.dumps({"model": os.environ["MODEL"], "messages": messages}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+
+messages = [{"role": "user", "content": sys.argv[1]}]
+for _ in range(2):
+    messages += [ask(messages), {"role": "user", "content": "go on"}]
+print("some log")
+print(sys.argv[1].split()[-1] if "wrong" not in sys.argv else "x")
+"""
+
+
+def make_model() -> RandomModel:
+    return RandomModel(make_tokenizer("qwen3"), "hermes", calling=0, seed=1)
+
+
+async def talk(task: Task, endpoint: Endpoint) -> str:
+    """Ask twice, then answer right if the task's number is even."""
+    messages = [{"role": "user", "content": task.question}]
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    async with aiohttp.ClientSession(headers=headers, raise_for_status=True) as http:
+        for _ in range(2):
+            body = {"model": endpoint.model, "messages": messages}
+            async with http.post(f"{endpoint.openai_url}/chat/completions", json=body) as response:
+                reply = (await response.json())["choices"][0]["message"]
+            messages += [reply, {"role": "user", "content": "go on"}]
+    return task.answers[0] if int(task.answers[0]) % 2 == 0 else "no"
+
+
+def grade(task: Task, answer: str) -> float:
+    return float(answer in task.answers)
+
+
+def make_method(run, model: RandomModel, **settings) -> AgentMethod:
+    return AgentMethod(run, grade, model.tokenizer, SessionSettings(**{"max_context": 10_000, **settings}))
+
+
+@pytest.mark.parametrize("run", [talk, Command((sys.executable, "-c", PROGRAM))], ids=["function", "command"])
+async def test_rollouts_of_an_agent_have_rewards_and_exact_rows(run):
+    model = make_model()
+    method = make_method(run, model)
+    runner = Runner(method, Roles({"policy": model.policy}), concurrency=8, deadline_s=60)
+    try:
+        groups = await runner.run_groups(TASKS, 2, Sampling(), seed=0)
+    finally:
+        await method.close()
+    rewards = [[trajectory.reward for trajectory in group] for group in groups]
+    assert rewards == ([[1, 1], [0, 0], [1, 1]] if run is talk else [[1, 1]] * 3)
+    assert all(trajectory.metrics["verbatim"] == 1 for group in groups for trajectory in group)
+    rows = rows_from_groups(groups, std_normalization=False, split_advantage=False, rows="segment")
+    assert [row.rollout_id for row in rows] == list(range(6))
+    check_contexts(model.policy.calls, [(row.tokens, row.loss_mask, row.logprobs) for row in rows])
+    sampled = sum(len(turn.completion.token_ids) for group in groups for t in group for turn in t.turns)
+    assert sum(row.trained_tokens for row in rows) == sampled > 0
+
+
+async def test_an_agent_that_had_its_turns_is_truncated_and_graded():
+    model = make_model()
+    method = make_method(talk, model, max_turns=1)
+    runner = Runner(method, Roles({"policy": model.policy}), concurrency=1, deadline_s=60)
+    trajectory = await runner.run_one(TASKS[0], Sampling())
+    await method.close()
+    assert (trajectory.status, trajectory.reward, len(trajectory.turns)) == ("truncated", 0.0, 1)
+
+
+async def test_an_agent_that_fails_is_counted_with_its_error():
+    model = make_model()
+
+    async def fail(task: Task, endpoint: Endpoint) -> str:
+        raise KeyError("no such tool")
+
+    for run, message in (
+        (fail, "KeyError: 'no such tool'"),
+        (Command((sys.executable, "-c", "import sys; print('the reason'); sys.exit(3)")), "status 3: the reason"),
+    ):
+        method = make_method(run, model)
+        runner = Runner(method, Roles({"policy": model.policy}), concurrency=1, deadline_s=60)
+        trajectory = await runner.run_one(TASKS[0], Sampling())
+        await method.close()
+        assert (trajectory.status, trajectory.failure) == ("failed", "agent")
+        assert message in trajectory.log["error"]
+
+
+async def test_a_command_that_is_cancelled_leaves_no_process(tmp_path):
+    script = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    run = asyncio.create_task(Command((sys.executable, "-c", script))(TASKS[0], Endpoint("http://x", "k")))
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        await asyncio.sleep(0.02)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] == "Z":
+                    return
+        except FileNotFoundError:
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("the process still runs")

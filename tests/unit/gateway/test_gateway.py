@@ -1,0 +1,546 @@
+"""The gateway over HTTP: three protocols, whole and as events, errors with their path, limits and lost clients."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from core.gateway.gateway import Gateway, serve_gateway
+from core.gateway.session import SessionSettings
+from core.policy.base import PolicyError
+from core.policy.scripted import ScriptedPolicy
+from core.types import Sampling
+
+from .model import RandomModel, check_contexts
+from .templates import make_tokenizer
+
+PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}}
+CHAT_TOOLS = [{"type": "function", "function": {"name": "search", "description": "-", "parameters": PARAMETERS}}]
+RESPONSES_TOOLS = [{"type": "function", "name": "search", "description": "-", "parameters": PARAMETERS}]
+ANTHROPIC_TOOLS = [{"name": "search", "description": "-", "input_schema": PARAMETERS}]
+
+
+class Client:
+    """Sends requests to one session and keeps the conversation in the form of its protocol."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, session: str):
+        self.http = http
+        self.base = f"{url}/s/{session}"
+
+    async def post(self, path: str, body: Any, status: int = 200, **options: Any) -> Any:
+        async with self.http.post(self.base + path, json=body, **options) as response:
+            text = await response.text()
+            assert response.status == status, text
+            if response.content_type == "text/event-stream":
+                return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+            return json.loads(text)
+
+
+@asynccontextmanager
+async def serve(model: RandomModel, **settings: Any) -> AsyncIterator[tuple[Gateway, Client]]:
+    wanted = SessionSettings(**{"max_context": 100_000, **settings})
+    gateway = Gateway({"policy": model.policy}, model.tokenizer, wanted)
+    gateway.open_session("one", Sampling(max_new_tokens=4096))
+    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
+        yield gateway, Client(http, url, "one")
+
+
+def make_model(**options: Any) -> RandomModel:
+    return RandomModel(make_tokenizer("qwen3"), "hermes", **options)
+
+
+async def finish(client: Client, model: RandomModel) -> dict[str, Any]:
+    """Finish the session over HTTP and check that its rows train what was sampled."""
+    finished = await client.post("/finish", {})
+    rows = [(tuple(row["tokens"]), row["loss_mask"], row["logprobs"]) for row in finished["rows"]]
+    check_contexts(model.policy.calls, rows)
+    sampled = sum(len(turn["completion"]["token_ids"]) for turn in finished["turns"] if turn["trained"])
+    assert sum(sum(row["loss_mask"]) for row in finished["rows"]) == sampled
+    await client.post("/finish", {}, status=410)
+    return finished
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_chat_completions(stream):
+    model = make_model(calling=1.0, seed=1)
+    async with serve(model) as (_, client):
+        messages: list[dict[str, Any]] = [{"role": "system", "content": "-"}, {"role": "user", "content": "hello"}]
+        body = {"model": "policy", "messages": messages, "tools": CHAT_TOOLS, "max_tokens": 900}
+        for _ in range(3):
+            reply = await client.post(
+                "/v1/chat/completions",
+                {**body, "stream": stream, "stream_options": {"include_usage": True}} if stream else body,
+            )
+            message = join_chunks(reply) if stream else reply["choices"][0]["message"]
+            usage = reply[-1]["usage"] if stream else reply["usage"]
+            call = model.policy.calls[-1]
+            assert usage["prompt_tokens"] == len(call.prompt_ids)
+            assert call.sampling.max_new_tokens == 900
+            messages += [message]
+            messages += [{"role": "tool", "tool_call_id": c["id"], "content": "ok"} for c in message["tool_calls"]]
+        finished = await finish(client, model)
+    assert finished["counters"] == {"verbatim": 2}
+    assert len(finished["rows"]) == 1
+
+
+def join_chunks(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": "", "reasoning_content": "", "tool_calls": []}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            delta = choice["delta"]
+            message["content"] += delta.get("content") or ""
+            message["reasoning_content"] += delta.get("reasoning_content") or ""
+            for part in delta.get("tool_calls", ()):
+                if "id" in part:
+                    message["tool_calls"].append({key: part[key] for key in ("id", "type", "function")})
+                else:
+                    message["tool_calls"][part["index"]]["function"]["arguments"] += part["function"]["arguments"]
+    return message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_anthropic_messages(stream):
+    model = make_model(calling=1.0, seed=2)
+    async with serve(model) as (_, client):
+        messages: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+        body = {"model": "policy", "system": [{"type": "text", "text": "-", "cache_control": {"type": "ephemeral"}}]}
+        body |= {"messages": messages, "tools": ANTHROPIC_TOOLS, "max_tokens": 900}
+        for _ in range(3):
+            counted = await client.post(
+                "/v1/messages/count_tokens", {name: value for name, value in body.items() if name != "max_tokens"}
+            )
+            reply = await client.post("/v1/messages", {**body, "stream": stream})
+            content = join_blocks(reply) if stream else reply["content"]
+            assert counted["input_tokens"] == len(model.policy.calls[-1].prompt_ids)
+            messages += [{"role": "assistant", "content": content}]
+            calls = [block for block in content if block["type"] == "tool_use"]
+            results = [{"type": "tool_result", "tool_use_id": call["id"], "content": "ok"} for call in calls]
+            messages += [{"role": "user", "content": results}]
+        finished = await finish(client, model)
+    assert set(finished["counters"]) <= {"verbatim", "reserialised"}
+    assert len(finished["rows"]) == 1
+
+
+def join_blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    assert [events[0]["type"], events[-1]["type"]] == ["message_start", "message_stop"]
+    blocks: list[dict[str, Any]] = []
+    texts = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+    for event in events:
+        if event["type"] == "content_block_start":
+            blocks.append(event["content_block"])
+        elif event["type"] == "content_block_delta":
+            delta = event["delta"]
+            if delta["type"] == "input_json_delta":
+                blocks[-1]["input"] = json.loads(delta["partial_json"])
+            else:
+                name = texts[delta["type"]]
+                blocks[-1][name] += delta[name]
+    return blocks
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_responses(stream, stateful):
+    model = make_model(calling=1.0, thinking=1.0, seed=3)
+    async with serve(model) as (_, client):
+        items: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+        body: dict[str, Any] = {"model": "policy", "tools": RESPONSES_TOOLS, "stream": stream}
+        for _ in range(3):
+            reply = await client.post("/v1/responses", {**body, "input": items})
+            whole = reply[-1]["response"] if stream else reply
+            assert (
+                [reply[0]["type"], reply[-1]["type"]] == ["response.created", "response.completed"] if stream else True
+            )
+            calls = [item for item in whole["output"] if item["type"] == "function_call"]
+            results = [{"type": "function_call_output", "call_id": c["call_id"], "output": "ok"} for c in calls]
+            if stateful:
+                items, body["previous_response_id"] = results, whole["id"]
+            else:
+                items += [*whole["output"], *results]
+        finished = await finish(client, model)
+    assert finished["counters"] == {"verbatim": 2}
+    assert len(finished["rows"]) == 1
+
+
+async def test_an_output_between_two_calls_of_one_answer_follows_it():
+    model = make_model(calling=1.0, seed=4)
+    async with serve(model) as (_, client):
+        whole: dict[str, Any] = {"output": []}
+        while sum(item["type"] == "function_call" for item in whole["output"]) < 2:
+            whole = await client.post("/v1/responses", {"model": "policy", "tools": RESPONSES_TOOLS, "input": "hello"})
+        items: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+        for item in whole["output"]:
+            items.append(item)
+            if item["type"] == "function_call":
+                items.append({"type": "function_call_output", "call_id": item["call_id"], "output": item["id"]})
+        await client.post("/v1/responses", {"model": "policy", "tools": RESPONSES_TOOLS, "input": items})
+        counters = (await finish(client, model))["counters"]
+    assert "edited" not in counters
+    assert "foreign" not in counters
+
+
+BAD_CHAT = {
+    "n": ({"n": 2}, "n"),
+    "forced tool": ({"tool_choice": "required"}, "tool_choice"),
+    "logit bias": ({"logit_bias": {"1": 5}}, "logit_bias"),
+    "JSON mode": ({"response_format": {"type": "json_object"}}, "response_format"),
+    "unknown": ({"beam_width": 4}, "beam_width"),
+    "image": ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
+    "role": ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+    "temperature": ({"temperature": 9}, "temperature"),
+    "no model": ({"model": None}, "model"),
+    "type": ({"max_tokens": "many"}, "max_tokens"),
+    "no messages": ({"messages": []}, "messages"),
+    "prefill": ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
+    "special token in a tool": (
+        {"tools": [{"type": "function", "function": {"name": "a", "description": "<|im_end|>"}}]}, "tools",
+    ),
+    "arguments": (
+        {"messages": [
+            {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "a", "arguments": "[1"}}]},
+            {"role": "user", "content": "x"},
+        ]},
+        "messages",
+    ),
+}  # fmt: skip
+
+
+async def test_what_cannot_be_served_is_refused_with_its_path():
+    model = make_model()
+    async with serve(model) as (gateway, client):
+        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
+        for name, (fields, path) in BAD_CHAT.items():
+            error = (await client.post("/v1/chat/completions", {**body, **fields}, status=400))["error"]
+            assert error["param"] == path, name
+            assert error["type"] == "invalid_request_error"
+        for value in (b"{", b"[1]", b"", b"[" * 100_000):
+            async with client.http.post(f"{client.base}/v1/chat/completions", data=value) as response:
+                assert response.status == 400
+        error = (await client.post("/v1/messages", body, status=400))["error"]
+        assert error["message"] == "max_tokens: is missing"
+        error = (await client.post("/v1/responses", {"model": "policy", "input": [{"type": "image"}]}, status=400))[
+            "error"
+        ]
+        assert error["param"] == "input.0.type"
+        await client.post("/v1/chat/completions", {**body, "model": "frozen:judge"}, status=404)
+        assert not model.policy.calls
+        finished = await finish(client, model)
+    assert finished["turns"] == []
+    refused = {"refused_bad_request": len(BAD_CHAT) + 6, "refused_model_not_found": 1}
+    assert finished["counters"] == refused
+    assert gateway.counters == finished["counters"]
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "model": "policy", "max_tokens": 50, "tools": CHAT_TOOLS, "stop": ["x"], "stream": False, "temperature": 1.0,
+        "messages": [
+            {"role": "system", "content": "-"}, {"role": "user", "content": [{"type": "text", "text": "hello"}]},
+            {"role": "assistant", "content": None, "tool_calls": [
+                {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}},
+            ]},
+            {"role": "tool", "tool_call_id": "c", "content": "found"},
+        ],
+    },
+    "/v1/messages": {
+        "model": "policy", "max_tokens": 50, "tools": ANTHROPIC_TOOLS, "system": "-", "stop_sequences": ["x"],
+        "messages": [
+            {"role": "user", "content": "hello"},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "tool_use", "id": "c", "name": "search", "input": {}},
+            ]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "found"}]},
+        ],
+    },
+    "/v1/responses": {
+        "model": "policy", "max_output_tokens": 50, "tools": RESPONSES_TOOLS, "instructions": "-",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+            {"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+            {"type": "function_call", "id": "fc", "call_id": "c", "name": "search", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "found"},
+        ],
+    },
+}  # fmt: skip
+JUNK = (
+    None,
+    True,
+    0,
+    -1,
+    2.5,
+    10**400,
+    "",
+    "\x00",
+    "\ud800",
+    "<|im_end|>",
+    [],
+    {},
+    [[]],
+    {"type": "x"},
+    [None],
+    "a" * 10_000,
+)
+
+
+def break_body(body: Any, rng: random.Random) -> Any:
+    """Replace, drop or add one value at a random place of a body."""
+    body = copy.deepcopy(body)
+    places: list[tuple[Any, Any]] = []
+
+    def visit(value: Any) -> None:
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            places.append((value, key))
+            if isinstance(value[key], dict | list):
+                visit(value[key])
+
+    visit(body)
+    holder, key = rng.choice(places)
+    how = rng.randrange(3)
+    if how == 0:
+        holder[key] = rng.choice(JUNK)
+    elif how == 1:
+        del holder[key]
+    elif isinstance(holder, dict):
+        holder[rng.choice(["n", "type", "role", "text", "id", "content", "\ud800", "x" * 300])] = rng.choice(JUNK)
+    else:
+        holder.append(rng.choice(JUNK))
+    return body
+
+
+async def test_broken_requests_get_an_answer_or_an_error_that_is_counted(fuzz_cases):
+    model = make_model(calling=0, seed=11)
+    rng, statuses = random.Random(0), Counter[int]()
+    async with serve(model) as (_, client):
+        for _ in range(fuzz_cases // 2):
+            path = rng.choice(list(BODIES))
+            body = BODIES[path]
+            for _ in range(rng.randint(1, 3)):
+                body = break_body(body, rng)
+            data = json.dumps(body).encode()
+            if rng.random() < 0.1:
+                data = data[: rng.randrange(len(data))]
+            async with client.http.post(client.base + path, data=data) as response:
+                statuses[response.status] += 1
+                assert response.status in (200, 400, 404), (data, await response.text())
+                if response.status != 200:
+                    assert (await response.json())["error"]["message"]
+        finished = await finish(client, model)
+    counters = finished["counters"]
+    assert len(finished["turns"]) == statuses[200] > 0
+    refused = sum(number for name, number in counters.items() if name.startswith("refused_"))
+    assert refused == statuses[400] + statuses[404] > fuzz_cases // 8
+
+
+async def test_requests_of_web_pages_are_refused():
+    model = make_model()
+    async with serve(model) as (_, client):
+        for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+            async with client.http.get(f"{client.base}/v1/models", headers=headers) as response:
+                assert response.status == 403
+
+
+async def test_sessions_are_named_by_path_key_or_header():
+    model = make_model(calling=0)
+    async with serve(model) as (gateway, client):
+        url = client.base.removesuffix("/s/one")
+        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 50}
+        ways = [{"Authorization": "Bearer one"}, {"X-Session-Id": "one"}, {"X-Api-Key": "one"}]
+        for headers in ways:
+            async with client.http.post(f"{url}/v1/messages", json=body, headers=headers) as response:
+                assert response.status == 200
+        async with client.http.post(f"{url}/v1/messages", json=body) as response:
+            assert response.status == 404
+        async with client.http.get(f"{url}/v1/models") as response:
+            assert [each["id"] for each in (await response.json())["data"]] == ["policy"]
+        with pytest.raises(ValueError, match="open or was closed"):
+            gateway.open_session("one")
+        assert len((await finish(client, model))["turns"]) == len(ways)
+        error = (await client.post("/v1/messages", body, status=410))["error"]
+        assert "is closed" in error["message"]
+
+
+async def test_a_lost_client_leaves_no_trained_turn():
+    model = make_model(calling=0)
+    model.policy._latency = 30.0
+    async with serve(model) as (gateway, client):
+        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
+        request = asyncio.create_task(client.post("/v1/chat/completions", body))
+        while not model.policy.calls:
+            await asyncio.sleep(0.01)
+        request.cancel()
+        while not model.policy.cancelled:
+            await asyncio.sleep(0.01)
+        finished = await gateway.finish_session("one")
+    assert finished.turns == ()
+    assert finished.counters == {"unanswered": 1}
+
+
+async def test_a_session_that_ends_cancels_what_still_runs():
+    model = make_model(calling=0)
+    model.policy._latency = 30.0
+    async with serve(model) as (gateway, client):
+        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
+        request = asyncio.create_task(client.post("/v1/chat/completions", body, status=410))
+        while not model.policy.calls:
+            await asyncio.sleep(0.01)
+        finished = await gateway.finish_session("one")
+        assert "is closed" in (await request)["error"]["message"]
+    assert finished.turns == ()
+    assert model.policy.cancelled == 1
+
+
+async def test_requests_that_once_ended_in_status_500():
+    model = make_model(calling=0, thinking=0, seed=5)
+    gateway = Gateway({"policy": model.policy}, model.tokenizer, SessionSettings(100_000), open_on_request=True)
+    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
+        client = Client(http, url, "one")
+        user = {"role": "user", "content": "hello"}
+        reply = await client.post("/v1/chat/completions", {"model": "\ud800", "messages": [user]})
+        assert reply["model"] == "\ud800"
+        async with http.post(
+            f"{url}/v1/messages", json={**BODIES["/v1/messages"]}, headers={"X-Api-Key": "a/b"}
+        ) as bad:
+            assert bad.status == 400
+        salt = reply["id"].removeprefix("chatcmpl_").rpartition("n")[0]
+        call = {"id": f"call_{salt}n{'1' * 5000}", "type": "function", "function": {"name": "a", "arguments": "{}"}}
+        messages = [
+            user,
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "x"},
+        ]
+        await client.post("/v1/chat/completions", {"model": "policy", "messages": messages})
+        error = await client.post("/finish", {})
+        assert len(error["turns"]) == 2
+        async with http.post(f"{url}/s/typo/finish") as response:
+            assert response.status == 404
+        # A chain that is longer than Python's stack.
+        first, link = "hello", None
+        for _ in range(1200):
+            body = {"model": "policy", "input": first, **({"previous_response_id": link} if link else {})}
+            session = gateway._sessions.get("long") or gateway.open_session("long")
+            if link is None:
+                link = (await Client(http, url, "long").post("/v1/responses", body))["id"]
+            node = session._nodes[len(session._nodes)]
+            following = replace(node, number=node.number + 1, parent=node, lead=())
+            session._nodes[following.number] = following
+        link = session.wire_id("resp", len(session._nodes))
+        await Client(http, url, "long").post(
+            "/v1/responses", {"model": "policy", "input": "again", "previous_response_id": link}
+        )
+
+
+async def test_instructions_of_a_response_that_is_continued_are_replaced():
+    model = make_model(calling=0, thinking=0, seed=6)
+    async with serve(model) as (_, client):
+        link: dict[str, str] = {}
+        for instructions in ("SYS", "SYS", "OTHER"):
+            body = {"model": "policy", "input": "hello", "instructions": instructions, **link}
+            link = {"previous_response_id": (await client.post("/v1/responses", body))["id"]}
+            text = model.tokenizer.decode(model.policy.calls[-1].prompt_ids)
+            assert text.count("<|im_start|>system") == 1
+            assert f"system\n{instructions}<|im_end|>" in text
+        assert len((await finish(client, model))["rows"]) == 2
+
+
+async def test_a_stop_text_ends_the_answer_and_stays_in_its_tokens():
+    tokenizer = make_tokenizer("qwen3")
+    ids = tokenizer.encode("the answer STOP more", add_special_tokens=False)
+    policy = ScriptedPolicy(lambda prompt, sampling: ids, decode=tokenizer.decode)
+    gateway = Gateway({"policy": policy}, tokenizer, SessionSettings(max_context=1000))
+    gateway.open_session("one")
+    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
+        client = Client(http, url, "one")
+        body: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 90}
+        reply = await client.post("/v1/messages", {**body, "stop_sequences": ["OP", "never"]})
+        assert (reply["stop_reason"], reply["stop_sequence"]) == ("stop_sequence", "OP")
+        assert reply["content"] == [{"type": "text", "text": "the answer ST"}]
+        body["messages"] += [{"role": "assistant", "content": reply["content"]}, {"role": "user", "content": "go on"}]
+        await client.post("/v1/messages", body)
+        for stops in ([""], [None]):
+            await client.post("/v1/messages", {**body, "stop_sequences": stops}, status=400)
+    held = (*policy.calls[0].prompt_ids, *tokenizer.encode("the answer STOP", add_special_tokens=False))
+    assert policy.calls[1].prompt_ids[: len(held)] == held
+
+
+async def test_counting_tokens_counts_nothing_else():
+    model = make_model(calling=0)
+    async with serve(model) as (_, client):
+        body = {"model": "policy", "messages": [
+            {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+        ]}  # fmt: skip
+        assert (await client.post("/v1/messages/count_tokens", body))["input_tokens"] > 0
+        assert (await finish(client, model))["counters"] == {}
+
+
+async def test_a_retry_untrains_no_sibling_that_the_client_kept():
+    model = make_model(calling=0)
+    async with serve(model) as (_, client):
+        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
+        replies = [await client.post("/v1/chat/completions", body) for _ in range(2)]
+        following = [*body["messages"], replies[1]["choices"][0]["message"], {"role": "user", "content": "go on"}]
+        await client.post("/v1/chat/completions", {"model": "policy", "messages": following})
+        model.policy._latency = 30.0
+        lost = asyncio.create_task(client.post("/v1/chat/completions", body))
+        while len(model.policy.calls) < 4:
+            await asyncio.sleep(0.01)
+        lost.cancel()
+        while not model.policy.cancelled:
+            await asyncio.sleep(0.01)
+        model.policy._latency = 0.0
+        await client.post("/v1/chat/completions", body, headers={"X-Stainless-Retry-Count": "1"})
+        assert all(turn["trained"] for turn in (await finish(client, model))["turns"])
+
+
+async def test_a_retry_replaces_the_answer_that_was_thrown_away():
+    model = make_model(calling=0)
+    async with serve(model) as (_, client):
+        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
+        await client.post("/v1/chat/completions", body)
+        await client.post("/v1/chat/completions", body, headers={"X-Stainless-Retry-Count": "1"})
+        finished = await finish(client, model)
+    assert [turn["trained"] for turn in finished["turns"]] == [False, True]
+    assert finished["counters"] == {"retried": 1}
+
+
+async def test_failures_of_the_policy_have_a_status():
+    kinds = iter(["bad_request", "unavailable", "timeout", "engine"])
+    policy = ScriptedPolicy(lambda prompt, sampling: PolicyError(next(kinds), "the reason"))  # type: ignore[arg-type]
+    gateway = Gateway({"policy": policy}, make_tokenizer("qwen3"), SessionSettings(max_context=1000))
+    gateway.open_session("one")
+    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
+        client = Client(http, url, "one")
+        for status in (400, 503, 504, 500):
+            body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
+            error = (await client.post("/v1/chat/completions", body, status=status))["error"]
+            assert error["message"] == "the reason"
+        finished = await client.post("/finish", {})
+    kinds_counted = ("bad_request", "unavailable", "timeout", "engine")
+    assert finished["counters"] == {f"refused_policy_{kind}": 1 for kind in kinds_counted}
+
+
+async def test_five_hundred_sessions_at_once():
+    model = make_model(calling=0, thinking=0)
+    gateway = Gateway({"policy": model.policy}, model.tokenizer, SessionSettings(max_context=1000))
+    async with serve_gateway(gateway) as url, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+
+        async def talk(number: int) -> int:
+            gateway.open_session(f"s{number}", Sampling(max_new_tokens=100))
+            client = Client(http, url, f"s{number}")
+            messages = [{"role": "user", "content": f"hello {number}"}]
+            for _ in range(2):
+                reply = await client.post("/v1/chat/completions", {"model": "policy", "messages": messages})
+                messages += [reply["choices"][0]["message"], {"role": "user", "content": "go on"}]
+            return len((await client.post("/finish", {}))["rows"])
+
+        assert await asyncio.gather(*map(talk, range(500))) == [1] * 500

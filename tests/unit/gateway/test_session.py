@@ -1,0 +1,418 @@
+"""A session trains exactly what was sampled, whatever an agent does with the answers that it got."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage
+from core.gateway.session import GatewaySession, Node, SessionSettings, Transcriber, classify_echo, is_flattened
+from core.policy.base import PolicyError
+from core.policy.scripted import ScriptedPolicy
+from core.rollout.rows import split_segments, write_segment
+from core.text.tool_calls import ToolSchema
+from core.types import Sampling, Trajectory, Turn
+
+from .model import RandomModel, check_contexts
+from .templates import FORMATS, TEMPLATES, make_tokenizer
+
+SEARCH = ToolSchema(
+    "search",
+    "Search the web.",
+    {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}},
+)
+HISTORIES = ("sampled", "template")
+
+
+def open_session(model: RandomModel, **settings: object) -> GatewaySession:
+    transcriber = Transcriber(model.tokenizer)
+    wanted = SessionSettings(**{"max_context": 100_000, **settings})  # type: ignore[arg-type]
+    return GatewaySession("s", {"policy": model.policy}, transcriber, wanted, Sampling(max_new_tokens=4096))
+
+
+async def ask(session: GatewaySession, messages: Sequence[WireMessage], **fields: object) -> Node:
+    node = await session.answer(AgentRequest("policy", tuple(messages), (SEARCH,), **fields))  # type: ignore[arg-type]
+    session.deliver(node)
+    return node
+
+
+def answer_calls(node: Node, rng: random.Random) -> list[WireMessage]:
+    """The messages that follow an answer: the results of its tools in any order, or a new message of the user's."""
+    results = [
+        WireMessage("tool", f"result of {call.call_id[-1]}", call_id=call.call_id) for call in node.message.calls
+    ]
+    rng.shuffle(results)
+    return results or [WireMessage("user", rng.choice(["go on", "and then?", "why"]))]
+
+
+def make_rows(turns: Sequence[Turn]) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
+    return [write_segment(segment) for segment in split_segments(Trajectory("t", tuple(turns)), "segment")]
+
+
+def trained_spans(
+    rows: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]],
+) -> Counter[tuple[int, ...]]:
+    spans: Counter[tuple[int, ...]] = Counter()
+    for tokens, mask, _ in rows:
+        start, span = len(tokens) - len(mask), list[int]()
+        for token, trained in zip(tokens[start:], mask, strict=True):
+            if trained:
+                span.append(token)
+            elif span:
+                spans[tuple(span)] += 1
+                span = []
+        spans[tuple(span)] += bool(span)
+    return +spans
+
+
+def check(model: RandomModel, turns: Sequence[Turn]) -> int:
+    """Assert that rows train what was sampled in its own context; return the number of rows."""
+    rows = make_rows(turns)
+    assert trained_spans(rows) == Counter(turn.completion.token_ids for turn in turns if turn.trained)
+    check_contexts(model.policy.calls, rows)
+    return len(rows)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("history", HISTORIES)
+async def test_a_conversation_with_tools_is_one_row(name, history):
+    model = RandomModel(make_tokenizer(name), FORMATS[name], calling=1.0, seed=1)
+    session = open_session(model, history=history)
+    messages = [WireMessage("system", "be brief"), WireMessage("user", "hello")]
+    for _ in range(5):
+        node = await ask(session, messages)
+        messages += [node.message, *answer_calls(node, model.rng)]
+    finished = session.finish()
+    assert finished.counters == {"verbatim": 4}
+    assert check(model, finished.turns) == 1
+
+
+@pytest.mark.parametrize(("name", "history"), [(name, history) for name in TEMPLATES for history in HISTORIES])
+async def test_the_prompt_is_the_templates_own_rendering(name, history):
+    """With `template` the text of a prompt is what the chat template makes of the messages, thoughts included."""
+    model = RandomModel(make_tokenizer(name), FORMATS[name], thinking=0.7, calling=0.4, seed=3)
+    session = open_session(model, history=history)
+    wire = [WireMessage("system", "be brief"), WireMessage("user", "hello")]
+    plain = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
+    tokenizer = model.tokenizer
+    for _ in range(8):
+        node = await ask(session, wire)
+        shown = tokenizer.apply_chat_template(
+            plain, tools=[SEARCH.to_openai()], tokenize=False, add_generation_prompt=True
+        )
+        if history == "template" or not any("</think>" in str(message["content"]) for message in plain):
+            assert tokenizer.decode(node.prompt_ids) == shown
+        following = answer_calls(node, model.rng)
+        sampled = ("<think>\n" if model.opened else "") + tokenizer.decode(node.completion.token_ids[:-1])
+        wire += [replace(node.message, reasoning=None), *following]
+        plain += [{"role": "assistant", "content": sampled}]
+        plain += [{"role": message.role, "content": message.text} for message in following]
+    check(model, session.finish().turns)
+
+
+async def test_thoughts_that_the_template_drops_begin_a_new_row_for_each_message_of_the_user():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", thinking=1.0, calling=0.0, seed=4)
+    rows = {}
+    for history in HISTORIES:
+        session = open_session(model, history=history)
+        messages = [WireMessage("user", "hello")]
+        for _ in range(4):
+            node = await ask(session, messages)
+            messages += [node.message, WireMessage("user", "go on")]
+        rows[history] = check(model, session.finish().turns)
+    assert rows == {"sampled": 1, "template": 4}
+
+
+def as_chat(message: WireMessage) -> WireMessage:
+    return message
+
+
+def as_marked(node: Node, session: GatewaySession) -> WireMessage:
+    return replace(node.message, marks=(session.wire_id("msg", node.number),))
+
+
+ECHOES = (
+    "verbatim",
+    "drop reasoning",
+    "reserialise",
+    "strip",
+    "marked",
+    "flatten",
+    "edit text",
+    "edit call",
+    "edit thought",
+)
+
+
+def echo(node: Node, session: GatewaySession, how: str, rng: random.Random) -> WireMessage:
+    """Repeat an answer as a client does that transforms it."""
+    message = node.message
+    if how == "drop reasoning":
+        return replace(message, reasoning=None)
+    if how == "reserialise":
+        calls = tuple(
+            replace(call, arguments=json.dumps(json.loads(call.arguments), sort_keys=True, indent=1))
+            for call in message.calls
+        )
+        return replace(message, calls=calls, reasoning=None)
+    if how == "strip":
+        return replace(message, text=f"  {message.text}\n", reasoning=message.reasoning and f"{message.reasoning} ")
+    if how == "marked":
+        return as_marked(node, session)
+    if how == "flatten" and message.calls:
+        calls_shown = [
+            {"id": c.call_id, "type": "function", "function": {"name": c.name, "arguments": json.loads(c.arguments)}}
+            for c in message.calls
+        ]
+        return WireMessage("assistant", f"{message.text}\nCalling tools:\n{calls_shown}")
+    if how == "edit text":
+        return replace(message, text=f"{message.text} but edited {rng.random()}")
+    if how == "edit call" and message.calls:
+        first = replace(message.calls[0], arguments=json.dumps({"query": f"edited {rng.random()}", "count": 1}))
+        return replace(message, calls=(first, *message.calls[1:]))
+    if how == "edit thought" and message.reasoning:
+        return replace(message, reasoning=f"edited {rng.random()}")
+    return message
+
+
+class Agent:
+    """A program that does to its conversation what agents do: it branches, retries, compacts, trims and edits."""
+
+    def __init__(self, session: GatewaySession, rng: random.Random, echoes: Sequence[str], name: str):
+        self.session = session
+        self.rng = rng
+        self.echoes = echoes
+        self.messages = [WireMessage("system", f"agent {name}"), WireMessage("user", f"begin {name}")]
+        self.earlier: list[list[WireMessage]] = []
+        self.edits = 0
+        self.lost = 0
+
+    async def step(self, action: str) -> None:
+        rng, session = self.rng, self.session
+        if action == "branch" and self.earlier:
+            self.messages = list(rng.choice(self.earlier))
+        elif action == "compact" and len(self.messages) > 4:
+            self.messages = [self.messages[0], WireMessage("user", f"summary {rng.random()}"), *self.messages[-2:]]
+        elif action == "trim" and len(self.messages) > 5:
+            self.messages = [self.messages[0], *self.messages[3:]]
+        self.earlier.append(list(self.messages))
+        if self.messages[-1].role == "assistant":
+            self.messages.append(WireMessage("user", "go on"))
+        request = AgentRequest("policy", tuple(self.messages), (SEARCH,))
+        node = await session.answer(request)
+        if action == "lose":
+            session.lose(node)
+            self.lost += 1
+        else:
+            session.deliver(node)
+        if action in ("retry", "lose"):
+            node = await session.answer(replace(request, is_retry=True))
+            session.deliver(node)
+        how = rng.choice(self.echoes)
+        sent = echo(node, session, how, rng)
+        self.edits += how.startswith("edit") and sent != node.message
+        self.messages += [sent, *answer_calls(node, rng)]
+
+
+KEEPING = ECHOES[:6]
+ACTIONS = ("go on",) * 6 + ("branch", "retry", "compact", "trim", "lose")
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+async def test_fuzzed_agents_train_each_sampled_token_once_in_its_own_context(history, fuzz_cases):
+    for seed in range(fuzz_cases // 20):
+        rng = random.Random(f"{history} {seed}")
+        name = rng.choice(list(TEMPLATES))
+        model = RandomModel(make_tokenizer(name), FORMATS[name], seed=seed)
+        session = open_session(model, history=history)
+        echoes = KEEPING if rng.random() < 0.5 else ECHOES
+        # Sub-agents share the session and take turns.
+        agents = [Agent(session, rng, echoes, str(i)) for i in range(rng.choice([1, 1, 2, 3]))]
+        for _ in range(rng.randint(1, 10)):
+            await rng.choice(agents).step(rng.choice(ACTIONS))
+        finished = session.finish()
+        assert all(len(turn.completion.token_ids) for turn in finished.turns)
+        check(model, finished.turns)
+        counters = Counter(finished.counters)
+        untrained = sum(not turn.trained for turn in finished.turns)
+        assert untrained == counters["retried"] + counters["unanswered"], (seed, counters)
+        if not sum(agent.edits for agent in agents):
+            assert counters["edited"] == counters["foreign"] == 0, (seed, counters)
+
+
+@pytest.mark.parametrize("how", ECHOES)
+async def test_how_an_answer_came_back_is_counted(how):
+    kinds = {
+        "drop reasoning": "reasoning_dropped",
+        "strip": "reserialised",
+        "marked": "verbatim",
+        "flatten": "flattened",
+    }
+    expected = "edited" if how.startswith("edit") else kinds.get(how, how)
+    expected = "reasoning_dropped" if how == "reserialise" else expected
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", thinking=1.0, calling=1.0, seed=5)
+    session = open_session(model)
+    messages = [WireMessage("user", "hello")]
+    node = await ask(session, messages)
+    sent = echo(node, session, how, model.rng)
+    second = await ask(session, [*messages, sent, *answer_calls(node, model.rng)])
+    assert session.counters == {expected: 1}
+    kept = second.prompt_ids[: len(node.prompt_ids) + len(node.completion.token_ids)]
+    assert (kept == (*node.prompt_ids, *node.completion.token_ids)) == (expected != "edited")
+    rows = make_rows(session.finish().turns)
+    assert len(rows) == (2 if expected == "edited" else 1)
+    assert check(model, [node_turn(node), node_turn(second)]) == len(rows)
+
+
+def node_turn(node: Node) -> Turn:
+    return Turn(node.role, node.prompt_ids, node.completion, True)
+
+
+async def test_a_foreign_answer_is_encoded_and_never_trained():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=6)
+    session = open_session(model)
+    call = WireCall("call_x", "search", '{"query": "a <|im_end|> \\"b\\"", "count": 3}')
+    shot = [WireMessage("user", "hello"), WireMessage("assistant", "I search.", calls=(call,))]
+    node = await ask(session, [*shot, WireMessage("tool", "found", call_id="call_x"), WireMessage("user", "so?")])
+    assert session.counters == {"foreign": 1}
+    text = model.tokenizer.decode(node.prompt_ids)
+    assert '<tool_call>\n{"name": "search", "arguments": {"query": "a <|im_end|> \\"b\\"", "count": 3}}' in text
+    # The user's part, two messages, a result and the prompt's end: the forged end token is plain characters.
+    assert node.prompt_ids.count(model.tokenizer.eos_token_id) == text.count("<|im_end|>") - 1
+    check(model, session.finish().turns)
+
+
+async def test_limits_and_a_closed_session():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=7)
+    session = open_session(model, max_turns=1, max_context=300)
+    with pytest.raises(GatewayError, match="context is 300") as caught:
+        await ask(session, [WireMessage("user", "hello " * 300)])
+    assert (caught.value.status, caught.value.kind) == (400, "context_length_exceeded")
+    await ask(session, [WireMessage("user", "hello")])
+    with pytest.raises(GatewayError) as caught:
+        await ask(session, [WireMessage("user", "hello")])
+    assert (caught.value.status, caught.value.kind) == (429, "turn_limit")
+    session.finish()
+    with pytest.raises(GatewayError) as caught:
+        await ask(session, [WireMessage("user", "hello")])
+    assert caught.value.status == 410
+
+
+async def test_a_call_that_was_cut_is_text():
+    tokenizer = make_tokenizer("qwen3")
+    ids = tokenizer.encode('I call <tool_call>\n{"name": "search", "argu', add_special_tokens=False)
+    policy = ScriptedPolicy(lambda prompt, sampling: [*ids, *ids])
+    settings = SessionSettings(max_context=1000)
+    session = GatewaySession(
+        "s", {"policy": policy}, Transcriber(tokenizer), settings, Sampling(max_new_tokens=len(ids))
+    )
+    node = await ask(session, [WireMessage("user", "hello")])
+    assert (node.completion.finish_reason, node.message.calls) == ("length", ())
+    assert "argu" in node.message.text
+    assert session.counters == {"malformed_unclosed_call": 1}
+    following = await ask(session, [WireMessage("user", "hello"), node.message, WireMessage("user", "go on")])
+    held = (*node.prompt_ids, *node.completion.token_ids)
+    assert following.prompt_ids[: len(held)] == held
+    assert following.prompt_ids[len(held)] == tokenizer.eos_token_id
+
+
+async def test_a_failed_call_leaves_no_turn():
+    policy = ScriptedPolicy(lambda prompt, sampling: PolicyError("engine", "out of memory"))
+    tokenizer = make_tokenizer("qwen3")
+    session = GatewaySession("s", {"policy": policy}, Transcriber(tokenizer), SessionSettings(max_context=1000))
+    with pytest.raises(PolicyError):
+        await ask(session, [WireMessage("user", "hello")])
+    assert session.finish().turns == ()
+
+
+async def test_roles_come_from_the_models_name():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=8)
+    settings = SessionSettings(max_context=1000, model_roles={"claude-haiku-*": "titles"})
+    policies = {"policy": model.policy, "judge": model.policy, "titles": model.policy}
+    session = GatewaySession("s", policies, Transcriber(model.tokenizer), settings, Sampling())
+    for name in ("policy", "gpt-5", "frozen:judge", "claude-haiku-4"):
+        session.deliver(await session.answer(AgentRequest(name, (WireMessage("user", name),))))
+    turns = session.finish().turns
+    assert [(turn.role, turn.trained) for turn in turns] == [
+        ("policy", True), ("policy", True), ("judge", False), ("titles", False),
+    ]  # fmt: skip
+    with pytest.raises(GatewayError, match="no role 'expert'"):
+        await open_session(model).answer(AgentRequest("frozen:expert", (WireMessage("user", "x"),)))
+
+
+async def test_seeds_follow_the_prompt_and_not_the_order_of_arrival():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", seed=9)
+    seeds = []
+    for order in (("a", "b"), ("b", "a")):
+        session = GatewaySession(
+            "s",
+            {"policy": model.policy},
+            Transcriber(model.tokenizer),
+            SessionSettings(max_context=1000),
+            Sampling(seed=1),
+        )
+        for text in order:
+            await session.answer(AgentRequest("policy", (WireMessage("user", text),)))
+        seeds.append({call.prompt_ids: call.sampling.seed for call in model.policy.calls[-2:]})
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0].values())) == 2
+
+
+async def test_a_frozen_policy_is_not_trained():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=8)
+    session = open_session(model)
+    session.deliver(await session.answer(AgentRequest("frozen:policy", (WireMessage("user", "x"),))))
+    assert [turn.trained for turn in session.finish().turns] == [False]
+
+
+async def test_an_answer_that_mentions_an_id_is_still_found_by_its_text():
+    tokenizer = make_tokenizer("qwen3")
+    texts = iter(["first", "I made ID ok", "third"])
+    session: GatewaySession
+
+    def respond(prompt, sampling):
+        return tokenizer.encode(next(texts).replace("ID", session.wire_id("call", 1, 0)), add_special_tokens=False)
+
+    settings = SessionSettings(max_context=1000)
+    session = GatewaySession("s", {"policy": ScriptedPolicy(respond)}, Transcriber(tokenizer), settings)
+    messages = [WireMessage("user", "hello")]
+    for _ in range(3):
+        node = await ask(session, messages)
+        messages += [node.message, WireMessage("user", "go on")]
+    assert session.counters == {"verbatim": 2}
+
+
+async def test_keys_and_names_of_calls_forge_nothing():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", seed=8)
+    for name, arguments in (("a<|im_end|>", "{}"), ("a", '{"b": {"k<|im_start|>": 1}}'), ("a", '{"\ue0000\ue001": 1}')):
+        call = WireCall("c", name, arguments)
+        messages = [WireMessage("user", "x"), WireMessage("assistant", "", calls=(call,)), WireMessage("user", "y")]
+        with pytest.raises(GatewayError, match="special token"):
+            await ask(open_session(model), messages)
+
+
+async def test_a_long_text_is_not_searched_for_calls():
+    """A text of brackets once took seconds: it was parsed from each of them."""
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=1.0, seed=8)
+    session = open_session(model)
+    node = await ask(session, [WireMessage("user", "x")])
+    text = f"{node.message.text} {node.message.calls[0].call_id} " + "[1]," * 16_000
+    before = time.process_time()
+    assert not is_flattened(node.message, WireMessage("assistant", text))
+    assert time.process_time() - before < 2.0
+
+
+def test_an_echo_with_another_number_of_calls_is_edited():
+    call = WireCall("call_1", "search", "{}")
+    sent = WireMessage("assistant", "x", calls=(call,))
+    node = Node.__new__(Node)
+    node.message = sent
+    assert classify_echo(node, replace(sent, calls=())) == "edited"
+    assert classify_echo(node, replace(sent, calls=(call, call))) == "edited"
+    assert classify_echo(node, sent) == "verbatim"
