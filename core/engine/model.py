@@ -95,6 +95,18 @@ class Attention(Protocol):
         ...
 
 
+class Linear(nn.Linear):
+    """A linear map that rounds a row alike whether it comes alone or with others.
+
+    For one row of bfloat16, the CPU takes another kernel, which adds up in another order.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu":
+            return super().forward(torch.cat([x, x]))[:1]
+        return super().forward(x)
+
+
 class RMSNorm(nn.Module):
     def __init__(self, size: int, eps: float):
         super().__init__()
@@ -109,10 +121,10 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.layer, self.head_dim = layer, config.head_dim
         width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, width, bias=config.qkv_bias)
-        self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=config.qkv_bias)
-        self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=config.qkv_bias)
-        self.o_proj = nn.Linear(width, config.hidden_size, bias=config.output_bias)
+        self.q_proj = Linear(config.hidden_size, width, bias=config.qkv_bias)
+        self.k_proj = Linear(config.hidden_size, kv_width, bias=config.qkv_bias)
+        self.v_proj = Linear(config.hidden_size, kv_width, bias=config.qkv_bias)
+        self.o_proj = Linear(width, config.hidden_size, bias=config.output_bias)
         if config.qk_norm:
             self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
             self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
@@ -142,9 +154,9 @@ def _rotate(x_THD: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
 class MLP(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x_TC: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x_TC)) * self.up_proj(x_TC))
@@ -180,7 +192,7 @@ class CausalLM(nn.Module):
         super().__init__()
         self.config = config
         self.model = Decoder(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.inv_freq = torch.tensor(config.inv_freq)

@@ -132,8 +132,9 @@ class Renderer:
         # pieces[0::2] is text of the template, pieces[1::2] the number of the mark between two such texts
         pieces = _MARK.split(rendered)
         shown = Counter(map(int, pieces[1::2]))
-        # Beside calls, a template may leave out a text; an empty one is not missed.
-        missed = [i for i in range(len(spliced)) if not shown[i] and (i >= len(messages) or spliced[i])]
+        # Beside calls, Llama's template leaves out the text; an empty text is not missed.
+        droppable = {i for i, message in enumerate(messages) if message.calls or not message.ids}
+        missed = [i for i in range(len(spliced)) if not shown[i] and i not in droppable]
         if missed or max(shown.values(), default=0) > 1:
             roles = ", ".join(message.role for message in messages)
             raise ValueError(f"the chat template does not show every message once; the roles are {roles}")
