@@ -25,7 +25,8 @@ from aiohttp import web
 
 from core.gateway import anthropic_messages, openai_chat, openai_responses
 from core.gateway.messages import AgentRequest, GatewayError
-from core.gateway.session import FROZEN, FinishedSession, GatewaySession, Node, SessionSettings, Transcriber
+from core.gateway.session import FROZEN, FinishedSession, GatewaySession, Node, SessionSettings
+from core.gateway.transcriber import Transcriber
 from core.policy.base import Fault, Policy, PolicyError
 from core.rollout.rows import split_segments, write_segment
 from core.types import Sampling, Trajectory

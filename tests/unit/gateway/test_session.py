@@ -12,7 +12,8 @@ from dataclasses import replace
 import pytest
 
 from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage
-from core.gateway.session import GatewaySession, Node, SessionSettings, Transcriber, classify_echo, is_flattened
+from core.gateway.session import GatewaySession, Node, SessionSettings, classify_echo, is_flattened
+from core.gateway.transcriber import Transcriber
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.rows import split_segments, write_segment
@@ -127,10 +128,6 @@ async def test_thoughts_that_the_template_drops_begin_a_new_row_for_each_message
             messages += [node.message, WireMessage("user", "go on")]
         rows[history] = check(model, session.finish().turns)
     assert rows == {"sampled": 1, "template": 4}
-
-
-def as_chat(message: WireMessage) -> WireMessage:
-    return message
 
 
 def as_marked(node: Node, session: GatewaySession) -> WireMessage:

@@ -1,0 +1,98 @@
+"""Turns messages into token ids and sampled ids into replies, through a tokenizer and its chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from core.gateway.messages import WireMessage, refuse
+from core.text.call_formats import CallFormat, Reply, detect_format, read_reply
+from core.text.conversation import Message, Renderer
+from core.text.tokenizer import Ids, special_ids
+from core.text.tool_calls import THOUGHT_END, CallError, ToolCall, ToolSchema, parse_json
+from core.types import Completion
+
+
+class Transcriber:
+    """Turns messages into prompts and completions into replies, for one tokenizer and its chat template."""
+
+    def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None):
+        self.tokenizer = tokenizer
+        self.renderer = Renderer(tokenizer, options)
+        self.call_format: CallFormat | None = detect_format(tokenizer)
+        self._ends = frozenset(tokenizer.all_special_ids)
+        self._special_texts = [tokenizer.decode([i]) for i in sorted(special_ids(tokenizer))]
+
+    def check_tools(self, tools: Sequence[ToolSchema]) -> None:
+        """Raises GatewayError for tools that the chat template cannot show, or that would forge its structure."""
+        if tools and self.call_format is None:
+            raise refuse("tools", "the chat template of this model shows no tool calls in a format that is known here")
+        self._check_plain(json.dumps([tool.to_openai() for tool in tools], ensure_ascii=False), "tools")
+
+    def _check_plain(self, text: str, path: str) -> None:
+        """Raises GatewayError if a text that the template writes itself would forge the structure of the prompt."""
+        for special in (*self._special_texts, "\ue000"):
+            if special and special in text:
+                raise refuse(path, f"a name or description holds the special token {special!r}")
+
+    def read(
+        self, completion: Completion, tools: Sequence[ToolSchema], stop: Sequence[str]
+    ) -> tuple[Reply, int, str | None]:
+        """Read a completion; return the reply, the number of tokens of its thoughts, and the stop text it ended at."""
+        ids = self.content(completion)
+        text = self.tokenizer.decode(ids)
+        found = min((place, end) for end in ("", *stop) if (place := text.find(end) if end else len(text)) >= 0)
+        text = text[: found[0]]
+        thoughts = self._count_thought_ids(ids) if THOUGHT_END in text else 0
+        opened = bool(self.renderer.opening_ids)
+        return read_reply(text, self.call_format, tools, opened=opened), thoughts, found[1] or None
+
+    def content(self, completion: Completion) -> Ids:
+        """Return a completion's ids without the end token, which the template writes itself."""
+        ids = completion.token_ids
+        return ids[:-1] if ids and ids[-1] in self._ends else ids
+
+    def encode_sampled(self, completion: Completion, keep_thoughts: bool) -> Message:
+        """Make the message of a stored answer from its ids."""
+        ids = self.content(completion)
+        if not keep_thoughts:
+            return Message("assistant", ids[self._count_thought_ids(ids) :])
+        return Message("assistant", (*self.renderer.opening_ids, *ids))
+
+    def encode_message(self, message: WireMessage) -> Message:
+        """Encode a message that no policy sampled here; its calls are left to the template."""
+        calls = []
+        for call in message.calls:
+            arguments = parse_json(call.arguments or "{}")
+            if isinstance(arguments, CallError) or not isinstance(arguments, dict):
+                raise refuse("messages", f"the arguments of call {call.call_id!r} are no JSON object")
+            self._check_plain(" ".join((call.name, *list_keys(arguments))), "messages")
+            calls.append(ToolCall(call.name, arguments))
+        return replace(self.renderer.message(message.role, message.text), calls=tuple(calls))
+
+    def continue_after(self, completion: Completion, tail: Ids) -> Ids:
+        """Return what follows a completion in the next prompt: `tail`, less an end token that was sampled already."""
+        ended = bool(completion.token_ids) and completion.token_ids[-1] in self._ends
+        return tail[1:] if ended and tail and tail[0] in self._ends else tail
+
+    def _count_thought_ids(self, ids: Ids) -> int:
+        """Return how many ids the thoughts take, with their end tag and the whitespace that follows it."""
+        # The text only grows, so the first position whose text holds the tag is found by halving.
+        low, high = 0, len(ids)
+        if THOUGHT_END not in self.tokenizer.decode(ids):
+            return 0
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if THOUGHT_END in self.tokenizer.decode(ids[:middle]) else (middle + 1, high)
+        while low < len(ids) and not self.tokenizer.decode([ids[low]]).strip():
+            low += 1
+        return low
+
+
+def list_keys(value: Any) -> list[str]:
+    """List the keys of all objects within a JSON value."""
+    if isinstance(value, dict):
+        return [*value, *(key for part in value.values() for key in list_keys(part))]
+    return [key for part in value for key in list_keys(part)] if isinstance(value, list) else []
