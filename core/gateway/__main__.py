@@ -49,7 +49,7 @@ async def run(options: argparse.Namespace) -> None:
         context = options.max_context or weights.load_config(folder).max_positions
         settings = SessionSettings(max_context=context, max_turns=options.max_turns, history=options.history)
         record = None if options.record is None else SessionRecord(options.record)
-        async with open_policy(options, folder, context) as policy:
+        async with open_policy(options, folder, tokenizer, context) as policy:
             gateway = Gateway({"policy": policy}, tokenizer, settings, open_on_request=True, on_finish=record)
             async with serve_gateway(gateway, listener):
                 host, port = listener.getsockname()[:2]
@@ -58,7 +58,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 @asynccontextmanager
-async def open_policy(options: argparse.Namespace, folder: Path, context: int) -> AsyncIterator[Policy]:
+async def open_policy(options: argparse.Namespace, folder: Path, tokenizer: Any, context: int) -> AsyncIterator[Policy]:
     """Open the model in this process, or the server that has it."""
     if options.policy_url is not None:
         async with SGLangPolicy(options.policy_url) as remote:
@@ -70,7 +70,7 @@ async def open_policy(options: argparse.Namespace, folder: Path, context: int) -
         device=options.device,
         max_model_len=context,
         kv_tokens=max(options.kv_tokens, context),
-        decode=load_tokenizer(folder).decode,
+        decode=tokenizer.decode,
     )
     embedded = EmbeddedPolicy(engine, threaded=True)
     try:

@@ -139,7 +139,7 @@ class AgentMethod(Method):
 class Command:
     """Runs an agent as a process in an empty folder: `arguments`, then the question. Its last line is the answer.
 
-    The process gets the variables of `Endpoint.environment` and those named in `inherited`, and no other one.
+    The process gets the variables of `Endpoint.environment`, those named in `inherited`, and that folder as its HOME.
     """
 
     arguments: tuple[str, ...]

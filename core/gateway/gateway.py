@@ -82,7 +82,7 @@ class Gateway:
         open_on_request: bool = False,
         on_finish: Callable[[str, Mapping[str, Any]], None] | None = None,
     ):
-        """With `open_on_request`, a request to a session that nobody opened opens it.
+        """Make a gateway without sessions. With `open_on_request`, a request to a session that is not there opens it.
 
         `on_finish` gets the name of each session that is finished over HTTP, and what the reply holds.
         """

@@ -158,7 +158,6 @@ class GatewaySession:
         self._calls_by_prompt: Counter[bytes] = Counter()
         self._echoes_seen: set[tuple[Echo, str]] = set()
         self._running: set[asyncio.Future[Completion]] = set()
-        self._started = 0
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -200,8 +199,7 @@ class GatewaySession:
                 self.counters[echo[0]] += 1
         if request.is_retry:
             self._mark_retried(place, role)
-        self._started += 1
-        number = self._started
+        number = len(self._nodes) + 1
         calls = tuple(
             WireCall(self.wire_id("call", number, i), call.name, json.dumps(dict(call.arguments), ensure_ascii=False))
             for i, call in enumerate(reply.calls)
