@@ -59,17 +59,27 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Holds what the policy returned for one call. `token_ids` includes the token that it stopped at, if any."""
+    """Holds what the policy returned for one call. `token_ids` includes the token that it stopped at, if any.
+
+    The weights of `weight_version` sampled its last token. When they changed meanwhile, `earlier_versions` says in
+    order which weights sampled the tokens before, as pairs of version and number of tokens.
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
     weight_version: str = "0"
     cached_tokens: int = 0
+    earlier_versions: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.logprobs):
             raise ValueError(f"completion has {len(self.token_ids)} tokens but {len(self.logprobs)} log-probs")
+
+    def count_versions(self) -> list[tuple[str, int]]:
+        """Return every version of the weights with the number of tokens that it sampled, in order."""
+        earlier = sum(count for _, count in self.earlier_versions)
+        return [*self.earlier_versions, (self.weight_version, len(self.token_ids) - earlier)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ COMMANDS = {
     ),
     "speed engines": Subcommand("benchmarks.speed.__main__", "Rollouts and training steps beside TRL and others"),
     "speed memory": Subcommand("benchmarks.speed.memory", "The plan of memory beside what processes take"),
+    "speed ahead": Subcommand("benchmarks.speed.ahead", "Training in turn beside sampling ahead, with slow tools"),
     "speed retrieval": Subcommand("benchmarks.speed.retrieval", "Recall and latency of the retrieval service"),
     "speed prompt-order": Subcommand(
         "benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"

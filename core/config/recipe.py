@@ -44,6 +44,9 @@ class RolloutSection(Section):
     """Limits the trajectories in flight."""
     deadline_s: PositiveFloat = 3600.0
     """Limits the wall time of a trajectory. One that takes longer fails with `deadline`."""
+    ahead: NonNegativeInt = 0
+    """Says how many steps sampling may run ahead of training: a rollout that step k trains on begins after step
+    k - 1 - `ahead`, and none is dropped for being slow. 0 samples and trains in turn. For the embedded engine."""
 
 
 class AlgorithmSection(Section):
@@ -255,6 +258,17 @@ class Recipe(Section):
     def _best_is_measured(self) -> Recipe:
         if self.run.keep == "best" and not self.run.eval_every:
             raise ValueError("run.keep=best needs held-out evaluations; set run.eval_every, or run.keep=last")
+        return self
+
+    @model_validator(mode="after")
+    def _old_rollouts_are_corrected(self) -> Recipe:
+        if self.rollout.ahead and self.algorithm.tis is None:
+            raise ValueError("rollout.ahead trains on rollouts of older weights; set algorithm.tis, such as [0, 2]")
+        if self.rollout.ahead and self.algorithm.dynamic_sampling:
+            raise ValueError(
+                "rollout.ahead fixes which tasks a step trains on, and algorithm.dynamic_sampling replaces some; "
+                "set one of them only"
+            )
         return self
 
     @model_validator(mode="after")

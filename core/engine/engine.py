@@ -161,8 +161,7 @@ class Engine:
         )
         finished = []
         for request, token, logprob in zip(batch, tokens_N.tolist(), logprobs_N.tolist(), strict=True):
-            request.output_ids.append(token)
-            request.logprobs.append(logprob)
+            request.add_token(token, logprob, self.weight_version)
             if self._stops(request, token):
                 self._end(request, "stop")
             elif len(request.output_ids) >= request.sampling.max_new_tokens:

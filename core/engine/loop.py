@@ -2,12 +2,18 @@
 
 Generation and training share one set of weights in one process. Everything random follows from (seed, step, task, place
 in the group), so a run that is killed and resumed ends with the numbers of one that was not.
+
+With `rollout.ahead` the batches of later steps are sampled while a step waits for its own and trains on it. Each step
+still trains on the tasks that it would train on otherwise. What a rollout samples then depends on when the weights
+change under it, so these runs do not repeat to the last digit.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +35,7 @@ from core.runs.progress import Progress
 from core.runs.run_folder import RunFolder
 from core.runs.trackers import Trackers
 from core.runs.trajectory import trajectory_record
-from core.types import COUNTED_METRICS, Group, Sampling, Task, Trajectory
+from core.types import COUNTED_METRICS, Group, Row, Sampling, Task, Trajectory
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +112,7 @@ class GRPOLoop:
             concurrency=recipe.rollout.concurrency,
             deadline_s=recipe.rollout.deadline_s,
         )
+        self.sampling: dict[int, asyncio.Task[SampledBatch]] = {}
         self.empty_steps = EmptyStepGuard()
         self.reported_failures: set[str] = set()
         self.step = self._resume()
@@ -126,6 +133,18 @@ class GRPOLoop:
 
     async def run(self) -> Path:
         """Train to the last step and return the last checkpoint."""
+        try:
+            await self._train()
+        finally:
+            for task in self.sampling.values():
+                task.cancel()
+            await asyncio.gather(*self.sampling.values(), return_exceptions=True)
+            await self.policy.close()
+        newest = checkpoint.latest(self.checkpoints)
+        assert newest is not None
+        return newest
+
+    async def _train(self) -> None:
         run = self.recipe.run
         with Progress(run.steps, label=f"seed {self.seed}", start=self.step, console=self.console) as progress:
             if self.step == 0 and run.eval_every:
@@ -143,28 +162,30 @@ class GRPOLoop:
                     better = await self._evaluate()
                 if self.step % run.save_every == 0 or self.step == run.steps or (better and run.keep == "best"):
                     self._save()
-        await self.policy.close()
-        newest = checkpoint.latest(self.checkpoints)
-        assert newest is not None
-        return newest
 
     async def _train_step(self) -> dict[str, Any]:
         """Sample a batch, make rows of it, step the trainer, and log the step; return its record."""
         started = time.perf_counter()
         prefilled = self.engine.stats().prefilled_tokens
-        batch = await sample_batch(
-            self.recipe, self.runner, self.stream, seed=self.seed, step=self.step, regrade=self.regrade
-        )
+        self._begin_sampling()
+        await asyncio.sleep(0)  # each batch that was begun takes its tasks now
+        batch = await self.sampling[self.step]
+        del self.sampling[self.step]
         sampled = time.perf_counter()
-        algorithm = self.recipe.algorithm
+        algorithm, ahead = self.recipe.algorithm, self.recipe.rollout.ahead
         # Without one valid rollout there are no rows, and the trainer takes no step.
         rows = rows_from_groups(batch.groups, **algorithm.row_options())
-        self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
-        stats = self.trainer.grpo_step(rows)
+        if not ahead:
+            self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
+        stats = await self._update(rows)
+        if ahead:
+            stats |= measure_staleness(batch.trajectories, self.step)
         self.step += 1
         self.engine.adopt_weights(str(self.step))
         valid, failures = _split_failures(batch.trajectories)
         groups_with_signal = sum(has_signal(group, algorithm.min_group_std) for group in batch.groups)
+        seconds, rollout_seconds = time.perf_counter() - started, sampled - started
+        tokens = sum(trajectory.token_count for trajectory in valid)
         record = {
             "stage": "train",
             "step": self.step,
@@ -173,10 +194,11 @@ class GRPOLoop:
             "groups_with_signal": groups_with_signal / len(batch.tasks),
             "failures": dict(failures.counts),
             "tasks": [task.task_id for task in batch.tasks],
-            "seconds": time.perf_counter() - started,
-            "rollout_seconds": sampled - started,
+            "seconds": seconds,
+            # What training waited for rollouts. With `rollout.ahead` they were sampled before, too.
+            "rollout_seconds": rollout_seconds,
             "prefilled_tokens": self.engine.stats().prefilled_tokens - prefilled,
-            "tokens_per_second": sum(trajectory.token_count for trajectory in valid) / (sampled - started),
+            "tokens_per_second": tokens / (seconds if ahead else rollout_seconds),
         }
         self._log_train_step(record, batch)
         for kind in failures.counts.keys() - self.reported_failures:
@@ -188,6 +210,29 @@ class GRPOLoop:
         except EmptyStepsError as error:
             raise TrainingError(f"step {self.step}: {error}") from error
         return record
+
+    def _begin_sampling(self) -> None:
+        """Begin to sample this step's batch and those of the next `rollout.ahead` steps, in order."""
+        for step in range(self.step, min(self.step + self.recipe.rollout.ahead + 1, self.recipe.run.steps)):
+            if step not in self.sampling:
+                batch = sample_batch(
+                    self.recipe, self.runner, self.stream, seed=self.seed, step=step, regrade=self.regrade
+                )
+                self.sampling[step] = asyncio.create_task(batch)
+
+    async def _update(self, rows: Sequence[Row]) -> dict[str, float]:
+        """Step the trainer. Rollouts that run ahead get as much time after a pack as the pack took."""
+        work = self.trainer.iterate_grpo_step(rows)
+        while True:
+            began = time.perf_counter()
+            try:
+                next(work)
+            except StopIteration as done:
+                return dict(done.value)
+            ends = 2 * time.perf_counter() - began
+            await asyncio.sleep(0)
+            while self.engine.has_work() and time.perf_counter() < ends:
+                await asyncio.sleep(0)
 
     async def _evaluate(self) -> bool:
         """Log the mean reward on the held-out tasks, one rollout each; a failed rollout counts as 0.
@@ -215,7 +260,9 @@ class GRPOLoop:
         return record["reward"] >= max(earlier, default=0.0)
 
     def _save(self) -> None:
-        state = {"trainer": self.trainer.state(), "cursor": self.stream.cursor}
+        # A run that resumes here samples again what was sampled ahead and not trained.
+        untrained = len(self.sampling) * self.recipe.rollout.tasks_per_step
+        state = {"trainer": self.trainer.state(), "cursor": self.stream.cursor - untrained}
         checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
 
     def _log_train_step(self, record: dict[str, Any], batch: SampledBatch) -> None:
@@ -266,6 +313,19 @@ async def sample_batch(
     if not batch.groups:
         batch.groups, batch.filtered = batch.filtered, []
     return batch
+
+
+def measure_staleness(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+    """Measure by how many steps the weights that sampled the trained tokens are older than `version`."""
+    tokens: Counter[int] = Counter()
+    for trajectory in trajectories:
+        for turn in trajectory.turns:
+            if turn.trained:
+                tokens.update({version - int(sampled): n for sampled, n in turn.completion.count_versions() if n})
+    if not tokens:
+        return {}
+    mean = sum(age * count for age, count in tokens.items()) / tokens.total()
+    return {"staleness_mean": mean, "staleness_max": float(max(tokens))}
 
 
 def _split_failures(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], Failures]:

@@ -89,7 +89,8 @@ def plan_memory(
     reference = weights if recipe.algorithm.kl_loss_coef else 0
     kv, store = kv_bytes(recipe, config, dtype)
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
-    kept_kv = kv if device == "cuda" else 0  # decode graphs have recorded where the cache lies
+    ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
+    kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
     items = [
         _keep("process and libraries", PROCESS_BYTES[device]),
         _keep("weights", weights),
@@ -104,9 +105,9 @@ def plan_memory(
         )
     items += [
         MemoryItem("KV cache", kv, kept_kv),
-        MemoryItem("prefix store", rollout=store),
+        MemoryItem("prefix store", store, store if ahead else 0),
         MemoryItem("prefill and sampling", rollout=rollout_bytes(recipe, config, dtype)),
-        MemoryItem("gradients", update=float32_weights),
+        MemoryItem("gradients", float32_weights if ahead else 0, float32_weights),
         MemoryItem("activations and logits", update=pack),
         MemoryItem("holes between them", update=holes),
     ]

@@ -17,7 +17,8 @@ from core.types import Completion, FinishReason, Sampling
 class Request:
     """Tracks one call on its way through the engine.
 
-    `cached_tokens` counts the tokens found in the prefix store, over all its prefills. `completion` is set at the end.
+    `cached_tokens` counts the tokens found in the prefix store, over all its prefills. `versions` counts, in order, the
+    tokens that each version of the weights sampled. `completion` is set at the end.
     """
 
     request_id: str
@@ -28,6 +29,7 @@ class Request:
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     cached_tokens: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
     completion: Completion | None = None
 
     @property
@@ -38,9 +40,16 @@ class Request:
     def length(self) -> int:
         return len(self.prompt_ids) + len(self.output_ids)
 
+    def add_token(self, token: int, logprob: float, weight_version: str) -> None:
+        self.output_ids.append(token)
+        self.logprobs.append(logprob)
+        self.versions[weight_version] = self.versions.get(weight_version, 0) + 1
+
     def finish(self, reason: FinishReason, weight_version: str) -> None:
+        """Make the completion. `weight_version` is that of the engine, for a request without a token."""
+        *earlier, (last, _) = self.versions.items() or [(weight_version, 0)]
         self.completion = Completion(
-            tuple(self.output_ids), tuple(self.logprobs), reason, weight_version, self.cached_tokens
+            tuple(self.output_ids), tuple(self.logprobs), reason, last, self.cached_tokens, tuple(earlier)
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
@@ -110,17 +110,31 @@ class Trainer:
         The `POLICY_STATISTICS` are averaged over the rows that were not skipped. Without any row, or any advantage that
         matters, it takes no step and changes nothing.
         """
+        work = self.iterate_grpo_step(rows)
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                return dict(done.value)
+
+    def iterate_grpo_step(self, rows: Sequence[Row]) -> Generator[None, None, dict[str, float]]:
+        """Do the work of `grpo_step`, and yield between two packs as long as no weight has changed.
+
+        Meanwhile the model may sample. The generator returns the statistics.
+        """
         steps = [step for part in self._split(rows) if (step := self._select_rows(part)).rows]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
         if self.num_steps_per_rollout > 1:
             old_logprobs = [self._compute_old_logprobs(step.rows) for step in steps]
         totals: dict[str, float] = defaultdict(float)
-        for step, old in zip(steps, old_logprobs, strict=True):
+        for number, (step, old) in enumerate(zip(steps, old_logprobs, strict=True)):
             for pack in pack_rows(step.rows, self.config.max_tokens_per_pack, self.model.device):
                 for name, value in self._backward_grpo(pack, step, old).items():
                     totals[name] += value.item() / (step.share if name in POLICY_STATISTICS else 1.0)
-            for name, number in self._step_optimizer().items():
-                totals[name] += number
+                if number == 0:
+                    yield
+            for name, statistic in self._step_optimizer().items():
+                totals[name] += statistic
         skipped = len(rows) - sum(len(step.rows) for step in steps)
         means = {name: total / len(steps) for name, total in totals.items()}
         return means | {"rows": len(rows), "rows_skipped": skipped}

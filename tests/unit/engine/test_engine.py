@@ -107,6 +107,7 @@ def test_weight_update_under_a_running_request(qwen2, other_qwen2, reference):
     old = reference(qwen2, request.prompt_ids, tokens, 1.0)
     new = reference(other_qwen2, request.prompt_ids, tokens, 1.0)
     torch.testing.assert_close(logprobs, torch.cat([old[:5], new[5:]]), atol=TOLERANCE, rtol=0)
+    assert request.completion.count_versions() == [("0", 5), ("1", 7)]
 
 
 def resident_bytes() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +55,7 @@ def make_loop(
     *,
     regrade: Any = None,
     run: Mapping[str, Any] | None = None,
+    ahead: int = 0,
     **algorithm: Any,
 ) -> GRPOLoop:
     """Train on four tasks, two of them a step, and evaluate on the first two."""
@@ -63,7 +66,7 @@ def make_loop(
             "follows": "nothing",
             "model": {"path": str(model), "device": "cpu"},
             "data": {"train": "none", "eval": "none", "shuffle": False},
-            "rollout": {"tasks_per_step": 2, "group_size": 4},
+            "rollout": {"tasks_per_step": 2, "group_size": 4, "ahead": ahead},
             "algorithm": {"name": "grpo", "kl_loss_coef": 0, **algorithm},
             "optimizer": {"lr": 1e-3},
             "engine": {"kv_tokens": 1024},
@@ -175,3 +178,72 @@ async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Pat
     assert chosen is not None
     assert chosen.name == "step-000003"
     assert (chosen / "model.safetensors").is_file()
+
+
+class SlowMethod(Method):
+    """Waits at random before each of two calls, and notes for each rollout its task, its seed and the step it began at.
+
+    The loop that is watched must be set before it runs.
+    """
+
+    loop: GRPOLoop
+
+    def __init__(self) -> None:
+        self.begun: dict[tuple[str, int | None], int] = {}
+        self.random = random.Random(0)
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        self.begun[task.task_id, sampling.seed] = self.loop.step
+        turns = []
+        for _ in range(2):
+            await asyncio.sleep(self.random.lognormvariate(-6, 1))  # 2.5 ms, and 25 ms for one in a hundred
+            completion = await roles["policy"].generate((1, 2), replace(sampling, max_new_tokens=8))
+            turns.append(Turn("only", (1, 2), completion, True))
+        metrics = {"begun": float(self.begun[task.task_id, sampling.seed])}
+        return Trajectory(task.task_id, tuple(turns), reward=self.random.random(), metrics=metrics)
+
+
+async def run_slowly(model: Path, out: Path, ahead: int, steps: int = 10, **run: Any) -> SlowMethod:
+    method = SlowMethod()
+    run = {"steps": steps, "eval_every": 0, **run}
+    method.loop = make_loop(model, out, method, run=run, ahead=ahead, tis=[0, 2])
+    await method.loop.run()
+    return method
+
+
+async def test_a_run_ahead_trains_each_group_once_and_none_is_too_old(qwen2: Path, tmp_path: Path) -> None:
+    in_turn = await run_slowly(qwen2, tmp_path / "0", 0)
+    assert not any("staleness_max" in record for record in read_stage(tmp_path / "0", "train"))
+    for ahead in (1, 3):
+        method = await run_slowly(qwen2, tmp_path / str(ahead), ahead)
+        assert method.begun.keys() == in_turn.begun.keys(), "the same tasks with the same seeds"
+        pairs = zip(read_stage(tmp_path / str(ahead), "train"), read_stage(tmp_path / "0", "train"), strict=True)
+        for place, (record, same) in enumerate(pairs):
+            assert record["tasks"] == same["tasks"]
+            assert place - ahead <= record["begun"] <= place
+            assert 0 <= record["staleness_mean"] <= record["staleness_max"] <= ahead
+        assert max(record["staleness_max"] for record in read_stage(tmp_path / str(ahead), "train")) > 0
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+async def test_a_run_ahead_that_is_stopped_trains_every_group_once(qwen2: Path, tmp_path: Path, ahead: int) -> None:
+    """The run is stopped at random moments, as by a kill: what it sampled ahead is sampled again."""
+    moments = random.Random(ahead)
+    for _ in range(6):
+        run = asyncio.create_task(run_slowly(qwen2, tmp_path, ahead, save_every=1))
+        done, _ = await asyncio.wait([run], timeout=moments.uniform(0.05, 0.4))
+        run.cancel()
+        await asyncio.wait([run])
+        if done:
+            break
+    await run_slowly(qwen2, tmp_path, ahead, save_every=1)
+    records = read_stage(tmp_path, "train")
+    assert [record["step"] for record in records] == list(range(1, 11))
+    assert [record["tasks"] for record in records] == [["t0", "t1"], ["t2", "t3"]] * 5
+
+
+def test_a_run_ahead_needs_a_correction_and_fixed_tasks(qwen2: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"set algorithm\.tis, such as \[0, 2\]"):
+        make_loop(qwen2, tmp_path, OneCallMethod(), ahead=1)
+    with pytest.raises(ValueError, match=r"algorithm\.dynamic_sampling replaces some"):
+        make_loop(qwen2, tmp_path, OneCallMethod(), ahead=1, tis=[0, 2], dynamic_sampling=True)
