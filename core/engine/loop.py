@@ -216,6 +216,8 @@ class GRPOLoop:
 
     def _save(self) -> None:
         state = {"trainer": self.trainer.state(), "cursor": self.stream.cursor}
+        for log in (self.metrics, self.trajectories):
+            log.sync()  # a checkpoint must not outlive the records of the steps before it
         checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
 
     def _log_train_step(self, record: dict[str, Any], batch: SampledBatch) -> None:
