@@ -57,6 +57,14 @@ class RunFolderError(ValueError):
     """Says that the folder cannot be used for this run; the message names the reason and the fix."""
 
 
+def read_steps(path: Path) -> Iterator[Record]:
+    """Yield the records of a log of steps. Raises ValueError, which names the file, for one without stage and step."""
+    for record in read_jsonl(path):
+        if not isinstance(record.get("stage"), str) or not isinstance(record.get("step"), int):
+            raise ValueError(f"{path}: a record has no `stage` or no `step`: {str(record)[:80]}; repair or delete it")
+        yield record
+
+
 class StepLog(JsonlLog):
     """A JSON-lines log whose records carry `stage` and `step`; a resumed run deletes what it is going to repeat."""
 
@@ -155,10 +163,10 @@ class RunFolder:
         return StepLog(self.seed_path(seed) / "trajectories.jsonl")
 
     def read_metrics(self, seed: int) -> list[Record]:
-        return list(read_jsonl(self.seed_path(seed) / "metrics.jsonl"))
+        return list(read_steps(self.seed_path(seed) / "metrics.jsonl"))
 
-    def read_trajectories(self, seed: int) -> list[Record]:
-        return list(read_jsonl(self.seed_path(seed) / "trajectories.jsonl"))
+    def read_trajectories(self, seed: int) -> Iterator[Record]:
+        return read_steps(self.seed_path(seed) / "trajectories.jsonl")
 
     def save_evaluation(self, result: EvalResult) -> Path:
         return result.save(self.evaluation_path)
