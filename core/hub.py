@@ -48,7 +48,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a file of a model folder. A file that holds no JSON object raises CheckpointError."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}). Copy or download the file again.") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: must hold a JSON object. Copy or download the file again.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import threading
 import time
 from collections import Counter
@@ -98,6 +99,17 @@ def script_policy(tokenizer: Any, answers: Sequence[str | Sequence[int] | Except
         return (*ids, tokenizer.eos_token_id)
 
     return ScriptedPolicy(respond, logprob=-0.5)
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond `size` bytes: as on a full disk, a write takes what fits."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def is_running(pid: int) -> bool:

@@ -23,7 +23,7 @@ class EvaluationError(RuntimeError):
     """An evaluation that cannot be run as asked; the message says why and what to do."""
 
 
-EXPECTED_ERRORS = (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError)
+EXPECTED_ERRORS = (EvaluationError, ServerError, RecipeError, RunFolderError, CheckpointError, DataError, OSError)
 """A command that evaluates prints these as one line, without a traceback."""
 
 

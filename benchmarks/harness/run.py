@@ -120,10 +120,11 @@ async def evaluate_cell(
             raise EvaluationError(
                 f"{cell}: every sample failed: {failures.describe()}. Correct the cause, then run the command again."
             )
+        result = make_result(cell, samples)
+        log.sync()
+        folder.save_evaluation(result)
     finally:
         log.close()
-    result = make_result(cell, samples)
-    folder.save_evaluation(result)
     if pending:
         means = ", ".join(f"{name} {100 * fmean(result.scores[name]):.1f}" for name in SHOWN if name in result.scores)
         failed = f", failed: {failures.describe()}" if failures.counts else ""

@@ -14,22 +14,32 @@ that are missing, and a later call may ask for more tasks or repeats. A line tor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.harness.plan import EvalCell, EvaluationError, describe_changes
 from core.rollout.runner import Failures
 from core.runs.evaluation import EvalResult, file_name
-from core.runs.files import JsonlLog, Record, read_jsonl
+from core.runs.files import JsonlLog, Record, hold_lock, read_jsonl
 from core.runs.run_folder import RunFolder
 from core.types import Task, Trajectory
 
 
 class SampleLog:
-    """Keeps the samples of one cell. Its file is opened for writing by the first `append`."""
+    """Keeps the samples of one cell, for one process at a time. Its file is opened for writing by the first `append`.
+
+    Raises:
+        EvaluationError: another process works on this cell, or the samples were made under other conditions.
+    """
 
     def __init__(self, folder: RunFolder, cell: EvalCell):
         self.cell = cell
         self.path = (folder.evaluation_path / cell.file).with_suffix(".jsonl")
+        self._lock = ExitStack()
+        try:
+            self._lock.enter_context(hold_lock(self.path.with_name(f".{self.path.stem}.lock")))
+        except BlockingIOError:
+            raise EvaluationError(f"{self.path}: another process evaluates {cell}; wait for it, or end it") from None
         self._log: JsonlLog | None = None
         self.session = 1 + max((record["session"] for record in self._read()), default=0)
 
@@ -88,10 +98,16 @@ class SampleLog:
         """Drop the failed samples, so that they are sampled again, and return their number."""
         return self._open().keep(lambda record: record["status"] != "failed") if self.path.is_file() else 0
 
+    def sync(self) -> None:
+        """Wait until all samples are on the disk: a result must not outlive them."""
+        if self._log is not None:
+            self._log.sync()
+
     def close(self) -> None:
         if self._log is not None:
             self._log.close()
             self._log = None
+        self._lock.close()
 
     def _open(self) -> JsonlLog:
         if self._log is None:

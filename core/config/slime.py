@@ -6,6 +6,7 @@ What the common sections say (rollout sizes, clips, KL, rates, steps) is rendere
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -14,6 +15,9 @@ from pydantic import Field, PositiveInt, model_validator
 from core.options import Section
 
 Scalar = bool | int | float | str
+
+_SECRET = re.compile(r"(^|_)(secret|password|passwd|credentials?|(api|access|private|wandb)_key)(_|$)|(^|_)token$")
+"""Finds names of what must not be written into files: HF_TOKEN and WANDB_API_KEY, not TOKENIZERS_PARALLELISM."""
 
 
 class CheckpointSection(Section):
@@ -94,7 +98,9 @@ class SlimeSection(Section):
     eval_name: str = "dev"
     """Names `data.eval` in slime's logs."""
     env: Mapping[str, str] = {}
-    """Adds environment variables to the job."""
+    """Adds environment variables to the job. A recipe is written into files, so it holds no secrets."""
+    env_from: tuple[str, ...] = ()
+    """Names variables, such as HF_TOKEN, that the job gets from where it is started; they are written nowhere."""
     flags: Mapping[str, Scalar | tuple[Scalar, ...]] = {}
     """Passes any other flag to slime, `--flag: value`: true for a flag without a value, false to leave one out."""
 
@@ -145,6 +151,18 @@ class SlimeSection(Section):
             workers = {group.worker for group in groups}
             if workers & {"prefill", "decode"} and (not workers >= {"prefill", "decode"} or "regular" in workers):
                 raise ValueError(f"{name}: has {sorted(workers)}; prefill and decode go together, without others")
+        return self
+
+    @model_validator(mode="after")
+    def _secrets_are_named_alone(self) -> SlimeSection:
+        for name in self.env:
+            if _SECRET.search(name.lower()):
+                raise ValueError(f"env.{name}: a recipe holds no secrets; export {name}, and name it in slime.env_from")
+        for flag in self.flags:
+            if _SECRET.search(flag.lower().replace("-", "_")):
+                raise ValueError(
+                    f"flags.{flag}: a recipe holds no secrets; give it as a variable, named in slime.env_from"
+                )
         return self
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 from core.types import Task
 
 FORMATS = "JSONL, JSON or parquet"
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""Finds escaped surrogates: only a text that has some can hold half of a character."""
 
 
 class DataError(ValueError):
@@ -98,28 +102,47 @@ def _read_json(path: Path) -> Iterator[tuple[SourceLocation, Any]]:
             first = file.read(1)
         file.seek(0)
         if first == "[":
-            try:
-                records = json.load(file)
-            except json.JSONDecodeError as error:
-                raise _json_error(path, error.lineno, error) from None
-            for number, record in enumerate(records):
-                yield SourceLocation(path, number, "record"), record
+            text = file.read()
+            suspicious = _SURROGATE.search(text)
+            for number, record in enumerate(_parse(text, path, 1)):
+                location = SourceLocation(path, number, "record")
+                if suspicious:
+                    _check_characters(location, record)
+                yield location, record
             return
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise _json_error(path, number, error) from None
-            yield SourceLocation(path, number, "line"), record
+            record = _parse(line, path, number)
+            location = SourceLocation(path, number, "line")
+            if _SURROGATE.search(line):
+                _check_characters(location, record)
+            yield location, record
 
 
-def _json_error(path: Path, line: int, error: json.JSONDecodeError) -> DataError:
+def _parse(text: str, path: Path, line: int) -> Any:
+    """Parse JSON that begins at a line of a file. Raises DataError, which names the line."""
     fix = "repair or remove the line; a cut last line means an unfinished download or write"
     if path.suffix not in (".jsonl", ".json"):
         fix = f"use {FORMATS}"
-    return DataError(f"{path}:{line}: broken JSON at column {error.colno} ({error.msg}). Fix: {fix}.")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place, problem = f"{path}:{line + error.lineno - 1}", f"at column {error.colno} ({error.msg})"
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of too many digits
+        place, problem = f"{path}:{line}", f"({error})"
+    raise DataError(f"{place}: broken JSON {problem}. Fix: {fix}.")
+
+
+def _check_characters(location: SourceLocation, record: Any) -> None:
+    """Raise DataError if a text holds half of a character, which no tokenizer can encode."""
+    for field, value in record.items() if isinstance(record, dict) else ():
+        try:
+            json.dumps([field, value], ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise location.error(
+                field.encode(errors="replace").decode(), "half of a character (a lone surrogate)", "repair the text"
+            ) from None
 
 
 def _read_parquet(path: Path) -> Iterator[tuple[SourceLocation, Mapping[str, Any]]]:

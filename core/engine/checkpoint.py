@@ -6,16 +6,19 @@ ones usable. Only the latest two keep `trainer.pt`; all keep their weights.
 
 from __future__ import annotations
 
-import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from core.engine import weights
 from core.engine.model import CausalLM
 from core.hub import CheckpointError
+from core.runs.files import make_folder, sync
 
 STATE = "trainer.pt"
 
@@ -23,18 +26,37 @@ STATE = "trainer.pt"
 def save(checkpoints: Path, step: int, model: CausalLM, like: Path, state: dict[str, Any]) -> Path:
     """Write checkpoint `step`, with config and tokenizer copied from the folder `like`."""
     target = checkpoints / f"step-{step:06d}"
-    partial = checkpoints / f".{target.name}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    weights.save(model, partial, like)
-    torch.save({**state, "step": step}, partial / STATE)
-    for path in partial.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
+    with written_whole(target, checkpoints / f".{target.name}.partial") as partial:
+        weights.save(model, partial, like)
+        torch.save({**state, "step": step}, partial / STATE)
     for old in steps(checkpoints)[:-2]:
         (old / STATE).unlink(missing_ok=True)
     return target
+
+
+@contextmanager
+def written_whole(target: Path, partial: Path) -> Iterator[Path]:
+    """Yield the folder `partial` to write into, then make it `target`, which is whole or absent even without power.
+
+    Raises:
+        CheckpointError: it cannot be written, such as for lack of space.
+    """
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        make_folder(target.parent)
+        yield partial
+        for path in (*partial.iterdir(), partial):
+            sync(path)
+        if target.exists():
+            target.rename(partial / "replaced")  # a folder that is deleted file by file would look like a checkpoint
+        partial.rename(target)
+        sync(target.parent)
+        shutil.rmtree(target / "replaced", ignore_errors=True)
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have errors of their own
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(
+            f"{target}: cannot be written ({error}). Free space and run again: the run goes on from the one before."
+        ) from error
 
 
 def steps(checkpoints: Path) -> list[Path]:

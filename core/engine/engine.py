@@ -159,8 +159,11 @@ class Engine:
         tokens_N, logprobs_N = sample(
             logits_NV, [r.sampling for r in batch], [r.seed for r in batch], [len(r.output_ids) for r in batch]
         )
+        logprobs = logprobs_N.tolist()
+        if not all(map(math.isfinite, logprobs)):
+            raise ArithmeticError("a log-prob is not finite; the weights hold NaN or overflow")
         finished = []
-        for request, token, logprob in zip(batch, tokens_N.tolist(), logprobs_N.tolist(), strict=True):
+        for request, token, logprob in zip(batch, tokens_N.tolist(), logprobs, strict=True):
             request.add_token(token, logprob, self.weight_version)
             if self._stops(request, token):
                 self._end(request, "stop")

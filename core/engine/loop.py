@@ -263,6 +263,8 @@ class GRPOLoop:
         # A run that resumes here samples again what was sampled ahead and not trained.
         untrained = len(self.sampling) * self.recipe.rollout.tasks_per_step
         state = {"trainer": self.trainer.state(), "cursor": self.stream.cursor - untrained}
+        for log in (self.metrics, self.trajectories):
+            log.sync()  # a checkpoint must not outlive the records of the steps before it
         checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
 
     def _log_train_step(self, record: dict[str, Any], batch: SampledBatch) -> None:

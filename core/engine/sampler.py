@@ -27,6 +27,8 @@ Integers = TypeVar("Integers", np.ndarray, Tensor)  # of int64
 BLOCK = 64
 RANKS = 512
 """Counts the best tokens that top-p looks at first; they nearly always hold its share, and sorting all takes long."""
+GREEDY_BELOW = 1e-6
+"""Temperatures below it are greedy, as in SGLang: logits divided by them may leave the range of float32."""
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64  # constants of SplitMix64, as signed numbers
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
@@ -40,7 +42,9 @@ def sample(
     request's temperature before top-k and top-p (greedy requests: at temperature 1), as SGLang reports it.
     """
     device = logits_NV.device
-    temperatures_N = torch.tensor([s.temperature if s.temperature > 0 else 1.0 for s in samplings], device=device)
+    greedy = [s.temperature < GREEDY_BELOW for s in samplings]
+    temperatures = [1.0 if cold else s.temperature for s, cold in zip(samplings, greedy, strict=True)]
+    temperatures_N = torch.tensor(temperatures, device=device)
     scores_NV = logits_NV / temperatures_N[:, None]
     best_N1 = scores_NV.amax(dim=-1, keepdim=True)
     weights_NV = (scores_NV - best_N1).exp_()  # the most likely token has weight 1
@@ -50,9 +54,8 @@ def sample(
     if filtered:
         allowed_NV[filtered] = _filter(weights_NV[filtered] / totals_N1[filtered], [samplings[i] for i in filtered])
     tokens_N = _race(allowed_NV, seeds, steps)
-    if any(s.temperature == 0 for s in samplings):
-        greedy_N = torch.tensor([s.temperature == 0 for s in samplings], device=device)
-        tokens_N = torch.where(greedy_N, logits_NV.argmax(dim=-1), tokens_N)
+    if any(greedy):
+        tokens_N = torch.where(torch.tensor(greedy, device=device), logits_NV.argmax(dim=-1), tokens_N)
     logprobs_N1 = scores_NV.gather(1, tokens_N[:, None]) - best_N1 - totals_N1.log()
     return tokens_N, logprobs_N1.squeeze(1)
 
@@ -61,7 +64,7 @@ def _filter(probs_NV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
     """Set to zero what top-k and top-p exclude; the most likely token always stays."""
     vocab = probs_NV.shape[1]
     device = probs_NV.device
-    top_k_N = torch.tensor([s.top_k if s.top_k > 0 else vocab for s in samplings], device=device)
+    top_k_N = torch.tensor([min(s.top_k, vocab) if s.top_k > 0 else vocab for s in samplings], device=device)
     # Rounding lets the sum over better ranks reach 1, so a top_p of 1 must not be compared with it.
     top_p_N = torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in samplings], device=device)
     return _keep_best(probs_NV, top_k_N, top_p_N, min(RANKS, vocab))

@@ -15,6 +15,8 @@ import socket
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -26,10 +28,12 @@ from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.sglang import ROUTING_HEADER
+from core.serving import add_key_option, make_app, read_api_key
 from core.text.tokenizer import find_tokenizer
 from core.types import Sampling
 
-_MAX_BODY_BYTES = 1 << 28
+_BODY_BYTES, _BODY_BYTES_PER_TOKEN = 1 << 20, 64
+"""Bound a body by the context: an id takes up to 8 bytes, and the text of a token, escaped in JSON, rarely over 64."""
 _PROBE_TIMEOUT_S = 20.0
 
 _NO_SLEEP = "this engine does not hand its memory back; run slime without --colocate and --offload-rollout"
@@ -45,20 +49,39 @@ _NOT_IMPLEMENTED = {
 
 
 class Server:
-    """Handles HTTP requests with one policy. Without a `tokenizer`, only `input_ids` are accepted."""
+    """Handles HTTP requests with one policy. Without a `tokenizer`, only `input_ids` are accepted.
 
-    def __init__(self, policy: EmbeddedPolicy, model_path: str, tokenizer: Any = None):
+    Requests must carry the `api_key`, if there is one. New weights are read from folders below `weights_root` alone, or
+    from any folder without it.
+    """
+
+    def __init__(
+        self,
+        policy: EmbeddedPolicy,
+        model_path: str,
+        tokenizer: Any = None,
+        *,
+        api_key: str | None = None,
+        weights_root: Path | None = None,
+    ):
         self.policy = policy
         self.engine = policy.engine
         self.model_path = model_path
         self.tokenizer = tokenizer
+        self._api_key = api_key
+        self._weights_root = weights_root
+        self._tokenizing = ThreadPoolExecutor(1, "tokenizer")
         self._updating = asyncio.Lock()
         self._unpaused = asyncio.Event()
         self._unpaused.set()
 
     def app(self) -> web.Application:
         """Make the application. Run it with `handler_cancellation`, so that a lost client cancels its request."""
-        app = web.Application(middlewares=[wire.reply_errors_as_json], client_max_size=_MAX_BODY_BYTES)
+        app = make_app(
+            max_body_bytes=_BODY_BYTES + _BODY_BYTES_PER_TOKEN * self.engine.max_model_len,
+            api_key=self._api_key,
+            middlewares=[wire.reply_errors_as_json],
+        )
         app.add_routes(
             [
                 web.post("/generate", self.generate),
@@ -76,13 +99,17 @@ class Server:
                 *(web.get(path, self.info) for path in ("/server_info", "/get_server_info")),
             ]
         )
-        app.on_shutdown.append(lambda _: self.policy.close())
+        app.on_shutdown.append(self._close)
         return app
+
+    async def _close(self, _: web.Application) -> None:
+        self._tokenizing.shutdown(wait=False, cancel_futures=True)
+        await self.policy.close()
 
     async def generate(self, request: web.Request) -> web.Response:
         started = time.perf_counter()
         body = wire.GenerateBody.model_validate_json(await request.read())
-        prompt_ids = self._prompt_ids(body)
+        prompt_ids = await self._prompt_ids(body)
         params, rid = body.sampling_params, body.rid or uuid.uuid4().hex
         await self._unpaused.wait()
         completion = await self.policy.generate(
@@ -98,7 +125,7 @@ class Server:
             return web.Response(text=f"data: {json.dumps(reply)}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
         return web.json_response(reply)
 
-    def _prompt_ids(self, body: wire.GenerateBody) -> list[int]:
+    async def _prompt_ids(self, body: wire.GenerateBody) -> list[int]:
         if body.logprob_start_len != -1:
             raise wire.BadRequest("logprob_start_len: log-probs of prompt tokens are not implemented; leave it at -1")
         if (body.input_ids is None) == (body.text is None):
@@ -107,7 +134,9 @@ class Server:
             return body.input_ids
         if self.tokenizer is None:
             raise wire.BadRequest(f"text: {self.model_path} has no tokenizer; send input_ids")
-        return list(self.tokenizer.encode(body.text))
+        # In a thread: a long text must not hold up other requests. In one thread: it must not take those of the engine.
+        loop = asyncio.get_running_loop()
+        return list(await loop.run_in_executor(self._tokenizing, self.tokenizer.encode, body.text))
 
     async def abort_request(self, request: web.Request) -> web.Response:
         body = wire.AbortBody.model_validate_json(await request.read())
@@ -124,12 +153,22 @@ class Server:
         body = wire.UpdateWeightsBody.model_validate_json(await request.read())
         async with self._updating:
             try:
-                tensors = await asyncio.to_thread(lambda: weights.read(self.engine.model, resolve(body.model_path)))
+                folder = self._find_weights(body.model_path)
+                tensors = await asyncio.to_thread(weights.read, self.engine.model, folder)
             except (ValueError, OSError) as error:
                 raise wire.BadRequest(f"model_path: {error}") from error
             await self.policy.run_exclusive(lambda: self.engine.set_weights(tensors, body.weight_version))
             self.model_path = body.model_path
         return web.json_response({"success": True, "message": f"weight version {self.engine.weight_version}"})
+
+    def _find_weights(self, model_path: str) -> Path:
+        """Return the folder of new weights. Raises ValueError if there is none, or it lies elsewhere than it may."""
+        root = self._weights_root
+        if root is not None and not Path(model_path).resolve().is_relative_to(root.resolve()):
+            raise ValueError(f"{model_path} does not lie below {root} (--weights-root)")
+        if not Path(model_path).is_dir():
+            raise ValueError(f"{model_path}: no such folder")
+        return Path(model_path)
 
     async def pause_generation(self, request: web.Request) -> web.Response:
         """Abort all requests; new ones wait for `/continue_generation` (SGLang's default mode)."""
@@ -203,6 +242,7 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     with listen(args.host, args.port) as listener:
         try:
+            api_key = read_api_key(args.host, args.api_key_file)
             folder = resolve(args.model)
             tokenizer = find_tokenizer(folder)
             engine = Engine.from_pretrained(
@@ -215,7 +255,8 @@ def main(argv: list[str] | None = None) -> None:
             )
         except ValueError as error:
             sys.exit(str(error))
-        server = Server(EmbeddedPolicy(engine, threaded=True), args.model, tokenizer)
+        policy = EmbeddedPolicy(engine, threaded=True)
+        server = Server(policy, args.model, tokenizer, api_key=api_key, weights_root=args.weights_root)
         host, port = listener.getsockname()[:2]
         print(f"serving {args.model} on http://{host}:{port}", flush=True)
         web.run_app(server.app(), sock=listener, handler_cancellation=True, access_log=None, print=None)
@@ -226,6 +267,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=argparse_type(Port), default=30000, help="0 takes a free one")
+    add_key_option(parser)
+    parser.add_argument("--weights-root", type=Path, metavar="DIR", help="new weights must lie below it")
     parser.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16"), default="float32", help="auto: what is fastest here"
     )

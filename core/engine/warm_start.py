@@ -135,12 +135,13 @@ def train_supervised(
             metrics.append({"stage": stage, "step": step, **stats, "seconds": time.perf_counter() - started})
             progress.update(step, loss=stats["loss"])
             if step < steps and time.monotonic() - saved_at > SAVE_SECONDS:
+                metrics.sync()  # a checkpoint must not outlive the records of the steps before it
                 checkpoint.save(partial, step, model, start, {"trainer": trainer.state()})
                 for old in checkpoint.steps(partial)[:-1]:
                     shutil.rmtree(old)
                 saved_at = time.monotonic()
-    shutil.rmtree(partial / "model", ignore_errors=True)
-    # In float32 whatever the model computes in: RL goes on from these very weights.
-    weights.save(model, partial / "model", like=start, tensors=trainer.precise_weights())
-    (partial / "model").rename(folder)
+    metrics.sync()
+    with checkpoint.written_whole(folder, partial / "model") as whole:
+        # In float32 whatever the model computes in: RL goes on from these very weights.
+        weights.save(model, whole, like=start, tensors=trainer.precise_weights())
     shutil.rmtree(partial)

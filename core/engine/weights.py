@@ -134,6 +134,8 @@ def weight_files(folder: Path) -> list[Path]:
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
             raise CheckpointError(f"{index}: has no weight_map; copy or download the file again.")
+        if strays := [name for name in weight_map.values() if not isinstance(name, str) or Path(name).name != name]:
+            raise CheckpointError(f"{index}: weight_map names {strays[0]!r}, which is no file of this folder.")
         files = sorted({folder / name for name in weight_map.values()})
         missing = [path for path in files if not path.is_file()]
         if missing:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +25,8 @@ from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.base import Policy
 from core.policy.sglang import SGLangPolicy
+from core.runs.files import JsonlLog
+from core.serving import add_key_option, read_api_key
 from core.text.tokenizer import load_tokenizer
 
 
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def run(options: argparse.Namespace) -> None:
     """Serve until the process is ended."""
+    api_key = read_api_key(options.host, options.api_key_file)
     with listen(options.host, options.port) as listener:
         folder = resolve(options.model, weights=options.policy_url is None)
         tokenizer = load_tokenizer(folder)
@@ -50,7 +52,9 @@ async def run(options: argparse.Namespace) -> None:
         settings = SessionSettings(max_context=context, max_turns=options.max_turns, history=options.history)
         record = None if options.record is None else SessionRecord(options.record)
         async with open_policy(options, folder, tokenizer, context) as policy:
-            gateway = Gateway({"policy": policy}, tokenizer, settings, open_on_request=True, on_finish=record)
+            gateway = Gateway(
+                {"policy": policy}, tokenizer, settings, open_on_request=True, on_finish=record, api_key=api_key
+            )
             async with serve_gateway(gateway, listener):
                 host, port = listener.getsockname()[:2]
                 print(f"serving {options.model} on http://{host}:{port}", flush=True)
@@ -83,12 +87,10 @@ class SessionRecord:
     """Appends each finished session to `sessions.jsonl` of a folder."""
 
     def __init__(self, folder: Path):
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / "sessions.jsonl"
+        self._log = JsonlLog(folder / "sessions.jsonl")
 
     def __call__(self, session_id: str, written: Mapping[str, Any]) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps({"session": session_id, **written}) + "\n")
+        self._log.append({"session": session_id, **written})
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -100,6 +102,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--policy-url", help="a server with SGLang's API that has the model")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=argparse_type(Port), default=30010, help="0 takes a free one")
+    add_key_option(parser)
     parser.add_argument("--record", type=Path, metavar="DIR", help="append finished sessions to DIR/sessions.jsonl")
     parser.add_argument(
         "--history", choices=get_args(History), default="sampled", help="thoughts of earlier answers in the next prompt"

@@ -15,7 +15,7 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from core.gateway.session import FROZEN, FinishedSession, GatewaySession, Node, 
 from core.gateway.transcriber import Transcriber
 from core.policy.base import Fault, Policy, PolicyError
 from core.rollout.rows import split_segments, write_segment
+from core.serving import make_app
 from core.types import Sampling, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -81,10 +82,12 @@ class Gateway:
         template_options: Mapping[str, Any] | None = None,
         open_on_request: bool = False,
         on_finish: Callable[[str, Mapping[str, Any]], None] | None = None,
+        api_key: str | None = None,
     ):
         """Make a gateway without sessions. With `open_on_request`, a request to a session that is not there opens it.
 
-        `on_finish` gets the name of each session that is finished over HTTP, and what the reply holds.
+        `on_finish` gets the name of each session that is finished over HTTP, and what the reply holds. With an
+        `api_key`, every request must carry it, and name its session in the path or in X-Session-Id.
         """
         self.policies = dict(policies)
         self.transcriber = Transcriber(tokenizer, template_options)
@@ -92,6 +95,7 @@ class Gateway:
         self.counters: Counter[str] = Counter()
         self._open_on_request = open_on_request
         self._on_finish = on_finish
+        self._api_key = api_key
         self._sessions: dict[str, GatewaySession] = {}
         self._closed: dict[str, None] = {}
 
@@ -141,7 +145,7 @@ class Gateway:
     @property
     def app(self) -> web.Application:
         """Make the application. Run it with `handler_cancellation`, so that a lost client cancels its request."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refuse_browsers])
+        app = make_app(max_body_bytes=MAX_BODY_BYTES, api_key=self._api_key)
         for base in ("/v1", "/s/{session}/v1", "/s/{session}"):
             app.add_routes(
                 [
@@ -172,13 +176,16 @@ class Gateway:
             404, "session_not_found", f"there is no session {session_id!r}; name it in the path: /s/SESSION/v1"
         )
 
+    def _read_name(self, http: web.Request) -> str:
+        return read_session_name(http, by_key=self._api_key is None)
+
     def _find_session(self, http: web.Request) -> GatewaySession:
-        return self._session(read_session_name(http), may_open=True)
+        return self._session(self._read_name(http), may_open=True)
 
     async def _serve(self, http: web.Request, protocol: Protocol) -> web.StreamResponse:
         """Answer one request: read it, sample, and write the answer whole or as events."""
         # A request that cannot be read opens no session, but is counted in one that is open.
-        session = self._sessions.get(read_session_name(http))
+        session = self._sessions.get(self._read_name(http))
         try:
             request = protocol.read_request(await read_json(http))
             session = self._find_session(http)
@@ -249,21 +256,13 @@ class Gateway:
         return web.json_response({"sessions": len(self._sessions), "counters": dict(self.counters)})
 
 
-@web.middleware
-async def refuse_browsers(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Refuse what a web page sends behind its reader's back: browsers name the page, and agents do not."""
-    if request.headers.get("Origin") or request.headers.get("Sec-Fetch-Site"):
-        raise web.HTTPForbidden(text="requests of web pages are refused")
-    return await handler(request)
-
-
-def read_session_name(http: web.Request) -> str:
-    """Return the session that a request names in its path, in a header or as its API key; "" if it names none."""
+def read_session_name(http: web.Request, *, by_key: bool) -> str:
+    """Return the session that a request names in its path, in a header or, with `by_key`, as its API key; else ""."""
     named = http.match_info.get("session") or http.headers.get("X-Session-Id")
+    if named or not by_key:
+        return named or ""
     bearer = http.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-    return named or bearer or http.headers.get("X-Api-Key") or ""
+    return bearer or http.headers.get("X-Api-Key") or ""
 
 
 async def read_json(http: web.Request) -> Any:

@@ -9,6 +9,8 @@ when the starter is killed.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import http.client
 import os
 import signal
@@ -28,6 +30,7 @@ Backend = Literal["sglang", "embedded"]
 STOP_S = 15.0
 """Limits the seconds that a server may take to end by itself before it is killed."""
 TAIL_LINES = 20
+PR_SET_PDEATHSIG = 1
 
 
 class ServerError(RuntimeError):
@@ -66,6 +69,8 @@ def run_server(command: Sequence[str], url: str, *, log: Path, start_s: float) -
     Raises:
         ServerError: the server ended, or was not ready in time.
     """
+    if _is_healthy(url):
+        raise ServerError(f"another server answers at {url} already: end it, or choose another port")
     with start_server(command, log) as keeper:
         wait_until_healthy(url, lambda: keeper.poll() is None, start_s, log)
         yield url
@@ -117,7 +122,7 @@ def find_free_port(host: str) -> int:
 def wait_until_healthy(url: str, alive: Callable[[], bool], start_s: float, log: Path) -> None:
     """Raise ServerError if the server is not `alive` any more or does not answer `/health` within `start_s` seconds."""
     deadline = time.monotonic() + start_s
-    while not _is_healthy(url):
+    while not (_is_healthy(url) and alive()):  # alive last: if ours has ended, it was another server that answered
         if not alive():
             raise ServerError(f"the server ended before it was ready. {_show_tail(log)}")
         if time.monotonic() > deadline:
@@ -145,7 +150,9 @@ def _show_tail(log: Path) -> str:
 def run_keeper(command: Sequence[str]) -> int:
     """Run `command` in a process group and return its status. End the group when it ends or standard input closes."""
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=functools.partial(_die_with, os.getpid())
+        )
     except OSError as error:
         sys.exit(f"{command[0]}: {error}")
     signal.signal(signal.SIGTERM, lambda *_: _signal_group(process.pid, signal.SIGTERM))
@@ -155,6 +162,14 @@ def run_keeper(command: Sequence[str]) -> int:
         print(f"{command[0]} ended with status {status}", file=sys.stderr, flush=True)
     _signal_group(process.pid, signal.SIGKILL)
     return status if status >= 0 else 128 - status
+
+
+def _die_with(keeper: int) -> None:
+    """Let the kernel end this process when its keeper is killed, which can then end nobody itself."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:
+            os._exit(1)
 
 
 def _stop_at_end_of_input(group: int) -> None:

@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         folder = RunFolder(options.run_dir)
         summary = write_report(folder, options.data)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print_summary(summary)

@@ -43,7 +43,7 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None) ->
         console.print("seconds: " + ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items()))
     for name, counts in summary["counts"].items():
         if counts:
-            console.print(f"{name}: {format_failures(counts)}")
+            console.print(f"{name}: {format_failures(counts)}", markup=False)
 
 
 def _print_table(console: Console, title: str, table: Table) -> None:

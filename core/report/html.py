@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from core.report.table import (
     section_tables,
 )
 from core.report.viewer import best_and_worst, choose_trajectories, render_trajectory
-from core.runs.files import Record, read_jsonl
-from core.runs.run_folder import RunFolder
+from core.runs.files import Record
+from core.runs.run_folder import RunFolder, read_steps
 from core.types import COUNTED_METRICS
 
 HIDDEN_METRICS = {"stage", "step", "seed", "seconds", "time", "n", "length"}
@@ -46,16 +47,13 @@ class SafeHtml(str):
 def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequence[PublishedScore]) -> str:
     """Render the whole page; text that a model or a user wrote is escaped."""
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
-    trajectories = [record for seed in folder.seeds for record in folder.read_trajectories(seed)]
-    for path in sorted(folder.evaluation_path.glob("*.jsonl")):
-        trajectories += best_and_worst(read_jsonl(path))
     sections = {
         "Evaluation": _render_evaluation(summary),
         "Training": _render_training(_read_curves(metrics, "train"), _read_curves(metrics, "eval")),
         "Warm start": _render_small_charts(_read_curves(metrics, "warm_start"), "step of the warm start"),
         "Failures and other events": _render_events(summary),
         "Published / ours": _render_published(summary, published),
-        "Trajectories": _render_trajectories(trajectories),
+        "Trajectories": _render_trajectories(folder),
         "Recipe and versions": _render_fold("config.yaml", folder.config)
         + _render_fold("versions.json", folder.versions),
     }
@@ -219,10 +217,12 @@ def _render_published(summary: Mapping[str, Any], published: Sequence[PublishedS
     return table + (f"<h3>Departures from the published setting</h3><ul>{departures}</ul>" if departures else "")
 
 
-def _render_trajectories(trajectories: Sequence[Record]) -> str:
-    if not trajectories:
+def _render_trajectories(folder: RunFolder) -> str:
+    sampled = chain.from_iterable(map(folder.read_trajectories, folder.seeds))
+    evaluated = (best_and_worst(read_steps(path)) for path in sorted(folder.evaluation_path.glob("*.jsonl")))
+    chosen = choose_trajectories(chain(sampled, *evaluated))
+    if not chosen:
         return ""
-    chosen = choose_trajectories(trajectories)
     note = (
         f'<p class="note">{len(chosen)} of the saved trajectories: the best and the worst of each variant and stage, '
         'at its last step and at its first. A <span class="badge accent">trained</span> turn is tinted: its '

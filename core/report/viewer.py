@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 from typing import Any
 
@@ -13,7 +13,10 @@ from core.runs.files import Record
 
 MAX_TRAJECTORIES = 8
 MAX_CHARACTERS = 8000
-"""Limits the characters of one prompt or completion; the page says how many it leaves out."""
+"""Limits the characters of a text; the page says how many it leaves out."""
+
+MAX_TURNS = 100
+"""Limits the turns that are shown of a trajectory."""
 
 FIRST_SOURCES = ("trained", "untrained", "eval", "train", "warm_start")
 """These variants and stages come first; other variants follow by name."""
@@ -29,16 +32,22 @@ _BlockDumper.add_representer(
 )
 
 
-def choose_trajectories(trajectories: Sequence[Record], limit: int = MAX_TRAJECTORIES) -> list[Record]:
-    """Choose the best and the worst trajectory of the last step of each source, then those of the first step."""
-    by_source: dict[str, list[Record]] = defaultdict(list)
+def choose_trajectories(trajectories: Iterable[Record], limit: int = MAX_TRAJECTORIES) -> list[Record]:
+    """Choose the best and the worst trajectory of the last step of each source, then those of the first step.
+
+    No more than these are in memory at a time.
+    """
+    by_source: dict[str, dict[int, list[Record]]] = defaultdict(dict)
     for record in trajectories:
-        by_source[_source(record)].append(record)
+        by_step, step = by_source[_source(record)], record["step"]
+        # The worst goes first: it came first, unless it is worse than the best.
+        by_step[step] = best_and_worst([*reversed(by_step.get(step, ())), record])
+        for between in set(by_step) - {min(by_step), max(by_step)}:
+            del by_step[between]
     chosen: dict[int, Record] = {}
     for choose_step in (max, min):
         for source in sorted(by_source, key=_source_order):
-            step = choose_step(record["step"] for record in by_source[source])
-            for record in best_and_worst(record for record in by_source[source] if record["step"] == step):
+            for record in by_source[source][choose_step(by_source[source])]:
                 chosen.setdefault(id(record), record)
     return list(chosen.values())[:limit]
 
@@ -70,8 +79,10 @@ def render_trajectory(record: Record, opened: bool = False) -> str:
         f'<details class="trajectory"{" open" if opened else ""}><summary>{"".join(badges)}'
         f'<span class="question">{escape(question[:200])}</span></summary>'
         f'<dl class="facts"><dt>task</dt><dd>{escape(str(record.get("task_id", "")))}</dd>'
-        f"<dt>question</dt><dd>{escape(question)}</dd><dt>answers</dt><dd>{escape(answers) or '–'}</dd></dl>"
-        + "".join(_render_turn(number, turn) for number, turn in enumerate(turns, start=1))
+        f"<dt>question</dt><dd>{escape(_shorten(question))}</dd>"
+        f"<dt>answers</dt><dd>{escape(_shorten(answers)) or '–'}</dd></dl>"
+        + "".join(_render_turn(number, turn) for number, turn in enumerate(turns[:MAX_TURNS], start=1))
+        + (f'<p class="note">{len(turns) - MAX_TURNS:,} further turns.</p>' if len(turns) > MAX_TURNS else "")
         + _render_values("metrics", record.get("metrics"))
         + _render_values("log", record.get("log"))
         + "</details>"

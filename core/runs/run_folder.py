@@ -29,14 +29,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from core.runs.evaluation import EvalResult, load_evaluations
-from core.runs.files import JsonlLog, Record, jsonable, read_json, read_jsonl, write_json, write_text
+from core.runs.files import JsonlLog, Record, hold_lock, jsonable, read_json, read_jsonl, write_json, write_text
 from core.runs.versions import collect_versions
 
 STAGE_ORDER = {"warm_start": 0, "train": 1, "eval": 1, "rejection": 0, "supervised": 0}
@@ -46,12 +46,23 @@ baselines have logs of their own."""
 LOCK = ".lock"
 """Names the locked file. `--fresh` does not delete it: two processes could then lock two files of this name."""
 
+CREATE_WAIT_S = 1.0
+"""Bounds the wait for another process that creates the same folder, which takes it a moment."""
+
 MEGATRON = "torch_dist"
 """Names the folder of checkpoints that a cluster writes and resumes from."""
 
 
 class RunFolderError(ValueError):
     """Says that the folder cannot be used for this run; the message names the reason and the fix."""
+
+
+def read_steps(path: Path) -> Iterator[Record]:
+    """Yield the records of a log of steps. Raises ValueError, which names the file, for one without stage and step."""
+    for record in read_jsonl(path):
+        if not isinstance(record.get("stage"), str) or not isinstance(record.get("step"), int):
+            raise ValueError(f"{path}: a record has no `stage` or no `step`: {str(record)[:80]}; repair or delete it")
+        yield record
 
 
 class StepLog(JsonlLog):
@@ -100,8 +111,11 @@ class RunFolder:
         new_config = _normalize(config)
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path} is a file; choose another --out")
-        if config_path.is_file():
-            changes = [] if fresh else _list_changes(config_path, new_config, may_differ)
+        strangers = (entry for entry in path.glob("*") if not _is_leftover(entry))
+        if not config_path.is_file() and any(strangers):
+            raise RunFolderError(f"{path} is not empty and not a run folder (no config.yaml); choose another --out")
+        with _lock(path, CREATE_WAIT_S):
+            changes = _list_changes(config_path, new_config, may_differ) if config_path.is_file() and not fresh else []
             if fresh and (path / MEGATRON).exists():
                 raise RunFolderError(
                     f"{path / MEGATRON} was trained on a cluster, and --fresh does not delete that; move it away, or "
@@ -114,14 +128,11 @@ class RunFolder:
                     + "\nChoose another --out, or delete that run (when training, with --fresh)."
                 )
             if fresh or changes:
-                with _lock(path):
-                    _delete_run(path)
-        elif path.is_dir() and any(not _is_leftover(entry) for entry in path.iterdir()):
-            raise RunFolderError(f"{path} is not empty and not a run folder (no config.yaml); choose another --out")
-        if not config_path.is_file():
-            _write_config(config_path, new_config)
-        folder = cls(path)
-        folder._record_versions()
+                _delete_run(path)
+            if not config_path.is_file():
+                _write_config(config_path, new_config)
+            folder = cls(path)
+            folder._record_versions()
         return folder
 
     @contextmanager
@@ -129,9 +140,13 @@ class RunFolder:
         """Keep other processes from writing this run. The lock ends with the process, however the process ends.
 
         Raises:
-            RunFolderError: another process holds the lock.
+            RunFolderError: another process holds the lock, or has made another run of this folder.
         """
         with _lock(self.path):
+            if not self._config_path.is_file() or _read_config(self._config_path) != self.config:
+                raise RunFolderError(
+                    f"{self.path}: another process has changed this run meanwhile; run the command again"
+                )
             yield
 
     def update_config(self, config: Mapping[str, Any]) -> None:
@@ -148,10 +163,10 @@ class RunFolder:
         return StepLog(self.seed_path(seed) / "trajectories.jsonl")
 
     def read_metrics(self, seed: int) -> list[Record]:
-        return list(read_jsonl(self.seed_path(seed) / "metrics.jsonl"))
+        return list(read_steps(self.seed_path(seed) / "metrics.jsonl"))
 
-    def read_trajectories(self, seed: int) -> list[Record]:
-        return list(read_jsonl(self.seed_path(seed) / "trajectories.jsonl"))
+    def read_trajectories(self, seed: int) -> Iterator[Record]:
+        return read_steps(self.seed_path(seed) / "trajectories.jsonl")
 
     def save_evaluation(self, result: EvalResult) -> Path:
         return result.save(self.evaluation_path)
@@ -226,12 +241,10 @@ class RunFolder:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    import fcntl  # not on Windows
-
-    with (path / LOCK).open("a") as file:
+def _lock(path: Path, wait_s: float = 0.0) -> Iterator[None]:
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(hold_lock(path / LOCK, wait_s))
         except BlockingIOError:
             raise RunFolderError(
                 f"{path}: another process is writing this run; wait for it, end it, or choose another --out"
@@ -303,7 +316,9 @@ def _delete_run(path: Path) -> None:
         log.unlink()
     names = (".warm_start.partial", "evaluation", "supervised", "warm_start")
     for folder in (*path.glob("seed-*"), *(path / name for name in names)):
-        if folder.is_dir():
+        if folder.is_symlink():
+            folder.unlink()  # what it leads to lies elsewhere, and stays
+        elif folder.is_dir():
             shutil.rmtree(folder)
     for name in ("versions.json", "published.json", "summary.json", "table.md", "report.html", "config.yaml"):
         (path / name).unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from importlib import import_module
@@ -36,6 +37,7 @@ def find_problems(recipe: Recipe) -> list[str]:
         *_checkpoints(recipe, slime),
         *_data(recipe),
         *_services(recipe),
+        *(f"slime.env_from: {name} is not set here; export it" for name in slime.env_from if name not in os.environ),
     ]
 
 

@@ -19,6 +19,13 @@ from core.slime import flags
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
+_ADD_SECRETS = """
+import json, os, sys
+environment = json.loads(sys.argv[1])
+environment["env_vars"].update((name, os.environ[name]) for name in sys.argv[2:])
+print(json.dumps(environment))
+""".strip()
+
 
 @dataclass(frozen=True)
 class RayCommands:
@@ -56,6 +63,14 @@ def environment(slime: SlimeSection) -> dict[str, str]:
     }
 
 
+def _write_environment(slime: SlimeSection) -> str:
+    """Write the job's environment as a word of the script, which takes secret values from its own environment."""
+    environ = shlex.quote(json.dumps({"env_vars": environment(slime)}))
+    if not slime.env_from:
+        return environ
+    return f'"$(python3 -c {shlex.quote(_ADD_SECRETS)} {environ} {shlex.join(slime.env_from)})"'
+
+
 def model_file(slime: SlimeSection) -> Path:
     return Path(slime.root) / "scripts" / "models" / f"{slime.model}.sh"
 
@@ -71,7 +86,7 @@ def script(recipe: Recipe, paths: flags.Paths) -> str:
     train = Path(slime.root) / ("train.py" if slime.colocate else "train_async.py")
     submit = [
         f"ray job submit --address={slime.ray.url}",
-        f"--runtime-env-json={shlex.quote(json.dumps({'env_vars': environment(slime)}))}",
+        f"--runtime-env-json={_write_environment(slime)}",
         f"-- python3 {shlex.quote(str(train))}",
         '"${MODEL_ARGS[@]}"',
         *(f'"${{{name}_ARGS[@]}}"' for name in groups),

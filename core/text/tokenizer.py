@@ -62,6 +62,8 @@ def encode_text(tokenizer: Any, text: str) -> Ids:
 
 def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ids]:
     """Encode many texts like `encode_text`; equal texts are encoded once."""
+    # Replies of tools may hold halves of characters (lone surrogates), which a tokenizer refuses.
+    texts = [text.encode(errors="replace").decode() for text in texts]
     added = _added_tokens(tokenizer)
     # An added token in the text is cut after its first character, so that the tokenizer cannot see it whole.
     pieces = {text: added.sub(lambda match: match[0][0] + _CUT + match[0][1:], text).split(_CUT) for text in texts}

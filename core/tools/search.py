@@ -20,9 +20,13 @@ class Search(Tool):
     backoff_s: PositiveFloat = 0.25
     timeout_s: PositiveFloat = 60.0
     """Limits the seconds of a call with its retries."""
+    api_key_file: str | None = None
+    """Names the file that holds the key of the service."""
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
-        client = RetrievalClient(url=self.url, max_retries=self.max_retries, backoff_s=self.backoff_s)
+        client = RetrievalClient(
+            url=self.url, max_retries=self.max_retries, backoff_s=self.backoff_s, api_key_file=self.api_key_file
+        )
         try:
             (hits,) = await client.search([arguments.query], self.topk)
         except RetrievalError as error:

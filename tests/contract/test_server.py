@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import math
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +22,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import torch
 from aiohttp.test_utils import TestClient, TestServer
 
 from core.engine import weights
@@ -169,13 +172,73 @@ async def test_a_bad_request_names_its_field(client: Client, body: Any, says: st
 
 
 async def test_a_body_that_is_not_json(client: Client) -> None:
-    async with client.post("/generate", data=b'{"input_ids": [1') as response:
+    async with client.post(
+        "/generate", data=b'{"input_ids": [1', headers={"Content-Type": "application/json"}
+    ) as response:
         assert response.status == 400
         assert "JSON" in (await response.json())["error"]["message"]
 
 
 async def test_a_prompt_beyond_aiohttps_default_body_limit_arrives(client: Client) -> None:
-    assert "1000000 prompt tokens" in await post(client, "/generate", {"input_ids": [1] * 1_000_000}, 400)
+    assert "360000 prompt tokens" in await post(client, "/generate", {"input_ids": [1] * 360_000}, 400)
+
+
+@pytest.mark.parametrize(
+    "params", [{"top_k": 9_223_372_036_854_775_808}, {"temperature": 1e-40}, {"temperature": 1e300}]
+)
+async def test_no_sampling_parameter_of_one_request_harms_the_others(client: Client, params: dict[str, Any]) -> None:
+    ask = {"input_ids": [1, 2], "return_logprob": True}
+    sampled = [{"max_new_tokens": 8}, {"max_new_tokens": 8, **params}, {"max_new_tokens": 8, "top_k": 3}]
+    replies = await asyncio.gather(*(generate(client, **ask, sampling_params=p) for p in sampled))
+    for reply in replies:
+        assert all(math.isfinite(logprob) for logprob, _, _ in reply["meta_info"]["output_token_logprobs"])
+
+
+async def test_weights_that_are_not_numbers_are_told_and_never_sampled_from(client: Client, engine: Engine) -> None:
+    ask = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 4}, "return_logprob": True}
+    good = {name: p.detach().clone() for name, p in engine.model.named_parameters()}
+    engine.set_weights({name: torch.full_like(p, math.nan) for name, p in good.items()})
+    assert "not finite" in await post(client, "/generate", ask, 500)
+    engine.set_weights(good)
+    await post(client, "/generate", ask)
+
+
+class SlowCharacters(Characters):
+    """Encodes a text when it is told to."""
+
+    may_encode = threading.Event()
+
+    def encode(self, text: str) -> list[int]:
+        assert self.may_encode.wait(20)
+        return super().encode(text)
+
+
+@pytest.mark.parametrize("client", [SlowCharacters()], indirect=True)
+async def test_others_are_served_while_a_text_is_tokenized(client: Client) -> None:
+    text = asyncio.create_task(generate(client, text="ab", sampling_params={"max_new_tokens": 2}))
+    await generate(client, input_ids=[1], sampling_params={"max_new_tokens": 2})
+    assert not text.done()
+    SlowCharacters.may_encode.set()
+    assert (await text)["meta_info"]["prompt_tokens"] == 2
+
+
+@pytest.mark.parametrize("client", [Characters()], indirect=True)
+async def test_a_body_beyond_what_the_context_could_hold_is_refused_by_its_size(client: Client) -> None:
+    assert "more than 1179648 bytes" in await post(client, "/generate", {"text": "a" * 1_200_000}, 413)
+
+
+async def test_new_weights_come_from_folders_alone_and_from_below_the_root(
+    engine: Engine, tiny_model: Path, other_tiny_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "inside").symlink_to(other_tiny_model)
+    (tmp_path / "weights").mkdir()
+    shutil.copytree(other_tiny_model, tmp_path / "weights" / "v1")
+    server = Server(EmbeddedPolicy(engine, threaded=True), "tiny", weights_root=tmp_path / "weights")
+    async with TestClient(TestServer(server.app())) as client:
+        for path in (tiny_model, tmp_path / "inside", f"{tmp_path}/weights/../inside", "some/hub-id", "\0"):
+            answer = await post(client, "/update_weights_from_disk", {"model_path": str(path)}, 400)
+            assert "--weights-root" in answer or "null" in answer
+        await post(client, "/update_weights_from_disk", {"model_path": str(tmp_path / "weights" / "v1")})
 
 
 @pytest.mark.parametrize("order", [{"rid": "long"}, {"abort_all": True}])
@@ -356,7 +419,7 @@ def test_the_command_serves_notices_a_lost_client_and_stops(tiny_model: Path) ->
             def post(max_new_tokens: int) -> http.client.HTTPConnection:
                 connection = http.client.HTTPConnection(address[1], timeout=60)
                 body = {"input_ids": [1], "sampling_params": {"max_new_tokens": max_new_tokens}}
-                connection.request("POST", "/generate", json.dumps(body))
+                connection.request("POST", "/generate", json.dumps(body), {"Content-Type": "application/json"})
                 return connection
 
             def busy() -> bool:

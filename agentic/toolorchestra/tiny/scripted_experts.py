@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
+from pydantic import BaseModel, Field, ValidationError
 
 from agentic.toolorchestra.tiny.facts import fact_value
+from core.serving import ListenError, add_key_option, describe_invalid, make_app, read_api_key
 
 OPERATIONS = ("plus", "minus", "times")
 UNKNOWN = "unknown"
@@ -44,6 +47,19 @@ EXPERTS: Mapping[str, ScriptedExpert] = {
     "reader": ScriptedExpert(knows=False, computes=()),
 }
 SCOUT = "scout"
+
+MAX_BODY_BYTES = 1 << 20
+
+
+class ChatMessage(BaseModel):
+    content: str
+
+
+class ChatBody(BaseModel):
+    """Holds what the experts read of a request; they ignore how it wants to be sampled."""
+
+    model: str
+    messages: list[ChatMessage] = Field(min_length=1)
 
 
 def reply(model: str, text: str) -> str:
@@ -90,15 +106,18 @@ def _number(expert: ScriptedExpert, operand: str, stated: Mapping[str, int]) -> 
     return stated.get(fact, UNKNOWN)
 
 
-def make_app() -> web.Application:
-    service = web.Application()
+def make_service(api_key: str | None = None) -> web.Application:
+    service = make_app(max_body_bytes=MAX_BODY_BYTES, api_key=api_key)
     service.add_routes([web.post("/v1/chat/completions", _complete), web.get("/health", _health)])
     return service
 
 
 async def _complete(request: web.Request) -> web.Response:
-    body = await request.json()
-    model, text = body["model"], "\n".join(message["content"] for message in body["messages"])
+    try:
+        body = ChatBody.model_validate_json(await request.read())
+    except ValidationError as error:
+        return _error(400, describe_invalid(error))
+    model, text = body.model, "\n".join(message.content for message in body.messages)
     if model not in EXPERTS and model != SCOUT:
         return _error(404, f"there is no model {model!r}; there are {', '.join((*EXPERTS, SCOUT))}")
     try:
@@ -123,12 +142,17 @@ def count_tokens(text: str) -> int:
     return len(re.findall(r"\w+|[^\w\s]", text))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Serve the tiny preset's experts.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=30001)
-    options = parser.parse_args()
-    web.run_app(make_app(), host=options.host, port=options.port, access_log=None)
+    add_key_option(parser)
+    options = parser.parse_args(arguments)
+    try:
+        service = make_service(read_api_key(options.host, options.api_key_file))
+    except ListenError as error:
+        sys.exit(str(error))
+    web.run_app(service, host=options.host, port=options.port, access_log=None)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from core.options import Device, Port, argparse_type
+from core.serving import ListenError, add_key_option, read_api_key
 from core.tools.retrieval.batching import Batcher
 from core.tools.retrieval.corpus import Corpus, CorpusError
 from core.tools.retrieval.encoders import EncoderError, make_encoder
@@ -41,8 +42,9 @@ def main(argv: list[str] | None = None) -> None:
     args = make_parser().parse_args(argv)
     with _bind(args.host, args.port) as sock:
         try:
+            api_key = read_api_key(args.host, args.api_key_file)
             retriever = _open_retriever(args)
-        except (CorpusError, EncoderError, IndexFileError) as error:
+        except (CorpusError, EncoderError, IndexFileError, ListenError) as error:
             sys.exit(str(error))
         batcher = Batcher(
             retriever.search,
@@ -51,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
             max_pending=args.max_pending,
             prepare=lambda: set_threads(args.threads),
         )
-        server = RetrievalServer(retriever, batcher, topk=args.topk, wire=args.wire)
+        server = RetrievalServer(retriever, batcher, topk=args.topk, wire=args.wire, api_key=api_key)
         host, port = sock.getsockname()[:2]
         about = f"{len(retriever.corpus)} passages, {retriever.encoder.name}, {type(retriever.index).__name__}"
         print(f"serving {about} on http://{host}:{port}", flush=True)
@@ -64,6 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--index", type=Path, help="folder, built if absent; or a FAISS file made elsewhere")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=argparse_type(Port), default=8000, help="0 takes a free one")
+    add_key_option(parser)
     parser.add_argument(
         "--encoder",
         default="hashing",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import aiohttp
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, ValidationError
@@ -45,6 +46,8 @@ class RetrievalClient(BaseModel):
     max_backoff_s: PositiveFloat = 5.0
     attempt_s: PositiveFloat = 30.0
     """Limits the seconds of one attempt."""
+    api_key_file: str | None = None
+    """Names the file that holds the key of the service."""
 
     async def search(self, queries: Sequence[str], topk: int | None = None) -> list[list[Hit]]:
         """Return the hits of each query, best first.
@@ -54,7 +57,7 @@ class RetrievalClient(BaseModel):
         """
         request = {"queries": list(queries), "topk": topk, "return_scores": True}
         timeout = aiohttp.ClientTimeout(total=self.attempt_s)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
+        async with aiohttp.ClientSession(timeout=timeout, headers=self._read_headers()) as session:
             for attempt in range(self.max_retries + 1):
                 if attempt:
                     await asyncio.sleep(min(self.backoff_s * 2 ** (attempt - 1), self.max_backoff_s))
@@ -72,6 +75,14 @@ class RetrievalClient(BaseModel):
                 if response.status < 500 and response.status not in _TRANSIENT:
                     raise RetrievalError(f"{self.url}: {problem}")
         raise RetrievalError(f"{self.url}: {problem}, at the last of {self.max_retries + 1} attempts")
+
+    def _read_headers(self) -> dict[str, str]:
+        if self.api_key_file is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {Path(self.api_key_file).read_text().strip()}"}
+        except OSError as error:
+            raise RetrievalError(f"api_key_file: {error}; write the key into it") from error
 
     def _read_hits(self, body: bytes, count: int) -> list[list[Hit]]:
         try:

@@ -9,12 +9,13 @@ original service they choose the documents of one example and search the web.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from core.serving import Handler, describe_invalid, make_app
 from core.tools.retrieval.batching import Batcher, OverloadError
 from core.tools.retrieval.index import Retriever, ScoredPassage
 
@@ -23,6 +24,8 @@ Wire = Literal["search-r1", "toolorchestra"]
 MAX_TOPK = 1000
 MAX_QUERIES = 1024
 MAX_QUERY_CHARS = 16_384
+MAX_HITS = 16_384
+"""Bounds queries x topk of a request: a reply of that many passages has some 12 MB."""
 _MAX_BODY_BYTES = 4 * MAX_QUERIES * MAX_QUERY_CHARS
 _RETRY_AFTER_S = 1
 
@@ -50,16 +53,23 @@ class RetrievalServer:
     """Answers requests with a retriever; `topk` holds for a request that names none."""
 
     def __init__(
-        self, retriever: Retriever, batcher: Batcher[list[ScoredPassage]], *, topk: int = 3, wire: Wire = "search-r1"
+        self,
+        retriever: Retriever,
+        batcher: Batcher[list[ScoredPassage]],
+        *,
+        topk: int = 3,
+        wire: Wire = "search-r1",
+        api_key: str | None = None,
     ):
         self.retriever = retriever
         self.batcher = batcher
         self.topk = topk
         self.wire = wire
+        self._api_key = api_key
         self.counts = Counter({"answered": 0, "bad_request": 0, "overloaded": 0, "failed": 0})
 
     def make_app(self) -> web.Application:
-        app = web.Application(middlewares=[self._answer_errors], client_max_size=_MAX_BODY_BYTES)
+        app = make_app(max_body_bytes=_MAX_BODY_BYTES, api_key=self._api_key, middlewares=[self._answer_errors])
         app.add_routes([web.post("/retrieve", self.retrieve), web.get("/health", self.health)])
         app.cleanup_ctx.append(self._run_batcher)
         return app
@@ -71,7 +81,11 @@ class RetrievalServer:
     async def retrieve(self, request: web.Request) -> web.Response:
         model = ToolOrchestraRequest if self.wire == "toolorchestra" else SearchRequest
         body = model.model_validate_json(await request.read())
-        found = await self.batcher.search(body.queries, body.topk or self.topk)
+        topk = body.topk or self.topk
+        if len(body.queries) * topk > MAX_HITS:
+            message = f"topk: {len(body.queries)} queries x {topk} passages are more than {MAX_HITS}; ask for fewer"
+            return self._make_error("bad_request", 400, message)
+        found = await self.batcher.search(body.queries, topk)
         self.counts["answered"] += 1
         if self.wire == "toolorchestra":
             return web.json_response([[_format_hit(hit) for hit in hits] for hits in found])
@@ -93,15 +107,11 @@ class RetrievalServer:
         return web.json_response(about | self.counts)
 
     @web.middleware
-    async def _answer_errors(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await handler(request)
         except ValidationError as error:
             return self._make_error("bad_request", 400, _describe(error))
-        except web.HTTPRequestEntityTooLarge:
-            return self._make_error("bad_request", 413, f"body: more than {_MAX_BODY_BYTES} bytes; send fewer queries")
         except OverloadError as error:
             reply = self._make_error("overloaded", 503, f"{error}; try again, or start with a larger --max-pending")
             reply.headers["Retry-After"] = str(_RETRY_AFTER_S)
@@ -126,7 +136,5 @@ def _format_hit(hit: ScoredPassage) -> dict[str, Any]:
 
 def _describe(error: ValidationError) -> str:
     """Describe the first error: field, what is wrong, and what is expected."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(map(str, first["loc"])) or "body"
     expected = '{"queries": [text, ...], "topk": number or null, "return_scores": true or false}'
-    return f"{field}: {first['msg']}; expected {expected}"
+    return f"{describe_invalid(error)}; expected {expected}"

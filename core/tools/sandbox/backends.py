@@ -99,8 +99,9 @@ def make_command(backend: Backend) -> list[str]:
     binds = [
         word for source, target in _list_mounts() if target != "/dev/null" for word in ("--ro-bind", source, target)
     ]
+    bwrap = shutil.which("bwrap") or "bwrap"  # it is started without our PATH
     return [
-        "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--cap-add", "CAP_SYS_ADMIN",
+        bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--cap-add", "CAP_SYS_ADMIN",
         *binds, "--dev-bind", "/dev/null", "/dev/null", "--dir", "/tmp", "--ro-bind", interpreter, interpreter,
         "--chdir", "/tmp", *python,
     ]  # fmt: skip
@@ -125,7 +126,8 @@ def make_instructions(backend: Backend, code: str, limits: SandboxLimits, report
                 "RLIMIT_FSIZE": limits.folder_mb << 20,
                 "RLIMIT_NOFILE": limits.open_files,
                 "RLIMIT_CORE": 0,
-                **({"RLIMIT_NPROC": 1} if isolated else {}),
+                # The kernel counts queued signals by user: the code must not use up those of the host's programs.
+                **({"RLIMIT_NPROC": 1, "RLIMIT_SIGPENDING": 64} if isolated else {}),
             },
             "packages": [f"/packages{i}" for i in range(len(_find_packages()))] if isolated else list(_find_packages()),
             "report": report,

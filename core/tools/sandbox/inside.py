@@ -199,20 +199,20 @@ def lock_up(spec: dict[str, Any]) -> None:
         apply_seccomp(spec["seccomp"])
 
 
-def run(spec: dict[str, Any]) -> int:
+def run(code: bytes, packages: list[str]) -> int:
     """Run the code as `__main__`, like `python main.py`."""
     with open("main.py", "wb") as file:
-        file.write(spec["code"])
+        file.write(code)
     main = ModuleType("__main__")
     main.__dict__.update(__file__="main.py", __builtins__=__builtins__)
     sys.modules["__main__"] = main
-    sys.path += spec["packages"]
+    sys.path += packages
     sys.argv = ["main.py"]
     vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as the site module would
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        exec(compile(spec["code"], "main.py", "exec"), main.__dict__)
+        exec(compile(code, "main.py", "exec"), main.__dict__)
     except SystemExit:
         raise
     except BaseException as error:
@@ -250,7 +250,9 @@ def main() -> int:
         lock_up(spec)
     except (SetupError, OSError) as error:
         refuse(spec["report"], error)
-    return run(spec)
+    code, packages = spec["code"], spec["packages"]
+    spec.clear()  # the code can read the variables of this frame, and these tell of the host
+    return run(code, packages)
 
 
 if __name__ == "__main__":

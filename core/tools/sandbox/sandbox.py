@@ -90,7 +90,11 @@ def _run(backend: Backend, code: str, limits: SandboxLimits, stop: Event) -> San
     with ReportPipe() as report, nullcontext("/") if isolated else TemporaryDirectory(prefix="sandbox-") as folder:
         environment = ENVIRONMENT if isolated else ENVIRONMENT | {"TMPDIR": folder}
         stdin = make_instructions(backend, code, limits, report.child_end)
-        ending = execute(make_command(backend), stdin, environment, folder, report, limits, stop, monitored=isolated)
+        command = make_command(backend)
+        try:
+            ending = execute(command, stdin, environment, folder, report, limits, stop, monitored=isolated)
+        except OSError as error:
+            raise SandboxUnavailable(f"{backend}: {command[0]} cannot be started: {error}") from error
     ready, _, verdict = ending.report.partition("ready\n")
     if ready or (ending.reason == "exit" and not ending.report):
         raise SandboxUnavailable(f"{backend}: {explain(ready or ending.stderr.strip() or 'no answer')}")

@@ -2,8 +2,8 @@
 
 A call that is not listed fails with EPERM. Left out on purpose: every way to make a process or a thread
 (so the memory limit of the one process is the limit of all, and nothing can outlive it), execve, sockets, kill, ptrace,
-mount, namespaces, bpf, io_uring, keyrings, memfd. The list holds everything that Python, numpy and sympy need.
-Another architecture's calling convention (int 0x80, x32) kills the process.
+mount, namespaces, bpf, io_uring, keyrings, memfd, file locks. The list holds everything that Python, numpy and sympy
+need. Another architecture's calling convention (int 0x80, x32) kills the process.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import errno
 import struct
 from collections.abc import Iterable
 from functools import cache
+from itertools import chain
 
 # name:x86_64:aarch64, from the kernel's unistd headers; `-` where the architecture has no such call.
 _ALLOWED = """
 read:0:63 write:1:64 readv:19:65 writev:20:66 pread64:17:67 pwrite64:18:68 lseek:8:62 close:3:57 close_range:436:436
 open:2:- openat:257:56 creat:85:- stat:4:- fstat:5:80 lstat:6:- newfstatat:262:79 statx:332:291 access:21:-
 faccessat:269:48 faccessat2:439:439 readlink:89:- readlinkat:267:78 getdents:78:- getdents64:217:61 getcwd:79:17
-chdir:80:49 fchdir:81:50 dup:32:23 dup2:33:- dup3:292:24 fcntl:72:25 flock:73:32 mkdir:83:- mkdirat:258:34 rmdir:84:-
+chdir:80:49 fchdir:81:50 dup:32:23 dup2:33:- dup3:292:24 mkdir:83:- mkdirat:258:34 rmdir:84:-
 unlink:87:- unlinkat:263:35 rename:82:- renameat:264:38 renameat2:316:276 truncate:76:45 ftruncate:77:46
 fallocate:285:47 fadvise64:221:223 fsync:74:82 fdatasync:75:83 symlink:88:- symlinkat:266:36 link:86:- linkat:265:37
 chmod:90:- fchmod:91:52 fchmodat:268:53 utimensat:280:88 utime:132:- utimes:235:- statfs:137:43 fstatfs:138:44
@@ -35,9 +36,14 @@ clock_nanosleep:230:115 nanosleep:35:101 gettimeofday:96:169 time:201:- getrando
 set_robust_list:273:99 set_tid_address:218:96 rseq:334:293 restart_syscall:219:128 exit:60:93 exit_group:231:94
 """
 _MACHINES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}  # column above, AUDIT_ARCH
-_IOCTL = {"x86_64": 16, "aarch64": 29}
-# TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
-_IOCTL_REQUESTS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+# Calls that are allowed with some values of their second argument: (number by column above, the values).
+_CHECKED = {
+    # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+    "ioctl": ("16:29", (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)),
+    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. Not locks, leases, signals and the
+    # size of pipes: those are shared with the host, by file or by user.
+    "fcntl": ("72:25", (0, 1, 2, 3, 4, 1030, 1032)),
+}
 _X32_BIT = 0x40000000
 MACHINES = tuple(_MACHINES)
 
@@ -53,6 +59,12 @@ def allowed_calls(machine: str) -> dict[str, int]:
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
+def checked_calls(machine: str) -> dict[int, tuple[int, ...]]:
+    """Return number -> the second arguments that a call is allowed with."""
+    column, _ = _MACHINES[machine]
+    return {int(numbers.split(":")[column - 1]): values for numbers, values in _CHECKED.values()}
+
+
 @cache
 def compile_filter(machine: str) -> bytes:
     """Compile the filter for `machine` into an array of `struct sock_filter`.
@@ -61,10 +73,6 @@ def compile_filter(machine: str) -> bytes:
         KeyError: there is no table for this machine; MACHINES lists the known ones.
     """
     _, arch = _MACHINES[machine]
-    ioctl = [_encode(_LOAD, _SECOND_ARGUMENT)]
-    for request in _IOCTL_REQUESTS:
-        ioctl += [_encode(_JUMP_EQUAL, request, 0, 1), _encode(_RETURN, _ALLOW)]
-    ioctl.append(_encode(_RETURN, _REFUSE))
     # Jumps count instructions: (code, operand, skip if true, skip if false).
     program = [
         _encode(_LOAD, _ARCH),
@@ -73,9 +81,11 @@ def compile_filter(machine: str) -> bytes:
         _encode(_LOAD, _NUMBER),
         _encode(_JUMP_AT_LEAST, _X32_BIT, 0, 1),
         _encode(_RETURN, _KILL),
-        _encode(_JUMP_EQUAL, _IOCTL[machine], 0, len(ioctl)),
-        *ioctl,
     ]
+    for number, values in checked_calls(machine).items():
+        accept = [(_encode(_JUMP_EQUAL, value, 0, 1), _encode(_RETURN, _ALLOW)) for value in values]
+        check = [_encode(_LOAD, _SECOND_ARGUMENT), *chain.from_iterable(accept), _encode(_RETURN, _REFUSE)]
+        program += [_encode(_JUMP_EQUAL, number, 0, len(check)), *check]
     for first, last in _merge_intervals(allowed_calls(machine).values()):
         program += [_encode(_JUMP_AT_LEAST, first, 0, 2), _encode(_JUMP_GREATER, last, 1, 0), _encode(_RETURN, _ALLOW)]
     program.append(_encode(_RETURN, _REFUSE))

@@ -204,3 +204,12 @@ def test_intervals_narrow_with_more_tasks_and_are_the_same_each_time() -> None:
     few, many = group_means({"d": [0.0, 1.0] * 5})["d"], group_means({"d": [0.0, 1.0] * 500})["d"]
     assert many.high - many.low < (few.high - few.low) / 5
     assert group_means({"d": [0.0, 1.0] * 5})["d"] == few
+
+
+async def test_two_processes_never_evaluate_one_cell_at_the_same_time(folder: RunFolder) -> None:
+    first, second = SampleLog(folder, replace(CELL, variant="other")), SampleLog(folder, CELL)
+    with pytest.raises(EvaluationError, match="another process evaluates trained"):
+        await run(folder)
+    second.close()
+    await run(folder)
+    first.close()

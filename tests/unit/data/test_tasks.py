@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.data import DataError, iter_tasks, read_tasks, write_jsonl
+from core.data.files import read_records
 from core.types import Task
 
 TRAINING = {
@@ -182,3 +183,24 @@ def test_a_conversation_needs_no_answer(record: dict[str, Any], tmp_path: Path) 
     assert task.answers == ()
     write_jsonl(tmp_path / "again.jsonl", [task])
     assert read_tasks(tmp_path / "again.jsonl", require_context=False) == [task]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"question": "a"}\n{"question": "half \\ud83d"}\n', r"data\.jsonl:2: field 'question': half of a character"),
+        ('{"question": "a", "answers": ["\\udc00"]}\n', r"data\.jsonl:1: field 'answers': half of a character"),
+        ('[{"metadata": {"k": "\\ud800x"}}]', r"data\.jsonl, record 0: field 'metadata': half of a character"),
+        ("{}\n" + "[" * 100_000 + "\n", r"data\.jsonl:2: broken JSON .*recursion"),
+        ('{"n": ' + "9" * 5000 + "}\n", r"data\.jsonl:1: broken JSON .*digits"),
+    ],
+)
+def test_what_json_allows_and_no_text_can_hold_is_named(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "data.jsonl").write_text(text)
+    with pytest.raises(DataError, match=says):
+        list(read_records(tmp_path / "data.jsonl"))
+
+
+def test_a_whole_character_that_is_escaped_in_two_halves_is_read(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"question": "\\ud83d\\ude00"}\n')
+    assert [record for _, record in read_records(tmp_path / "data.jsonl")] == [{"question": "\U0001f600"}]

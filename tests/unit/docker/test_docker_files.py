@@ -22,6 +22,14 @@ def option(service: dict[str, Any], name: str) -> str:
     return words[words.index(name) + 1]
 
 
+def expand(command: str, key: str = "") -> str:
+    """Fill in SERVICES_KEY as compose does: `${NAME:+text}` is the text where NAME has a value, and else nothing."""
+    command = command.replace("${SERVICES_KEY}", key)
+    command = re.sub(r"\$\{SERVICES_KEY:\+(.*?)\}", lambda match: match[1] if key else "", command)
+    assert "$" not in command
+    return command.strip()
+
+
 def devices(service: dict[str, Any]) -> list[str]:
     (reservation,) = service["deploy"]["resources"]["reservations"]["devices"]
     return list(reservation["device_ids"])
@@ -54,14 +62,15 @@ def test_services_of_agentflow_share_no_gpu_and_serve_each_role_once():
 
 
 def test_services_of_toolorchestra_are_those_of_its_service_file():
-    """Command, GPUs and port are the same; the containers are also reachable from other nodes."""
+    """Command, GPUs and port are the same while no key is set."""
     ours = {name: service for name, service in SERVICES.items() if "toolorchestra" in service["profiles"]}
     theirs = read_services(ROOT / "agentic/toolorchestra/services/seed.yaml")
     assert ours.keys() == theirs.keys()
     for name, service in theirs.items():
         environment = " ".join(f"{key}={value}" for key, value in ours[name].get("environment", {}).items())
-        command = f"env {environment} {ours[name]['command']}" if environment else ours[name]["command"]
-        assert command == service.command.format(python="python", host="0.0.0.0", port=service.port)
+        command = expand(ours[name]["command"])
+        command = f"env {environment} {command}" if environment else command
+        assert command == service.command.format(python="python", host="127.0.0.1", port=service.port)
         assert devices(ours[name]) == [str(gpu) for gpu in service.gpus or ()]
 
 
@@ -73,3 +82,13 @@ def test_the_image_is_built_from_files_and_modules_that_exist():
     (modules,) = re.findall(r"python -c 'import (.+)'", text)
     for module in modules.split(", "):
         assert module == "slime" or find_spec(module), module
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_answers_its_own_machine_alone_unless_there_is_a_key(name):
+    closed, opened = (shlex.split(expand(SERVICES[name]["command"], key)) for key in ("", "k"))
+    assert closed[closed.index("--host") + 1] == "127.0.0.1"
+    assert closed.count("--host") == 1
+    assert opened[len(closed) :] == ["--host", "0.0.0.0"] + (
+        ["--api-key-file", "/run/services.key"] if name == "retrieval" else ["--api-key", "k"]
+    )

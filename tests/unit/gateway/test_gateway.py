@@ -24,6 +24,7 @@ from core.types import Sampling
 from .model import RandomModel, check_contexts
 from .templates import make_tokenizer
 
+JSON = {"Content-Type": "application/json"}
 PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}}
 CHAT_TOOLS = [{"type": "function", "function": {"name": "search", "description": "-", "parameters": PARAMETERS}}]
 RESPONSES_TOOLS = [{"type": "function", "name": "search", "description": "-", "parameters": PARAMETERS}]
@@ -224,7 +225,7 @@ async def test_what_cannot_be_served_is_refused_with_its_path():
             assert error["param"] == path, name
             assert error["type"] == "invalid_request_error"
         for value in (b"{", b"[1]", b"", b"[" * 100_000):
-            async with client.http.post(f"{client.base}/v1/chat/completions", data=value) as response:
+            async with client.http.post(f"{client.base}/v1/chat/completions", data=value, headers=JSON) as response:
                 assert response.status == 400
         error = (await client.post("/v1/messages", body, status=400))["error"]
         assert error["message"] == "max_tokens: is missing"
@@ -330,7 +331,7 @@ async def test_broken_requests_get_an_answer_or_an_error_that_is_counted(fuzz_ca
             data = json.dumps(body).encode()
             if rng.random() < 0.1:
                 data = data[: rng.randrange(len(data))]
-            async with client.http.post(client.base + path, data=data) as response:
+            async with client.http.post(client.base + path, data=data, headers=JSON) as response:
                 statuses[response.status] += 1
                 assert response.status in (200, 400, 404), (data, await response.text())
                 if response.status != 200:

@@ -11,10 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from core.policy import server_process
-from core.policy.server_process import ServerError, make_server_command, serve
-from tests.kit import is_running, wait_until
+from core.policy.server_process import ServerError, make_server_command, run_server, serve, start_keeper
+from tests.kit import answer_health, is_running, serve_app, wait_until
 
 # A server with a child of its own, as SGLang has them. It takes half a second to become healthy.
 FAKE = """
@@ -105,6 +106,35 @@ with serve("sglang", "m", log=Path({str(log)!r}), python={fake!r}):
     process.wait()
     process.stdout.close()
     wait_until_ended(pids(log))
+
+
+def test_a_server_ends_with_a_keeper_that_is_killed(fake, tmp_path):
+    command = make_server_command("sglang", "m", host="127.0.0.1", port=0, python=fake)
+    with (tmp_path / "log").open("ab") as output, start_keeper(command, output) as keeper:
+        wait_until(lambda: "pids" in (tmp_path / "log").read_text())
+        server, child = pids(tmp_path / "log")
+        keeper.kill()
+        wait_until_ended([server])
+    os.kill(child, signal.SIGKILL)  # SGLang's children see to that themselves
+
+
+def test_another_server_at_the_address_is_not_taken_for_ours(tmp_path):
+    app = web.Application()
+    app.router.add_get("/health", answer_health)
+    with (
+        serve_app(app) as url,
+        pytest.raises(ServerError, match=f"another server answers at {url} already"),
+        run_server([sys.executable, "-c", ""], url, log=tmp_path / "log", start_s=60),
+    ):
+        pass
+
+
+def test_a_server_that_answered_and_ended_is_not_ready(tmp_path):
+    (tmp_path / "log").write_text("")
+    app = web.Application()
+    app.router.add_get("/health", answer_health)
+    with serve_app(app) as url, pytest.raises(ServerError, match="ended before it was ready"):
+        server_process.wait_until_healthy(url, lambda: False, 60, tmp_path / "log")
 
 
 def test_a_server_that_dies_at_the_start_is_told_with_the_end_of_its_log(tmp_path):

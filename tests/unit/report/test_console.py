@@ -45,3 +45,23 @@ def test_the_command_rebuilds_the_report_or_names_the_problem(
         assert (run.path / name).stat().st_size > 0
     assert main([str(tmp_path)]) == 2
     assert "not a run folder" in capsys.readouterr().err
+
+
+def test_brackets_in_a_kind_of_failure_are_shown_as_they_are(empty: RunFolder) -> None:
+    failures = {"[/bold] of [a]": 2}
+    empty.open_metrics(0).append({"stage": "train", "step": 1, "failures": failures})
+    assert "failures: 2 [/bold] of [a]" in summary_lines(empty)
+
+
+@pytest.mark.parametrize("line", ['{"step": 1}', '{"stage": "train"}', '{"stage": "train", "step": "one"}'])
+def test_a_record_without_stage_or_step_is_named(line: str, run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    with (run.seed_path(0) / "metrics.jsonl").open("a") as file:
+        file.write(line + "\n")
+    assert main([str(run.path)]) == 2
+    assert "metrics.jsonl: a record has no `stage` or no `step`" in capsys.readouterr().err
+
+
+def test_a_folder_that_takes_no_report_is_named(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.path / "report.html").mkdir()
+    assert main([str(run.path)]) == 2
+    assert "report.html" in capsys.readouterr().err

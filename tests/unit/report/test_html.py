@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from typing import Any
 
 from core.report import write_report
-from core.report.viewer import MAX_CHARACTERS, choose_trajectories, render_trajectory
+from core.report.viewer import MAX_CHARACTERS, MAX_TURNS, choose_trajectories, render_trajectory
 from core.runs.evaluation import EvalResult
 from core.runs.files import JsonlLog
 from core.runs.run_folder import RunFolder
@@ -99,3 +102,34 @@ def test_a_trajectory_shows_trained_turns_long_texts_and_its_log() -> None:
     assert text.count("[… 10 characters left out …]") == 2
     assert text.count("A") < 2 * MAX_CHARACTERS
     assert "code: |-\n    a = 1\n    print(a)\n" in text
+
+
+def test_what_is_too_long_for_a_page_is_cut() -> None:
+    turns = [{"prompt": "p", "completion": "c"}] * (MAX_TURNS + 5)
+    shown = {"question": "Q" * 1_000_000, "answers": ["Z" * 1_000_000], "turns": turns}
+    text = render_trajectory({**record("train", 1, 1.0), **shown})
+    assert text.count("992,000 characters left out") == 2
+    assert "5 further turns" in text
+    assert len(text) < 100_000
+
+
+def test_trajectories_are_chosen_from_a_stream_of_which_few_stay_in_memory() -> None:
+    alive: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    class Tracked(dict):
+        __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def stream() -> Iterator[dict]:
+        for step in range(100):
+            for reward in (0.5, 0.0, 1.0):
+                tracked = Tracked(record("train", step, reward))
+                alive.add(tracked)
+                yield tracked
+                assert len(alive) < 10
+
+    assert [(r["step"], r["reward"]) for r in choose_trajectories(stream())] == [
+        (99, 1.0),
+        (99, 0.0),
+        (0, 1.0),
+        (0, 0.0),
+    ]

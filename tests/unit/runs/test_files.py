@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.runs.files import JsonlLog, read_json, read_jsonl, write_json, write_text
+from tests import kit
 
 records = st.lists(st.dictionaries(st.text(max_size=5), st.one_of(st.integers(), st.text(max_size=20)), max_size=3))
 
@@ -106,3 +107,35 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match="disk full"):
         write_text(path, "half")
     assert json.loads(path.read_text()) == {"a": 1}
+
+
+def test_a_full_disk_is_told_and_no_part_of_a_record_stays(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    log = JsonlLog(path)
+    for n in range(20):
+        log.append({"n": n, "text": "x" * 3000})
+    size = path.stat().st_size
+    with kit.room_for(size + 1000), pytest.raises(OSError, match="a record was not written") as raised:
+        log.append({"n": 20, "text": "x" * 3000})
+    assert (raised.value.filename, path.stat().st_size) == (str(path), size)
+    log.append({"n": 20})
+    assert [record["n"] for record in read_jsonl(path)] == list(range(21))
+
+
+def test_a_full_disk_leaves_the_old_file_and_its_room(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json(path, {"a": 1})
+    with kit.room_for(65536), pytest.raises(OSError, match="File too large"):
+        write_json(path, {"a": "x" * 100_000})
+    assert read_json(path) == {"a": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000])
+def test_json_that_python_cannot_hold_is_named_like_any_other_that_is_broken(text: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ValueError, match=r"x\.json is not valid JSON"):
+        read_json(tmp_path / "x.json")
+    (tmp_path / "log.jsonl").write_text(text + "\n")
+    with pytest.raises(ValueError, match=r"log\.jsonl:1 is not JSON"):
+        list(read_jsonl(tmp_path / "log.jsonl"))

@@ -87,6 +87,36 @@ def test_a_run_has_one_writer_and_fresh_does_not_delete_it(tmp_path: Path, confi
         pass
 
 
+def test_a_second_process_touches_nothing_while_the_first_writes(
+    tmp_path: Path, config: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = start_run(tmp_path, config)
+    with folder.lock():
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        monkeypatch.setattr("core.runs.run_folder.collect_versions", lambda: {"torch": "another"})
+        with pytest.raises(RunFolderError, match="another process is writing"):
+            RunFolder.create(tmp_path, config)
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_that_another_process_replaced_before_the_lock_is_not_written(tmp_path: Path, config: dict) -> None:
+    mine = RunFolder.create(tmp_path, config)
+    theirs = RunFolder.create(tmp_path, {**config, "preset": "paper"}, fresh=True)
+    with pytest.raises(RunFolderError, match="another process has changed this run"), mine.lock():
+        pass
+    with theirs.lock():
+        pass
+
+
+def test_fresh_takes_away_a_link_and_leaves_what_it_leads_to(tmp_path: Path, config: dict) -> None:
+    folder = start_run(tmp_path / "run", config)
+    folder.seed_path(0).rename(tmp_path / "elsewhere")
+    folder.seed_path(0).symlink_to(tmp_path / "elsewhere")
+    fresh = RunFolder.create(tmp_path / "run", config, fresh=True)
+    assert (fresh.seeds, fresh.seed_path(0).is_symlink()) == ([], False)
+    assert (tmp_path / "elsewhere" / "metrics.jsonl").is_file()
+
+
 def test_fresh_does_not_delete_what_a_cluster_trained(tmp_path: Path, config: dict) -> None:
     folder = RunFolder.create(tmp_path, config)
     (folder.path / "torch_dist").mkdir()

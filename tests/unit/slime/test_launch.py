@@ -122,6 +122,38 @@ def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) ->
     assert (cluster.out / "config.yaml").is_file()
 
 
+def test_a_secret_is_named_in_the_recipe_reaches_the_job_and_is_written_nowhere(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = cluster.arguments("--set", "slime.env_from=[HF_TOKEN]")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    assert launch.main(named) == 1
+    assert "slime.env_from: HF_TOKEN is not set here" in capsys.readouterr().err
+    monkeypatch.setenv("HF_TOKEN", "hf_sesame'$\"7261")
+    assert launch.main(named) == 0
+    (call,) = cluster.ray_calls
+    variables = json.loads(call[3].removeprefix("--runtime-env-json="))["env_vars"]
+    assert variables["HF_TOKEN"] == "hf_sesame'$\"7261"
+    assert "PYTHONPATH" in variables
+    for path in cluster.out.rglob("*"):
+        assert not path.is_file() or b"sesame" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["slime.env={HF_TOKEN: sesame}", "slime.env={AWS_SECRET_ACCESS_KEY: sesame}", "slime.flags={--wandb-key: sesame}"],
+)
+def test_a_recipe_that_holds_a_secret_is_refused_without_telling_it(
+    setting: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch.main(cluster.arguments("--set", setting)) == 1
+    told = capsys.readouterr().err
+    assert "slime.env_from" in told
+    assert "sesame" not in told
+    harmless = "slime.env={TOKENIZERS_PARALLELISM: 'false', NCCL_NVLS_ENABLE: '0'}"
+    assert launch.main(cluster.arguments("--dry-run", "--set", harmless)) == 0
+
+
 def test_the_same_command_goes_on_and_another_recipe_is_refused(cluster: Cluster, capsys) -> None:
     assert launch.main(cluster.arguments()) == launch.main(cluster.arguments()) == 0
     assert cluster.ray_calls[0] == cluster.ray_calls[1]

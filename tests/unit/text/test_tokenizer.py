@@ -140,3 +140,7 @@ def test_a_thread_that_encodes_text_does_not_change_the_markup_of_another(tokeni
         stop.set()
         thread.join()
     assert encoded == {tuple(expected)}
+
+
+def test_half_a_character_in_a_reply_of_a_tool_is_encoded_as_a_question_mark(tokenizer):
+    assert encode_text(tokenizer, "acorn \ud83d hat") == encode_text(tokenizer, "acorn ? hat")

@@ -76,13 +76,20 @@ async def test_toolorchestra(corpus: Corpus):
 )
 async def test_bad_requests_name_the_field_and_what_is_expected(corpus: Corpus, body: str, words: list[str]):
     async with client(corpus) as http:
-        reply = await http.post("/retrieve", data=body)
+        reply = await http.post("/retrieve", data=body, headers={"Content-Type": "application/json"})
         message = (await reply.json())["error"]["message"]
         assert reply.status == 400
         for word in [*words, '"topk": number or null']:
             assert word in message
         health = await (await http.get("/health")).json()
     assert (health["bad_request"], health["answered"]) == (1, 0)
+
+
+async def test_a_request_for_more_passages_than_a_reply_may_hold_is_refused_before_the_search(corpus: Corpus):
+    async with client(corpus, search=lambda queries, topks: pytest.fail("searched")) as http:
+        reply = await http.post("/retrieve", json={"queries": ["fox"] * 1024, "topk": 17})
+        assert reply.status == 400
+        assert "1024 queries x 17 passages are more than 16384" in (await reply.json())["error"]["message"]
 
 
 async def test_a_body_that_is_too_large(corpus: Corpus, monkeypatch: pytest.MonkeyPatch):

@@ -28,12 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from core.tools.sandbox import Sandbox, SandboxLimits
-from core.tools.sandbox.seccomp import allowed_calls
+from core.tools.sandbox.seccomp import allowed_calls, checked_calls
 from tests.unit.tools.sandbox.probes import PROBES, Probe
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 SECRET = "OPEN-SESAME-7261"
-IOCTL = {"x86_64": 16, "aarch64": 29}
 
 
 @contextmanager
@@ -72,7 +71,7 @@ def honeypot() -> Iterator[dict[str, Any]]:
             "unix": str(folder / "socket"),
             "abstract": abstract,
             "victim": victim.pid,
-            "allowed_calls": [*allowed_calls(machine).values(), IOCTL[machine]],
+            "allowed_calls": [*allowed_calls(machine).values(), *checked_calls(machine)],
             "servers": (tcp, udp, unix, hidden),
         }
     finally:

@@ -274,6 +274,39 @@ CALLS = [
     ),
 ]
 
+SHARED = [  # counted by user or held by file, so it would be felt outside
+    deny(
+        "lock_file", "import fcntl, os; fcntl.flock(open(os.__file__), fcntl.LOCK_SH | fcntl.LOCK_NB); print('ESCAPED')"
+    ),
+    deny(
+        "lock_record",
+        "import fcntl, os; fcntl.lockf(open(os.__file__), fcntl.LOCK_SH | fcntl.LOCK_NB); print('ESCAPED')",
+    ),
+    deny(
+        "lock_description",
+        "import fcntl\nfcntl.fcntl(open('main.py'), 37, bytes(32)); print('ESCAPED')",
+    ),
+    deny("lease", "import fcntl; fcntl.fcntl(open('main.py'), 1024, fcntl.F_RDLCK); print('ESCAPED')"),
+    deny("watch_folder", "import fcntl, os; fcntl.fcntl(os.open('.', 0), 1026, 1); print('ESCAPED')"),
+    deny("size_of_pipe", "import fcntl, os; fcntl.fcntl(os.pipe()[1], 1031, 1 << 17); print('ESCAPED')"),
+    deny(
+        "owner_of_signals", "import fcntl, os; fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, os.getpid()); print('ESCAPED')"
+    ),
+    deny("signal_of_pipe", "import fcntl, os; fcntl.fcntl(os.pipe()[0], 10, 40); print('ESCAPED')"),
+    deny(
+        "queued_signals",
+        "import signal, threading\nsignal.pthread_sigmask(signal.SIG_BLOCK, [40])\n"
+        "for _ in range(1000): signal.pthread_kill(threading.get_ident(), 40)\nprint('ESCAPED')",
+    ),
+    deny(
+        "frames",
+        "import sys\nframe, seen = sys._getframe(), {}\n"
+        "while frame: seen.update(frame.f_locals); frame = frame.f_back\n"
+        "assert seen['spec']; print('ESCAPED', seen['spec'])",
+        control=False,
+    ),
+]
+
 ORDINARY = [
     harmless("arithmetic", "print(sum(range(10)))", "ok"),
     harmless("libraries", "import numpy, sympy; print(sympy.factor('x**2-1'), numpy.linalg.det(numpy.eye(99)))", "ok"),
@@ -323,4 +356,4 @@ ORDINARY = [
     harmless("set_user_bit", "import os; os.chmod('main.py', 0o6755)", "ok"),
 ]
 
-PROBES = [*FILES, *SECRETS, *NETWORK, *PROCESSES, *LIMITS, *CALLS, *ORDINARY]
+PROBES = [*FILES, *SECRETS, *NETWORK, *PROCESSES, *LIMITS, *CALLS, *SHARED, *ORDINARY]

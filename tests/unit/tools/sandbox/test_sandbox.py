@@ -170,6 +170,20 @@ def test_without_isolation_it_refuses_and_says_what_is_missing(monkeypatch: pyte
     assert Sandbox(backend="unsafe_local").backend == "unsafe_local"
 
 
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"#!/bin/sh\necho it was started >&2; exit 1\n", "it was started"), (b"\x7fELF", "cannot be started")],
+)
+def test_bubblewrap_is_started_where_it_was_found(
+    content: bytes, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bwrap").write_bytes(content)
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SandboxUnavailable, match=f"bubblewrap: .*{says}"):
+        sandbox._try_backend.__wrapped__("bubblewrap")
+
+
 def test_kernel_that_forbids_user_namespaces_is_found_out() -> None:
     """A container may look like this: a process whose user may make no further namespace."""
     kit.require(os.getuid() == 0, kit.ROOT)

@@ -11,6 +11,7 @@ from core.tools.sandbox.seccomp import MACHINES, allowed_calls, compile_filter
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050001, 0x80000000
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 IOCTL = {"x86_64": 16, "aarch64": 29}
+FCNTL = {"x86_64": 72, "aarch64": 25}
 FORBIDDEN = {
     "x86_64": {"clone": 56, "fork": 57, "execve": 59, "socket": 41, "kill": 62, "ptrace": 101, "prctl": 157},
     "aarch64": {"clone": 220, "execve": 221, "socket": 198, "kill": 129, "ptrace": 117, "prctl": 167},
@@ -35,7 +36,7 @@ def verdict(program: bytes, number: int, arch: int, argument: int = 0) -> int:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_exactly_the_named_calls_pass(machine: str) -> None:
     program, allowed = compile_filter(machine), set(allowed_calls(machine).values())
-    for number in set(range(1024)) - {IOCTL[machine]}:
+    for number in set(range(1024)) - {IOCTL[machine], FCNTL[machine]}:
         assert verdict(program, number, ARCH[machine]) == (ALLOW if number in allowed else REFUSE), number
     assert not allowed & set(FORBIDDEN[machine].values())
 
@@ -53,6 +54,13 @@ def test_ioctl_is_allowed_by_request(machine: str) -> None:
     program = compile_filter(machine)
     assert verdict(program, IOCTL[machine], ARCH[machine], argument=0x5401) == ALLOW
     assert verdict(program, IOCTL[machine], ARCH[machine], argument=0x5412) == REFUSE
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_fcntl_neither_locks_nor_leases_nor_resizes_what_the_host_shares(machine: str) -> None:
+    program = compile_filter(machine)
+    passed = [command for command in range(2048) if verdict(program, FCNTL[machine], ARCH[machine], command) == ALLOW]
+    assert passed == [0, 1, 2, 3, 4, 1030, 1032]
 
 
 def test_numbers_are_unique() -> None:

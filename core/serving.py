@@ -1,0 +1,151 @@
+"""What every HTTP server of this repository does before it works on a request.
+
+Our servers answer programs, never web pages. Without an API key a server answers this machine alone: it listens on
+127.0.0.1, and requests must name it so, lest a page reaches it under a name of its own (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hmac
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+from pydantic import ValidationError
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+BODY_TIMEOUT_S = 60.0
+"""Bounds the time in which a body must arrive."""
+
+MAX_REQUESTS = 4096
+"""Bounds the requests that a server works on at once: more would only wait, each with its body in memory."""
+
+_LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+
+
+class ListenError(ValueError):
+    """Says that a server may not listen as asked; the message names the fix."""
+
+
+def make_app(
+    *,
+    max_body_bytes: int,
+    api_key: str | None = None,
+    body_timeout_s: float = BODY_TIMEOUT_S,
+    middlewares: Sequence[Any] = (),
+) -> web.Application:
+    """Make an application that refuses a request unless it is well sent. A handler finds the body in memory.
+
+    Refused are: requests of web pages (403), requests for another host (403, without `api_key`), requests without the
+    key (401), bodies that are not JSON (415), too large (413) or late (408), and what comes while too many wait (503).
+    Every refusal is `{"error": {"message": text}}`. `GET /health` needs no key.
+    """
+    working = 0
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        nonlocal working
+        working += 1
+        try:
+            try:
+                check_sender(request, api_key)
+                if working > MAX_REQUESTS and request.can_read_body:
+                    raise web.HTTPServiceUnavailable(text=f"{MAX_REQUESTS} requests wait already; try again later")
+                await read_body(request, body_timeout_s)
+            except web.HTTPException as refusal:
+                return web.json_response({"error": {"message": refusal.text}}, status=refusal.status)
+            return await handler(request)
+        finally:
+            working -= 1
+
+    return web.Application(middlewares=[check, *middlewares], client_max_size=max_body_bytes)
+
+
+def check_sender(request: web.Request, api_key: str | None) -> None:
+    """Raise an HTTPException for a request that its headers refuse."""
+    headers = request.headers
+    if headers.get("Origin") or headers.get("Sec-Fetch-Site"):  # browsers name the page, and programs do not
+        raise web.HTTPForbidden(text="requests of web pages are refused")
+    if api_key is None:
+        if not _LOOPBACK.fullmatch(headers.get("Host", "")):
+            raise web.HTTPForbidden(
+                text=f"host {headers.get('Host', '')[:100]!r}: this server answers to 127.0.0.1 and localhost alone"
+            )
+    elif not _holds_key(request, api_key) and (request.method, request.path) != ("GET", "/health"):
+        raise web.HTTPUnauthorized(text="send the server's key as `Authorization: Bearer KEY`")
+    # A page may post text and forms to any address without asking it first, but not JSON.
+    kind = request.content_type
+    if request.can_read_body and kind != "application/json" and not kind.endswith("+json"):
+        raise web.HTTPUnsupportedMediaType(text=f"content type {kind[:100]!r}: send application/json")
+
+
+def _holds_key(request: web.Request, api_key: str) -> bool:
+    bearer = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+    sent = (bearer, request.headers.get("X-Api-Key", ""))
+    return any(hmac.compare_digest(value.encode(errors="replace"), api_key.encode()) for value in sent)
+
+
+async def read_body(request: web.Request, timeout_s: float) -> None:
+    """Read the body, which `request` keeps. Raise an HTTPException if it is late, too large or broken."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(text=f"the body did not arrive within {timeout_s:g} s") from None
+    except web.HTTPRequestEntityTooLarge:
+        limit = request.client_max_size
+        raise web.HTTPRequestEntityTooLarge(limit, text=f"body: more than {limit} bytes; send less at once") from None
+    except (web.RequestPayloadError, HttpProcessingError) as error:
+        raise web.HTTPBadRequest(text=f"body: cannot be read ({type(error).__name__})") from error
+
+
+def describe_invalid(error: ValidationError) -> str:
+    """Describe the first thing that is wrong with a body as `field: what is wrong`."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}"
+
+
+def add_key_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="holds the key that requests must carry; a --host beyond 127.0.0.1 needs it",
+    )
+
+
+def read_api_key(host: str, file: Path | None) -> str | None:
+    """Return the key for a server that listens on `host`, None if it needs none.
+
+    Raises:
+        ListenError: the file holds no key, or there is no file although other machines can reach `host`.
+    """
+    if file is not None:
+        try:
+            key = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ListenError(f"--api-key-file {file}: {error}; write the key into it") from error
+        if not key:
+            raise ListenError(f"--api-key-file {file}: is empty; write the key into it")
+        return key
+    if not is_loopback(host):
+        raise ListenError(
+            f"--host {host}: other machines would reach this server; give a key with --api-key-file, or listen on "
+            "127.0.0.1"
+        )
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach what listens on `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
