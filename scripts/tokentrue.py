@@ -57,6 +57,7 @@ COMMANDS = {
     "speed engines": Subcommand("benchmarks.speed.__main__", "Rollouts and training steps beside TRL and others"),
     "speed memory": Subcommand("benchmarks.speed.memory", "The plan of memory beside what processes take"),
     "speed retrieval": Subcommand("benchmarks.speed.retrieval", "Recall and latency of the retrieval service"),
+    "speed gateway": Subcommand("benchmarks.speed.gateway", "The CPU that the gateway takes for a call"),
     "speed prompt-order": Subcommand(
         "benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"
     ),

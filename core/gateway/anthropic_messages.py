@@ -126,7 +126,7 @@ def write_reply(session: GatewaySession, node: Node, request: AgentRequest, crea
     return {
         **_write_head(session, node, request),
         "content": _write_blocks(session, node),
-        "stop_reason": _stop_reason(node),
+        "stop_reason": stop_reason(node),
         "stop_sequence": node.stop_text,
         "usage": {**_write_usage(node), "output_tokens": len(node.completion.token_ids)},
     }
@@ -142,7 +142,7 @@ def write_events(session: GatewaySession, node: Node, request: AgentRequest, cre
         for delta in deltas:
             yield _write_event("content_block_delta", index=index, delta=delta)
         yield _write_event("content_block_stop", index=index)
-    delta = {"stop_reason": _stop_reason(node), "stop_sequence": node.stop_text}
+    delta = {"stop_reason": stop_reason(node), "stop_sequence": node.stop_text}
     yield _write_event(
         "message_delta", delta=delta, usage={**_write_usage(node), "output_tokens": len(node.completion.token_ids)}
     )
@@ -195,7 +195,8 @@ def _split_block(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, 
     return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": filled}]
 
 
-def _stop_reason(node: Node) -> str:
+def stop_reason(node: Node) -> str:
+    """Return why an answer ended, in Anthropic's words."""
     if node.completion.finish_reason == "length":
         return "max_tokens"
     if node.stop_text is not None:

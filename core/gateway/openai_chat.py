@@ -107,7 +107,7 @@ def write_reply(session: GatewaySession, node: Node, request: AgentRequest, crea
         message["tool_calls"] = [_write_call(call) for call in node.message.calls]
     elif message["content"] is None:
         message["content"] = ""
-    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(node), "logprobs": None}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason(node), "logprobs": None}
     head = _write_head(session, node, request, created)
     return {**head, "object": "chat.completion", "choices": [choice], "usage": _write_usage(node)}
 
@@ -130,7 +130,7 @@ def write_events(session: GatewaySession, node: Node, request: AgentRequest, cre
         begun["function"] = {"name": call.name, "arguments": ""}
         yield chunk({"tool_calls": [{"index": place, **begun}]})
         yield chunk({"tool_calls": [{"index": place, "function": {"arguments": call.arguments}}]})
-    yield chunk({}, _finish_reason(node))
+    yield chunk({}, finish_reason(node))
     if request.stream_usage:
         yield _write_event({**head, "choices": [], "usage": _write_usage(node)})
     yield "data: [DONE]\n\n"
@@ -154,7 +154,8 @@ def _write_call(call: WireCall) -> dict[str, Any]:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _finish_reason(node: Node) -> str:
+def finish_reason(node: Node) -> str:
+    """Return why an answer ended, in OpenAI's words."""
     if node.completion.finish_reason == "length":
         return "length"
     return "tool_calls" if node.message.calls else "stop"

@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import json
 import re
+import time
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,9 @@ INSTRUCTIONS = ("instructions",)
 MAX_FLATTENED = 1 << 16
 """Bounds the characters of a message whose text is searched for calls that a client wrote into it."""
 
+MAX_IDLE_S = 3600.0
+"""Bounds by default the seconds between two requests of a session that a request opened: tools may run for long."""
+
 FROZEN = "frozen:"
 """Begins the model name of a request to a role that is never trained, such as `frozen:judge`."""
 
@@ -52,12 +56,14 @@ class SessionSettings:
     `max_context` bounds prompt and completion of one call together. `max_turns` bounds the answers of a session: one
     more is refused with status 429. `model_roles` maps patterns of model names to roles, the first that fits counts;
     a name that fits none asks the role `policy`, unless it begins with `frozen:`. Only answers of `policy` are trained.
+    A gateway that opens sessions on request finishes one that nobody asked anything for `max_idle_s` seconds.
     """
 
     max_context: int
     max_turns: int | None = None
     history: History = "sampled"
     model_roles: Mapping[str, str] = field(default_factory=dict)
+    max_idle_s: float = MAX_IDLE_S
 
     def find_role(self, model: str) -> str:
         """Return the role that a model name asks."""
@@ -158,11 +164,17 @@ class GatewaySession:
         self._calls_by_prompt: Counter[bytes] = Counter()
         self._echoes_seen: set[tuple[Echo, str]] = set()
         self._running: set[asyncio.Future[Completion]] = set()
+        self._used_at = time.monotonic()
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that requests of this session can ask."""
         return tuple(self._policies)
+
+    @property
+    def idle_s(self) -> float:
+        """The seconds since a request last began or was answered; 0 while one runs."""
+        return 0.0 if self._running else time.monotonic() - self._used_at
 
     def wire_id(self, prefix: str, number: int, place: int | None = None) -> str:
         """Return the id of a node, or of its call `place`, under which the client will send it back."""
@@ -180,6 +192,7 @@ class GatewaySession:
             PolicyError: the policy gave no completion.
         """
         self._check_open()
+        self._used_at = time.monotonic()
         settings, transcriber = self._settings, self._transcriber
         if settings.max_turns is not None and len(self._nodes) + len(self._running) >= settings.max_turns:
             raise GatewayError(429, "turn_limit", f"the session has had its {settings.max_turns} turns")
@@ -240,9 +253,20 @@ class GatewaySession:
         finally:
             self._running.discard(call)
 
+    async def ask(self, request: AgentRequest) -> Node:
+        """Answer a request of this process, which has the answer at once. A refusal is counted, as over HTTP."""
+        try:
+            node = await self.answer(request)
+        except GatewayError as error:
+            self.counters[f"refused_{error.kind}"] += 1
+            raise
+        self.deliver(node)
+        return node
+
     def deliver(self, node: Node) -> None:
         """Note that the client has the answer; only then can it come back, and only then is it trained."""
         node.answered = True
+        self._used_at = time.monotonic()
 
     def lose(self, node: Node) -> None:
         """Note that the client went away before it had the whole answer."""

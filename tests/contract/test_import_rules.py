@@ -17,13 +17,13 @@ FOLDERS = ("core", "agentic", "benchmarks", "scripts", "examples")
 IMPORTS = """
 examples     -> engine rollout types
 scripts      -> agentic benchmarks config data engine hub policy report runs text training_options
-benchmarks   -> agentic agentic/tiny algorithms config data engine hub options policy report rewards rollout
-                runs text tools types
+benchmarks   -> agentic agentic/tiny algorithms config data engine gateway hub options policy report rewards
+                rollout runs text tools types
 agentic/tiny -> agentic config data engine policy report rewards rollout runs text types
 agentic      -> config options policy rewards rollout slime text tools types
 slime        -> algorithms config data policy rollout runs text training_options types
 engine       -> algorithms config data hub options policy rollout runs text training_options types
-gateway      -> engine hub options policy rollout text types
+gateway      -> engine hub options policy rollout runs text types
 rollout      -> algorithms config policy types
 config       -> algorithms options types
 report       -> runs types
