@@ -22,6 +22,9 @@ from core.text.tool_calls import THOUGHT, THOUGHT_END, ToolCall
 MAX_CACHED_CHARACTERS = 400
 """Limits the texts whose ids are cached."""
 
+NO_THOUGHTS = f"{THOUGHT}\n\n{THOUGHT_END}\n\n"
+"""Is what Qwen3.5's template writes before an answer that it sees no thoughts of."""
+
 _MARK = re.compile("\ue000(\\d+)\ue001")
 
 
@@ -141,14 +144,22 @@ class Renderer:
         found: list[tuple[int | None, Ids]] = []
         for i, piece in enumerate(pieces):
             if i % 2 == 0:
+                if piece.endswith(NO_THOUGHTS) and self._holds_thoughts(spliced[int(pieces[i + 1])]):
+                    piece = piece.removesuffix(NO_THOUGHTS)
                 found.append((None, self._encode_markup_cached(piece)))
                 continue
+            index = int(piece) if int(piece) < len(messages) else None
             entry = spliced[int(piece)]
+            quoted = pieces[i - 1].endswith('"')
+            if quoted and index is not None and messages[index].role == "tool":
+                entry = self.tokenizer.decode(entry)  # Llama's template shows the results of tools as JSON
             if isinstance(entry, str):
-                in_json = pieces[i - 1].endswith('"')
-                entry = self._encode_text(json.dumps(entry, ensure_ascii=False)[1:-1] if in_json else entry)
-            found.append((int(piece) if int(piece) < len(messages) else None, entry))
+                entry = self._encode_text(json.dumps(entry, ensure_ascii=False)[1:-1] if quoted else entry)
+            found.append((index, entry))
         return found
+
+    def _holds_thoughts(self, entry: Ids | str) -> bool:
+        return not isinstance(entry, str) and THOUGHT_END in self.tokenizer.decode(entry)
 
     def _encode_text(self, text: str) -> Ids:
         return encode_text(self.tokenizer, text)

@@ -67,7 +67,8 @@ def echo(node: Node, session: GatewaySession, how: str, rng: random.Random) -> W
 def answer_calls(node: Node, rng: random.Random) -> list[WireMessage]:
     """The messages that follow an answer: the results of its tools in any order, or a new message of the user's."""
     results = [
-        WireMessage("tool", f"result of {call.call_id[-1]}", call_id=call.call_id) for call in node.message.calls
+        WireMessage("tool", f'result of "{call.call_id[-1]}"\nand more', call_id=call.call_id)
+        for call in node.message.calls
     ]
     rng.shuffle(results)
     return results or [WireMessage("user", rng.choice(["go on", "and then?", "why"]))]

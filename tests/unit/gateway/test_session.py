@@ -328,5 +328,17 @@ async def test_an_answer_behind_a_trimmed_head_keeps_its_ids():
     assert check(model, session.finish().turns) == 2
 
 
+async def test_an_answer_behind_a_trimmed_head_has_its_own_thoughts_alone():
+    model = RandomModel(make_tokenizer("qwen3_thinking"), "hermes", calling=1.0, seed=15)
+    session = open_session(model)
+    messages = [WireMessage("user", "hello"), WireMessage("user", "and then?")]
+    for _ in range(2):
+        node = await ask(session, messages)
+        messages += [node.message, *answer_calls(node, model.rng)]
+    trimmed = await ask(session, messages[1:])
+    assert model.tokenizer.decode(trimmed.prompt_ids).count("<think>") == 3
+    assert check(model, session.finish().turns) == 2
+
+
 def contains(ids: Sequence[int], part: Sequence[int]) -> bool:
     return any(tuple(ids[i : i + len(part)]) == tuple(part) for i in range(len(ids)))
