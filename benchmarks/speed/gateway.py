@@ -241,7 +241,7 @@ async def measure(turns: int, sessions: int, crowd: int) -> dict[str, Any]:
     ways["session"] = await measure_session(bench, turns, sessions)
     for protocol in DIALOGUES:
         ways[protocol] = await measure_http(bench, protocol, turns, sessions)
-    return {"cpu_ms": ways, "crowd": {name: await measure_crowd(bench, name, 4, crowd) for name in DIALOGUES}}
+    return {"cpu_ms": ways, "crowd": {name: await measure_crowd(bench, name, 2, crowd) for name in DIALOGUES}}
 
 
 def format_calls(ways: dict[str, Sequence[float]]) -> str:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from core.gateway.bodies import Body, read_schema, read_text
+from core.gateway.bodies import Body, read_schema, read_text, remember
 from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
 from core.gateway.session import GatewaySession, Node
 from core.text.tool_calls import ToolSchema
@@ -40,8 +40,8 @@ def read_request(value: Any) -> AgentRequest:
     limits = [body.take_count(name) for name in ("max_completion_tokens", "max_tokens")]
     request = AgentRequest(
         model=body.need("model", str),
-        messages=tuple(_read_message(message) for message in body.take_bodies("messages")),
-        tools=tuple(_read_tool(tool) for tool in body.take_bodies("tools")),
+        messages=body.take_each("messages", _read_message_again),
+        tools=body.take_each("tools", _read_tool_again),
         temperature=body.take_number("temperature", 0, 2),
         top_p=body.take_number("top_p", 0, 1),
         seed=body.take("seed", int),
@@ -96,6 +96,9 @@ def _read_call(call: Body) -> WireCall:
     call.ignore(("index", "provider_specific_fields", "extra_content"))
     call.close()
     return read
+
+
+_read_tool_again, _read_message_again = remember(_read_tool), remember(_read_message)
 
 
 def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:

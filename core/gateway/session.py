@@ -19,9 +19,18 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage, fold, fold_lead, refuse
+from core.gateway.messages import (
+    AgentRequest,
+    GatewayError,
+    MessageRole,
+    WireCall,
+    WireMessage,
+    fold,
+    fold_lead,
+    refuse,
+)
 from core.gateway.transcriber import Transcriber
 from core.policy.base import Policy
 from core.rollout.method import derive_seed
@@ -41,6 +50,8 @@ INSTRUCTIONS = ("instructions",)
 
 MAX_FLATTENED = 1 << 16
 """Bounds the characters of a message whose text is searched for calls that a client wrote into it."""
+
+_BARE: Mapping[str, Message] = {role: Message(role, ()) for role in get_args(MessageRole)}
 
 MAX_IDLE_S = 3600.0
 """Bounds by default the seconds between two requests of a session that a request opened: tools may run for long."""
@@ -372,8 +383,7 @@ class GatewaySession:
                 lead.append(message)
                 entries.append(message)
                 continue
-            folded = fold_lead(lead)
-            found, echo = self._find(message, node, folded)
+            found, echo = self._find(message, node, lead)
             if found is None:
                 content = hashlib.blake2b(repr(message).encode(errors="replace"), digest_size=8).hexdigest()
                 echoes.append((echo, content))
@@ -382,16 +392,14 @@ class GatewaySession:
                 continue
             echoes.append((echo, str(found.number)))
             entries.append(found)
-            if found.parent is node and found.folded_lead == folded:
+            if found.parent is node and (found.lead == tuple(lead) or found.folded_lead == fold_lead(lead)):
                 node, lead = found, []
                 path.append(len(entries) - 1)
             else:
                 lead.append(message)
         return _Place(node, tuple(lead), tuple(entries), tuple(path), tuple(echoes))
 
-    def _find(
-        self, message: WireMessage, parent: Node | None, folded_lead: tuple[Any, ...]
-    ) -> tuple[Node | None, Echo]:
+    def _find(self, message: WireMessage, parent: Node | None, lead: Sequence[WireMessage]) -> tuple[Node | None, Echo]:
         """Find the answer that `message` repeats, and say how; an edited or foreign one has none."""
         if node := self._find_numbered([*(call.call_id for call in message.calls), *message.marks]):
             echo = classify_echo(node, message)
@@ -401,6 +409,7 @@ class GatewaySession:
             if node is not None and is_flattened(node.message, message):
                 return node, "flattened"
         # Without an id, the text decides: first among the answers at this very place, the youngest first.
+        folded_lead = fold_lead(lead)
         equal = [node for node in reversed(self._by_content.get(content_key(message), [])) if node.answered]
         here = [node for node in equal if node.parent is parent and node.folded_lead == folded_lead]
         for node in (*here, *equal):
@@ -422,7 +431,7 @@ class GatewaySession:
         stored = [i for i, entry in enumerate(place.entries) if isinstance(entry, Node)]
         keep = dict.fromkeys(stored, True)
         thinking = [i for i in stored if isinstance(e := place.entries[i], Node) and e.reasoning_tokens]
-        bare = [Message(e.message.role if isinstance(e, Node) else e.role, ()) for e in place.entries]
+        bare = [_BARE[e.message.role if isinstance(e, Node) else e.role] for e in place.entries]
         if self._settings.history == "template" and thinking:
             keep |= dict(zip(thinking, renderer.find_shown_thoughts(bare, thinking, shown_tools), strict=True))
         kept = tuple(keep.values())
@@ -469,17 +478,26 @@ def content_key(message: WireMessage) -> tuple[Any, ...]:
     return fold(message.text), tuple(call.canonical() for call in message.calls)
 
 
+def written_calls(message: WireMessage) -> list[tuple[str, str]]:
+    """Return names and arguments of a message's calls as they were written."""
+    return [(call.name, call.arguments) for call in message.calls]
+
+
 def classify_echo(node: Node, message: WireMessage) -> Echo:
     """Say how a message repeats the answer of a node."""
     sent = node.message
-    if content_key(message) != content_key(sent):
+    verbatim = message.text == sent.text and written_calls(message) == written_calls(sent)
+    if not verbatim and content_key(message) != content_key(sent):
         return "flattened" if is_flattened(sent, message) else "edited"
-    if message.reasoning and fold(message.reasoning) != fold(sent.reasoning or ""):
+    if (
+        message.reasoning
+        and message.reasoning != sent.reasoning
+        and fold(message.reasoning) != fold(sent.reasoning or "")
+    ):
         return "edited"
     if sent.reasoning and not message.reasoning:
         return "reasoning_dropped"
-    exact = message.text == sent.text and [c.arguments for c in message.calls] == [c.arguments for c in sent.calls]
-    return "verbatim" if exact else "reserialised"
+    return "verbatim" if verbatim else "reserialised"
 
 
 def is_flattened(sent: WireMessage, message: WireMessage) -> bool:

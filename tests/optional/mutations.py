@@ -48,8 +48,8 @@ MUTATIONS = (
     Mutation(
         "edited thoughts are edits",
         "core/gateway/session.py",
-        "if message.reasoning and fold(message.reasoning)",
-        "if False and fold(message.reasoning or '')",
+        "if message.reasoning and message.reasoning != sent.reasoning and fold(",
+        "if False and fold(",
         f"{SESSION}::test_how_an_answer_came_back_is_counted",
     ),
     Mutation(
@@ -62,14 +62,14 @@ MUTATIONS = (
     Mutation(
         "an answer is continued only where it was given",
         "core/gateway/session.py",
-        "if found.parent is node and found.folded_lead == folded:",
+        "if found.parent is node and (found.lead == tuple(lead) or found.folded_lead == fold_lead(lead)):",
         "if True:",
         FUZZ,
     ),
     Mutation(
         "an answer is continued only after the messages that it answered",
         "core/gateway/session.py",
-        "if found.parent is node and found.folded_lead == folded:",
+        "if found.parent is node and (found.lead == tuple(lead) or found.folded_lead == fold_lead(lead)):",
         "if found.parent is node:",
         FUZZ,
     ),
