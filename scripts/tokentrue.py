@@ -58,6 +58,7 @@ COMMANDS = {
     "speed memory": Subcommand("benchmarks.speed.memory", "The plan of memory beside what processes take"),
     "speed ahead": Subcommand("benchmarks.speed.ahead", "Training in turn beside sampling ahead, with slow tools"),
     "speed retrieval": Subcommand("benchmarks.speed.retrieval", "Recall and latency of the retrieval service"),
+    "speed gateway": Subcommand("benchmarks.speed.gateway", "The CPU that the gateway takes for a call"),
     "speed prompt-order": Subcommand(
         "benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"
     ),

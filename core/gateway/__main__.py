@@ -8,19 +8,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import listen
 from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import History, SessionSettings
+from core.gateway.session import MAX_IDLE_S, History, SessionSettings
 from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.base import Policy
@@ -49,8 +49,10 @@ async def run(options: argparse.Namespace) -> None:
         folder = resolve(options.model, weights=options.policy_url is None)
         tokenizer = load_tokenizer(folder)
         context = options.max_context or weights.load_config(folder).max_positions
-        settings = SessionSettings(max_context=context, max_turns=options.max_turns, history=options.history)
-        record = None if options.record is None else SessionRecord(options.record)
+        settings = SessionSettings(
+            max_context=context, max_turns=options.max_turns, history=options.history, max_idle_s=options.max_idle_s
+        )
+        record = make_record(options.record)
         async with open_policy(options, folder, tokenizer, context) as policy:
             gateway = Gateway(
                 {"policy": policy}, tokenizer, settings, open_on_request=True, on_finish=record, api_key=api_key
@@ -59,6 +61,14 @@ async def run(options: argparse.Namespace) -> None:
                 host, port = listener.getsockname()[:2]
                 print(f"serving {options.model} on http://{host}:{port}", flush=True)
                 await asyncio.Event().wait()
+
+
+def make_record(folder: Path | None) -> Callable[[str, Mapping[str, Any]], None] | None:
+    """Return what appends a finished session to `sessions.jsonl` of a folder; None without one."""
+    if folder is None:
+        return None
+    log = JsonlLog(folder / "sessions.jsonl")
+    return lambda session_id, written: log.append({"session": session_id, **written})
 
 
 @asynccontextmanager
@@ -83,16 +93,6 @@ async def open_policy(options: argparse.Namespace, folder: Path, tokenizer: Any,
         await embedded.close()
 
 
-class SessionRecord:
-    """Appends each finished session to `sessions.jsonl` of a folder."""
-
-    def __init__(self, folder: Path):
-        self._log = JsonlLog(folder / "sessions.jsonl")
-
-    def __call__(self, session_id: str, written: Mapping[str, Any]) -> None:
-        self._log.append({"session": session_id, **written})
-
-
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue serve gateway",
@@ -109,6 +109,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--max-turns", type=argparse_type(PositiveInt), help="answers of one session")
     parser.add_argument("--max-context", type=argparse_type(PositiveInt), help="tokens of prompt and completion")
+    parser.add_argument(
+        "--max-idle-s",
+        type=argparse_type(PositiveFloat),
+        default=MAX_IDLE_S,
+        help="seconds without a request after which a session is finished, and recorded with --record",
+    )
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto")
     parser.add_argument("--device", type=argparse_type(Device), default="auto")
     parser.add_argument("--kv-tokens", type=argparse_type(PositiveInt), default=65536)

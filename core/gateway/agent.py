@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import SessionSettings
+from core.gateway.session import GatewaySession, SessionSettings
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.types import Sampling, Task, Trajectory
@@ -33,11 +33,15 @@ KEPT_OUTPUT = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Tells an agent where its session is. Any model name asks the policy; `frozen:NAME` asks another role."""
+    """Tells an agent where its session is. Any model name asks the policy; `frozen:NAME` asks another role.
+
+    `session` is the session itself, for models that need no HTTP (langchain_model.py, strands_model.py).
+    """
 
     url: str
     api_key: str
     model: str = "policy"
+    session: GatewaySession | None = None
 
     @property
     def openai_url(self) -> str:
@@ -110,7 +114,7 @@ class AgentMethod(Method):
         )
         answer, failure = "", None
         try:
-            answer = await self.run(task, Endpoint(f"{url}/s/{session_id}", session_id))
+            answer = await self.run(task, Endpoint(f"{url}/s/{session_id}", session_id, session=session))
         except asyncio.CancelledError:
             raise
         except Exception as error:  # an agent fails in its own ways

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from core.gateway.bodies import Body, read_schema, read_text
+from core.gateway.bodies import Body, read_schema, read_text, remember
 from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
 from core.gateway.session import GatewaySession, Node
 from core.text.tool_calls import ToolSchema
@@ -31,12 +31,12 @@ def read_request(value: Any, *, counting: bool = False) -> AgentRequest:
     body.ignore(_WITHOUT_EFFECT)
     system = read_text(body.take("system", (str, list)), "system", ("text",))
     messages = [WireMessage("system", system)] if system else []
-    for message in body.take_bodies("messages"):
-        messages += _read_message(message)
+    for read in body.take_each("messages", _read_message_again):
+        messages += read
     request = AgentRequest(
         model=body.need("model", str),
         messages=tuple(messages),
-        tools=tuple(_read_tool(tool) for tool in body.take_bodies("tools")),
+        tools=body.take_each("tools", _read_tool_again),
         temperature=body.take_number("temperature", 0, 1),
         top_p=body.take_number("top_p", 0, 1),
         top_k=body.take_count("top_k"),
@@ -121,12 +121,15 @@ def _read_assistant(blocks: list[Body]) -> WireMessage:
     return WireMessage("assistant", "".join(texts), "".join(thoughts) or None, tuple(calls), marks=tuple(marks))
 
 
+_read_tool_again, _read_message_again = remember(_read_tool), remember(_read_message)
+
+
 def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:
     """Return the body of an answer."""
     return {
         **_write_head(session, node, request),
         "content": _write_blocks(session, node),
-        "stop_reason": _stop_reason(node),
+        "stop_reason": stop_reason(node),
         "stop_sequence": node.stop_text,
         "usage": {**_write_usage(node), "output_tokens": len(node.completion.token_ids)},
     }
@@ -142,7 +145,7 @@ def write_events(session: GatewaySession, node: Node, request: AgentRequest, cre
         for delta in deltas:
             yield _write_event("content_block_delta", index=index, delta=delta)
         yield _write_event("content_block_stop", index=index)
-    delta = {"stop_reason": _stop_reason(node), "stop_sequence": node.stop_text}
+    delta = {"stop_reason": stop_reason(node), "stop_sequence": node.stop_text}
     yield _write_event(
         "message_delta", delta=delta, usage={**_write_usage(node), "output_tokens": len(node.completion.token_ids)}
     )
@@ -195,7 +198,8 @@ def _split_block(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, 
     return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": filled}]
 
 
-def _stop_reason(node: Node) -> str:
+def stop_reason(node: Node) -> str:
+    """Return why an answer ended, in Anthropic's words."""
     if node.completion.finish_reason == "length":
         return "max_tokens"
     if node.stop_text is not None:

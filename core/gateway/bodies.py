@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from core.gateway.messages import refuse
 from core.text.tool_calls import ToolSchema
+
+T = TypeVar("T")
+
+MAX_REMEMBERED = 4096
+"""Bounds the characters of a value that is remembered, and the number of such values."""
 
 
 class Body:
@@ -69,10 +75,14 @@ class Body:
             raise refuse(self.at(name), "every stop must be a text that is not empty")
         return tuple(stops)
 
+    def take_each(self, name: str, read: Callable[[Any, str], T]) -> tuple[T, ...]:
+        """Read a list; `read` gets each value and its path."""
+        path = self.at(name)
+        return tuple([read(value, f"{path}.{place}") for place, value in enumerate(self.take(name, list, []))])
+
     def take_bodies(self, name: str) -> Iterator[Body]:
         """Read a list of objects."""
-        for place, value in enumerate(self.take(name, list, [])):
-            yield Body(value, f"{self.at(name)}.{place}")
+        return iter(self.take_each(name, Body))
 
     def ignore(self, names: Collection[str]) -> None:
         """Drop fields that do not change the answer."""
@@ -84,6 +94,17 @@ class Body:
         for name, value in self._rest.items():
             if value not in (None, False, [], {}, ""):
                 raise refuse(self.at(name), "is not implemented")
+
+
+def remember(read: Callable[[Body], T]) -> Callable[[Any, str], T]:
+    """Make a function that reads a value at a path, and remembers it: a client sends all of them with every request."""
+    read_again = lru_cache(MAX_REMEMBERED)(lambda text, path: read(Body(json.loads(text), path)))
+
+    def read_value(value: Any, path: str) -> T:
+        text = json.dumps(value)
+        return read_again(text, path) if len(text) <= MAX_REMEMBERED else read(Body(value, path))
+
+    return read_value
 
 
 def read_text(value: Any, path: str, kinds: Collection[str], ignored: Collection[str] = ("cache_control",)) -> str:

@@ -9,6 +9,7 @@ A request names its session in the path, as the API key, or in the header X-Sess
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -16,7 +17,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -86,8 +87,8 @@ class Gateway:
     ):
         """Make a gateway without sessions. With `open_on_request`, a request to a session that is not there opens it.
 
-        `on_finish` gets the name of each session that is finished over HTTP, and what the reply holds. With an
-        `api_key`, every request must carry it, and name its session in the path or in X-Session-Id.
+        `on_finish` gets the name of each session that is finished over HTTP or was idle, and what the reply holds. With
+        an `api_key`, every request must carry it, and name its session in the path or in X-Session-Id.
         """
         self.policies = dict(policies)
         self.transcriber = Transcriber(tokenizer, template_options)
@@ -158,6 +159,8 @@ class Gateway:
             )
         app.router.add_post("/s/{session}/finish", self._finish)
         app.router.add_get("/health", self._report_health)
+        if self._open_on_request:
+            app.cleanup_ctx.append(self._watch_sessions)
         return app
 
     def _session(self, session_id: str, *, may_open: bool) -> GatewaySession:
@@ -244,13 +247,35 @@ class Gateway:
 
     async def _finish(self, http: web.Request) -> web.Response:
         try:
-            finished = await self.finish_session(http.match_info["session"])
+            return web.json_response(await self._finish_and_tell(http.match_info["session"]))
         except GatewayError as error:
             return web.json_response(openai_chat.write_error(error), status=error.status)
-        written = write_finished(finished)
+
+    async def _finish_and_tell(self, session_id: str) -> dict[str, Any]:
+        written = write_finished(await self.finish_session(session_id))
         if self._on_finish is not None:
-            self._on_finish(finished.session_id, written)
-        return web.json_response(written)
+            self._on_finish(session_id, written)
+        return written
+
+    async def _watch_sessions(self, _: web.Application) -> AsyncIterator[None]:
+        """Finish idle sessions while the application runs."""
+        watch = asyncio.create_task(self._finish_idle_sessions())
+        yield
+        watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await watch
+
+    async def _finish_idle_sessions(self) -> None:
+        limit = self.settings.max_idle_s
+        while True:
+            await asyncio.sleep(limit / 4)
+            for session_id in [name for name, session in self._sessions.items() if session.idle_s >= limit]:
+                logger.warning("session %r had no request for %g s and is finished", session_id, limit)
+                self.counters["idle"] += 1
+                try:
+                    await self._finish_and_tell(session_id)
+                except OSError as error:
+                    logger.error("session %r is lost: %s", session_id, error)
 
     async def _report_health(self, _: web.Request) -> web.Response:
         return web.json_response({"sessions": len(self._sessions), "counters": dict(self.counters)})

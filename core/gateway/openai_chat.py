@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from core.gateway.bodies import Body, read_schema, read_text
+from core.gateway.bodies import Body, read_schema, read_text, remember
 from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
 from core.gateway.session import GatewaySession, Node
 from core.text.tool_calls import ToolSchema
@@ -40,8 +40,8 @@ def read_request(value: Any) -> AgentRequest:
     limits = [body.take_count(name) for name in ("max_completion_tokens", "max_tokens")]
     request = AgentRequest(
         model=body.need("model", str),
-        messages=tuple(_read_message(message) for message in body.take_bodies("messages")),
-        tools=tuple(_read_tool(tool) for tool in body.take_bodies("tools")),
+        messages=body.take_each("messages", _read_message_again),
+        tools=body.take_each("tools", _read_tool_again),
         temperature=body.take_number("temperature", 0, 2),
         top_p=body.take_number("top_p", 0, 1),
         seed=body.take("seed", int),
@@ -98,6 +98,9 @@ def _read_call(call: Body) -> WireCall:
     return read
 
 
+_read_tool_again, _read_message_again = remember(_read_tool), remember(_read_message)
+
+
 def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:
     """Return the body of an answer."""
     message: dict[str, Any] = {"role": "assistant", "content": node.message.text or None}
@@ -107,7 +110,7 @@ def write_reply(session: GatewaySession, node: Node, request: AgentRequest, crea
         message["tool_calls"] = [_write_call(call) for call in node.message.calls]
     elif message["content"] is None:
         message["content"] = ""
-    choice = {"index": 0, "message": message, "finish_reason": _finish_reason(node), "logprobs": None}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason(node), "logprobs": None}
     head = _write_head(session, node, request, created)
     return {**head, "object": "chat.completion", "choices": [choice], "usage": _write_usage(node)}
 
@@ -130,7 +133,7 @@ def write_events(session: GatewaySession, node: Node, request: AgentRequest, cre
         begun["function"] = {"name": call.name, "arguments": ""}
         yield chunk({"tool_calls": [{"index": place, **begun}]})
         yield chunk({"tool_calls": [{"index": place, "function": {"arguments": call.arguments}}]})
-    yield chunk({}, _finish_reason(node))
+    yield chunk({}, finish_reason(node))
     if request.stream_usage:
         yield _write_event({**head, "choices": [], "usage": _write_usage(node)})
     yield "data: [DONE]\n\n"
@@ -154,7 +157,8 @@ def _write_call(call: WireCall) -> dict[str, Any]:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _finish_reason(node: Node) -> str:
+def finish_reason(node: Node) -> str:
+    """Return why an answer ended, in OpenAI's words."""
     if node.completion.finish_reason == "length":
         return "length"
     return "tool_calls" if node.message.calls else "stop"

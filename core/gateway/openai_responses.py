@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from core.gateway.bodies import Body, read_schema, read_text
+from core.gateway.bodies import Body, read_schema, read_text, remember
 from core.gateway.messages import AgentRequest, WireCall, WireMessage, refuse
 from core.gateway.session import GatewaySession, Node
 from core.text.tool_calls import ToolSchema
@@ -46,7 +46,7 @@ def read_request(value: Any) -> AgentRequest:
     request = AgentRequest(
         model=body.need("model", str),
         messages=tuple(messages),
-        tools=tuple(_read_tool(tool) for tool in body.take_bodies("tools")),
+        tools=body.take_each("tools", _read_tool_again),
         temperature=body.take_number("temperature", 0, 2),
         top_p=body.take_number("top_p", 0, 1),
         max_tokens=body.take_count("max_output_tokens"),
@@ -64,6 +64,9 @@ def _read_tool(tool: Body) -> ToolSchema:
     tool.ignore(("strict",))
     tool.close()
     return schema
+
+
+_read_tool_again = remember(_read_tool)
 
 
 def _read_items(items: list[Body]) -> list[WireMessage]:

@@ -13,14 +13,24 @@ import asyncio
 import hashlib
 import json
 import re
+import time
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage, fold, fold_lead, refuse
+from core.gateway.messages import (
+    AgentRequest,
+    GatewayError,
+    MessageRole,
+    WireCall,
+    WireMessage,
+    fold,
+    fold_lead,
+    refuse,
+)
 from core.gateway.transcriber import Transcriber
 from core.policy.base import Policy
 from core.rollout.method import derive_seed
@@ -41,6 +51,11 @@ INSTRUCTIONS = ("instructions",)
 MAX_FLATTENED = 1 << 16
 """Bounds the characters of a message whose text is searched for calls that a client wrote into it."""
 
+_BARE: Mapping[str, Message] = {role: Message(role, ()) for role in get_args(MessageRole)}
+
+MAX_IDLE_S = 3600.0
+"""Bounds by default the seconds between two requests of a session that a request opened: tools may run for long."""
+
 FROZEN = "frozen:"
 """Begins the model name of a request to a role that is never trained, such as `frozen:judge`."""
 
@@ -52,12 +67,14 @@ class SessionSettings:
     `max_context` bounds prompt and completion of one call together. `max_turns` bounds the answers of a session: one
     more is refused with status 429. `model_roles` maps patterns of model names to roles, the first that fits counts;
     a name that fits none asks the role `policy`, unless it begins with `frozen:`. Only answers of `policy` are trained.
+    A gateway that opens sessions on request finishes one that nobody asked anything for `max_idle_s` seconds.
     """
 
     max_context: int
     max_turns: int | None = None
     history: History = "sampled"
     model_roles: Mapping[str, str] = field(default_factory=dict)
+    max_idle_s: float = MAX_IDLE_S
 
     def find_role(self, model: str) -> str:
         """Return the role that a model name asks."""
@@ -158,11 +175,17 @@ class GatewaySession:
         self._calls_by_prompt: Counter[bytes] = Counter()
         self._echoes_seen: set[tuple[Echo, str]] = set()
         self._running: set[asyncio.Future[Completion]] = set()
+        self._used_at = time.monotonic()
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The roles that requests of this session can ask."""
         return tuple(self._policies)
+
+    @property
+    def idle_s(self) -> float:
+        """The seconds since a request last began or was answered; 0 while one runs."""
+        return 0.0 if self._running else time.monotonic() - self._used_at
 
     def wire_id(self, prefix: str, number: int, place: int | None = None) -> str:
         """Return the id of a node, or of its call `place`, under which the client will send it back."""
@@ -180,6 +203,7 @@ class GatewaySession:
             PolicyError: the policy gave no completion.
         """
         self._check_open()
+        self._used_at = time.monotonic()
         settings, transcriber = self._settings, self._transcriber
         if settings.max_turns is not None and len(self._nodes) + len(self._running) >= settings.max_turns:
             raise GatewayError(429, "turn_limit", f"the session has had its {settings.max_turns} turns")
@@ -240,9 +264,20 @@ class GatewaySession:
         finally:
             self._running.discard(call)
 
+    async def ask(self, request: AgentRequest) -> Node:
+        """Answer a request of this process, which has the answer at once. A refusal is counted, as over HTTP."""
+        try:
+            node = await self.answer(request)
+        except GatewayError as error:
+            self.counters[f"refused_{error.kind}"] += 1
+            raise
+        self.deliver(node)
+        return node
+
     def deliver(self, node: Node) -> None:
         """Note that the client has the answer; only then can it come back, and only then is it trained."""
         node.answered = True
+        self._used_at = time.monotonic()
 
     def lose(self, node: Node) -> None:
         """Note that the client went away before it had the whole answer."""
@@ -348,8 +383,7 @@ class GatewaySession:
                 lead.append(message)
                 entries.append(message)
                 continue
-            folded = fold_lead(lead)
-            found, echo = self._find(message, node, folded)
+            found, echo = self._find(message, node, lead)
             if found is None:
                 content = hashlib.blake2b(repr(message).encode(errors="replace"), digest_size=8).hexdigest()
                 echoes.append((echo, content))
@@ -358,16 +392,14 @@ class GatewaySession:
                 continue
             echoes.append((echo, str(found.number)))
             entries.append(found)
-            if found.parent is node and found.folded_lead == folded:
+            if found.parent is node and (found.lead == tuple(lead) or found.folded_lead == fold_lead(lead)):
                 node, lead = found, []
                 path.append(len(entries) - 1)
             else:
                 lead.append(message)
         return _Place(node, tuple(lead), tuple(entries), tuple(path), tuple(echoes))
 
-    def _find(
-        self, message: WireMessage, parent: Node | None, folded_lead: tuple[Any, ...]
-    ) -> tuple[Node | None, Echo]:
+    def _find(self, message: WireMessage, parent: Node | None, lead: Sequence[WireMessage]) -> tuple[Node | None, Echo]:
         """Find the answer that `message` repeats, and say how; an edited or foreign one has none."""
         if node := self._find_numbered([*(call.call_id for call in message.calls), *message.marks]):
             echo = classify_echo(node, message)
@@ -377,6 +409,7 @@ class GatewaySession:
             if node is not None and is_flattened(node.message, message):
                 return node, "flattened"
         # Without an id, the text decides: first among the answers at this very place, the youngest first.
+        folded_lead = fold_lead(lead)
         equal = [node for node in reversed(self._by_content.get(content_key(message), [])) if node.answered]
         here = [node for node in equal if node.parent is parent and node.folded_lead == folded_lead]
         for node in (*here, *equal):
@@ -398,7 +431,7 @@ class GatewaySession:
         stored = [i for i, entry in enumerate(place.entries) if isinstance(entry, Node)]
         keep = dict.fromkeys(stored, True)
         thinking = [i for i in stored if isinstance(e := place.entries[i], Node) and e.reasoning_tokens]
-        bare = [Message(e.message.role if isinstance(e, Node) else e.role, ()) for e in place.entries]
+        bare = [_BARE[e.message.role if isinstance(e, Node) else e.role] for e in place.entries]
         if self._settings.history == "template" and thinking:
             keep |= dict(zip(thinking, renderer.find_shown_thoughts(bare, thinking, shown_tools), strict=True))
         kept = tuple(keep.values())
@@ -445,17 +478,26 @@ def content_key(message: WireMessage) -> tuple[Any, ...]:
     return fold(message.text), tuple(call.canonical() for call in message.calls)
 
 
+def written_calls(message: WireMessage) -> list[tuple[str, str]]:
+    """Return names and arguments of a message's calls as they were written."""
+    return [(call.name, call.arguments) for call in message.calls]
+
+
 def classify_echo(node: Node, message: WireMessage) -> Echo:
     """Say how a message repeats the answer of a node."""
     sent = node.message
-    if content_key(message) != content_key(sent):
+    verbatim = message.text == sent.text and written_calls(message) == written_calls(sent)
+    if not verbatim and content_key(message) != content_key(sent):
         return "flattened" if is_flattened(sent, message) else "edited"
-    if message.reasoning and fold(message.reasoning) != fold(sent.reasoning or ""):
+    if (
+        message.reasoning
+        and message.reasoning != sent.reasoning
+        and fold(message.reasoning) != fold(sent.reasoning or "")
+    ):
         return "edited"
     if sent.reasoning and not message.reasoning:
         return "reasoning_dropped"
-    exact = message.text == sent.text and [c.arguments for c in message.calls] == [c.arguments for c in sent.calls]
-    return "verbatim" if exact else "reserialised"
+    return "verbatim" if verbatim else "reserialised"
 
 
 def is_flattened(sent: WireMessage, message: WireMessage) -> bool:

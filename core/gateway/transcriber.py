@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,13 +24,16 @@ class Transcriber:
         self.renderer = Renderer(tokenizer, options)
         self.call_format: CallFormat | None = detect_format(tokenizer)
         self._ends = frozenset(tokenizer.all_special_ids)
+        self._checked_tools: deque[tuple[ToolSchema, ...]] = deque(maxlen=64)
         self._special_texts = [tokenizer.decode([i]) for i in sorted(special_ids(tokenizer))]
 
-    def check_tools(self, tools: Sequence[ToolSchema]) -> None:
+    def check_tools(self, tools: tuple[ToolSchema, ...]) -> None:
         """Raises GatewayError for tools that the chat template cannot show, or that would forge its structure."""
         if tools and self.call_format is None:
             raise refuse("tools", "the chat template of this model shows no tool calls in a format that is known here")
-        self._check_plain(json.dumps([tool.to_openai() for tool in tools], ensure_ascii=False), "tools")
+        if tools not in self._checked_tools:
+            self._check_plain(json.dumps([tool.to_openai() for tool in tools], ensure_ascii=False), "tools")
+            self._checked_tools.append(tools)
 
     def _check_plain(self, text: str, path: str) -> None:
         """Raises GatewayError if a text that the template writes itself would forge the structure of the prompt."""

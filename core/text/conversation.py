@@ -22,6 +22,9 @@ from core.text.tool_calls import THOUGHT, THOUGHT_END, ToolCall
 MAX_CACHED_CHARACTERS = 400
 """Limits the texts whose ids are cached."""
 
+NO_THOUGHTS = f"{THOUGHT}\n\n{THOUGHT_END}\n\n"
+"""Is what Qwen3.5's template writes before an answer that it sees no thoughts of."""
+
 _MARK = re.compile("\ue000(\\d+)\ue001")
 
 
@@ -49,6 +52,8 @@ class Renderer:
         self._options = dict(options or {})
         self._encode_markup_cached = lru_cache(maxsize=4096)(self._encode_markup)
         self._encode_text_cached = lru_cache(maxsize=4096)(self._encode_text)
+        # The rollouts of a group have conversations of one shape, and a conversation is rendered for each of its turns.
+        self._render_marks_cached = lru_cache(maxsize=256)(self._render_marks)
 
     def message(self, role: str, *parts: str | Markup | Ids) -> Message:
         """Encode a message from its parts in order: text from outside, our own markup, or ids that a model sampled."""
@@ -117,20 +122,19 @@ class Renderer:
         # Each mark in the text that the template renders stands for the entry of `spliced` with its number. The first
         # entries are the contents of the messages, the others are texts in the arguments of calls.
         spliced: list[Ids | str] = [message.ids for message in messages]
-        placeholders = []
-        for i, message in enumerate(messages):
-            placeholder: dict[str, Any] = {"role": message.role, "content": _mark(i)}
-            if message.calls:
-                placeholder["tool_calls"] = [
-                    {"type": "function", "function": {"name": c.name, "arguments": _mark_texts(c.arguments, spliced)}}
-                    for c in message.calls
-                ]
-            placeholders.append(placeholder)
-        rendered = self.tokenizer.apply_chat_template(
-            placeholders, tools=list(tools) or None, tokenize=False, add_generation_prompt=True, **self._options
-        )
-        # pieces[0::2] is text of the template, pieces[1::2] the number of the mark between two such texts
-        pieces = _MARK.split(rendered)
+        if any(message.calls for message in messages):
+            placeholders = []
+            for i, message in enumerate(messages):
+                placeholder: dict[str, Any] = {"role": message.role, "content": _mark(i)}
+                if message.calls:
+                    functions = [
+                        {"name": c.name, "arguments": _mark_texts(c.arguments, spliced)} for c in message.calls
+                    ]
+                    placeholder["tool_calls"] = [{"type": "function", "function": each} for each in functions]
+                placeholders.append(placeholder)
+            pieces = self._render_and_split(placeholders, list(tools))
+        else:
+            pieces = self._render_marks_cached(tuple(message.role for message in messages), json.dumps(list(tools)))
         shown = Counter(map(int, pieces[1::2]))
         # Beside calls, Llama's template leaves out the text; an empty text is not missed.
         droppable = {i for i, message in enumerate(messages) if message.calls or not message.ids}
@@ -141,14 +145,34 @@ class Renderer:
         found: list[tuple[int | None, Ids]] = []
         for i, piece in enumerate(pieces):
             if i % 2 == 0:
+                if piece.endswith(NO_THOUGHTS) and self._holds_thoughts(spliced[int(pieces[i + 1])]):
+                    piece = piece.removesuffix(NO_THOUGHTS)
                 found.append((None, self._encode_markup_cached(piece)))
                 continue
+            index = int(piece) if int(piece) < len(messages) else None
             entry = spliced[int(piece)]
+            quoted = pieces[i - 1].endswith('"')
+            if quoted and index is not None and messages[index].role == "tool":
+                entry = self.tokenizer.decode(entry)  # Llama's template shows the results of tools as JSON
             if isinstance(entry, str):
-                in_json = pieces[i - 1].endswith('"')
-                entry = self._encode_text(json.dumps(entry, ensure_ascii=False)[1:-1] if in_json else entry)
-            found.append((int(piece) if int(piece) < len(messages) else None, entry))
+                entry = self._encode_text(json.dumps(entry, ensure_ascii=False)[1:-1] if quoted else entry)
+            found.append((index, entry))
         return found
+
+    def _render_marks(self, roles: tuple[str, ...], tools: str) -> list[str]:
+        """Render messages whose contents are marks, given their roles and the tools as JSON."""
+        placeholders = [{"role": role, "content": _mark(i)} for i, role in enumerate(roles)]
+        return self._render_and_split(placeholders, json.loads(tools))
+
+    def _render_and_split(self, placeholders: list[dict[str, Any]], tools: list[Any]) -> list[str]:
+        """Return the text that the template makes, split at the marks: [0::2] is the template's, [1::2] are numbers."""
+        rendered = self.tokenizer.apply_chat_template(
+            placeholders, tools=tools or None, tokenize=False, add_generation_prompt=True, **self._options
+        )
+        return _MARK.split(rendered)
+
+    def _holds_thoughts(self, entry: Ids | str) -> bool:
+        return not isinstance(entry, str) and THOUGHT_END in self.tokenizer.decode(entry)
 
     def _encode_text(self, text: str) -> Ids:
         return encode_text(self.tokenizer, text)

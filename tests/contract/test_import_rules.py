@@ -17,8 +17,8 @@ FOLDERS = ("core", "agentic", "benchmarks", "scripts", "examples")
 IMPORTS = """
 examples     -> engine rollout types
 scripts      -> agentic benchmarks config data engine hub policy report runs text training_options
-benchmarks   -> agentic agentic/tiny algorithms config data engine hub options policy report rewards rollout
-                runs text tools types
+benchmarks   -> agentic agentic/tiny algorithms config data engine gateway hub options policy report rewards
+                rollout runs text tools types
 agentic/tiny -> agentic config data engine policy report rewards rollout runs serving text types
 agentic      -> config options policy rewards rollout slime text tools types
 slime        -> algorithms config data policy rollout runs text training_options types

@@ -233,12 +233,31 @@ def smolagents_chat(url: str, stream: bool) -> None:
     agent.run(QUESTION)
 
 
+def run_strands(model: Any) -> None:
+    from strands import Agent, tool
+
+    Agent(model=model, tools=[tool(search)], system_prompt=SYSTEM, callback_handler=None)(QUESTION)
+
+
+def strands_chat(url: str, stream: bool) -> None:
+    from strands.models.openai import OpenAIModel
+
+    params: Any = {} if stream else {"stream": False}
+    run_strands(OpenAIModel(client_args={"base_url": f"{url}/v1", "api_key": "-"}, model_id="policy", params=params))
+
+
+def strands_anthropic(url: str, stream: bool) -> None:
+    from strands.models.anthropic import AnthropicModel
+
+    run_strands(AnthropicModel(client_args={"base_url": url, "api_key": "-"}, model_id="policy", max_tokens=2000))
+
+
 CLIENTS: dict[str, Callable[[str, bool], None]] = {
     function.__name__: function
     for function in (
         openai_chat, openai_responses, anthropic_sdk, agents_chat, agents_responses, langgraph_chat,
         langgraph_responses, langgraph_anthropic, pydantic_ai_chat, pydantic_ai_anthropic, litellm_chat,
-        smolagents_chat,
+        smolagents_chat, strands_chat, strands_anthropic,
     )
 }  # fmt: skip
 

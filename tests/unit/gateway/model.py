@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from core.gateway.session import GatewaySession, SessionSettings
+from core.gateway.transcriber import Transcriber
 from core.policy.scripted import ScriptedPolicy
+from core.rollout.rows import split_segments, write_segment
 from core.text.tokenizer import Ids
-from core.types import Sampling
+from core.types import Sampling, Trajectory, Turn
 
 WORDS = ("hello", " the", " answer", "\n", " is", " 42", " café", " \U0001f40e", ' "quoted"', "  two  spaces", " {x}")
 
@@ -80,3 +84,37 @@ def check_contexts(calls: Sequence[Any], rows: Sequence[tuple[Ids, Sequence[int]
         begins = [i for i, trained in enumerate(mask) if trained and (i == 0 or not mask[i - 1])]
         for begin in begins:
             assert tokens[: start + begin] in prompts, "a trained span begins where no prompt ended"
+
+
+def open_session(model: RandomModel, **settings: object) -> GatewaySession:
+    transcriber = Transcriber(model.tokenizer)
+    wanted = SessionSettings(**{"max_context": 100_000, **settings})  # type: ignore[arg-type]
+    return GatewaySession("s", {"policy": model.policy}, transcriber, wanted, Sampling(max_new_tokens=4096))
+
+
+def make_rows(turns: Sequence[Turn]) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
+    return [write_segment(segment) for segment in split_segments(Trajectory("t", tuple(turns)), "segment")]
+
+
+def trained_spans(
+    rows: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]],
+) -> Counter[tuple[int, ...]]:
+    spans: Counter[tuple[int, ...]] = Counter()
+    for tokens, mask, _ in rows:
+        start, span = len(tokens) - len(mask), list[int]()
+        for token, trained in zip(tokens[start:], mask, strict=True):
+            if trained:
+                span.append(token)
+            elif span:
+                spans[tuple(span)] += 1
+                span = []
+        spans[tuple(span)] += bool(span)
+    return +spans
+
+
+def check(model: RandomModel, turns: Sequence[Turn]) -> int:
+    """Assert that rows train what was sampled in its own context; return the number of rows."""
+    rows = make_rows(turns)
+    assert trained_spans(rows) == Counter(turn.completion.token_ids for turn in turns if turn.trained)
+    check_contexts(model.policy.calls, rows)
+    return len(rows)

@@ -30,10 +30,14 @@ QWEN3 = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# As Qwen3, but the prompt itself opens the thoughts.
+# As Qwen3.5: the prompt itself opens the thoughts, and in the loop of tools an answer without thoughts has empty ones.
 QWEN3_THINKING = QWEN3.replace(
     "{% if add_generation_prompt %}<|im_start|>assistant\n",
     "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n",
+).replace(
+    "{% else %}{{ m.content }}{% endif %}",
+    "{% else %}{% if '</think>' not in m.content and loop.index0 > ns.last %}<think>\n\n</think>\n\n{% endif %}"
+    "{{ m.content }}{% endif %}",
 )
 
 QWEN3_CODER = QWEN3.replace(
@@ -47,7 +51,7 @@ LLAMA3 = (
     + "{% for m in messages %}<|im_start|>{{ 'ipython' if m.role == 'tool' else m.role }}<|h|>\n\n"
     "{% if m.tool_calls %}"
     '{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}'
-    "{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
+    "{% elif m.role == 'tool' %}{{ m.content | tojson }}{% else %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant<|h|>\n\n{% endif %}"
 )
 

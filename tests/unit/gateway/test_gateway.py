@@ -6,6 +6,8 @@ import asyncio
 import copy
 import json
 import random
+import socket
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,14 +23,11 @@ from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.types import Sampling
 
+from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS
 from .model import RandomModel, check_contexts
 from .templates import make_tokenizer
 
 JSON = {"Content-Type": "application/json"}
-PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}}
-CHAT_TOOLS = [{"type": "function", "function": {"name": "search", "description": "-", "parameters": PARAMETERS}}]
-RESPONSES_TOOLS = [{"type": "function", "name": "search", "description": "-", "parameters": PARAMETERS}]
-ANTHROPIC_TOOLS = [{"name": "search", "description": "-", "input_schema": PARAMETERS}]
 
 
 class Client:
@@ -545,3 +544,60 @@ async def test_five_hundred_sessions_at_once():
             return len((await client.post("/finish", {}))["rows"])
 
         assert await asyncio.gather(*map(talk, range(500))) == [1] * 500
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_is_killed_in_mid_stream_has_no_trained_turn(stream):
+    """It reads a little and resets its connection, while most of the answer still waits to be sent."""
+    tokenizer = make_tokenizer("qwen3")
+    ids = tokenizer.encode(" answer", add_special_tokens=False) * 40_000
+    policy = ScriptedPolicy(lambda prompt, sampling: ids)
+    gateway = Gateway({"policy": policy}, tokenizer, SessionSettings(max_context=1_000_000))
+    session = gateway.open_session("one")
+    body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "stream": stream}
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # the kernel takes little of the answer
+    async with serve_gateway(gateway, listener) as url, aiohttp.ClientSession() as http:
+        loop, data = asyncio.get_running_loop(), json.dumps(body).encode()
+        head = f"POST /s/one/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        with socket.socket() as killed:
+            killed.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            killed.setblocking(False)
+            await loop.sock_connect(killed, listener.getsockname())
+            await loop.sock_sendall(killed, head.encode() + data)
+            assert (await loop.sock_recv(killed, 1000)).startswith(b"HTTP/1.1 200 OK")
+            killed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        async with asyncio.timeout(10):
+            while not session.counters:
+                await asyncio.sleep(0.01)
+        client = Client(http, url, "one")
+        await client.post("/v1/chat/completions", body, headers={"X-Stainless-Retry-Count": "1"})
+        finished = await client.post("/finish", {})
+    assert finished["counters"] == {"unanswered": 1}
+    assert [turn["trained"] for turn in finished["turns"]] == [False, True]
+    assert [sum(row["loss_mask"]) for row in finished["rows"]] == [len(ids)]
+
+
+async def test_an_idle_session_is_finished_and_told():
+    model = make_model(calling=0)
+    model.policy._latency = 0.4  # a request that runs for longer than the limit is not idle
+    told: list[tuple[str, Any]] = []
+    gateway = Gateway(
+        {"policy": model.policy},
+        model.tokenizer,
+        SessionSettings(max_context=1000, max_idle_s=0.2),
+        open_on_request=True,
+        on_finish=lambda name, written: told.append((name, written)),
+    )
+    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
+        client = Client(http, url, "one")
+        body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
+        await client.post("/v1/chat/completions", body)
+        assert not told
+        async with asyncio.timeout(10):
+            while not told:
+                await asyncio.sleep(0.01)
+        await client.post("/v1/chat/completions", body, status=410)
+    [(name, written)] = told
+    assert (name, len(written["rows"])) == ("one", 1)
+    assert gateway.counters["idle"] == 1

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import random
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,11 +13,11 @@ from core.gateway.session import GatewaySession, Node, SessionSettings, classify
 from core.gateway.transcriber import Transcriber
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.rows import split_segments, write_segment
 from core.text.tool_calls import ToolSchema
-from core.types import Sampling, Trajectory, Turn
+from core.types import Completion, Sampling, Turn
 
-from .model import RandomModel, check_contexts
+from .agents import ECHOES, answer_calls, echo
+from .model import RandomModel, check, make_rows, open_session
 from .templates import FORMATS, TEMPLATES, make_tokenizer
 
 SEARCH = ToolSchema(
@@ -31,53 +28,10 @@ SEARCH = ToolSchema(
 HISTORIES = ("sampled", "template")
 
 
-def open_session(model: RandomModel, **settings: object) -> GatewaySession:
-    transcriber = Transcriber(model.tokenizer)
-    wanted = SessionSettings(**{"max_context": 100_000, **settings})  # type: ignore[arg-type]
-    return GatewaySession("s", {"policy": model.policy}, transcriber, wanted, Sampling(max_new_tokens=4096))
-
-
 async def ask(session: GatewaySession, messages: Sequence[WireMessage], **fields: object) -> Node:
     node = await session.answer(AgentRequest("policy", tuple(messages), (SEARCH,), **fields))  # type: ignore[arg-type]
     session.deliver(node)
     return node
-
-
-def answer_calls(node: Node, rng: random.Random) -> list[WireMessage]:
-    """The messages that follow an answer: the results of its tools in any order, or a new message of the user's."""
-    results = [
-        WireMessage("tool", f"result of {call.call_id[-1]}", call_id=call.call_id) for call in node.message.calls
-    ]
-    rng.shuffle(results)
-    return results or [WireMessage("user", rng.choice(["go on", "and then?", "why"]))]
-
-
-def make_rows(turns: Sequence[Turn]) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
-    return [write_segment(segment) for segment in split_segments(Trajectory("t", tuple(turns)), "segment")]
-
-
-def trained_spans(
-    rows: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]],
-) -> Counter[tuple[int, ...]]:
-    spans: Counter[tuple[int, ...]] = Counter()
-    for tokens, mask, _ in rows:
-        start, span = len(tokens) - len(mask), list[int]()
-        for token, trained in zip(tokens[start:], mask, strict=True):
-            if trained:
-                span.append(token)
-            elif span:
-                spans[tuple(span)] += 1
-                span = []
-        spans[tuple(span)] += bool(span)
-    return +spans
-
-
-def check(model: RandomModel, turns: Sequence[Turn]) -> int:
-    """Assert that rows train what was sampled in its own context; return the number of rows."""
-    rows = make_rows(turns)
-    assert trained_spans(rows) == Counter(turn.completion.token_ids for turn in turns if turn.trained)
-    check_contexts(model.policy.calls, rows)
-    return len(rows)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -128,119 +82,6 @@ async def test_thoughts_that_the_template_drops_begin_a_new_row_for_each_message
             messages += [node.message, WireMessage("user", "go on")]
         rows[history] = check(model, session.finish().turns)
     assert rows == {"sampled": 1, "template": 4}
-
-
-def as_marked(node: Node, session: GatewaySession) -> WireMessage:
-    return replace(node.message, marks=(session.wire_id("msg", node.number),))
-
-
-ECHOES = (
-    "verbatim",
-    "drop reasoning",
-    "reserialise",
-    "strip",
-    "marked",
-    "flatten",
-    "edit text",
-    "edit call",
-    "edit thought",
-)
-
-
-def echo(node: Node, session: GatewaySession, how: str, rng: random.Random) -> WireMessage:
-    """Repeat an answer as a client does that transforms it."""
-    message = node.message
-    if how == "drop reasoning":
-        return replace(message, reasoning=None)
-    if how == "reserialise":
-        calls = tuple(
-            replace(call, arguments=json.dumps(json.loads(call.arguments), sort_keys=True, indent=1))
-            for call in message.calls
-        )
-        return replace(message, calls=calls, reasoning=None)
-    if how == "strip":
-        return replace(message, text=f"  {message.text}\n", reasoning=message.reasoning and f"{message.reasoning} ")
-    if how == "marked":
-        return as_marked(node, session)
-    if how == "flatten" and message.calls:
-        calls_shown = [
-            {"id": c.call_id, "type": "function", "function": {"name": c.name, "arguments": json.loads(c.arguments)}}
-            for c in message.calls
-        ]
-        return WireMessage("assistant", f"{message.text}\nCalling tools:\n{calls_shown}")
-    if how == "edit text":
-        return replace(message, text=f"{message.text} but edited {rng.random()}")
-    if how == "edit call" and message.calls:
-        first = replace(message.calls[0], arguments=json.dumps({"query": f"edited {rng.random()}", "count": 1}))
-        return replace(message, calls=(first, *message.calls[1:]))
-    if how == "edit thought" and message.reasoning:
-        return replace(message, reasoning=f"edited {rng.random()}")
-    return message
-
-
-class Agent:
-    """A program that does to its conversation what agents do: it branches, retries, compacts, trims and edits."""
-
-    def __init__(self, session: GatewaySession, rng: random.Random, echoes: Sequence[str], name: str):
-        self.session = session
-        self.rng = rng
-        self.echoes = echoes
-        self.messages = [WireMessage("system", f"agent {name}"), WireMessage("user", f"begin {name}")]
-        self.earlier: list[list[WireMessage]] = []
-        self.edits = 0
-        self.lost = 0
-
-    async def step(self, action: str) -> None:
-        rng, session = self.rng, self.session
-        if action == "branch" and self.earlier:
-            self.messages = list(rng.choice(self.earlier))
-        elif action == "compact" and len(self.messages) > 4:
-            self.messages = [self.messages[0], WireMessage("user", f"summary {rng.random()}"), *self.messages[-2:]]
-        elif action == "trim" and len(self.messages) > 5:
-            self.messages = [self.messages[0], *self.messages[3:]]
-        self.earlier.append(list(self.messages))
-        if self.messages[-1].role == "assistant":
-            self.messages.append(WireMessage("user", "go on"))
-        request = AgentRequest("policy", tuple(self.messages), (SEARCH,))
-        node = await session.answer(request)
-        if action == "lose":
-            session.lose(node)
-            self.lost += 1
-        else:
-            session.deliver(node)
-        if action in ("retry", "lose"):
-            node = await session.answer(replace(request, is_retry=True))
-            session.deliver(node)
-        how = rng.choice(self.echoes)
-        sent = echo(node, session, how, rng)
-        self.edits += how.startswith("edit") and sent != node.message
-        self.messages += [sent, *answer_calls(node, rng)]
-
-
-KEEPING = ECHOES[:6]
-ACTIONS = ("go on",) * 6 + ("branch", "retry", "compact", "trim", "lose")
-
-
-@pytest.mark.parametrize("history", HISTORIES)
-async def test_fuzzed_agents_train_each_sampled_token_once_in_its_own_context(history, fuzz_cases):
-    for seed in range(fuzz_cases // 20):
-        rng = random.Random(f"{history} {seed}")
-        name = rng.choice(list(TEMPLATES))
-        model = RandomModel(make_tokenizer(name), FORMATS[name], seed=seed)
-        session = open_session(model, history=history)
-        echoes = KEEPING if rng.random() < 0.5 else ECHOES
-        # Sub-agents share the session and take turns.
-        agents = [Agent(session, rng, echoes, str(i)) for i in range(rng.choice([1, 1, 2, 3]))]
-        for _ in range(rng.randint(1, 10)):
-            await rng.choice(agents).step(rng.choice(ACTIONS))
-        finished = session.finish()
-        assert all(len(turn.completion.token_ids) for turn in finished.turns)
-        check(model, finished.turns)
-        counters = Counter(finished.counters)
-        untrained = sum(not turn.trained for turn in finished.turns)
-        assert untrained == counters["retried"] + counters["unanswered"], (seed, counters)
-        if not sum(agent.edits for agent in agents):
-            assert counters["edited"] == counters["foreign"] == 0, (seed, counters)
 
 
 @pytest.mark.parametrize("how", ECHOES)
@@ -413,3 +254,91 @@ def test_an_echo_with_another_number_of_calls_is_edited():
     assert classify_echo(node, replace(sent, calls=())) == "edited"
     assert classify_echo(node, replace(sent, calls=(call, call))) == "edited"
     assert classify_echo(node, sent) == "verbatim"
+
+
+@pytest.mark.parametrize("calling", [0.0, 1.0])
+async def test_an_answer_that_was_lost_is_foreign(calling):
+    """The client may have seen a part of it, so neither its ids nor its text bring it back."""
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=calling, thinking=0.0, seed=10)
+    session = open_session(model)
+    messages = [WireMessage("user", "hello")]
+    node = await ask(session, messages)
+    session.lose(node)
+    await ask(session, [*messages, node.message, *answer_calls(node, model.rng)])
+    assert session.counters == {"unanswered": 1, "foreign": 1}
+    assert check(model, session.finish().turns) == 1
+
+
+async def test_an_id_of_another_session_is_foreign():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=1.0, seed=11)
+    session = open_session(model)
+    other = GatewaySession("other", {"policy": model.policy}, Transcriber(model.tokenizer), SessionSettings(10_000))
+    theirs = await ask(other, [WireMessage("user", "hello")])
+    await ask(session, [WireMessage("user", "good morning")])
+    await ask(session, [WireMessage("user", "hello"), theirs.message, *answer_calls(theirs, model.rng)])
+    assert session.counters == {"foreign": 1}
+    assert check(model, session.finish().turns) == 2
+
+
+async def test_a_retry_throws_away_no_answer_that_was_continued():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=12)
+    session = open_session(model)
+    messages = [WireMessage("user", "hello")]
+    node = await ask(session, messages)
+    await ask(session, [*messages, node.message, WireMessage("user", "go on")])
+    await ask(session, messages, is_retry=True)
+    assert [turn.trained for turn in session.finish().turns] == [True, True, True]
+
+
+async def test_an_aborted_call_leaves_no_turn():
+    class AbortingPolicy:
+        async def generate(self, prompt_ids, sampling, session=None):
+            return Completion((1,), (0.0,), "abort")
+
+    tokenizer = make_tokenizer("qwen3")
+    session = GatewaySession("s", {"policy": AbortingPolicy()}, Transcriber(tokenizer), SessionSettings(1000))
+    with pytest.raises(GatewayError) as caught:
+        await ask(session, [WireMessage("user", "hello")])
+    assert caught.value.status == 503
+    assert session.finish().turns == ()
+
+
+async def test_other_tools_begin_a_new_row():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=13)
+    session = open_session(model)
+    messages = [WireMessage("user", "hello")]
+    node = await ask(session, messages)
+    messages += [node.message, WireMessage("user", "go on")]
+    node = await session.answer(AgentRequest("policy", tuple(messages), (replace(SEARCH, name="look_up"),)))
+    session.deliver(node)
+    assert "look_up" in model.tokenizer.decode(node.prompt_ids)
+    assert check(model, session.finish().turns) == 2
+
+
+async def test_an_answer_behind_a_trimmed_head_keeps_its_ids():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, thinking=0.0, seed=14)
+    session = open_session(model)
+    messages = [WireMessage("user", "hello")]
+    for _ in range(3):
+        node = await ask(session, messages)
+        messages += [node.message, WireMessage("user", "go on")]
+    trimmed = await ask(session, messages[2:])
+    assert contains(trimmed.prompt_ids, node.completion.token_ids)
+    assert not session.counters.keys() & {"edited", "foreign"}
+    assert check(model, session.finish().turns) == 2
+
+
+async def test_an_answer_behind_a_trimmed_head_has_its_own_thoughts_alone():
+    model = RandomModel(make_tokenizer("qwen3_thinking"), "hermes", calling=1.0, seed=15)
+    session = open_session(model)
+    messages = [WireMessage("user", "hello"), WireMessage("user", "and then?")]
+    for _ in range(2):
+        node = await ask(session, messages)
+        messages += [node.message, *answer_calls(node, model.rng)]
+    trimmed = await ask(session, messages[1:])
+    assert model.tokenizer.decode(trimmed.prompt_ids).count("<think>") == 3
+    assert check(model, session.finish().turns) == 2
+
+
+def contains(ids: Sequence[int], part: Sequence[int]) -> bool:
+    return any(tuple(ids[i : i + len(part)]) == tuple(part) for i in range(len(ids)))

@@ -1,0 +1,92 @@
+"""A LangChain chat model over a session, without HTTP, for LangGraph agents in this process.
+
+    async def run(task: Task, endpoint: Endpoint) -> str:
+        agent = create_agent(SessionChatModel(session=endpoint.session), tools)
+        state = await agent.ainvoke({"messages": [("user", task.question)]})
+        return state["messages"][-1].text
+
+It needs the package `langchain-core`. Its rows are those that the same agent has over HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from core.gateway import openai_chat
+from core.gateway.bodies import read_text
+from core.gateway.messages import MessageRole, WireCall, WireMessage, refuse
+from core.gateway.session import GatewaySession, Node
+
+_ROLES: Mapping[str, MessageRole] = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
+
+
+class SessionChatModel(BaseChatModel):
+    """Asks a session. The policy answers in its own event loop, so only `ainvoke` and `astream` work.
+
+    `model` says which role answers, as the name of a model does over HTTP. Options of a call are those of OpenAI's Chat
+    Completions: each is honoured, or refused with a GatewayError.
+    """
+
+    session: GatewaySession
+    model: str = "policy"
+
+    @property
+    def _llm_type(self) -> str:
+        return "tokentrue"
+
+    def bind_tools(self, tools: Sequence[Any], **options: Any) -> Runnable[Any, AIMessage]:
+        """Return this model with tools, in any form that LangChain knows."""
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **options)
+
+    def _generate(self, *arguments: Any, **options: Any) -> ChatResult:
+        raise NotImplementedError("the policy answers in its own event loop: use ainvoke or astream")
+
+    async def _agenerate(
+        self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **options: Any
+    ) -> ChatResult:
+        request = openai_chat.read_request({"model": self.model, "stop": stop, **options})
+        read = tuple(_read_message(message, f"messages.{place}") for place, message in enumerate(messages))
+        node = await self.session.ask(replace(request, messages=read))
+        return ChatResult(generations=[ChatGeneration(message=_write_message(self.session, node))])
+
+
+def _read_message(message: BaseMessage, path: str) -> WireMessage:
+    if message.type not in _ROLES:
+        raise refuse(path, f"a message of type {message.type!r} is none of {', '.join(_ROLES)}")
+    content = message.content
+    if isinstance(content, list):
+        content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+    read = WireMessage(_ROLES[message.type], read_text(content, f"{path}.content", ("text",)))
+    if isinstance(message, ToolMessage):
+        return replace(read, call_id=message.tool_call_id)
+    if isinstance(message, AIMessage):
+        calls = tuple(
+            WireCall(call["id"] or "", call["name"], json.dumps(call["args"], ensure_ascii=False))
+            for call in message.tool_calls
+        )
+        reasoning = message.additional_kwargs.get("reasoning_content")
+        return replace(read, reasoning=reasoning, calls=calls, marks=(message.id or "",))
+    return read
+
+
+def _write_message(session: GatewaySession, node: Node) -> AIMessage:
+    prompt, sampled = len(node.prompt_ids), len(node.completion.token_ids)
+    return AIMessage(
+        content=node.message.text,
+        id=session.wire_id("msg", node.number),
+        tool_calls=[
+            {"id": call.call_id, "name": call.name, "args": json.loads(call.arguments)} for call in node.message.calls
+        ],
+        additional_kwargs={"reasoning_content": node.message.reasoning} if node.message.reasoning else {},
+        response_metadata={"finish_reason": openai_chat.finish_reason(node)},
+        usage_metadata={"input_tokens": prompt, "output_tokens": sampled, "total_tokens": prompt + sampled},
+    )

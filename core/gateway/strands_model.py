@@ -1,0 +1,127 @@
+"""A Strands model over a session, without HTTP, for Strands agents in this process.
+
+    async def run(task: Task, endpoint: Endpoint) -> str:
+        agent = Agent(model=SessionModel(endpoint.session), tools=tools)
+        return str(await agent.invoke_async(task.question))
+
+It needs the package `strands-agents`. Its rows are those that the same agent has over HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+from strands.models import Model
+
+from core.gateway.anthropic_messages import stop_reason
+from core.gateway.messages import AgentRequest, WireCall, WireMessage, refuse
+from core.gateway.session import GatewaySession, Node
+from core.text.tool_calls import ToolSchema
+
+
+class SessionModel(Model):
+    """Asks a session. `model` says which role answers, as the name of a model does over HTTP."""
+
+    def __init__(self, session: GatewaySession, model: str = "policy", max_tokens: int | None = None):
+        self._session = session
+        self._config: dict[str, Any] = {"model_id": model, "max_tokens": max_tokens}
+
+    def update_config(self, **config: Any) -> None:
+        """Replace `model_id` or `max_tokens`."""
+        if unknown := config.keys() - self._config.keys():
+            raise ValueError(f"{', '.join(sorted(unknown))}: only model_id and max_tokens can be set")
+        self._config |= config
+
+    def get_config(self) -> dict[str, Any]:
+        """Return `model_id` and `max_tokens`."""
+        return self._config
+
+    def structured_output(self, *arguments: Any, **options: Any) -> Any:
+        """Refuse: no grammar binds the policy. Give the agent a tool that takes the answer."""
+        raise NotImplementedError("structured output is not implemented; give the agent a tool that takes the answer")
+
+    async def stream(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tool_specs: Sequence[Mapping[str, Any]] | None = None,
+        system_prompt: str | None = None,
+        *,
+        tool_choice: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield the events of one answer."""
+        if tool_choice and "auto" not in tool_choice:
+            raise refuse("tool_choice", f"{json.dumps(tool_choice)} is not implemented; only auto")
+        read = [WireMessage("system", system_prompt)] if system_prompt else []
+        for place, message in enumerate(messages):
+            read += _read_message(message, f"messages.{place}")
+        tools = tuple(
+            ToolSchema(spec["name"], spec["description"], spec["inputSchema"]["json"]) for spec in tool_specs or ()
+        )
+        config = self._config
+        request = AgentRequest(config["model_id"], tuple(read), tools, max_tokens=config["max_tokens"])
+        node = await self._session.ask(request)
+        try:
+            for event in _write_events(self._session, node):
+                yield event
+        except BaseException:  # the agent was stopped, and throws the answer away
+            self._session.lose(node)
+            raise
+
+
+def _read_message(message: Mapping[str, Any], path: str) -> list[WireMessage]:
+    """Read one message; the results of tools in a user's message become messages of their own."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[WireCall] = []
+    marks: list[str] = []
+    results: list[WireMessage] = []
+    for block in message["content"]:
+        if "text" in block:
+            texts.append(block["text"])
+        elif "toolUse" in block:
+            use = block["toolUse"]
+            calls.append(WireCall(use["toolUseId"], use["name"], json.dumps(use["input"], ensure_ascii=False)))
+        elif "toolResult" in block:
+            result = block["toolResult"]
+            text = "\n".join(_read_result(part, path) for part in result["content"])
+            results.append(WireMessage("tool", text, call_id=result["toolUseId"]))
+        elif "reasoningText" in block.get("reasoningContent", ()):
+            thoughts.append(block["reasoningContent"]["reasoningText"]["text"])
+            marks.append(block["reasoningContent"]["reasoningText"].get("signature", ""))
+        else:
+            raise refuse(path, f"a block of {', '.join(block)} is not implemented")
+    if message["role"] == "assistant":
+        return [WireMessage("assistant", "".join(texts), "".join(thoughts) or None, tuple(calls), marks=tuple(marks))]
+    return [*results, WireMessage("user", "\n\n".join(texts))] if texts else results
+
+
+def _read_result(part: Mapping[str, Any], path: str) -> str:
+    if "json" in part:
+        return json.dumps(part["json"], ensure_ascii=False)
+    if "text" not in part:
+        raise refuse(path, f"a result of {', '.join(part)} is not implemented; only text and json")
+    return str(part["text"])
+
+
+def _write_events(session: GatewaySession, node: Node) -> Iterator[dict[str, Any]]:
+    yield {"messageStart": {"role": "assistant"}}
+    if node.message.reasoning:
+        signature = session.wire_id("sig", node.number)
+        for delta in ({"text": node.message.reasoning}, {"signature": signature}):
+            yield {"contentBlockDelta": {"delta": {"reasoningContent": delta}}}
+        yield {"contentBlockStop": {}}
+    if node.message.text or not node.message.calls:
+        yield {"contentBlockStart": {"start": {}}}
+        yield {"contentBlockDelta": {"delta": {"text": node.message.text}}}
+        yield {"contentBlockStop": {}}
+    for call in node.message.calls:
+        yield {"contentBlockStart": {"start": {"toolUse": {"toolUseId": call.call_id, "name": call.name}}}}
+        yield {"contentBlockDelta": {"delta": {"toolUse": {"input": call.arguments}}}}
+        yield {"contentBlockStop": {}}
+    yield {"messageStop": {"stopReason": stop_reason(node)}}
+    prompt, sampled = len(node.prompt_ids), len(node.completion.token_ids)
+    usage = {"inputTokens": prompt, "outputTokens": sampled, "totalTokens": prompt + sampled}
+    yield {"metadata": {"usage": usage, "metrics": {"latencyMs": 0}}}

@@ -1,0 +1,15 @@
+"""Tests a small version of the benchmark: every way is measured, and no request fails."""
+
+from __future__ import annotations
+
+from benchmarks.speed.gateway import BLOCK, DIALOGUES, format_calls, format_crowd, measure
+
+
+async def test_every_way_to_ask_is_measured():
+    result = await measure(2 * BLOCK, 1, 4)
+    assert [*result["cpu_ms"]] == ["tokens", "session", *DIALOGUES]
+    assert all(len(blocks) == 2 and min(blocks) > 0 for blocks in result["cpu_ms"].values())
+    assert "turns 11 to 20" in format_calls(result["cpu_ms"])
+    for cell in result["crowd"].values():
+        assert 0 < cell["p50_ms"] <= cell["p99_ms"]
+    assert "4 sessions at once" in format_crowd(result["crowd"], 4)
