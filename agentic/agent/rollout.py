@@ -37,7 +37,7 @@ class AgentTeam(Method):
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run the task's agent to its answer, and reward that."""
         if fault := find_fault(self.agents, task):
-            raise RolloutError("unknown_agent", f"task {task.task_id}: {' '.join(fault[:2])}; {fault[2]}")
+            raise RolloutError("bad_task", f"task {task.task_id}: {' '.join(fault[:2])}; {fault[2]}")
         name = task.metadata.get("agent") or next(iter(self.agents))
         return await self.agents[name].rollout(task, roles, sampling)
 
