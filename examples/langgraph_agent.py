@@ -1,7 +1,7 @@
 """A LangGraph agent with a tool, trained as it is: a graph of a model and its tools.
 
-    .venv/bin/pip install langgraph==1.2.22 langchain-openai==1.7.3
-    bash agentic/agent/run.sh --set agent.agents.lookup.run=examples.langgraph_agent.run --out runs/agent-langgraph
+.venv/bin/pip install langgraph==1.2.22 langchain-openai==1.7.3
+bash agentic/agent/run.sh --set agent.agents.lookup.run=examples.langgraph_agent.run --out runs/agent-langgraph
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Strands agent with a tool, trained as it is. Strands streams every answer.
 
-    .venv/bin/pip install "strands-agents[openai]==1.62.0"
-    bash agentic/agent/run.sh --set agent.agents.lookup.run=examples.strands_agent.run --out runs/agent-strands
+.venv/bin/pip install "strands-agents[openai]==1.62.0"
+bash agentic/agent/run.sh --set agent.agents.lookup.run=examples.strands_agent.run --out runs/agent-strands
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from core.tools.sandbox import Sandbox, SandboxLimits
 from core.types import Task
 
 SYSTEM = (
-    "You solve mathematical problems. Work step by step, and let the tool python do every computation. Write your final "
-    "answer as \\boxed{answer}."
+    "You solve mathematical problems. Work step by step, and let the tool python do every computation. Write your "
+    "final answer as \\boxed{answer}."
 )
 TIMEOUT_S = 60.0
 

@@ -1,6 +1,6 @@
 """Makes the `tiny` preset's start model, whose chat template has tools in Hermes' format.
 
-    python -m agentic.agent.tiny.start_model --out FOLDER     # writes FOLDER/model
+python -m agentic.agent.tiny.start_model --out FOLDER     # writes FOLDER/model
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from core.engine import start_model
 # A tool is shown as its name and the names of its arguments: a model this small reads no JSON schema.
 CHAT_TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}"
-    "{{ tool.function.name }}({{ tool.function.parameters.properties | join(', ') }})\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{{ tool.function.name }}({{ tool.function.parameters.properties | join(', ') }})\n{% endfor %}"
+    "<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
     "{% for call in message.tool_calls or [] %}<tool_call>\n"
-    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>{% endfor %}'
-    "<|im_end|>\n{% endfor %}"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
+    "{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 

@@ -235,9 +235,9 @@ def test_evaluation(
         samples.extend(rollouts)
         return summarize(rollouts, key)
 
-    def named(sample: Any, path: str) -> Task:
+    def named(sample: Any, path: str, check: Any) -> Task:
         sample.session_id = f"evaluation-{sample.index}"  # slime leaves it to the hook
-        return read_task(sample, path)
+        return read_task(sample, path, check)
 
     monkeypatch.setattr("core.slime.bridge.summarize", keep)
     monkeypatch.setattr("core.slime.bridge.read_task", named)

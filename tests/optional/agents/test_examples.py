@@ -1,4 +1,4 @@
-"""The agents of examples/ in the frameworks that are installed: right calls earn the reward, and every token is exact."""
+"""The agents of examples/ in the frameworks that are installed: right calls earn the reward, every token is exact."""
 
 from __future__ import annotations
 

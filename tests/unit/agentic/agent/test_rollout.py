@@ -101,7 +101,9 @@ async def test_a_program_gets_the_variables_that_it_inherits(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORLD", "tiny")
     agent = {"command": ["python", "agent.py"], "inherit": ["WORLD"], "reward": f"{HERE}.zero"}
-    (done,) = await play(load({"a": agent}), tokenizer, [Task("1", "q", ("x",))], policy=script_policy(tokenizer, ["b"]))
+    (done,) = await play(
+        load({"a": agent}), tokenizer, [Task("1", "q", ("x",))], policy=script_policy(tokenizer, ["b"])
+    )
     assert done.log["answer"] == "b tiny"
 
 
@@ -115,7 +117,11 @@ async def test_the_name_of_a_model_says_who_answers_and_what_is_trained(tokenize
 
 
 def test_roles_that_a_recipe_maps_to_are_needed(tokenizer: Any) -> None:
-    agent = {"run": f"{HERE}.repeat", "reward": f"{HERE}.zero", "model_roles": {"small-*": "judge", "x": "frozen:policy"}}
+    agent = {
+        "run": f"{HERE}.repeat",
+        "reward": f"{HERE}.zero",
+        "model_roles": {"small-*": "judge", "x": "frozen:policy"},
+    }
     assert build(load({"a": agent}), tokenizer).needs == ("judge",)
 
 
