@@ -21,7 +21,7 @@ from core.types import Task
 
 @tool
 def look_up(thing: str) -> str:
-    """Tell the owner, maker, buyer and keeper of a thing."""
+    """Tell who has to do with a thing."""
     return world.look_up(thing)
 
 

@@ -17,7 +17,7 @@ from core.types import Task
 
 @function_tool
 def look_up(thing: str) -> str:
-    """Tell the owner, maker, buyer and keeper of a thing."""
+    """Tell who has to do with a thing."""
     return world.look_up(thing)
 
 

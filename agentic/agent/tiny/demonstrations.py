@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from random import Random
 
-from agentic.agent.tiny.tasks import draw_question
-from agentic.agent.tiny.world import ATTRIBUTES, LOOK_UP, NAMES, THINGS, describe
+from agentic.agent.tiny.tasks import write_question
+from agentic.agent.tiny.world import LOOK_UP, THINGS, describe, draw_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class LookupDemonstration:
 
 def demonstrate(rng: Random) -> LookupDemonstration:
     """Draw a conversation. Names and things begin with a space, as words inside of a sentence do."""
-    _, things, question = draw_question(rng, THINGS)
-    thing, attribute = rng.choice(things), rng.choice(ATTRIBUTES)
-    facts = {known: rng.choice(NAMES) for known in ATTRIBUTES}
-    result = describe(thing, facts, rng.getrandbits(32))
-    return LookupDemonstration(question, write_call(f" {thing}"), result, f" {attribute} {facts[attribute]}")
+    asked, *others = rng.sample(THINGS, 4)
+    facts = draw_facts(rng)
+    question = write_question(rng, rng.choice(list(facts)), asked, others)
+    thing, (relation, name) = rng.choice((asked, *others)), rng.choice(list(facts.items()))
+    return LookupDemonstration(question, write_call(f" {thing}"), describe(thing, facts), f" {relation} {name}")
 
 
 def write_call(thing: str) -> str:

@@ -12,7 +12,7 @@ from random import Random
 from transformers import PreTrainedTokenizerBase
 
 from agentic.agent.tiny.demonstrations import demonstrate
-from agentic.agent.tiny.world import ATTRIBUTES, LOOK_UP, NAMES, THINGS
+from agentic.agent.tiny.world import LOOK_UP, NAMES, RELATIONS, THINGS
 from core.engine import start_model
 
 # A tool is shown as its name and the names of its arguments: a model this small reads no JSON schema.
@@ -34,14 +34,14 @@ def build(folder: Path, seed: int) -> Path:
 
 
 def train_tokenizer(vocab_size: int = 768) -> PreTrainedTokenizerBase:
-    words = (*ATTRIBUTES, *THINGS, *NAMES)
+    words = (*RELATIONS, *THINGS, *NAMES)
     return start_model.train_tokenizer(_corpus(), words=words, vocab_size=vocab_size, chat_template=CHAT_TEMPLATE)
 
 
 def _corpus() -> Iterator[str]:
     rng = Random(0)
     for _ in range(200):
-        yield " " + " ".join((*ATTRIBUTES, *THINGS, *NAMES))
+        yield " " + " ".join((*RELATIONS, *THINGS, *NAMES))
         shown = demonstrate(rng)
         yield f"{LOOK_UP.name}(thing)\n{shown.question}{shown.call}{shown.result}{shown.answer}"
     yield "user\nassistant\nsystem\ntool\n"

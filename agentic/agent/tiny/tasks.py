@@ -14,22 +14,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from agentic.agent.tiny.world import ATTRIBUTES, SPLITS, THINGS_OF, Split, find_fact
+from agentic.agent.tiny.world import SPLITS, THINGS_OF, Split, find_facts
 from core.data import write_jsonl
 from core.types import Task
 
 FORMS = (
-    "Who is the {attribute} of the {thing}? Beside it are the {first}, the {second} and the {third}.",
-    "Here are the {first}, the {second} and the {third}. Who is the {attribute} of the {thing}?",
+    "Who is the {relation} of the {thing}? Beside it are the {first}, the {second} and the {third}.",
+    "Here are the {first}, the {second} and the {third}. Who is the {relation} of the {thing}?",
 )
 
 
-def draw_question(rng: Random, known: Sequence[str]) -> tuple[str, list[str], str]:
-    """Return the attribute that is asked for, four of the `known` things, of which it is the first's, and the text."""
-    attribute, things = rng.choice(ATTRIBUTES), rng.sample(known, 4)
-    thing, first, second, third = things
-    text = rng.choice(FORMS).format(attribute=attribute, thing=thing, first=first, second=second, third=third)
-    return attribute, things, text
+def write_question(rng: Random, relation: str, thing: str, others: Sequence[str]) -> str:
+    """Ask who has a relation to a thing, and name three others."""
+    first, second, third = others
+    return rng.choice(FORMS).format(relation=relation, thing=thing, first=first, second=second, third=third)
 
 
 def generate(split: Split, count: int, seed: int = 0) -> list[Task]:
@@ -37,9 +35,10 @@ def generate(split: Split, count: int, seed: int = 0) -> list[Task]:
     rng = Random(f"{split}-{seed}")
     tasks: dict[str, Task] = {}
     while len(tasks) < count:
-        attribute, things, text = draw_question(rng, THINGS_OF[split])
-        name = find_fact(attribute, things[0])
-        tasks.setdefault(text, Task(f"{split}-{len(tasks):05d}", text, (f"{attribute} {name}", name)))
+        thing, *others = rng.sample(THINGS_OF[split], 4)
+        relation, name = rng.choice(list(find_facts(thing).items()))
+        question = write_question(rng, relation, thing, others)
+        tasks.setdefault(question, Task(f"{split}-{len(tasks):05d}", question, (f"{relation} {name}", name)))
     return list(tasks.values())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentic.agent.config import AgentRecipe, AgentWarmStart
 from agentic.agent.tiny.demonstrations import LookupDemonstration, demonstrate
-from agentic.agent.tiny.world import ATTRIBUTES, LOOK_UP, NAMES, THINGS
+from agentic.agent.tiny.world import LOOK_UP, NAMES, RELATIONS, THINGS
 from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.text.conversation import Renderer
 from core.text.tokenizer import encode_text
@@ -18,7 +18,7 @@ def batches(config: AgentWarmStart, recipe: AgentRecipe, tokenizer: Any) -> Iter
     """Yield copying drills, then demonstrations."""
     rng, size = Random(config.seed), config.batch_size
     renderer = Renderer(tokenizer, recipe.agent.template_options)
-    words = [encode_text(tokenizer, f" {word}")[0] for word in (*ATTRIBUTES, *THINGS, *NAMES)]
+    words = [encode_text(tokenizer, f" {word}")[0] for word in (*RELATIONS, *THINGS, *NAMES)]
     for _ in range(config.copy_steps):
         yield [copying_drill(rng, words) for _ in range(size)]
     for _ in range(0, config.steps, 8):

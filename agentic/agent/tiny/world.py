@@ -1,4 +1,4 @@
-"""Makes up the world of the `tiny` preset: things, and for each thing who owns, made, bought and keeps it.
+"""Makes up the world of the `tiny` preset: things, and for each of them four people who have to do with it.
 
 Every fact follows from a hash, so nobody can guess it. The tool `look_up` tells all facts of one thing.
 """
@@ -15,7 +15,13 @@ from core.text.tool_calls import ToolSchema
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-ATTRIBUTES = ("owner", "maker", "buyer", "keeper")
+RELATIONS = tuple(
+    """
+    owner maker buyer keeper seller painter finder holder donor user heir builder cleaner carrier sender taker lender
+    guard tester winner loser hunter trader tailor
+    """.split()
+)
+RELATIONS_OF_A_THING = 4
 THINGS = tuple(
     """
     anchor apple basket bell bench blanket boat bottle brick broom brush bucket button camera candle canoe carpet cart
@@ -35,25 +41,25 @@ NAMES = tuple(
 
 LOOK_UP = ToolSchema(
     "look_up",
-    "Tells the owner, maker, buyer and keeper of a thing.",
+    "Tells who has to do with a thing.",
     {"type": "object", "properties": {"thing": {"type": "string"}}, "required": ["thing"]},
 )
 
 
 def look_up(thing: str) -> str:
-    """Tell all facts of a thing in an order of its own, such as `The lamp: maker ada, owner tom, ...`."""
+    """Tell all facts of a thing, such as `The lamp: maker ada, owner tom, ...`."""
     thing = thing.strip()
-    if thing not in THINGS:
-        return f"There is no {thing}."
-    return describe(thing, {attribute: find_fact(attribute, thing) for attribute in ATTRIBUTES}, derive_seed(thing))
+    return describe(thing, find_facts(thing)) if thing in THINGS else f"There is no {thing}."
 
 
-def find_fact(attribute: str, thing: str) -> str:
-    """Return the name of a thing's owner, maker, buyer or keeper."""
-    return NAMES[derive_seed("fact", attribute, thing) % len(NAMES)]
+def find_facts(thing: str) -> dict[str, str]:
+    """Return the facts of a thing: relation -> name."""
+    return draw_facts(Random(derive_seed("facts", thing)))
 
 
-def describe(thing: str, facts: Mapping[str, str], seed: int) -> str:
-    """Write facts down, in an order that `seed` draws."""
-    order = Random(seed).sample(list(facts), len(facts))
-    return f"The {thing}: {', '.join(f'{attribute} {facts[attribute]}' for attribute in order)}."
+def draw_facts(rng: Random) -> dict[str, str]:
+    return {relation: rng.choice(NAMES) for relation in rng.sample(RELATIONS, RELATIONS_OF_A_THING)}
+
+
+def describe(thing: str, facts: Mapping[str, str]) -> str:
+    return f"The {thing}: {', '.join(f'{relation} {name}' for relation, name in facts.items())}."

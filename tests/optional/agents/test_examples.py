@@ -10,7 +10,7 @@ import pytest
 from agentic.agent.rollout import SPEC, build
 from agentic.agent.tiny import start_model
 from agentic.agent.tiny.demonstrations import write_call
-from agentic.agent.tiny.world import find_fact
+from agentic.agent.tiny.world import find_facts
 from core.policy.base import Roles
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
@@ -32,9 +32,9 @@ async def test_an_agent_of_a_framework_is_trained_on_the_tokens_that_were_sample
     require(find_spec(module), f"needs {module}: pip install {packages}")
     tokenizer: Any = start_model.train_tokenizer()
     recipe = SPEC.load("tiny", [f"agent.agents.lookup.run=examples.{example}.run"])
-    name = find_fact("maker", "lamp")
-    task = Task("1", "Who is the maker of the lamp? Beside it are the jar, the kite and the hat.", (f"maker {name}",))
-    policy = script_policy(tokenizer, [write_call(" lamp"), f" maker {name}"])
+    relation, name = next(iter(find_facts("lamp").items()))
+    task = Task("1", f"Who is the {relation} of the lamp?", (name, f"{relation} {name}"))
+    policy = script_policy(tokenizer, [write_call(" lamp"), f" {relation} {name}"])
     team = build(recipe, tokenizer)
     try:
         done = await Runner(team, Roles({"policy": policy}), concurrency=1, deadline_s=60).run_one(task, Sampling())
