@@ -1,7 +1,7 @@
 """Writes conversations for the `tiny` preset's warm start. They show the form of calls and answers, and nothing else.
 
-Which thing is looked up and which name is answered is drawn at random, and what the tool says is made up. So nobody
-tells the policy which thing to look up, which name to answer, or any fact: that is left to RL.
+A call looks up any of the things that the question names, and an answer gives any of the names that the tool told; what
+the tool says is made up. So nobody tells the policy which thing to look up, which name to answer, or any fact.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def demonstrate(rng: Random) -> LookupDemonstration:
     """Draw a conversation. Names and things begin with a space, as words inside of a sentence do."""
     asked, *others = rng.sample(THINGS, 4)
     facts = draw_facts(rng)
-    question = write_question(rng, rng.choice(list(facts)), asked, others)
-    thing, (relation, name) = rng.choice((asked, *others)), rng.choice(list(facts.items()))
+    relation, thing, name = rng.choice(list(facts)), rng.choice((asked, *others)), rng.choice(list(facts.values()))
+    question = write_question(rng, relation, asked, others)
     return LookupDemonstration(question, write_call(f" {thing}"), describe(thing, facts), f" {relation} {name}")
 
 

@@ -21,7 +21,7 @@ RELATIONS = tuple(
     guard tester winner loser hunter trader tailor
     """.split()
 )
-RELATIONS_OF_A_THING = 4
+FACTS_OF_A_THING = 4
 THINGS = tuple(
     """
     anchor apple basket bell bench blanket boat bottle brick broom brush bucket button camera candle canoe carpet cart
@@ -58,7 +58,7 @@ def find_facts(thing: str) -> dict[str, str]:
 
 
 def draw_facts(rng: Random) -> dict[str, str]:
-    return {relation: rng.choice(NAMES) for relation in rng.sample(RELATIONS, RELATIONS_OF_A_THING)}
+    return dict(zip(rng.sample(RELATIONS, FACTS_OF_A_THING), rng.sample(NAMES, FACTS_OF_A_THING), strict=True))
 
 
 def describe(thing: str, facts: Mapping[str, str]) -> str:

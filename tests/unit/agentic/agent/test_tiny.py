@@ -18,7 +18,7 @@ from agentic.agent.tiny.baselines import BASELINES
 from agentic.agent.tiny.demonstrations import LookupDemonstration, demonstrate, write_call
 from agentic.agent.tiny.tasks import generate
 from agentic.agent.tiny.warm_start import batches, encode
-from agentic.agent.tiny.world import RELATIONS_OF_A_THING, SPLITS, THINGS, THINGS_OF, find_facts, look_up
+from agentic.agent.tiny.world import FACTS_OF_A_THING, SPLITS, THINGS, THINGS_OF, find_facts, look_up
 from core.config import WarmStartSection
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
@@ -83,11 +83,12 @@ def test_demonstrations_choose_at_random_and_tell_no_fact() -> None:
         asked = words[words.index("of") + 2]
         places[mentioned.index(thing) if thing != asked else -1] += 1
         relation, name = shown.answer.split()
-        right_names += relation == words[words.index("of") - 1]
+        assert relation == words[words.index("of") - 1]
+        assert f" {name}" in shown.result
+        right_names += f"{relation} {name}" in shown.result
         facts += name == find_facts(thing).get(relation)
-        assert f"{relation} {name}" in shown.result
     assert places[-1] / count == pytest.approx(1 / 4, abs=0.03)
-    assert right_names / count == pytest.approx(1 / RELATIONS_OF_A_THING, abs=0.03)
+    assert right_names / count == pytest.approx(1 / FACTS_OF_A_THING, abs=0.03)
     assert facts / count < 0.01
 
 
