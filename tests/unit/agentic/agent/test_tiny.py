@@ -108,10 +108,23 @@ async def test_the_right_key_and_the_right_name_earn_the_reward(recipe: AgentRec
     for words, reward in (([write_call(" lamp"), f" {relation} {name}"], 1.0), ([write_call(" jar"), " maker x"], 0.0)):
         done = await play(build(recipe, tokenizer), task, script_policy(tokenizer, words))
         assert (done.reward, len(done.turns), done.status) == (reward, 2, "completed")
-    endless = await play(build(recipe, tokenizer), task, script_policy(tokenizer, [write_call(" lamp")]))
-    assert (endless.reward, len(endless.turns), endless.status) == (0.0, 4, "truncated")
     guess = await play(BASELINES["no-tool"](recipe, tokenizer), task, script_policy(tokenizer, [write_call(" lamp")]))
     assert (guess.reward, len(guess.turns)) == (0.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("override", "turns"),
+    [
+        ("agent.agents.lookup.max_turns=3", 3),
+        ("agent.agents.lookup.max_tool_calls=1", 2),  # the second answer calls once more; a third one is refused
+        ("model.max_model_len=80", 1),
+    ],
+)
+async def test_an_agent_that_calls_for_ever_ends_truncated(override: str, turns: int, tokenizer: Any) -> None:
+    policy = script_policy(tokenizer, [write_call(" lamp")])
+    question = generate("train", 1)[0].question
+    done = await play(build(SPEC.load("tiny", [override]), tokenizer), Task("1", question, ("x",)), policy)
+    assert (done.reward, len(done.turns), done.status) == (0.0, turns, "truncated")
 
 
 def test_the_warm_start_has_drills_and_both_turns(recipe: AgentRecipe, tokenizer: Any) -> None:
