@@ -23,6 +23,7 @@ from core.types import Sampling, Task, Trajectory
 from tests.kit import script_policy
 
 HERE = __name__
+LONG = "model.max_model_len=2000"
 PROGRAM = """
 import json, os, sys, urllib.request
 
@@ -169,6 +170,19 @@ def test_a_recipe_that_cannot_be_run_says_what_to_change(
     agent = {"run": f"{HERE}.repeat", "reward": f"{HERE}.zero"} | entry
     with pytest.raises(RecipeError, match=says):
         build(load({"a": agent}, *overrides), tokenizer)
+
+
+async def test_the_math_agent_computes_in_the_sandbox_and_is_told_its_mistakes(isolation: None, tokenizer: Any) -> None:
+    calls = [{"name": "python", "arguments": {"code": code}} for code in ("print(6 * 7)", "1 / 0", 3)]
+    words = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls]
+    recipe = load({"a": {"run": "agentic.agent.math_agent.run", "reward": "agentic.agent.rewards.boxed"}}, LONG)
+    policy = script_policy(tokenizer, [*words, "So it is \\boxed{42}."])
+    task = Task("1", "What is six times seven?", ("42",))
+    (done,) = await play(recipe, tokenizer, [task], policy=policy)
+    assert (done.reward, len(done.turns)) == (1.0, 4), done.log
+    shown = tokenizer.decode(done.turns[-1].prompt_ids)
+    for told in ("tool\n42<", "ZeroDivisionError", "code of python must be of type string"):
+        assert told in shown
 
 
 def test_rewards() -> None:
