@@ -28,9 +28,9 @@ def demonstrate(rng: Random) -> LookupDemonstration:
     """Draw a conversation. Names and things begin with a space, as words inside of a sentence do."""
     asked, *others = rng.sample(THINGS, 4)
     facts = draw_facts(rng)
-    relation, thing, name = rng.choice(list(facts)), rng.choice((asked, *others)), rng.choice(list(facts.values()))
-    question = write_question(rng, relation, asked, others)
-    return LookupDemonstration(question, write_call(f" {thing}"), describe(thing, facts), f" {relation} {name}")
+    thing, name = rng.choice((asked, *others)), rng.choice(list(facts.values()))
+    question = write_question(rng, asked, others)
+    return LookupDemonstration(question, write_call(f" {thing}"), describe(thing, facts), f" {name}")
 
 
 def write_call(thing: str) -> str:

@@ -1,4 +1,4 @@
-"""Draws the tasks of the `tiny` preset: who has to do with one of four things.
+"""Draws the tasks of the `tiny` preset: who owns one of four things.
 
     python -m agentic.agent.tiny.tasks --split train --count 2048 --out runs/data/agent-tiny/train.jsonl
 
@@ -14,20 +14,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from agentic.agent.tiny.world import SPLITS, THINGS_OF, Split, find_facts
+from agentic.agent.tiny.world import ASKED, SPLITS, THINGS_OF, Split, find_facts
 from core.data import write_jsonl
 from core.types import Task
 
 FORMS = (
-    "Who is the {relation} of the {thing}? Beside it are the {first}, the {second} and the {third}.",
-    "Here are the {first}, the {second} and the {third}. Who is the {relation} of the {thing}?",
+    "Who is the owner of the {thing}? Beside it are the {first}, the {second} and the {third}.",
+    "Here are the {first}, the {second} and the {third}. Who is the owner of the {thing}?",
 )
 
 
-def write_question(rng: Random, relation: str, thing: str, others: Sequence[str]) -> str:
-    """Ask who has a relation to a thing, and name three others."""
+def write_question(rng: Random, thing: str, others: Sequence[str]) -> str:
+    """Ask for the owner of a thing, and name three others."""
     first, second, third = others
-    return rng.choice(FORMS).format(relation=relation, thing=thing, first=first, second=second, third=third)
+    return rng.choice(FORMS).format(thing=thing, first=first, second=second, third=third)
 
 
 def generate(split: Split, count: int, seed: int = 0) -> list[Task]:
@@ -36,9 +36,8 @@ def generate(split: Split, count: int, seed: int = 0) -> list[Task]:
     tasks: dict[str, Task] = {}
     while len(tasks) < count:
         thing, *others = rng.sample(THINGS_OF[split], 4)
-        relation, name = rng.choice(list(find_facts(thing).items()))
-        question = write_question(rng, relation, thing, others)
-        tasks.setdefault(question, Task(f"{split}-{len(tasks):05d}", question, (f"{relation} {name}", name)))
+        question = write_question(rng, thing, others)
+        tasks.setdefault(question, Task(f"{split}-{len(tasks):05d}", question, (find_facts(thing)[ASKED],)))
     return list(tasks.values())
 
 

@@ -1,4 +1,4 @@
-"""Makes up the world of the `tiny` preset: things, and for each of them four people who have to do with it.
+"""Makes up the world of the `tiny` preset: things, and for each of them its owner, maker, buyer and keeper.
 
 Every fact follows from a hash, so nobody can guess it. The tool `look_up` tells all facts of one thing.
 """
@@ -15,13 +15,9 @@ from core.text.tool_calls import ToolSchema
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-RELATIONS = tuple(
-    """
-    owner maker buyer keeper seller painter finder holder donor user heir builder cleaner carrier sender taker lender
-    guard tester winner loser hunter trader tailor
-    """.split()
-)
-FACTS_OF_A_THING = 4
+RELATIONS = ("owner", "maker", "buyer", "keeper")
+ASKED = RELATIONS[0]
+"""Is what every question asks for."""
 THINGS = tuple(
     """
     anchor apple basket bell bench blanket boat bottle brick broom brush bucket button camera candle canoe carpet cart
@@ -41,7 +37,7 @@ NAMES = tuple(
 
 LOOK_UP = ToolSchema(
     "look_up",
-    "Tells who has to do with a thing.",
+    "Tells the owner, maker, buyer and keeper of a thing.",
     {"type": "object", "properties": {"thing": {"type": "string"}}, "required": ["thing"]},
 )
 
@@ -58,7 +54,8 @@ def find_facts(thing: str) -> dict[str, str]:
 
 
 def draw_facts(rng: Random) -> dict[str, str]:
-    return dict(zip(rng.sample(RELATIONS, FACTS_OF_A_THING), rng.sample(NAMES, FACTS_OF_A_THING), strict=True))
+    """Draw a name for each relation; the order is drawn, too."""
+    return dict(zip(rng.sample(RELATIONS, len(RELATIONS)), rng.sample(NAMES, len(RELATIONS)), strict=True))
 
 
 def describe(thing: str, facts: Mapping[str, str]) -> str:

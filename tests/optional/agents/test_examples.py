@@ -32,9 +32,9 @@ async def test_an_agent_of_a_framework_is_trained_on_the_tokens_that_were_sample
     require(find_spec(module), f"needs {module}: pip install {packages}")
     tokenizer: Any = start_model.train_tokenizer()
     recipe = SPEC.load("tiny", [f"agent.agents.lookup.run=examples.{example}.run"])
-    relation, name = next(iter(find_facts("lamp").items()))
-    task = Task("1", f"Who is the {relation} of the lamp?", (name, f"{relation} {name}"))
-    policy = script_policy(tokenizer, [write_call(" lamp"), f" {relation} {name}"])
+    owner = find_facts("lamp")["owner"]
+    task = Task("1", "Who is the owner of the lamp?", (owner,))
+    policy = script_policy(tokenizer, [write_call(" lamp"), f" {owner}"])
     team = build(recipe, tokenizer)
     try:
         done = await Runner(team, Roles({"policy": policy}), concurrency=1, deadline_s=60).run_one(task, Sampling())

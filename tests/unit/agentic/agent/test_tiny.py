@@ -18,7 +18,7 @@ from agentic.agent.tiny.baselines import BASELINES
 from agentic.agent.tiny.demonstrations import LookupDemonstration, demonstrate, write_call
 from agentic.agent.tiny.tasks import generate
 from agentic.agent.tiny.warm_start import batches, encode
-from agentic.agent.tiny.world import FACTS_OF_A_THING, SPLITS, THINGS, THINGS_OF, find_facts, look_up
+from agentic.agent.tiny.world import ASKED, RELATIONS, SPLITS, THINGS, THINGS_OF, find_facts, look_up
 from core.config import WarmStartSection
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
@@ -62,10 +62,9 @@ def test_no_thing_is_in_two_splits_and_answers_are_facts() -> None:
         named[split] = {word for task in tasks for word in words[task.task_id] if word in THINGS}
         for task in tasks:
             asked = words[task.task_id]
-            thing, relation = asked[asked.index("of") + 2], asked[asked.index("of") - 1]
-            name = find_facts(thing)[relation]
-            assert task.answers == (f"{relation} {name}", name)
-            assert task.answers[0] in look_up(f" {thing}")
+            thing = asked[asked.index("of") + 2]
+            assert task.answers == (find_facts(thing)[ASKED],)
+            assert f"{ASKED} {task.answers[0]}" in look_up(f" {thing}")
         assert named[split] <= set(THINGS_OF[split])
     assert not any(one & other for one, other in combinations(named.values(), 2))
     assert sorted(thing for things in THINGS_OF.values() for thing in things) == sorted(THINGS)
@@ -82,14 +81,13 @@ def test_demonstrations_choose_at_random_and_tell_no_fact() -> None:
         thing = read_call(shown)
         asked = words[words.index("of") + 2]
         places[mentioned.index(thing) if thing != asked else -1] += 1
-        relation, name = shown.answer.split()
-        assert relation == words[words.index("of") - 1]
+        name = shown.answer.strip()
         assert f" {name}" in shown.result
-        right_names += f"{relation} {name}" in shown.result
-        facts += name == find_facts(thing).get(relation)
+        right_names += f"{ASKED} {name}" in shown.result
+        facts += name == find_facts(thing)[ASKED]
     assert places[-1] / count == pytest.approx(1 / 4, abs=0.03)
-    assert right_names / count == pytest.approx(1 / FACTS_OF_A_THING, abs=0.03)
-    assert facts / count < 0.01
+    assert right_names / count == pytest.approx(1 / len(RELATIONS), abs=0.03)
+    assert facts / count < 0.03
 
 
 async def test_the_warm_starts_prompts_are_those_of_a_rollout(recipe: AgentRecipe, tokenizer: Any) -> None:
@@ -102,10 +100,9 @@ async def test_the_warm_starts_prompts_are_those_of_a_rollout(recipe: AgentRecip
 
 
 async def test_the_right_key_and_the_right_name_earn_the_reward(recipe: AgentRecipe, tokenizer: Any) -> None:
-    relation, name = next(iter(find_facts("lamp").items()))
-    question = f"Who is the {relation} of the lamp? Beside it are the jar, the kite and the hat."
-    task = Task("1", question, (f"{relation} {name}", name))
-    for words, reward in (([write_call(" lamp"), f" {relation} {name}"], 1.0), ([write_call(" jar"), " maker x"], 0.0)):
+    owner, maker = find_facts("lamp")["owner"], find_facts("lamp")["maker"]
+    task = Task("1", "Who is the owner of the lamp? Beside it are the jar, the kite and the hat.", (owner,))
+    for words, reward in (([write_call(" lamp"), f" {owner}"], 1.0), ([write_call(" lamp"), f" {maker}"], 0.0)):
         done = await play(build(recipe, tokenizer), task, script_policy(tokenizer, words))
         assert (done.reward, len(done.turns), done.status) == (reward, 2, "completed")
     guess = await play(BASELINES["no-tool"](recipe, tokenizer), task, script_policy(tokenizer, [write_call(" lamp")]))
