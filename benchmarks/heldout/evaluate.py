@@ -77,7 +77,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
     if path is None:
         raise EvaluationError("no held-out tasks: the recipe has no data.eval. Give a file with --data.")
     limit = options.tasks or (None if options.run is None else TASKS_OF_A_RUN)
-    tasks = _take(limit, read_tasks(path, limit=limit and limit + 1, require_context=spec.needs_context), path)
+    tasks = _take(limit, read_tasks(path, limit=limit and limit + 1, **spec.reading_options(recipe)), path)
     defaults = {
         "temperature": recipe.run.eval_temperature,
         "top_p": recipe.run.eval_top_p,

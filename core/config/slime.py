@@ -86,7 +86,8 @@ class SlimeSection(Section):
     context_parallel: PositiveInt = 1
     """Counts the GPUs that share `optimizer.max_tokens_per_pack` tokens of a sequence."""
     rows: Literal["container", "fan_out"] = "container"
-    """Hands slime one container Sample for each rollout, or one Sample for each trained turn (slime's own fan-out)."""
+    """Hands slime one container Sample for each rollout, or one Sample for each trained turn or segment
+    (slime's own fan-out)."""
     sglang: ServingSection = ServingSection()
     ray: RaySection = RaySection()
     roles: Mapping[str, str] = {}

@@ -27,20 +27,26 @@ from core.data.files import DataError, SourceLocation, read_records
 from core.types import Task
 
 Record = Mapping[str, Any]
+CheckTask = Callable[[Task], tuple[str, str, str] | None]
+"""Maps a task to what is wrong with its record, as (field, problem, fix), or to None."""
 
 
-def iter_tasks(path: str | Path, *, require_context: bool = True) -> Iterator[Task]:
+def iter_tasks(path: str | Path, *, require_context: bool = True, check: CheckTask | None = None) -> Iterator[Task]:
     """Yield the tasks of a file, one at a time. A record without an id is called `{file stem}-{index}`.
 
     Raises:
         DataError: the file is missing, a line is broken, a format is unknown, a field is missing or empty, an id occurs
-            twice, or a record has no context (unless `require_context` is off).
+            twice, a record has no context (unless `require_context` is off), or `check` finds a fault.
     """
-    return convert_records(read_records(path), Path(path).stem, require_context=require_context)
+    return convert_records(read_records(path), Path(path).stem, require_context=require_context, check=check)
 
 
 def convert_records(
-    records: Iterable[tuple[SourceLocation, Record]], name: str, *, require_context: bool = True
+    records: Iterable[tuple[SourceLocation, Record]],
+    name: str,
+    *,
+    require_context: bool = True,
+    check: CheckTask | None = None,
 ) -> Iterator[Task]:
     """Yield records as tasks. A record without an id is called `{name}-{index}`. Raises the errors of `iter_tasks`."""
     task_ids: set[str] = set()
@@ -48,6 +54,8 @@ def convert_records(
         task = _choose_converter(record, location)(record, location)
         if require_context and not task.context.strip():
             raise location.error("context", "is missing or empty", "give the document that the question is about")
+        if check is not None and (fault := check(task)):
+            raise location.error(*fault)
         if not task.task_id:
             task = replace(task, task_id=f"{name}-{len(task_ids)}")
         if task.task_id in task_ids:
@@ -56,9 +64,11 @@ def convert_records(
         yield task
 
 
-def read_tasks(path: str | Path, *, limit: int | None = None, require_context: bool = True) -> list[Task]:
+def read_tasks(
+    path: str | Path, *, limit: int | None = None, require_context: bool = True, check: CheckTask | None = None
+) -> list[Task]:
     """Read the first `limit` tasks of a file, by default all. Raises the errors of `iter_tasks`."""
-    return list(islice(iter_tasks(path, require_context=require_context), limit))
+    return list(islice(iter_tasks(path, require_context=require_context, check=check), limit))
 
 
 def _choose_converter(record: Record, location: SourceLocation) -> Callable[[Record, SourceLocation], Task]:

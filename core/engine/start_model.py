@@ -45,7 +45,12 @@ def build(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> Path:
 
 
 def train_tokenizer(
-    corpus: Iterable[str], *, words: Sequence[str], tags: Sequence[str], vocab_size: int
+    corpus: Iterable[str],
+    *,
+    words: Sequence[str],
+    tags: Sequence[str] = (),
+    vocab_size: int,
+    chat_template: str = CHAT_TEMPLATE,
 ) -> PreTrainedTokenizerBase:
     """Train the BPE on `corpus`; every word with its leading space becomes one token.
 
@@ -58,7 +63,7 @@ def train_tokenizer(
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         extra_special_tokens=["<|im_start|>", *tags],
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template,
     )
     tokenizer = base.train_new_from_iterator(corpus, vocab_size=vocab_size, show_progress=False)
     split = [word for word in words if len(tokenizer.encode(f" {word}")) != 1]

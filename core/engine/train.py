@@ -95,7 +95,7 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> None:
         RecipeError, DataError, CheckpointError: something is missing or broken; the message names it and the fix.
     """
     for path in filter(None, (recipe.data.train, recipe.data.eval)):
-        read_tasks(path, limit=1, require_context=spec.needs_context)
+        read_tasks(path, limit=None if spec.check_task else 1, **spec.reading_options(recipe))
     method = spec.build(recipe, load_tokenizer(resolve(recipe.model.path, weights=False)))
     try:
         check_roles(method, recipe.roles)
@@ -250,8 +250,8 @@ async def _train_seed(
                 recipe,
                 method,
                 tokenizer,
-                _read_tasks(spec, recipe.data.train),
-                _read_tasks(spec, recipe.data.eval) if recipe.data.eval else [],
+                _read_tasks(spec, recipe, recipe.data.train),
+                _read_tasks(spec, recipe, recipe.data.eval) if recipe.data.eval else [],
                 folder,
                 seed,
                 start,
@@ -275,7 +275,7 @@ async def _train_rejection(
             recipe.rejection,
             method,
             tokenizer,
-            _read_tasks(spec, recipe.data.train),
+            _read_tasks(spec, recipe, recipe.data.train),
             folder.rejection_path(seed),
             seed,
             start,
@@ -299,8 +299,8 @@ async def _open_method(
         await method.close()
 
 
-def _read_tasks(spec: MethodSpec, path: str) -> list[Task]:
-    return read_tasks(path, require_context=spec.needs_context)
+def _read_tasks(spec: MethodSpec, recipe: Recipe, path: str) -> list[Task]:
+    return read_tasks(path, **spec.reading_options(recipe))
 
 
 if __name__ == "__main__":

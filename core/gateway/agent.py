@@ -16,19 +16,22 @@ import inspect
 import os
 import tempfile
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import GatewaySession, SessionSettings
+from core.gateway.session import FROZEN, GatewaySession, SessionSettings
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.types import Sampling, Task, Trajectory
 
 KEPT_OUTPUT = 1 << 14
 """Bounds the bytes that are kept of a command's output: its end has the answer, or the reason why there is none."""
+
+LIMITS = ("turn_limit", "tool_limit", "context_length_exceeded")
+"""Names the refusals that end a rollout as truncated: the agent had all that it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,9 @@ GradeAnswer = Callable[[Task, str], float | Awaitable[float]]
 
 
 class AgentMethod(Method):
-    """Runs an agent against the gateway, one session a rollout. `needs` names its roles beside the policy.
+    """Runs an agent against the gateway, one session a rollout. It may ask every role of the run.
 
-    An agent that is stopped by the limit of turns has the answer "" and the status `truncated`.
+    An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`.
     """
 
     def __init__(
@@ -85,12 +88,12 @@ class AgentMethod(Method):
         settings: SessionSettings,
         *,
         max_new_tokens: int = 1024,
-        needs: Sequence[str] = (),
         template_options: Mapping[str, Any] | None = None,
     ):
         self.run = run
         self.grade = grade
-        self.needs = tuple(needs)
+        asked = {role.removeprefix(FROZEN) for role in settings.model_roles.values()}
+        self.needs = tuple(sorted(asked - {"policy"}))
         self.max_new_tokens = max_new_tokens
         self.gateway = Gateway({}, tokenizer, settings, template_options=template_options)
         self._server = AsyncExitStack()
@@ -107,21 +110,24 @@ class AgentMethod(Method):
         session = self.gateway.open_session(
             session_id,
             sampling,
-            {role: roles[role] for role in ("policy", *self.needs)},
+            {role: roles[role] for role in roles},
             max_new_tokens=self.max_new_tokens,
             # An agent may show ids of calls to the policy, so they must be the same when a run repeats.
             salt=f"{task.task_id} {sampling.seed}",
         )
         answer, failure = "", None
         try:
-            answer = await self.run(task, Endpoint(f"{url}/s/{session_id}", session_id, session=session))
+            returned = await self.run(task, Endpoint(f"{url}/s/{session_id}", session_id, session=session))
+            if not isinstance(returned, str):
+                raise TypeError(f"the agent returned {returned!r}, which is no text"[:200])
+            answer = returned
         except asyncio.CancelledError:
             raise
         except Exception as error:  # an agent fails in its own ways
             failure = error
         finally:
             finished = await self.gateway.finish_session(session_id)
-        if failure is not None and not session.counters["refused_turn_limit"]:
+        if failure is not None and not any(session.counters[f"refused_{limit}"] for limit in LIMITS):
             raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
         graded = self.grade(task, answer)
         reward = await graded if inspect.isawaitable(graded) else graded

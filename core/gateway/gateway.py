@@ -29,6 +29,7 @@ from core.gateway.messages import AgentRequest, GatewayError
 from core.gateway.session import FROZEN, FinishedSession, GatewaySession, Node, SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.policy.base import Fault, Policy, PolicyError
+from core.rollout.method import RolloutError
 from core.rollout.rows import split_segments, write_segment
 from core.serving import make_app
 from core.types import Sampling, Trajectory
@@ -304,6 +305,8 @@ def describe_failure(error: Exception) -> GatewayError:
         return error
     if isinstance(error, PolicyError):
         return GatewayError(_STATUS.get(error.kind, 500), f"policy_{error.kind}", str(error))
+    if isinstance(error, RolloutError):  # slime gave the rollout up: no call of it will be answered
+        return GatewayError(410, f"rollout_{error.kind}", str(error))
     if isinstance(error, web.HTTPException):
         return GatewayError(error.status, "http", error.text or error.reason)
     logger.error("a request failed", exc_info=error)

@@ -65,23 +65,26 @@ class SessionSettings:
     """Says how the sessions of a gateway answer.
 
     `max_context` bounds prompt and completion of one call together. `max_turns` bounds the answers of a session: one
-    more is refused with status 429. `model_roles` maps patterns of model names to roles, the first that fits counts;
-    a name that fits none asks the role `policy`, unless it begins with `frozen:`. Only answers of `policy` are trained.
+    more is refused with status 429. So is a request after answers that hold more than `max_tool_calls` calls.
+    `model_roles` maps patterns of model names to roles, the first that fits counts; a name that fits none asks the role
+    `policy`, unless it begins with `frozen:`. Only answers of `policy` are trained; `frozen:policy` asks it untrained.
     A gateway that opens sessions on request finishes one that nobody asked anything for `max_idle_s` seconds.
     """
 
     max_context: int
     max_turns: int | None = None
+    max_tool_calls: int | None = None
     history: History = "sampled"
     model_roles: Mapping[str, str] = field(default_factory=dict)
     max_idle_s: float = MAX_IDLE_S
 
-    def find_role(self, model: str) -> str:
-        """Return the role that a model name asks."""
-        for pattern, role in self.model_roles.items():
-            if fnmatchcase(model, pattern):
-                return role
-        return model.removeprefix(FROZEN) if model.startswith(FROZEN) else "policy"
+    def find_role(self, model: str) -> tuple[str, bool]:
+        """Return the role that a model name asks, and whether its answers may be trained."""
+        mapped = next((role for pattern, role in self.model_roles.items() if fnmatchcase(model, pattern)), None)
+        asked = mapped or (model if model.startswith(FROZEN) else "policy")
+        frozen = asked.startswith(FROZEN) or model.startswith(FROZEN)
+        role = asked.removeprefix(FROZEN)
+        return role, role == "policy" and not frozen
 
 
 @dataclass(eq=False, slots=True)
@@ -204,10 +207,9 @@ class GatewaySession:
         """
         self._check_open()
         self._used_at = time.monotonic()
-        settings, transcriber = self._settings, self._transcriber
-        if settings.max_turns is not None and len(self._nodes) + len(self._running) >= settings.max_turns:
-            raise GatewayError(429, "turn_limit", f"the session has had its {settings.max_turns} turns")
-        role = settings.find_role(request.model)
+        self._check_limits()
+        transcriber = self._transcriber
+        role, trainable = self._settings.find_role(request.model)
         if role not in self._policies:
             known = ", ".join(sorted(self._policies))
             raise GatewayError(404, "model_not_found", f"there is no role {role!r}; the roles are {known}", "model")
@@ -240,7 +242,7 @@ class GatewaySession:
             message=WireMessage("assistant", reply.text, reply.reasoning or None, calls),
             reasoning_tokens=thoughts,
             stop_text=stop_text,
-            trainable=role == "policy" and not request.model.startswith(FROZEN),
+            trainable=trainable,
         )
         self._nodes[number] = node
         self._by_content[content_key(node.message)].append(node)
@@ -306,6 +308,13 @@ class GatewaySession:
     def _check_open(self) -> None:
         if self.closed:
             raise GatewayError(410, "session_closed", f"session {self.session_id!r} is closed")
+
+    def _check_limits(self) -> None:
+        turns, tool_calls = self._settings.max_turns, self._settings.max_tool_calls
+        if turns is not None and len(self._nodes) + len(self._running) >= turns:
+            raise GatewayError(429, "turn_limit", f"the session has had its {turns} turns")
+        if tool_calls is not None and sum(len(node.message.calls) for node in self._nodes.values()) > tool_calls:
+            raise GatewayError(429, "tool_limit", f"the session has had its {tool_calls} tool calls")
 
     def _make_sampling(self, request: AgentRequest, prompt_ids: Ids) -> Sampling:
         """Return the session's sampling with the client's limit and stop texts; without one, all is the client's."""

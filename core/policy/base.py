@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, TypeVar
 
 from core.types import Completion, Sampling
@@ -52,6 +52,9 @@ class Roles:
 
     def __init__(self, policies: Mapping[str, Policy]):
         self._policies = dict(policies)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._policies)
 
     def __getitem__(self, role: str) -> Policy:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,6 +47,9 @@ class MethodSpec:
     """Makes the Method from (recipe, tokenizer). It is a plain function: worker processes import it by name."""
     needs_context: bool = False
     """Makes a task without context an error in the data."""
+    check_task: Callable[[Any, Task], tuple[str, str, str] | None] | None = None
+    """Maps (recipe, task) to what is wrong with the task's record, as (field, problem, fix), or to None. Only a method
+    that reads fields of its own from `metadata` has it."""
     regrade: Callable[[Any, Task, Group], Sequence[Trajectory]] | None = None
     """Maps (recipe, task, group) to the same trajectories in the same order, with rewards that compare them. Only a
     method whose reward depends on the group has it. Evaluation keeps the rewards of the single rollouts."""
@@ -53,6 +57,11 @@ class MethodSpec:
     def load(self, preset: str, overrides: Sequence[str] = ()) -> Any:
         """Load a recipe of this method. Raises RecipeError as core.config.load."""
         return load(self.recipe, self.presets, preset, overrides, method=self.name)
+
+    def reading_options(self, recipe: Any) -> dict[str, Any]:
+        """Return what reading this method's data takes: options of core.data.tasks.read_tasks."""
+        check = partial(self.check_task, recipe) if self.check_task else None
+        return {"require_context": self.needs_context, "check": check}
 
 
 class RolloutError(RuntimeError):

@@ -1,8 +1,8 @@
 """Runs a method inside slime: rollouts into Samples, Samples into training data, and what slime logs about them.
 
 core/slime/hooks.py gives these functions the names that slime imports by path. With `slime.rows: fan_out` a rollout
-becomes one Sample for each trained turn instead of one container Sample. slime's fully asynchronous rollout then loses
-a group in which the engine aborted a call: it cannot take a fanned-out group back.
+becomes one Sample for each trained turn or segment instead of one container Sample. slime's fully asynchronous rollout
+then loses a group in which the engine aborted a call: it cannot take a fanned-out group back.
 
 Settings that contradict each other are an error at the first call. After that no hook raises for what a rollout or a
 tracker does: every rollout ends within its deadline as a Sample, a failed one under the name of its failure.
@@ -22,6 +22,7 @@ from typing import Any
 
 from core.config import Recipe
 from core.data.files import DataError
+from core.data.tasks import CheckTask
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles
 from core.rollout.runner import EmptyStepGuard, Runner, failed_trajectory, has_signal
@@ -73,7 +74,7 @@ class SlimeBridge:
             logger.exception("sample %s: its rollout cannot be written down", sample.index)
             fill_sample(sample, failed_trajectory("", f"exception_{type(error).__name__}", str(error)), key)
         container = evaluation or has_path(args, "custom_convert_samples_to_train_data_path")
-        return sample if container or trajectory.failure == ABORTED else fan_out(sample)
+        return sample if container or trajectory.failure == ABORTED else fan_out(sample, recipe.algorithm.rows)
 
     async def reward_func(self, args: Any, sample: Any) -> Any:
         """Return the reward of a Sample, or of each Sample of a list; 0 for one that never ran."""
@@ -171,11 +172,12 @@ class LoopResources:
     tokenizer: Any
     aborting: Callable[[], bool]
     stack: AsyncExitStack
+    check: CheckTask | None = None
 
     async def run(self, sample: Any, args: Any, params: Mapping[str, Any], deadline_s: float) -> Trajectory:
         """Run the rollout of one Sample. A failure is a Trajectory too."""
         try:
-            task = read_task(sample, str(getattr(args, "prompt_data", None)))
+            task = read_task(sample, str(getattr(args, "prompt_data", None)), self.check)
         except DataError as error:
             return failed_trajectory("", "bad_task", str(error))
         roles = RolloutRoles(self.policies, sample.session_id or uuid.uuid4().hex, self.aborting)
@@ -207,7 +209,8 @@ async def _open_resources(spec: MethodSpec, recipe: Recipe, args: Any) -> LoopRe
         stack.push_async_callback(method.close)
         policies = await stack.enter_async_context(open_policies(recipe, args, tokenizer))
         check_roles(method, policies)
-        return LoopResources(method, policies, tokenizer, abort_flag(args), stack.pop_all())
+        check = spec.reading_options(recipe)["check"]
+        return LoopResources(method, policies, tokenizer, abort_flag(args), stack.pop_all(), check)
 
 
 def _filter_output(keep: bool, reason: str) -> Any:

@@ -89,10 +89,10 @@ def cluster(recipe: Recipe) -> SlimeSection:
 def check_fan_out(recipe: Recipe, regrade: bool) -> None:
     """Raise RecipeError for a recipe that needs container Samples. `regrade`: its rewards compare a group."""
     algorithm = recipe.algorithm
-    if algorithm.rows == "segment" or regrade:
-        what = "algorithm.rows: segment" if algorithm.rows == "segment" else "a reward that compares a group"
+    if regrade:
         raise RecipeError(
-            f"fanned-out rollouts lack {what}; use slime.rows=container (--custom-convert-samples-to-train-data-path)"
+            "fanned-out rollouts lack a reward that compares a group; use slime.rows=container "
+            "(--custom-convert-samples-to-train-data-path)"
         )
     if algorithm.loss_agg not in ("rollout", "token"):
         raise RecipeError(

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from core.data.files import SourceLocation
-from core.data.tasks import convert_records
-from core.types import Completion, Task, Trajectory, Turn
+from core.data.tasks import CheckTask, convert_records
+from core.rollout.rows import split_segments, write_segment
+from core.types import Completion, RowUnit, Task, Trajectory, Turn
 
 ABORTED = "aborted"
 """Names the failure of a rollout that slime itself broke off. slime puts it back into its buffer and runs it again."""
@@ -24,11 +25,11 @@ NOTES = "agentic"
 """Names the key of a Sample's metadata that holds {status, failure, error, turns, metrics}."""
 
 
-def read_task(sample: Any, path: str) -> Task:
+def read_task(sample: Any, path: str, check: CheckTask | None = None) -> Task:
     """Read the Task of a Sample of the file `path`: prompt, label and metadata, or our own record as metadata.
 
     Raises:
-        DataError: a field is missing, empty or of the wrong type.
+        DataError: a field is missing, empty or of the wrong type, or `check` finds a fault.
     """
     metadata = sample.metadata
     if isinstance(metadata, dict):
@@ -37,7 +38,7 @@ def read_task(sample: Any, path: str) -> Task:
     record = metadata if own else {"prompt": sample.prompt, "label": sample.label, "metadata": metadata}
     number = sample.index if sample.group_index is None else sample.group_index
     place = SourceLocation(Path(path), number, "prompt")
-    (task,) = convert_records([(place, record)], Path(path).stem, require_context=False)
+    (task,) = convert_records([(place, record)], Path(path).stem, require_context=False, check=check)
     return task if own else replace(task, task_id=f"{Path(path).stem}-{number}")
 
 
@@ -81,18 +82,18 @@ def fill_sample(sample: Any, trajectory: Trajectory, reward_key: str | None, res
             sample.prefix_cache_info.add(cached)
 
 
-def fan_out(sample: Any) -> list[Any]:
-    """Make one Sample for each trained turn of a filled container; they share a `rollout_id`, as slime asks.
+def fan_out(sample: Any, rows: RowUnit) -> list[Any]:
+    """Make one Sample for each trained turn or segment of a filled container; they share a `rollout_id`, as slime asks.
 
     A rollout without a trained turn stays one Sample, all masked, so that its reward still counts in its group.
     """
+    turns = tuple(map(_read_turn, sample.train_metadata["turns"]))
     parts = []
-    for turn in map(_read_turn, sample.train_metadata["turns"]):
-        if not turn.trained or not turn.completion.token_ids:
-            continue
+    for segment in split_segments(Trajectory("", turns), rows):
         part = copy.copy(sample)
-        _set_tokens(part, turn.prompt_ids, [turn.completion.token_ids], [turn.completion.logprobs], [True])
-        part.weight_versions = [turn.completion.weight_version]
+        part.tokens, part.loss_mask, part.rollout_log_probs = map(list, write_segment(segment))
+        part.response_length = len(part.loss_mask)
+        part.weight_versions = [turn.completion.weight_version for turn in segment]
         parts.append(part)
     if not parts:
         parts.append(copy.copy(sample))

@@ -15,12 +15,12 @@ FOLDERS = ("core", "agentic", "benchmarks", "scripts", "examples")
 # Every import between packages that exists, and no other one is allowed. A name without a folder is a package or a
 # module of core/. `agentic/tiny` is what belongs to the presets `tiny` and `laptop`.
 IMPORTS = """
-examples     -> engine rollout types
+examples     -> agentic/tiny engine gateway rollout types
 scripts      -> agentic benchmarks config data engine hub policy report runs text training_options
 benchmarks   -> agentic agentic/tiny algorithms config data engine gateway hub options policy report rewards
                 rollout runs text tools types
-agentic/tiny -> agentic config data engine policy report rewards rollout runs serving text types
-agentic      -> config options policy rewards rollout slime text tools types
+agentic/tiny -> agentic config data engine gateway policy report rewards rollout runs serving text types
+agentic      -> config gateway options policy rewards rollout slime text tools types
 slime        -> algorithms config data policy rollout runs text training_options types
 engine       -> algorithms config data hub options policy rollout runs serving text training_options types
 gateway      -> engine hub options policy rollout runs serving text types

@@ -14,11 +14,13 @@ from core.rollout.method import method_spec
 AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
 PRESETS = sorted((path.parents[1].name, path.stem) for path in AGENTIC.glob("*/presets/*.yaml"))
 METHODS = sorted({method for method, _ in PRESETS})
+PAPERS = [method for method in METHODS if method != "agent"]
+"""The methods of a paper; the agents of `agent` are other people's."""
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_has_a_tiny_preset_and_that_of_its_paper(method: str) -> None:
-    missing = {"tiny", "paper"} - {preset for name, preset in PRESETS if name == method}
+    missing = {"tiny", "paper" if method in PAPERS else "seed"} - {preset for name, preset in PRESETS if name == method}
     assert not missing, f"agentic/{method}/presets lacks {', '.join(sorted(missing))}"
 
 
@@ -38,7 +40,7 @@ def test_a_dry_run_prints_a_recipe_that_loads_as_the_same(
     assert method_spec(method).load(str(path)) == recipe
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", PAPERS)
 def test_every_number_of_the_paper_has_its_source(method: str) -> None:
     """On the numbers that say how to train; prices and addresses have one comment for all of them."""
     text = (AGENTIC / method / "presets" / "paper.yaml").read_text()

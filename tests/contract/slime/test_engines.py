@@ -235,9 +235,9 @@ def test_evaluation(
         samples.extend(rollouts)
         return summarize(rollouts, key)
 
-    def named(sample: Any, path: str) -> Task:
+    def named(sample: Any, path: str, check: Any) -> Task:
         sample.session_id = f"evaluation-{sample.index}"  # slime leaves it to the hook
-        return read_task(sample, path)
+        return read_task(sample, path, check)
 
     monkeypatch.setattr("core.slime.bridge.summarize", keep)
     monkeypatch.setattr("core.slime.bridge.read_task", named)
@@ -260,7 +260,7 @@ def test_evaluation(
 def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any) -> None:
     """With the hooks that `slime.rows: fan_out` renders, slime's own converter makes the same rows, in its order."""
     recipe = case.recipe()
-    recipe["algorithm"] |= {"loss_agg": "rollout", "std_normalization": True, "rows": "turn"}
+    recipe["algorithm"] |= {"loss_agg": "rollout", "std_normalization": True}
     launched = case.spec.load("seed", ["slime.rows=fan_out", "algorithm.loss_agg=rollout"])
     words = flags.groups(launched, flags.Paths(Path("/x")))["CUSTOM"]
     paths = dict(zip(words[::2], words[1::2], strict=True))
@@ -279,6 +279,7 @@ def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments,
     trained = [row for row in theirs if row.trained_tokens]
     assert [(row.tokens, row.loss_mask) for row in trained] == [(row.tokens, row.loss_mask) for row in ours]
     assert [row.advantage for row in trained] == pytest.approx([row.advantage for row in ours])
+    assert [row.rollout_id for row in trained] == [samples[0].index + row.rollout_id for row in ours]
 
 
 @pytest.mark.parametrize(

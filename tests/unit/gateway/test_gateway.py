@@ -21,6 +21,7 @@ from core.gateway.gateway import Gateway, serve_gateway
 from core.gateway.session import SessionSettings
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
+from core.rollout.method import RolloutError
 from core.types import Sampling
 
 from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS
@@ -514,19 +515,20 @@ async def test_a_retry_replaces_the_answer_that_was_thrown_away():
 
 
 async def test_failures_of_the_policy_have_a_status():
-    kinds = iter(["bad_request", "unavailable", "timeout", "engine"])
-    policy = ScriptedPolicy(lambda prompt, sampling: PolicyError(next(kinds), "the reason"))  # type: ignore[arg-type]
+    kinds = ("bad_request", "unavailable", "timeout", "engine")
+    errors = iter([*(PolicyError(kind, "the reason") for kind in kinds), RolloutError("aborted", "the reason")])
+    policy = ScriptedPolicy(lambda prompt, sampling: next(errors))
     gateway = Gateway({"policy": policy}, make_tokenizer("qwen3"), SessionSettings(max_context=1000))
     gateway.open_session("one")
     async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
         client = Client(http, url, "one")
-        for status in (400, 503, 504, 500):
+        for status in (400, 503, 504, 500, 410):
             body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}]}
             error = (await client.post("/v1/chat/completions", body, status=status))["error"]
             assert error["message"] == "the reason"
         finished = await client.post("/finish", {})
-    kinds_counted = ("bad_request", "unavailable", "timeout", "engine")
-    assert finished["counters"] == {f"refused_policy_{kind}": 1 for kind in kinds_counted}
+    counted = [*(f"refused_policy_{kind}" for kind in kinds), "refused_rollout_aborted"]
+    assert finished["counters"] == dict.fromkeys(counted, 1)
 
 
 async def test_five_hundred_sessions_at_once():

@@ -146,7 +146,6 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
         (["slime.flags={lr: 1e-5}"], "with its leading --"),
         (["slime.colocate=false"], "set slime.rollout_gpus"),
         (["slime.rows=fan_out"], "algorithm.loss_agg is turn, which slime does not have for fanned-out rollouts"),
-        (["slime.rows=fan_out", "algorithm.rows=segment"], "fanned-out rollouts lack algorithm.rows: segment"),
         (["slime.sglang.gpus_per_engine=3"], "policy: 8 GPUs do not make whole engines of 3"),
         (["slime.sglang.policy_groups=[{worker: prefill, gpus: 8}]"], "prefill and decode go together"),
         (["slime.sglang.policy_groups=[{gpus: 4}]"], "have 4 GPUs, but rollout_gpus less those of sglang.models are 8"),

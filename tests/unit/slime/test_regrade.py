@@ -97,13 +97,9 @@ def test_groups_that_hardly_differ_are_masked() -> None:
     assert len(set(data["rollout_ids"])) == 8
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "spec"),
-    [({"name": "grpo"}, SPEC), ({"name": "grpo", "rows": "segment"}, replace(SPEC, regrade=None))],
-)
-def test_fanned_out_rollouts_cannot_have_it(algorithm: dict[str, Any], spec: MethodSpec) -> None:
-    args = arguments({**RECIPE, "algorithm": algorithm})
+def test_fanned_out_rollouts_cannot_have_it() -> None:
+    args = arguments(RECIPE)
     args.custom_convert_samples_to_train_data_path = None
     args.custom_reward_post_process_path = "x"
     with pytest.raises(RecipeError, match="custom-convert-samples-to-train-data-path"):
-        SlimeBridge(spec).recipe(args)
+        SlimeBridge(SPEC).recipe(args)

@@ -89,7 +89,7 @@ def test_fanned_out_rewards_are_normalised_once_for_each_rollout(
     batch: list[list[Trajectory]], samples: list[Sample], split: bool
 ) -> None:
     algorithm = AlgorithmSection(name="grpo", split_advantage=split)
-    parts = [part for sample in samples for part in fan_out(sample)]
+    parts = [part for sample in samples for part in fan_out(sample, "turn")]
     raw, advantages = post_process_rewards(parts, algorithm)
     ours = {
         row.rollout_id: row.advantage for row in rows_from_groups(batch, std_normalization=True, split_advantage=split)

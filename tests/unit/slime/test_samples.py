@@ -102,17 +102,28 @@ def test_a_foreign_sample_is_told_apart() -> None:
 
 
 def test_fan_out_gives_a_sample_for_each_trained_turn(samples: list[Sample]) -> None:
-    parts = fan_out(samples[0])
+    parts = fan_out(samples[0], "turn")
     assert [part.tokens for part in parts] == [[7, 8, 1, 2, 3], [7, 8, 4]]
     assert [part.loss_mask for part in parts] == [[1, 1, 1], [1]]
     assert {part.rollout_id for part in parts} == {samples[0].index}
     assert all(part.reward == 1.0 for part in parts)
 
 
+def test_fan_out_gives_a_sample_for_each_segment() -> None:
+    turns = (turn(1, 2), turn(5, prompt=(9,)), turn(3, prompt=(7, 8, 1, 2, 6)), turn(4, prompt=(9, 5), trained=False))
+    sample = Sample(group_index=0, index=3)
+    fill_sample(sample, trajectory(1.0, *turns), reward_key=None)
+    first, second = fan_out(sample, "segment")
+    assert (first.tokens, first.loss_mask, first.response_length) == ([7, 8, 1, 2, 6, 3], [1, 1, 0, 1], 4)
+    assert first.rollout_log_probs == pytest.approx([-0.1, -0.2, 0.0, -0.3])
+    assert (second.tokens, second.loss_mask) == ([9, 5], [1])
+    assert (first.rollout_id, second.rollout_id, sample.rollout_id) == (3, 3, None)
+
+
 @pytest.mark.parametrize("place", [2, 4])
 def test_fan_out_of_a_rollout_without_trained_turns_is_one_masked_sample(samples: list[Sample], place: int) -> None:
     whole = copy.deepcopy(samples[place])
-    (part,) = fan_out(samples[place])
+    (part,) = fan_out(samples[place], "turn")
     assert part.response_length == len(part.loss_mask)
     assert not any(part.loss_mask)
     assert part.remove_sample == whole.remove_sample

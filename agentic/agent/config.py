@@ -1,0 +1,82 @@
+"""Defines the section `agent` of a recipe: which agents there are, what rewards them, and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from core.config import Recipe, Section, WarmStartSection
+from core.gateway.session import History
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+class AgentEntry(Section):
+    """Describes one agent: a function or a program, its reward and its limits."""
+
+    run: str | None = None
+    """Names `async def run(task, endpoint) -> str` as package.module.function."""
+    command: tuple[str, ...] = ()
+    """Is a program instead of a function, with its arguments. It gets the question as one more argument and finds the
+    gateway in OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY. The last line that it prints
+    is the answer. It runs in an empty folder; files that it is given here are found from the repository's root."""
+    inherit: tuple[str, ...] = ("PATH", "LANG", "LC_ALL")
+    """Names the environment variables that the program gets beside these."""
+    reward: str
+    """Names `def reward(task, answer) -> float`, which may be asynchronous, as package.module.function."""
+    max_turns: PositiveInt = 32
+    """Limits the answers of the model in a rollout. An agent that asks on ends as truncated, with the answer ""."""
+    max_tool_calls: PositiveInt | None = None
+    """Limits the tool calls of a rollout. An agent that asks on after more of them ends as truncated, too."""
+    max_tokens: PositiveInt = 1024
+    """Limits the tokens of one answer of the model."""
+    history: History = "sampled"
+    """Says which thoughts of earlier answers a prompt keeps: all, or those that the chat template shows."""
+    model_roles: Mapping[str, str] = {}
+    """Maps patterns of model names to roles. Any other name asks the policy; `frozen:NAME` asks the role NAME. So
+    `{claude-haiku-*: frozen:policy}` lets the policy write Claude Code's titles, untrained."""
+
+    @model_validator(mode="after")
+    def _is_one_program(self) -> AgentEntry:
+        if (self.run is None) == (not self.command):
+            raise ValueError("needs either `run`, the path of a function, or `command`, a program with its arguments")
+        return self
+
+
+class AgentSection(Section):
+    agents: Mapping[str, AgentEntry] = Field(min_length=1)
+    """Names the agents. With several, `metadata.agent` of each record says which one takes the task."""
+    template_options: Mapping[str, Any] = {}
+    """Passes options to the chat template, such as {enable_thinking: false}."""
+
+
+class AgentWarmStart(WarmStartSection):
+    copy_steps: NonNegativeInt = 100
+    """Counts the steps on copying drills, which come first."""
+
+    @property
+    def total_steps(self) -> int:
+        return self.copy_steps + self.steps
+
+
+class AgentRecipe(Recipe):
+    agent: AgentSection
+    warm_start: AgentWarmStart | None = None
+
+    @model_validator(mode="after")
+    def _rows_are_segments(self) -> AgentRecipe:
+        if self.algorithm.rows != "segment":
+            raise ValueError(
+                f"algorithm.rows is {self.algorithm.rows}, and the conversations of an agent are trained as segments; "
+                "set algorithm.rows=segment"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _context_is_known(self) -> AgentRecipe:
+        if self.model.max_model_len is None:
+            raise ValueError("model.max_model_len is missing: the gateway refuses longer prompts; set it, in tokens")
+        return self

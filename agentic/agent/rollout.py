@@ -1,0 +1,124 @@
+"""Agents that others wrote, trained as they are: a function or a program that talks to OpenAI's or Anthropic's API.
+
+Each rollout is a session of the gateway (core/gateway), which keeps the exact tokens of every answer. The recipe names
+the agents (config.py), and a record's `metadata.agent` says which one takes the task. An agent takes the base URL and
+the key from its `Endpoint`; nothing else in it needs to change.
+
+Run:  bash agentic/agent/run.sh                        # tiny: two CPU cores, minutes
+      bash agentic/agent/run.sh --preset seed --engine slime --dry-run
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
+from core.config import RecipeError
+from core.gateway.agent import AgentMethod, Command, RunAgent
+from core.gateway.session import SessionSettings
+from core.policy.base import Roles
+from core.rollout.method import Method, MethodSpec, RolloutError
+from core.slime.hooks import SlimeHooks
+from core.types import Sampling, Task, Trajectory
+
+
+class AgentTeam(Method):
+    """Gives each task to the agent that it names."""
+
+    def __init__(self, agents: Mapping[str, AgentMethod]):
+        self.agents = agents
+        self.needs = tuple(sorted({role for agent in agents.values() for role in agent.needs}))
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        """Run the task's agent to its answer, and reward that."""
+        if fault := find_fault(self.agents, task):
+            raise RolloutError("bad_task", f"task {task.task_id}: {' '.join(fault[:2])}; {fault[2]}")
+        name = task.metadata.get("agent") or next(iter(self.agents))
+        return await self.agents[name].rollout(task, roles, sampling)
+
+    async def close(self) -> None:
+        for agent in self.agents.values():
+            await agent.close()
+
+
+def find_fault(agents: Mapping[str, object], task: Task) -> tuple[str, str, str] | None:
+    """Say what is wrong with `metadata.agent` of a task, as (field, problem, fix); None if it names one of `agents`."""
+    name, known = task.metadata.get("agent"), list(agents)
+    if name in known or (name is None and len(known) == 1):
+        return None
+    problem = "is missing, and the recipe has several agents" if name is None else f"is {name!r}, which is no agent"
+    return "metadata.agent", problem, f"name one of {', '.join(known)}, or add the agent to the recipe's agent.agents"
+
+
+def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
+    return find_fault(recipe.agent.agents, task)
+
+
+def build(recipe: AgentRecipe, tokenizer: Any) -> AgentTeam:
+    """Make the recipe's agents.
+
+    Raises:
+        RecipeError: a function cannot be imported, or `run` is not asynchronous.
+    """
+    assert recipe.model.max_model_len is not None, "the recipe has seen to it"
+    agents = {}
+    for name, entry in recipe.agent.agents.items():
+        key = f"agent.agents.{name}"
+        settings = SessionSettings(
+            max_context=recipe.model.max_model_len,
+            max_turns=entry.max_turns,
+            max_tool_calls=entry.max_tool_calls,
+            history=entry.history,
+            model_roles=entry.model_roles,
+        )
+        agents[name] = AgentMethod(
+            find_agent(key, entry),
+            import_function(f"{key}.reward", entry.reward),
+            tokenizer,
+            settings,
+            max_new_tokens=entry.max_tokens,
+            template_options=recipe.agent.template_options,
+        )
+    return AgentTeam(agents)
+
+
+def find_agent(key: str, entry: AgentEntry) -> RunAgent:
+    """Return the function or the program of an agent. Raises RecipeError as `build`."""
+    if entry.run is None:
+        program, *rest = (str(Path(word).resolve()) if Path(word).is_file() else word for word in entry.command)
+        return Command((sys.executable if program == "python" else program, *rest), entry.inherit)
+    run = import_function(f"{key}.run", entry.run)
+    if not inspect.iscoroutinefunction(run):
+        raise RecipeError(f"{key}.run: {entry.run} must be `async def`: all rollouts share one thread with the engine")
+    return run
+
+
+def import_function(key: str, path: str) -> Callable[..., Any]:
+    """Import package.module.function. Raises RecipeError, which names the key of the recipe, if that fails."""
+    module, _, name = path.rpartition(".")
+    try:
+        function: Callable[..., Any] = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RecipeError(
+            f"{key}: {path!r}: {error}; write package.module.function, with its folder on PYTHONPATH if it is outside "
+            "of this repository"
+        ) from error
+    return function
+
+
+SPEC = MethodSpec("agent", AgentRecipe, PRESETS, build, check_task=check_task)
+
+# slime imports these names by path.
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log

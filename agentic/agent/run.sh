@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# An agent from nothing to a report: data, warm start and GRPO, evaluation. After an interruption, run it again: it goes on.
+#   bash agentic/agent/run.sh                                  # preset tiny: two CPU cores, minutes, offline
+#   bash agentic/agent/run.sh --set run.seeds=[0]              # one seed only
+#   bash agentic/agent/run.sh --set agent.agents.lookup.run=examples.langgraph_agent.run --out runs/agent-langgraph
+#   bash agentic/agent/run.sh --preset my_recipe.yaml          # your agent, your data, your model: see README.md
+#   bash agentic/agent/run.sh --preset seed --engine slime     # on a cluster, in slime's container
+#   bash agentic/agent/run.sh --dry-run                        # print the resolved recipe, or slime's command
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
+prepare_run agent "$@"
+# Other presets bring their own data and are evaluated by evaluate.sh.
+[[ $experiment == tiny ]] || exec "$python" -m scripts.tokentrue train agent "$@"
+
+# The start model with its tokenizer, then questions: no thing of one split is in another.
+data=runs/data/agent-tiny
+[[ -f $data/model/model.safetensors ]] || "$python" -m agentic.agent.tiny.start_model --out "$data"
+for split in train:2048 dev:64 test:256; do
+  file=$data/${split%:*}.jsonl
+  [[ -f $file ]] || "$python" -m agentic.agent.tiny.tasks --split "${split%:*}" --count "${split#*:}" --out "$file"
+done
+tokentrue train agent "$@"
+
+# Two evaluations at a time: one core each.
+evaluate() {
+  tokentrue evaluate heldout agent --run "$out" --data "$data/test.jsonl" --tasks 256 --variants "$@" >"$out/evaluate-$1.log"
+}
+echo "evaluation: the agent before and after training, and without its tool (see $out/evaluate-*.log)"
+at_once "evaluate untrained no-tool" "evaluate trained"
+tokentrue report "$out"

@@ -1,0 +1,62 @@
+"""Makes up the world of the `tiny` preset: things, and for each of them its owner, maker, buyer and keeper.
+
+Every fact follows from a hash, so nobody can guess it. The tool `look_up` tells all facts of one thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Literal, get_args
+
+from core.rollout.method import derive_seed
+from core.text.tool_calls import ToolSchema
+
+Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+RELATIONS = ("owner", "maker", "buyer", "keeper")
+ASKED = RELATIONS[0]
+"""Is what every question asks for."""
+THINGS = tuple(
+    """
+    anchor apple basket bell bench blanket boat bottle brick broom brush bucket button camera candle canoe carpet cart
+    chain chair clock coat compass cradle crown curtain desk drum engine feather fence flag flute fork globe glove
+    guitar hammer hat helmet jacket jar kettle kite knife ladder lamp lantern
+    """.split()
+)
+THINGS_OF: Mapping[Split, tuple[str, ...]] = {"train": THINGS[::2], "dev": THINGS[1::4], "test": THINGS[3::4]}
+"""Gives each thing to one split, so the facts of training say nothing about a held-out question."""
+NAMES = tuple(
+    """
+    ada alma anna arne bela bert boris carla cesar clara dana david dora edgar elena emil eva felix fiona frank greta
+    gustav hanna hugo ida igor irma ivan jana jonas karl klara lars laura leo lydia marc maria nils nora olga oskar
+    paula peter rosa rudi sara simon sofia sven tanja theo tilda tom ulla vera viktor walter wanda xaver yvonne zora
+    """.split()
+)
+
+LOOK_UP = ToolSchema(
+    "look_up",
+    "Tells the owner, maker, buyer and keeper of a thing.",
+    {"type": "object", "properties": {"thing": {"type": "string"}}, "required": ["thing"]},
+)
+
+
+def look_up(thing: str) -> str:
+    """Tell all facts of a thing, such as `The lamp: maker ada, owner tom, ...`."""
+    thing = thing.strip()
+    return describe(thing, find_facts(thing)) if thing in THINGS else f"There is no {thing}."
+
+
+def find_facts(thing: str) -> dict[str, str]:
+    """Return the facts of a thing: relation -> name."""
+    return draw_facts(Random(derive_seed("facts", thing)))
+
+
+def draw_facts(rng: Random) -> dict[str, str]:
+    """Draw a name for each relation; the order is drawn, too."""
+    return dict(zip(rng.sample(RELATIONS, len(RELATIONS)), rng.sample(NAMES, len(RELATIONS)), strict=True))
+
+
+def describe(thing: str, facts: Mapping[str, str]) -> str:
+    return f"The {thing}: {', '.join(f'{relation} {name}' for relation, name in facts.items())}."

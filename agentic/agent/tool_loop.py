@@ -1,0 +1,60 @@
+"""A plain agent over OpenAI's Chat Completions: it asks, runs the tools that the answer calls, and asks again.
+
+It imports nothing but an HTTP client and knows nothing of training. Use it where no framework is wanted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from core.gateway.agent import Endpoint
+from core.text.tool_calls import ToolCall, ToolSchema, check_call
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTool:
+    """Holds a function that the model may call, with its description."""
+
+    schema: ToolSchema
+    run: Callable[..., Awaitable[str]]
+
+
+async def run_tool_loop(endpoint: Endpoint, question: str, tools: Sequence[AgentTool], system: str = "") -> str:
+    """Return the first answer without a tool call.
+
+    Raises:
+        RuntimeError: a request was refused; the message holds the reason.
+    """
+    messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": question})
+    shown = [tool.schema.to_openai() for tool in tools]
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    # How long a rollout may take is the recipe's to say.
+    async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=None)) as http:
+        while True:
+            body = {"model": endpoint.model, "messages": messages, "tools": shown}
+            async with http.post(f"{endpoint.openai_url}/chat/completions", json=body) as response:
+                reply = await response.json()
+                if response.status != 200:
+                    raise RuntimeError(f"status {response.status}: {reply['error']['message']}")
+            message = reply["choices"][0]["message"]
+            messages.append(message)
+            if not message.get("tool_calls"):
+                return str(message["content"])
+            for call in message["tool_calls"]:
+                result = await call_tool(tools, call["function"]["name"], call["function"]["arguments"])
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+
+
+async def call_tool(tools: Sequence[AgentTool], name: str, arguments: str) -> str:
+    """Return what a tool says, or why it cannot be called like this."""
+    call = ToolCall(name, json.loads(arguments))
+    if error := check_call(call, [tool.schema for tool in tools]):
+        return error.message
+    tool = next(tool for tool in tools if tool.schema.name == name)
+    return await tool.run(**call.arguments)

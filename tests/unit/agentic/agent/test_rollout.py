@@ -1,0 +1,191 @@
+"""Agents in a recipe: several in one run, functions and programs, what they may ask, and errors that name the fix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from agentic.agent.rewards import boxed, exact
+from agentic.agent.rollout import SPEC, build
+from agentic.agent.tiny import start_model
+from core.config import RecipeError
+from core.data import read_tasks, write_jsonl
+from core.data.files import DataError
+from core.gateway.agent import Endpoint
+from core.policy.base import Policy, Roles
+from core.rollout.runner import Runner
+from core.types import Sampling, Task, Trajectory
+from tests.kit import script_policy
+
+HERE = __name__
+LONG = "model.max_model_len=2000"
+PROGRAM = """
+import json, os, sys, urllib.request
+
+body = json.dumps({"model": "any", "messages": [{"role": "user", "content": sys.argv[-1]}]}).encode()
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"], os.environ.get("WORLD"))
+"""
+
+
+async def ask(endpoint: Endpoint, model: str, text: str) -> str:
+    body = {"model": model, "messages": [{"role": "user", "content": text}]}
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    async with (
+        aiohttp.ClientSession(headers=headers, raise_for_status=True) as http,
+        http.post(f"{endpoint.openai_url}/chat/completions", json=body) as response,
+    ):
+        return str((await response.json())["choices"][0]["message"]["content"])
+
+
+async def repeat(task: Task, endpoint: Endpoint) -> str:
+    return await ask(endpoint, endpoint.model, task.question)
+
+
+async def with_title(task: Task, endpoint: Endpoint) -> str:
+    """Ask for a title, then the policy, then the judge."""
+    words = [await ask(endpoint, model, task.question) for model in ("small-2", "large", "frozen:judge")]
+    return " ".join(words)
+
+
+def not_asynchronous(task: Task, endpoint: Endpoint) -> str:
+    return ""
+
+
+async def zero(task: Task, answer: str) -> float:
+    return 0.0
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return start_model.train_tokenizer()
+
+
+def load(agents: dict[str, dict[str, Any]], *overrides: str) -> Any:
+    return SPEC.load("tiny", [f"agent.agents={json.dumps(agents)}", *overrides])
+
+
+async def play(recipe: Any, tokenizer: Any, tasks: Sequence[Task], **policies: Policy) -> list[Trajectory]:
+    team = build(recipe, tokenizer)
+    try:
+        runner = Runner(team, Roles(policies), concurrency=4, deadline_s=30)
+        return [await runner.run_one(task, Sampling()) for task in tasks]
+    finally:
+        await team.close()
+
+
+async def test_each_task_goes_to_the_agent_that_it_names(tokenizer: Any, tmp_path: Path) -> None:
+    program = tmp_path / "agent.py"
+    program.write_text(PROGRAM)
+    agents = {
+        "function": {"run": f"{HERE}.repeat", "reward": "agentic.agent.rewards.exact"},
+        "program": {"command": ["python", str(program), "--fast"], "reward": f"{HERE}.zero"},
+    }
+    tasks = [Task("1", "q", ("lamp",), metadata={"agent": name}) for name in (*agents, "nobody")]
+    done = await play(load(agents), tokenizer, tasks, policy=script_policy(tokenizer, [" lamp"]))
+    assert [(t.log.get("answer"), t.reward, t.failure) for t in done] == [
+        ("lamp", 1.0, None), ("lamp None", 0.0, None), (None, None, "bad_task"),
+    ]  # fmt: skip
+    assert [len(t.turns) for t in done] == [1, 1, 0]
+
+
+async def test_a_program_gets_the_variables_that_it_inherits(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD", "tiny")
+    agent = {"command": ["python", "agent.py"], "inherit": ["WORLD"], "reward": f"{HERE}.zero"}
+    (done,) = await play(
+        load({"a": agent}), tokenizer, [Task("1", "q", ("x",))], policy=script_policy(tokenizer, ["b"])
+    )
+    assert done.log["answer"] == "b tiny"
+
+
+async def test_the_name_of_a_model_says_who_answers_and_what_is_trained(tokenizer: Any) -> None:
+    agent = {"run": f"{HERE}.with_title", "reward": f"{HERE}.zero", "model_roles": {"small-*": "frozen:policy"}}
+    policy, judge = (script_policy(tokenizer, [name]) for name in ("policy", "judge"))
+    recipe = load({"a": agent})
+    (done,) = await play(recipe, tokenizer, [Task("1", "q", ("x",))], policy=policy, judge=judge)
+    assert done.log["answer"] == "policy policy judge"
+    assert [(turn.role, turn.trained) for turn in done.turns] == [("policy", False), ("policy", True), ("judge", False)]
+
+
+def test_roles_that_a_recipe_maps_to_are_needed(tokenizer: Any) -> None:
+    agent = {
+        "run": f"{HERE}.repeat",
+        "reward": f"{HERE}.zero",
+        "model_roles": {"small-*": "judge", "x": "frozen:policy"},
+    }
+    assert build(load({"a": agent}), tokenizer).needs == ("judge",)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "agents", "says"),
+    [
+        ({"agent": "nobody"}, ("a",), r"tasks.jsonl:2: field 'metadata.agent': is 'nobody', .* Fix: name one of a"),
+        ({}, ("a", "b"), r"tasks.jsonl:2: field 'metadata.agent': is missing, .* Fix: name one of a, b"),
+    ],
+)
+def test_a_record_without_a_known_agent_is_named(
+    metadata: dict[str, str], agents: Sequence[str], says: str, tmp_path: Path
+) -> None:
+    first = Task("1", "q", ("x",), metadata={"agent": "a"})
+    write_jsonl(tmp_path / "tasks.jsonl", [first, Task("2", "q", ("x",), metadata=metadata)])
+    entry = {"run": f"{HERE}.repeat", "reward": f"{HERE}.zero"}
+    recipe = load(dict.fromkeys(agents, entry))
+    with pytest.raises(DataError, match=says):
+        read_tasks(tmp_path / "tasks.jsonl", **SPEC.reading_options(recipe))
+
+
+def test_one_agent_takes_records_that_name_none(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "tasks.jsonl", [Task("1", "q", ("x",))])
+    recipe = load({"a": {"run": f"{HERE}.repeat", "reward": f"{HERE}.zero"}})
+    assert len(read_tasks(tmp_path / "tasks.jsonl", **SPEC.reading_options(recipe))) == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "overrides", "says"),
+    [
+        ({}, ["algorithm.rows=turn"], "algorithm.rows is turn, .* set algorithm.rows=segment"),
+        ({}, ["model.max_model_len=null"], "model.max_model_len is missing"),
+        ({"command": ["x"]}, [], "agent.agents.a: needs either `run`"),
+        ({"run": None}, [], "agent.agents.a: needs either `run`"),
+        ({"max_turn": 3}, [], "agent.agents.a.max_turn: unknown key; did you mean agent.agents.a.max_turns?"),
+        ({"run": f"{HERE}.missing"}, [], "agent.agents.a.run: .*missing.*write package.module.function"),
+        ({"run": "no_such_module.run"}, [], "agent.agents.a.run: .*no_such_module.*PYTHONPATH"),
+        ({"reward": "reward"}, [], "agent.agents.a.reward: .*write package.module.function"),
+        ({"run": f"{HERE}.not_asynchronous"}, [], "agent.agents.a.run: .* must be `async def`"),
+    ],
+)
+def test_a_recipe_that_cannot_be_run_says_what_to_change(
+    entry: dict[str, Any], overrides: Sequence[str], says: str, tokenizer: Any
+) -> None:
+    agent = {"run": f"{HERE}.repeat", "reward": f"{HERE}.zero"} | entry
+    with pytest.raises(RecipeError, match=says):
+        build(load({"a": agent}, *overrides), tokenizer)
+
+
+async def test_the_math_agent_computes_in_the_sandbox_and_is_told_its_mistakes(isolation: None, tokenizer: Any) -> None:
+    calls = [{"name": "python", "arguments": {"code": code}} for code in ("print(6 * 7)", "1 / 0", 3)]
+    words = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls]
+    recipe = load({"a": {"run": "agentic.agent.math_agent.run", "reward": "agentic.agent.rewards.boxed"}}, LONG)
+    policy = script_policy(tokenizer, [*words, "So it is \\boxed{42}."])
+    task = Task("1", "What is six times seven?", ("42",))
+    (done,) = await play(recipe, tokenizer, [task], policy=policy)
+    assert (done.reward, len(done.turns)) == (1.0, 4), done.log
+    shown = tokenizer.decode(done.turns[-1].prompt_ids)
+    for told in ("tool\n42<", "ZeroDivisionError", "code of python must be of type string"):
+        assert told in shown
+
+
+def test_rewards() -> None:
+    task = Task("1", "q", ("owner ada", "ada"))
+    assert [exact(task, answer) for answer in (" ada\n", "owner ada", "maker ada", "")] == [1, 1, 0, 0]
+    assert [boxed(task, answer) for answer in ("It is \\boxed{ada}.", "ada")] == [1, 0]

@@ -1,0 +1,140 @@
+"""The `tiny` preset: splits share nothing, demonstrations tell the form alone, and the loop runs them as they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from agentic.agent.config import AgentRecipe
+from agentic.agent.rollout import SPEC, build
+from agentic.agent.tiny import start_model
+from agentic.agent.tiny.baselines import BASELINES
+from agentic.agent.tiny.demonstrations import LookupDemonstration, demonstrate, write_call
+from agentic.agent.tiny.tasks import generate
+from agentic.agent.tiny.warm_start import batches, encode
+from agentic.agent.tiny.world import ASKED, RELATIONS, SPLITS, THINGS, THINGS_OF, find_facts, look_up
+from core.config import WarmStartSection
+from core.policy.base import Roles
+from core.policy.scripted import ScriptedPolicy
+from core.rollout.method import Method
+from core.text.conversation import Renderer
+from core.text.tokenizer import load_tokenizer
+from core.types import Sampling, Task, Trajectory
+from tests.kit import script_policy
+
+
+@pytest.fixture(scope="module")
+def recipe() -> AgentRecipe:
+    loaded = SPEC.load("tiny", ["warm_start.copy_steps=1", "warm_start.steps=8", "warm_start.batch_size=4"])
+    assert isinstance(loaded, AgentRecipe)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return load_tokenizer(start_model.build(tmp_path_factory.mktemp("agent") / "model", seed=0))
+
+
+def read_call(shown: LookupDemonstration) -> str:
+    return shown.call.partition('"thing": " ')[2].partition('"')[0]
+
+
+async def play(method: Method, task: Task, policy: ScriptedPolicy) -> Trajectory:
+    try:
+        return await method.rollout(task, Roles({"policy": policy}), Sampling())
+    finally:
+        await method.close()
+
+
+def test_no_thing_is_in_two_splits_and_answers_are_facts() -> None:
+    named: dict[str, set[str]] = {}
+    for split in SPLITS:
+        tasks = generate(split, 64)
+        assert tasks == generate(split, 64)
+        assert len({task.question for task in tasks}) == 64
+        words = {task.task_id: task.question.translate(str.maketrans("?.,", "   ")).split() for task in tasks}
+        named[split] = {word for task in tasks for word in words[task.task_id] if word in THINGS}
+        for task in tasks:
+            asked = words[task.task_id]
+            thing = asked[asked.index("of") + 2]
+            assert task.answers == (find_facts(thing)[ASKED],)
+            assert f"{ASKED} {task.answers[0]}" in look_up(f" {thing}")
+        assert named[split] <= set(THINGS_OF[split])
+    assert not any(one & other for one, other in combinations(named.values(), 2))
+    assert sorted(thing for things in THINGS_OF.values() for thing in things) == sorted(THINGS)
+
+
+def test_demonstrations_choose_at_random_and_tell_no_fact() -> None:
+    """Every choice is as likely as any other, so that nothing but the form can be learned from them."""
+    rng, count = Random(0), 4000
+    places, right_names, facts = Counter[int](), 0, 0
+    for _ in range(count):
+        shown = demonstrate(rng)
+        words = [word.strip("?.,") for word in shown.question.split()]
+        mentioned = [word for word in words if word in THINGS]
+        thing = read_call(shown)
+        asked = words[words.index("of") + 2]
+        places[mentioned.index(thing) if thing != asked else -1] += 1
+        name = shown.answer.strip()
+        assert f" {name}" in shown.result
+        right_names += f"{ASKED} {name}" in shown.result
+        facts += name == find_facts(thing)[ASKED]
+    assert places[-1] / count == pytest.approx(1 / 4, abs=0.03)
+    assert right_names / count == pytest.approx(1 / len(RELATIONS), abs=0.03)
+    assert facts / count < 0.03
+
+
+async def test_the_warm_starts_prompts_are_those_of_a_rollout(recipe: AgentRecipe, tokenizer: Any) -> None:
+    shown = demonstrate(Random(1))
+    shown = replace(shown, result=look_up(read_call(shown)))
+    policy = script_policy(tokenizer, [shown.call, shown.answer])
+    done = await play(build(recipe, tokenizer), Task("1", shown.question, ("x",)), policy)
+    asked = [(turn.prompt_ids, turn.completion.token_ids) for turn in done.turns]
+    assert asked == list(encode(shown, Renderer(tokenizer)))
+
+
+async def test_the_right_key_and_the_right_name_earn_the_reward(recipe: AgentRecipe, tokenizer: Any) -> None:
+    owner, maker = find_facts("lamp")["owner"], find_facts("lamp")["maker"]
+    task = Task("1", "Who is the owner of the lamp? Beside it are the jar, the kite and the hat.", (owner,))
+    for words, reward in (([write_call(" lamp"), f" {owner}"], 1.0), ([write_call(" lamp"), f" {maker}"], 0.0)):
+        done = await play(build(recipe, tokenizer), task, script_policy(tokenizer, words))
+        assert (done.reward, len(done.turns), done.status) == (reward, 2, "completed")
+    guess = await play(BASELINES["no-tool"](recipe, tokenizer), task, script_policy(tokenizer, [write_call(" lamp")]))
+    assert (guess.reward, len(guess.turns)) == (0.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("override", "turns"),
+    [
+        ("agent.agents.lookup.max_turns=3", 3),
+        ("agent.agents.lookup.max_tool_calls=1", 2),  # the second answer calls once more; a third one is refused
+        ("model.max_model_len=80", 1),
+    ],
+)
+async def test_an_agent_that_calls_for_ever_ends_truncated(override: str, turns: int, tokenizer: Any) -> None:
+    policy = script_policy(tokenizer, [write_call(" lamp")])
+    question = generate("train", 1)[0].question
+    done = await play(build(SPEC.load("tiny", [override]), tokenizer), Task("1", question, ("x",)), policy)
+    assert (done.reward, len(done.turns), done.status) == (0.0, turns, "truncated")
+
+
+def test_the_warm_start_has_drills_and_both_turns(recipe: AgentRecipe, tokenizer: Any) -> None:
+    assert isinstance(recipe.warm_start, WarmStartSection)
+    drawn = list(batches(recipe.warm_start, recipe, tokenizer))
+    assert [len(batch) for batch in drawn] == [4] * recipe.warm_start.total_steps
+    completions = [tokenizer.decode(completion) for batch in drawn[1:] for _, completion in batch]
+    assert sum(text.startswith("<tool_call>") for text in completions) == len(completions) // 2
+    longest = max(len(prompt) + len(completion) for batch in drawn for prompt, completion in batch)
+    assert longest <= (recipe.model.max_model_len or 0) // 2
+
+
+def test_the_start_model_depends_on_its_seed_alone(tmp_path: Path) -> None:
+    one, same, other = (start_model.build(tmp_path / name, seed) for name, seed in (("a", 0), ("b", 0), ("c", 1)))
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (one, same, other)]
+    assert weights[0] == weights[1] != weights[2]
