@@ -17,7 +17,7 @@ from agentic.toolorchestra.tau2.client import Workers
 from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.run import Samples, build_result
 from benchmarks.harness.samples import flat, read_samples
-from benchmarks.harness.tables import counts_text, estimate_json, estimate_text
+from benchmarks.harness.tables import counts_text, estimate_text
 from benchmarks.tau2.statistics import Tau2Statistics, read_trial, tau2_statistics
 from benchmarks.tau2.tasks import DOMAINS
 from core.report.table import markdown
@@ -82,7 +82,7 @@ def read_statistics(folder: RunFolder) -> dict[str, Tau2Statistics]:
 def summarize_variant(stats: Tau2Statistics) -> dict[str, Any]:
     """Return all numbers of one variant, as JSON."""
     passes = {
-        f"pass^{k}": {name: estimate_json(estimate) for name, estimate in by_group.items()}
+        f"pass^{k}": {name: estimate.to_json() for name, estimate in by_group.items()}
         for k, by_group in stats.pass_hat.items()
     }
     return {**{name: value for name, value in asdict(stats).items() if name != "pass_hat"}, **passes}
