@@ -35,7 +35,7 @@ class Protocol:
         return all(ours.get(name) == self.settings[name] for name in self.essential)
 
     def list_departures(self, ours: Settings) -> list[str]:
-        """Return a line with both values for each setting of `ours` that differs, or that the protocol does not have."""
+        """Return a line with both values for each setting that differs, or that only one of the two has."""
         names = dict.fromkeys([*self.settings, *ours])
         return [
             f"{name}: {_show(ours.get(name))}; published: {_show(self.settings.get(name))}"

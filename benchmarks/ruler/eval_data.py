@@ -72,8 +72,8 @@ def ruler_data(
 ) -> EvalData:
     """Return generated tasks. `tiny` gives the bare task `niah` TINY_NEEDLES as defaults under `options`.
 
-    `budget` says what a length limits (benchmarks/ruler/generate.py). With `prompt` needles go where RULER puts them, and
-    the name begins with `ruler-`.
+    `budget` says what a length limits (benchmarks/ruler/generate.py). With `prompt` needles go where RULER puts them
+    and the name begins with `ruler-`.
 
     Raises:
         ValueError: an unknown task or option, or a file that is missing or broken.

@@ -346,9 +346,7 @@ def _make_data(options: argparse.Namespace, tokenizer: Any, published: bool) -> 
         tasks = tasks or ["hqa" if options.data == "hotpotqa" else "niah" if tiny else "niah_multikey_2"]
         known = set().union(*map(allowed_options, tasks))
         if unknown := [name for name in chosen if name not in known]:
-            raise ValueError(
-                f"task {', '.join(tasks)} has no option {unknown[0]}; it has: {', '.join(sorted(known))}"
-            )
+            raise ValueError(f"task {', '.join(tasks)} has no option {unknown[0]}; it has: {', '.join(sorted(known))}")
         as_published = published and tasks != ["hqa"]
         return [
             ruler_data(

@@ -62,9 +62,7 @@ def _change(pairs: Sequence[Matched]) -> dict[str, Any]:
     return change
 
 
-def _differences(
-    name: str, ours: EvalResult, other: EvalResult, places: Sequence[tuple[int, int]]
-) -> list[float]:
+def _differences(name: str, ours: EvalResult, other: EvalResult, places: Sequence[tuple[int, int]]) -> list[float]:
     """Return the differences of a number over the tasks for which both know it."""
     first, second = task_numbers(ours).get(name), task_numbers(other).get(name)
     if first is None or second is None:

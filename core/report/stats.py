@@ -1,4 +1,4 @@
-"""This module computes means and differences with 95% intervals over seeds and tasks, and the accuracy kept per turn."""
+"""This module computes means and differences with 95% intervals over seeds and tasks, and the score kept per turn."""
 
 from __future__ import annotations
 
@@ -165,9 +165,7 @@ def _fit_log_scores(k: Any, p: Any, n: Any) -> tuple[Any, Any]:
     return np.exp(slope), np.exp(log_mean[..., 0] - slope * k_mean[..., 0])
 
 
-def _pool(
-    values_by_seed: Sequence[Sequence[float]], same_tasks: bool
-) -> tuple[float, list[float], Sequence[float]]:
+def _pool(values_by_seed: Sequence[Sequence[float]], same_tasks: bool) -> tuple[float, list[float], Sequence[float]]:
     """Return the mean over seeds, the mean of each seed, and one value for each task."""
     if not values_by_seed or not all(len(values) for values in values_by_seed):
         raise ValueError("a mean needs at least one score for each seed")

@@ -254,8 +254,8 @@ def list_notes(sections: Mapping[str, Any], published: Sequence[PublishedScore] 
         )
     if compared:
         notes.append(
-            f"The tables make {compared} comparisons of official scores. If nothing differed, about {compared / 20:.1f} "
-            "of their 95% intervals would leave out 0."
+            f"The tables make {compared} comparisons of official scores. If nothing differed, about "
+            f"{compared / 20:.1f} of their 95% intervals would leave out 0."
         )
     return notes
 
