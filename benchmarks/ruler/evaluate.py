@@ -17,8 +17,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -32,6 +31,7 @@ from benchmarks.harness.command import EvalPlan, open_target, run_evaluator, sam
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved
+from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.published import join_departures, mark_cell, save_published
 from benchmarks.harness.run import OpenVariant, Samples, build_result, evaluate_cell, without_prompts
 from benchmarks.harness.samples import flat
@@ -222,43 +222,20 @@ async def evaluate(plan: RulerPlan) -> None:
 def average_tasks(results: Sequence[EvalResult]) -> Iterator[EvalResult]:
     """Yield the mean over the ten tasks of MemAgent's RULER average, for each variant, length and seed that has all.
 
-    It holds the tasks' samples side by side, as many of each, so that their mean is the mean over the tasks.
+    It pools the tasks' samples, as many of each, so that their mean is the mean over the tasks.
     """
-    cells: dict[tuple[str, int, int], list[EvalResult]] = {}
+    cells: dict[tuple[str, int, int], dict[str, EvalResult]] = {}
     for result in results:
-        if result.settings["data"].get("task") in TEN_TASKS:
-            cells.setdefault((result.variant, result.length, result.seed), []).append(result)
-    for (variant, length, seed), tasks in cells.items():
-        if {result.settings["data"]["task"] for result in tasks} != set(TEN_TASKS):
+        task = result.settings["data"].get("task")
+        if task in TEN_TASKS:
+            cells.setdefault((result.variant, result.length, result.seed), {})[task] = result
+    for (_, length, _), tasks in cells.items():
+        if len(tasks) < len(TEN_TASKS):
             continue
-        if len({result.n for result in tasks}) > 1:
+        if len({result.n for result in tasks.values()}) > 1:
             print(f"note: no average at {length}: its tasks have different numbers of samples", flush=True)
             continue
-        protocols = {result.notes.get("protocol") for result in tasks}
-        yield EvalResult(
-            variant=variant,
-            data=AVERAGE,
-            length=length,
-            seed=seed,
-            n=sum(result.n for result in tasks),
-            scores={name: _chain(result.scores[name] for result in tasks) for name in ("official", "strict")},
-            turns=_chain(result.turns for result in tasks),
-            document_tokens=_chain(result.document_tokens for result in tasks),
-            seconds=sum(result.seconds for result in tasks),
-            failures=dict(sum((Counter(result.failures) for result in tasks), Counter())),
-            model=tasks[0].model,
-            sampling=tasks[0].sampling,
-            settings={"data": {"mean of": sorted(TEN_TASKS)}},
-            notes={
-                **tasks[0].notes,
-                "protocol": protocols.pop() if len(protocols) == 1 else None,
-                "task_ids": _chain(result.notes["task_ids"] for result in tasks),
-            },
-        )
-
-
-def _chain(columns: Iterable[Sequence[Any]]) -> list[Any]:
-    return [value for column in columns for value in column]
+        yield pool_results(list(tasks.values()), AVERAGE)
 
 
 def explain_absence(reader: Reader, cell: EvalCell, tasks: Sequence[Task], models: EvalModels) -> str | None:
