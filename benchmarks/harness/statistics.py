@@ -54,8 +54,7 @@ def _check_draw(sign: str, n: int, c: int, j: int) -> None:
 def paired_difference(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Estimate | None:
     """Return the mean difference over the tasks that both have; None without any.
 
-    Raises:
-        ValueError: a score lies outside of [0, 1].
+    Scores lie in [0, 1].
     """
     common = [task for task in ours if task in theirs]
     if not common:

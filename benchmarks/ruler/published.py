@@ -27,7 +27,9 @@ WINDOW, LONG_WINDOW = Window(120_000, 10_000), Window(990_000, 10_000)
 """Are the budgets of models that read whole documents, and of those with a context of a million tokens."""
 
 _NOT_READING = {"train_update", "train_final", "overlong"}
-_ESSENTIAL = frozenset({"length", "places", "prompt_style", "prompt_order", "answer_format", "gate_update"})
+_ESSENTIAL = frozenset(
+    ("length", "places", "prompt_style", "prompt_order", "answer_format", "gate_update", "tokens of a whole prompt")
+)
 
 TABLE, FIGURE = "arXiv 2507.02259v1, Table 2", "arXiv 2507.02259v1, Figure 5, read off"
 CARD = "slime-agentic's model card, best of 5 runs"

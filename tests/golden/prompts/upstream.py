@@ -1,6 +1,6 @@
 """Where the published prompts stand in the repositories of their authors, and how they are rendered from there.
 
-A prompt is rendered with stand-ins for what differs from task to task. `render` needs the text of the source file alone,
+A prompt is rendered with stand-ins for what differs from task to task. `render` takes the text of the source file,
 whose syntax tree it reads and never imports.
 """
 
