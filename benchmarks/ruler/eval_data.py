@@ -101,7 +101,7 @@ def ruler_data(
     protocol = {
         "questions": "HotpotQA's in their order" if task == "hqa" else "drawn by our generators",
         "length": LENGTH_IS[budget],
-        "places": getattr(family, "placement", "uniform"),
+        "places": getattr(family, "placement", "official"),
     }
     return EvalData(f"ruler-{name}" if budget == "prompt" else name, tuple(lengths), settings, tasks, protocol=protocol)
 

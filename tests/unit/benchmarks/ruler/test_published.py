@@ -48,7 +48,8 @@ def files(tmp_path: Path) -> Path:
 
 
 def prepare(model: Path, out: Path, *more: str) -> RulerPlan:
-    call = ["--model", str(model), "--out", str(out), "--seeds", "0", *more]
+    variants = () if "--variants" in more else ("--variants", "trained")
+    call = ["--model", str(model), "--out", str(out), "--seeds", "0", *variants, *more]
     return command.prepare(command.make_parser().parse_args(call))
 
 
