@@ -162,12 +162,13 @@ def make_cells(
     `count` returns the number of tasks of a length, `sampling` the fields of a variant's cell that say how it samples.
     """
     shared = {"memagent": method.model_dump(mode="json")}
+    chosen = {length: data.settings_at(length) for length in data.lengths}
     limits = {"full-context": {"window": asdict(window)}} if window else {}
     return [
         models.make_cell(
             folder,
             model,
-            settings={"data": data.settings_at(length), **shared, **limits.get(variant, {})},
+            settings={"data": chosen[length], **shared, **limits.get(variant, {})},
             variant=variant,
             data=data.name,
             length=length,
