@@ -170,8 +170,8 @@ class AgentFlow(Method):
         self.roles.set(roles)
         if self.config.reward == "judge":
             end = answer[-ANSWER_LIMIT:]
-            rule = await self.answer_judge.compare(task.question, end, task.answers, rule=False)
-            correct = rule == "same"
+            verdict = await self.answer_judge.compare(task.question, end, task.answers, rule=False)
+            correct, rule = verdict == "same", str(verdict)
         else:
             grade = await self.grader.grade(task.question, answer, task.answers)
             correct, rule = grade.correct, grade.by

@@ -121,10 +121,10 @@ def compare_with_published(plan: AimePlan, recipe: AgentFlowRecipe, published_as
     departures, cells = {}, []
     for cell in plan.cells:
         theirs, samples = protocol(cell.variant, recipe.preset), cell.repeats or 1
-        if cell.variant == "single":
-            ours = single_settings(MESSAGE, samples)
-        else:
-            ours = agent_settings(recipe, cell.length, cell.sampling, samples)
+        single = cell.variant == "single"
+        ours = (
+            single_settings(MESSAGE, samples) if single else agent_settings(recipe, cell.length, cell.sampling, samples)
+        )
         cells.append(mark_cell(cell, theirs, ours, published_as if cell.variant == "agent" else None))
         departures[cell.variant] = theirs.list_departures(ours)
     first = plan.cells[0]

@@ -221,9 +221,10 @@ def published_table(published: Sequence[PublishedScore], sections: Mapping[str, 
     for row in published:
         ours, theirs, difference = row.find_ours(sections), row.estimate(), "–"
         if ours is not None:
+            low, high = ours["ci95"]
             change = {"mean": ours["mean"] - row.score, "ci95": None}
             if theirs is not None:
-                change["ci95"] = independent_difference(Estimate(ours["mean"], *ours["ci95"], ours["n"]), theirs)
+                change["ci95"] = independent_difference(Estimate(ours["mean"], low, high, ours["n"]), theirs)
             difference = format_change(change, 100, "+.1f")
         names = [row.name, row.data, format_length(row.length) if row.length else "–", row.metric]
         score = f"{100 * row.score:.1f}" if theirs is None else format_score(theirs.to_json())
@@ -254,8 +255,8 @@ def list_notes(sections: Mapping[str, Any], published: Sequence[PublishedScore] 
         )
     if compared:
         notes.append(
-            f"The tables make {compared} comparisons of official scores. If nothing differed, about "
-            f"{compared / 20:.1f} of their 95% intervals would leave out 0."
+            f"Comparisons of official scores in the tables: {compared}. If nothing differed, about {compared / 20:.1f} "
+            "of their 95% intervals would leave out 0."
         )
     return notes
 

@@ -86,7 +86,7 @@ def test_notes_tell_training_from_sampling_seeds_and_count_the_comparisons() -> 
     training, sampling, comparisons = list_notes(sections, [PublishedScore("M", "dev", 0, 0.5, "Table 1")])
     assert training == "Each seed of trained is a training run of its own."
     assert sampling.startswith("The seeds of untrained sample one model again")
-    assert "make 2 comparisons" in comparisons
+    assert comparisons.startswith("Comparisons of official scores in the tables: 2. ")
     assert list_notes({}) == []
 
 
@@ -166,5 +166,5 @@ def test_data_without_lengths_has_no_retention(flat: RunFolder) -> None:
     assert "| sum | trained | 2 |" in text
     assert "| M-7B | dev | – | official | 90.0 | – | – | – | – | Table 1 |" in text
     assert "trained minus each other variant" in text
-    assert "The tables make 2 comparisons" in text
+    assert "in the tables: 2." in text
     assert "r per turn" not in text
