@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from agentic.agentflow.formats import Style
+from agentic.agentflow.released import read_tools
 from core.config import Recipe, RecipeError, Section, WarmStartSection
 from core.options import Probability
 from core.tools.base import ToolError
@@ -66,13 +67,20 @@ class AgentFlowSection(Section):
     """Limits a result or command in the memory; a longer one loses its middle."""
     call_timeout_s: PositiveFloat = 600.0
     """Limits the seconds of one call; a longer one fails the rollout with `call_timeout`."""
-    reward: Literal["math", "boxed"] = "math"
+    reward: Literal["math", "boxed", "judge"] = "math"
     """Chooses the reward. `boxed` compares the boxed text alone. `math` tries an integer rule, math-verify, then the
-    judge (core/rewards/math_grader.py)."""
+    judge (core/rewards/math_grader.py). `judge` asks the judge about the end of the final answer, boxed or not."""
+
+    @model_validator(mode="after")
+    def _has_released_tools(self) -> AgentFlowSection:
+        unknown = [] if self.format != "released" else [name for name in self.tools if name not in read_tools()]
+        if unknown:
+            raise ValueError(f"format: released knows the tools {', '.join(read_tools())}, and not {unknown[0]}")
+        return self
 
     @model_validator(mode="after")
     def _has_every_role(self) -> AgentFlowSection:
-        for role in ("executor", "verifier"):
+        for role in ("executor", "verifier", *(["judge"] if self.reward == "judge" else [])):
             if role not in self.roles:
                 raise ValueError(f"roles.{role} is missing; add it with an engine: policy, or a name under `roles`")
         return self

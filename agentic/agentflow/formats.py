@@ -1,6 +1,7 @@
 r"""Parses what the roles write into a next step, a tool command or a verdict, or into an error with a name.
 
-`official` is the prose of the paper's prompts. `compact` says the same in a few tokens, for small policies:
+`official` is the prose of the paper's prompts; `released` is read in the same way. `compact` says the same in a few
+tokens, for small policies:
 
 | | official | compact |
 |---|---|---|
@@ -20,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-Style = Literal["official", "compact"]
+Style = Literal["official", "released", "compact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,11 @@ class CompactFormat:
         return Verdict(word == ["STOP"]) if word in (["STOP"], ["CONTINUE"]) else _NO_CONCLUSION
 
 
-FORMATS: Mapping[Style, RoleFormat] = {"official": OfficialFormat(), "compact": CompactFormat()}
+FORMATS: Mapping[Style, RoleFormat] = {
+    "official": OfficialFormat(),
+    "released": OfficialFormat(),
+    "compact": CompactFormat(),
+}
 
 _LABEL = r"(?P<name>justification|context|sub-?[ ]?goals?|tool(?:[ _-]?name)?)[ *_`]*:[*_`]*"
 _LABEL_AT_START = re.compile(rf"^[ \t*#>_`0-9.)(-]*{_LABEL}", re.IGNORECASE | re.MULTILINE)

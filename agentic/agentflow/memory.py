@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from agentic.agentflow import released
 from agentic.agentflow.formats import Style
 from core.text.tokenizer import encode_text
 from core.tools.base import ToolStatus
@@ -23,6 +24,11 @@ class Step:
     command: str = ""
     result: str = ""
 
+    def as_released(self) -> dict[str, Any]:
+        """Return the step as the released code keeps it; the results of a command are a list there."""
+        result = self.result if self.status in ("malformed_step", "tool_not_found") else [self.result]
+        return {"tool_name": self.tool, "sub_goal": self.sub_goal, "command": self.command, "result": result}
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -35,6 +41,8 @@ class Memory:
         """Return the memory as the roles read it, without empty fields."""
         if style == "compact":
             return "".join(map(_line, self.steps))
+        if style == "released":
+            return released.render_memory([step.as_released() for step in self.steps])
         return "\n\n".join(_block(number, step) for number, step in enumerate(self.steps, 1)) or "none so far"
 
 

@@ -1,13 +1,15 @@
 """Holds AgentFlow's prompts: one message with {slots} for each role of the flow.
 
-`official` follows the released prompts (lupantech/AgentFlow, MIT; slime-agentic's are nearly the same) and keeps their
-field names: released planners depend on them. `compact` has the same inputs in a few tokens, for small models.
+`official` follows the released prompts (lupantech/AgentFlow, MIT; slime-agentic's are nearly the same) in layout and
+field names, and asks for a boxed answer. `released` is those prompts byte for byte (released.py), for released
+planners. `compact` has the same inputs in a few tokens, for small models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agentic.agentflow import released
 from agentic.agentflow.formats import Style
 
 _PLAN = """\
@@ -124,6 +126,7 @@ MESSAGES: Mapping[Style, Mapping[str, str]] = {
         "executor": _COMMAND,
         "verifier": _VERIFY,
     },
+    "released": released.MESSAGES,
     "compact": {
         "planner.plan": "<plan>{question}",
         "planner.next_step": "<step>{question}<analysis>{analysis}<memory>{memory}",
@@ -132,5 +135,7 @@ MESSAGES: Mapping[Style, Mapping[str, str]] = {
         "verifier": "<verify>{question}<memory>{memory}",
     },
 }
+SYSTEM: Mapping[Style, str] = {"released": released.SYSTEM}
+"""Holds the system message of the roles; without one the chat template decides."""
 MESSAGE = "{message}"
 """Asks any other role: the text of a tool or of the grader is the user's message."""

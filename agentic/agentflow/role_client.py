@@ -50,13 +50,13 @@ class RolePrompter:
     A space before a slot goes into the slot: ` word` is one token, but ` ` and `word` are two, which models rarely see.
     """
 
-    def __init__(self, name: str, section: RoleSection, tokenizer: Any, message: str):
+    def __init__(self, name: str, section: RoleSection, tokenizer: Any, message: str, system: str = ""):
         self.name = name
         self.section = section
         self.tokenizer = tokenizer
         self._slots = tuple(dict.fromkeys(re.findall(r"\{([a-z_]+)\}", message)))
         self._spaced = {slot for slot in self._slots if f" {{{slot}}}" in message}
-        self._template = TokenTemplate(tokenizer, re.sub(r" (\{[a-z_]+\})", r"\1", message), self._slots)
+        self._template = TokenTemplate(tokenizer, re.sub(r" (\{[a-z_]+\})", r"\1", message), self._slots, system)
         self._special = special_ids(tokenizer)
 
     def render(self, slots: Slots) -> Ids:

@@ -12,6 +12,7 @@ Departures from both, on purpose:
    slime-agentic silently takes another tool.
 5. The token budget is checked before every call, also before those of tools. The final answer has a budget of its own.
 6. The planner reads the limits and best practice of each tool, and a memory in words instead of a Python dictionary.
+   With `format: released` it reads what the released code shows it.
 
 Run:  bash agentic/agentflow/run.sh                         # tiny: two CPU cores, minutes
       bash agentic/agentflow/run.sh --preset seed --engine slime --dry-run
@@ -24,18 +25,20 @@ from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any
 
+from agentic.agentflow import released
 from agentic.agentflow.config import POLICY, PRESETS, AgentFlowRecipe, AgentFlowSection, make_toolbox
 from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
-from agentic.agentflow.prompts import MESSAGE, MESSAGES
+from agentic.agentflow.prompts import MESSAGE, MESSAGES, SYSTEM
 from agentic.agentflow.role_client import BudgetSpent, RoleClient, RoleOutput, RolePrompter, Slots
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
+from core.rewards.judge import ANSWER_LIMIT, Judge
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import load_tokenizer
-from core.tools.base import ToolContext
+from core.tools.base import Tool, ToolContext
 from core.tools.registry import Toolbox
 from core.types import CALLS, Sampling, Task, Trajectory
 
@@ -54,6 +57,7 @@ class AgentFlow(Method):
                 section,
                 load_tokenizer(section.tokenizer) if section.tokenizer else tokenizer,
                 MESSAGES[config.format].get(role, MESSAGE),
+                SYSTEM.get(config.format, "") if role in MESSAGES[config.format] else "",
             )
             for role, section in config.every_role()
         }
@@ -62,6 +66,7 @@ class AgentFlow(Method):
         # The grader calls `judge` without the roles of the rollout that it grades, so they wait here.
         self.roles: ContextVar[Roles] = ContextVar("roles")
         self.grader = MathGrader(self.judge if "judge" in self.prompters else None)
+        self.answer_judge = Judge(self.judge, Counter())
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Plan, take steps until the verifier stops or a budget ends, then write and reward the final answer."""
@@ -69,8 +74,7 @@ class AgentFlow(Method):
         known: dict[str, str | RoleOutput] = {
             "question": task.question,
             "analysis": "",
-            "tools": ", ".join(self.toolbox.names),
-            "metadata": "\n".join(tool.describe() for tool in self.toolbox),
+            **self.describe_tools(),
         }
         memory, ending, unclear_verdicts = Memory(), "max_steps", 0
         try:
@@ -92,6 +96,16 @@ class AgentFlow(Method):
         answer = await client.ask("planner.final", slots, budgeted=False)
         return await self.make_trajectory(task, client, memory, answer, ending, unclear_verdicts)
 
+    def describe_tools(self) -> dict[str, str]:
+        """Return the slots that tell the roles about all tools."""
+        if self.config.format == "released":
+            return released.describe_tools(self.toolbox.names)
+        metadata = "\n".join(tool.describe() for tool in self.toolbox)
+        return {"tools": ", ".join(self.toolbox.names), "metadata": metadata}
+
+    def describe_tool(self, tool: Tool) -> str:
+        return released.describe_tool(tool.name) if self.config.format == "released" else tool.describe()
+
     async def take_step(self, client: RoleClient, known: Slots, memory: Memory) -> Step:
         """Ask the planner for a tool and the executor for its command; run it and return the step with its result."""
         text = await self.ask_with_memory(client, "planner.next_step", known, memory)
@@ -102,7 +116,12 @@ class AgentFlow(Method):
         if tool is None:
             result = f"There is no such tool; the tools are {', '.join(self.toolbox.names)}."
             return Step("tool_not_found", self.shorten(choice.tool), sub_goal, result=result)
-        details = {"tool": tool.name, "tool_metadata": tool.describe(), "sub_goal": sub_goal, "context": choice.context}
+        details = {
+            "tool": tool.name,
+            "tool_metadata": self.describe_tool(tool),
+            "sub_goal": sub_goal,
+            "context": choice.context,
+        }
         text = (await client.ask("executor", {**known, **details})).text
         command = self.format.parse_command(text)
         if isinstance(command, ParseError):
@@ -149,15 +168,23 @@ class AgentFlow(Method):
         if self.config.reward == "boxed":
             return boxed_reward(answer, task.answers), "boxed"
         self.roles.set(roles)
-        grade = await self.grader.grade(task.question, answer, task.answers)
-        if grade.by == "no_reply":
+        if self.config.reward == "judge":
+            end = answer[-ANSWER_LIMIT:]
+            verdict = await self.answer_judge.compare(task.question, end, task.answers, rule=False)
+            correct, rule = verdict == "same", str(verdict)
+        else:
+            grade = await self.grader.grade(task.question, answer, task.answers)
+            correct, rule = grade.correct, grade.by
+        if rule == "no_reply":
             raise RolloutError("judge_failed", f"task {task.task_id}: the judge gave no reply")
-        return float(grade.correct), grade.by
+        return float(correct), rule
 
     def grader_metrics(self, rule: str) -> dict[str, float]:
         """Return what went wrong in grading; a plain comparison of boxes has no such metrics."""
         if self.config.reward == "boxed":
             return {}
+        if self.config.reward == "judge":
+            return {"judge_unreadable": float(rule == "no_verdict")}
         judge = {"judge_overruled": rule == "judge", "judge_unreadable": rule == "no_verdict"}
         flags = {"verify_failed": rule in ("timeout", "error"), **(judge if "judge" in self.prompters else {})}
         return {name: float(flag) for name, flag in flags.items()}

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from agentic.memagent.prompts import Order, Style
+from agentic.memagent.prompts import AnswerFormat, Order, Style
 from core.config import Recipe, Section, WarmStartSection
 from core.options import Probability
 
@@ -27,6 +27,8 @@ class MemAgentSection(Section):
     line)."""
     prompt_style: Style = "official"
     prompt_order: Order = "official"
+    answer_format: AnswerFormat = "boxed"
+    """Says how the final prompt asks for the answer, which decides where the reward looks for it."""
     gate_update: bool = False
     """Lets the policy keep its memory by writing the one word KEEP."""
     train_update: bool = True

@@ -3,6 +3,9 @@
 `official` keeps the words of the paper's released templates (BytedTsinghua-SIA/MemAgent, Apache-2.0): the released
 checkpoints depend on them. `compact` has the same parts in a few tokens, for models with a small context.
 `prefix_friendly` puts the section before the memory, so that the members of a group share the prefill of a chunk.
+
+The final answer is `boxed`, as in training, or `the_answer_is`, as in the evaluation behind the published scores.
+tests/golden/prompts compares all of them with the released ones.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from core.text.template import TokenTemplate
 
 Order = Literal["official", "prefix_friendly"]
 Style = Literal["official", "compact"]
+AnswerFormat = Literal["boxed", "the_answer_is"]
 
 EMPTY_MEMORY = "No previous memory"
 KEEP = "KEEP"
@@ -26,8 +30,12 @@ _UPDATE = (
 _GATE = f" If the section adds nothing, answer with the single word {KEEP} and the memory stays as it is."
 _FINAL = (
     "You are presented with a problem and a previous memory. Please answer the problem based on the previous memory "
-    "and put the answer in \\boxed{}.\n\n{parts}\n\nYour answer:\n"
+    "and {format}.\n\n{parts}\n\nYour answer:\n"
 )
+_FORMATS: dict[AnswerFormat, str] = {
+    "boxed": "put the answer in \\boxed{}",
+    "the_answer_is": 'format your response as follows "Therefore, the answer is (insert answer here)"',
+}
 _OFFICIAL_PARTS = {
     "problem": "<problem> \n{problem}\n</problem>",
     "memory": "<memory>\n{memory}\n</memory>",
@@ -37,22 +45,29 @@ _COMPACT_PARTS = {name: f"<{name}>{{{name}}}</{name}>" for name in _OFFICIAL_PAR
 _ORDERS = {"official": ("problem", "memory", "section"), "prefix_friendly": ("problem", "section", "memory")}
 
 
-def make_update_template(tokenizer: Any, style: Style, order: Order, gate: bool) -> TokenTemplate:
-    """Make the prompt of a memory update, with the slots problem, section and memory."""
+def update_message(style: Style, order: Order, gate: bool) -> str:
+    """Return the message that asks for a memory update, with the slots problem, section and memory."""
     names = _ORDERS[order]
     if style == "compact":
-        message = "".join(_COMPACT_PARTS[name] for name in names)
-    else:
-        parts = "\n\n".join(_OFFICIAL_PARTS[name] for name in names)
-        message = _UPDATE.replace("{gate}", _GATE if gate else "").replace("{parts}", parts)
-    return TokenTemplate(tokenizer, message, slots=names)
+        return "".join(_COMPACT_PARTS[name] for name in names)
+    parts = "\n\n".join(_OFFICIAL_PARTS[name] for name in names)
+    return _UPDATE.replace("{gate}", _GATE if gate else "").replace("{parts}", parts)
 
 
-def make_final_template(tokenizer: Any, style: Style) -> TokenTemplate:
-    """Make the prompt of the final answer, with the slots problem and memory."""
+def final_message(style: Style, answer_format: AnswerFormat) -> str:
+    """Return the message that asks for the answer, with the slots problem and memory."""
     names = ("problem", "memory")
     if style == "compact":
-        message = "".join(_COMPACT_PARTS[name] for name in names)
-    else:
-        message = _FINAL.replace("{parts}", "\n\n".join(_OFFICIAL_PARTS[name] for name in names))
-    return TokenTemplate(tokenizer, message, slots=names)
+        return "".join(_COMPACT_PARTS[name] for name in names)
+    parts = "\n\n".join(_OFFICIAL_PARTS[name] for name in names)
+    return _FINAL.replace("{format}", _FORMATS[answer_format]).replace("{parts}", parts)
+
+
+def make_update_template(tokenizer: Any, style: Style, order: Order, gate: bool) -> TokenTemplate:
+    """Make the prompt of a memory update, with the slots problem, section and memory."""
+    return TokenTemplate(tokenizer, update_message(style, order, gate), slots=("problem", "section", "memory"))
+
+
+def make_final_template(tokenizer: Any, style: Style, answer_format: AnswerFormat = "boxed") -> TokenTemplate:
+    """Make the prompt of the final answer, with the slots problem and memory."""
+    return TokenTemplate(tokenizer, final_message(style, answer_format), slots=("problem", "memory"))

@@ -20,14 +20,16 @@ Run:  bash agentic/memagent/run.sh                        # tiny: two CPU cores,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
-from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, make_final_template, make_update_template
+from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, AnswerFormat, make_final_template, make_update_template
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
+from core.rewards.qa import em, extract_the_answer_is, max_over
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
 from core.slime.hooks import SlimeHooks
@@ -48,10 +50,12 @@ class MemAgent(Method):
         self.config = config
         self.tokenizer = tokenizer
         self.update = make_update_template(tokenizer, config.prompt_style, config.prompt_order, config.gate_update)
-        self.final = make_final_template(tokenizer, config.prompt_style)
+        self.final = make_final_template(tokenizer, config.prompt_style, config.answer_format)
         self.empty_memory = encode_text(tokenizer, EMPTY_MEMORY)
         self.special = special_ids(tokenizer)
         self.stop_ids = (tokenizer.eos_token_id,)
+        self.left_out: dict[str, int] = {}
+        """Counts the chunks of a task's document that `truncate_middle` left out."""
         self._shared: dict[tuple[str, str], list[Ids] | asyncio.Task[list[Ids]]] = {}
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
@@ -102,6 +106,7 @@ class MemAgent(Method):
         if len(chunks) <= limit:
             return chunks
         if self.config.overlong == "truncate_middle":
+            self.left_out[task.task_id] = len(chunks) - limit
             return chunks[: limit - limit // 2] + chunks[len(chunks) - limit // 2 :]
         raise RolloutError(
             "overlong_document",
@@ -116,19 +121,21 @@ class MemAgent(Method):
         return memory if keep else new
 
     def make_trajectory(self, task: Task, turns: list[Turn], answer: str) -> Trajectory:
-        """Return the trajectory with MemAgent's training reward: 1 if the boxed answer equals an accepted one."""
+        """Return the trajectory with its reward and metrics."""
         updates = [turn.completion for turn in turns if turn.role == "update"]
         cut = sum(completion.finish_reason == "length" for completion in updates)
+        left_out = self.left_out.get(task.task_id, 0)
         return Trajectory(
             task_id=task.task_id,
             turns=tuple(turns),
             status="truncated" if turns[-1].completion.finish_reason == "length" else "completed",
-            reward=boxed_reward(answer, task.answers),
+            reward=answer_reward(self.config.answer_format, answer, task.answers),
             metrics={
                 "turns": len(turns),
                 "memory_tokens": sum(len(c.token_ids) for c in updates) / len(updates),
                 "memory_cut": cut / len(updates),
                 "answer_boxed": float("\\boxed" in answer),
+                **({"chunks_left_out": left_out} if left_out else {}),
             },
             log={"answer": answer},
         )
@@ -136,6 +143,14 @@ class MemAgent(Method):
     def decode(self, completion: Completion) -> str:
         """Return the text of a completion, for the reward and the log only: text never goes back to the policy."""
         return str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+
+
+def answer_reward(answer_format: AnswerFormat, response: str, accepted: Sequence[str]) -> float:
+    """Return 1 if the answer in `response`, in the format that was asked for, equals an accepted one, and else 0."""
+    if answer_format == "boxed":
+        return boxed_reward(response, accepted)
+    answer = extract_the_answer_is(response)
+    return 0.0 if answer is None else max_over(em, answer, accepted)
 
 
 def build(recipe: MemAgentRecipe, tokenizer: Any) -> MemAgent:

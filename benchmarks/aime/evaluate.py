@@ -19,20 +19,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.aime.problems import MESSAGE, SingleCall, load_problems, make_grade
-from benchmarks.aime.results import DEPARTURES, PUBLISHED, aime_result, write_results
+from agentic.agentflow.config import AgentFlowRecipe
+from benchmarks.aime.problems import MESSAGE, SingleCall, keep_verdict, load_problems, make_grade
+from benchmarks.aime.published import agent_settings, protocol, published_scores, single_settings
+from benchmarks.aime.results import aime_result, write_results
 from benchmarks.aime.statistics import AimeStatistics, aime_statistics, read_sample
 from benchmarks.harness.command import EvalPlan, check_baseline, create_folder, run_evaluator, sampling_fields
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser, positive, seed
+from benchmarks.harness.published import join_departures, mark_cell, save_published
 from benchmarks.harness.run import evaluate_cell, open_agent, open_method
 from benchmarks.harness.samples import read_samples
-from benchmarks.harness.tables import published_rows
 from core.hub import is_hub_id, resolve
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import MethodSpec, method_spec
@@ -70,6 +72,13 @@ def prepare(options: argparse.Namespace) -> AimePlan:
             resolve(named[variant])  # before anything is downloaded
     spec = method_spec(options.method)
     recipe = spec.load(options.preset, [*options.overrides, f"model.path={options.model}"])
+    as_published = recipe.preset == "published"
+    defaults = {
+        "budget": recipe.agentflow.planner.next_step.max_tokens if as_published else 4096,
+        "temperature": recipe.run.eval_temperature if as_published else 0.7,
+        "top_p": recipe.run.eval_top_p if as_published else 0.95,
+    }
+    vars(options).update({name: value for name, value in defaults.items() if getattr(options, name) is None})
     recipe = type(recipe).model_validate(with_budget(recipe.dump(), options.budget))
     data, tasks = load_problems(options.data, Path("data"))
     tasks = tasks[: options.tasks]
@@ -83,8 +92,6 @@ def prepare(options: argparse.Namespace) -> AimePlan:
     digests = {name: digest for name in ("model", "baseline") if (digest := weights_digest(getattr(options, name)))}
     weights = {"weights": digests} if digests else {}
     folder = create_folder(options, f"aime-{Path(options.model).name}", {**settings, **weights})
-    published = [(name, variant, "aime24", options.budget, score, source) for name, variant, score, source in PUBLISHED]
-    folder.save_published(published_rows(published), DEPARTURES)
     models = EvalModels.from_options(options, recipe)
     cells = [
         models.make_cell(
@@ -102,7 +109,28 @@ def prepare(options: argparse.Namespace) -> AimePlan:
         )
         for variant in variants
     ]
-    return AimePlan(folder, models, cells, spec, tasks)
+    plan = AimePlan(folder, models, cells, spec, tasks)
+    return compare_with_published(plan, recipe, options.published_as) if spec.name == "agentflow" else plan
+
+
+def compare_with_published(plan: AimePlan, recipe: AgentFlowRecipe, published_as: str | None) -> AimePlan:
+    """Save the published scores and how the plan departs from their protocols.
+
+    Returns the plan whose cells say which protocol they follow.
+    """
+    departures, cells = {}, []
+    for cell in plan.cells:
+        theirs, samples = protocol(cell.variant, recipe.preset), cell.repeats or 1
+        single = cell.variant == "single"
+        ours = (
+            single_settings(MESSAGE, samples) if single else agent_settings(recipe, cell.length, cell.sampling, samples)
+        )
+        cells.append(mark_cell(cell, theirs, ours, published_as if cell.variant == "agent" else None))
+        departures[cell.variant] = theirs.list_departures(ours)
+    first = plan.cells[0]
+    listed = [*recipe.departures, *join_departures(departures)]
+    save_published(plan.folder, published_scores(first.data, first.length), listed)
+    return replace(plan, cells=cells)
 
 
 def with_budget(section: Any, budget: int) -> Any:
@@ -122,7 +150,9 @@ async def evaluate(plan: AimePlan) -> str:
             if cell.variant == "single":
                 build = lambda recipe, tokenizer: SingleCall(tokenizer, budget)  # noqa: E731
                 opener = partial(open_method, build, plan.models, cell, {})
-            await evaluate_cell(cell, plan.tasks, folder, opener, aime_result, make_grade(grader))
+            judged = cell.variant != "single" and plan.models.recipe.preset == "published"
+            grade = keep_verdict if judged else make_grade(grader)
+            await evaluate_cell(cell, plan.tasks, folder, opener, aime_result, grade)
     finally:
         await grader.close()
     text = write_results(folder, read_statistics(folder, plan.cells[0].seed))
@@ -150,12 +180,20 @@ def make_parser() -> argparse.ArgumentParser:
         preset={"default": "paper", "help": "of the agent"},
         variants={"choices": VARIANTS, "metavar": None},
         tasks={"help": "only the first N problems"},
+        temperature={"default": None, "help": "default: 0.7"},
+        top_p={"default": None, "help": "default: 0.95, or 0.99 with the preset published"},
     )
     own = parser.add_argument_group("aime")
     own.add_argument("--method", default="agentflow", metavar="NAME", help="the agent: a folder of agentic/")
     own.add_argument("--data", default="aime24", metavar="NAME|FILE|HUB", help="aime24, aime25, FILE, owner/name:split")
     own.add_argument("--k", type=positive, default=16, help="samples of each problem (default: 16)")
-    own.add_argument("--budget", type=positive, default=4096, metavar="TOKENS", help="completion tokens of one call")
+    own.add_argument(
+        "--budget",
+        type=positive,
+        metavar="TOKENS",
+        help="completion tokens of one call (default: 4096, or 2048 with the preset published)",
+    )
+    own.add_argument("--published-as", metavar="NAME", help="the published model that --model stands for")
     own.add_argument("--seed", type=seed, default=0)
     return parser
 

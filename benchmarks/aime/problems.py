@@ -89,3 +89,14 @@ def make_grade(grader: MathGrader) -> Callable[[Task, Trajectory], Awaitable[tup
         return graded, {"answer": answer, "graded_by": verdict.by, "final": text}
 
     return grade
+
+
+async def keep_verdict(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
+    """Keep the reward that the method's own judge gave: answers that no box marks agree only as whole texts."""
+    failed = trajectory.status == "failed"
+    text = "" if failed else str(trajectory.log["answer"]).strip()
+    return trajectory, {
+        "answer": text or None,
+        "graded_by": None if failed else trajectory.log["graded_by"],
+        "final": text,
+    }

@@ -21,22 +21,6 @@ from core.runs.evaluation import EvalResult
 from core.runs.files import write_json, write_text
 from core.runs.run_folder import RunFolder
 
-PUBLISHED = (
-    # name, our variant, per cent, source
-    ("Qwen2.5-7B-Instruct, single call", "single", 10.0, "slime-agentic, 1 sample, T = 0, no box asked for"),
-    ("AgentFlow 7B, trained", "agent", 26.7, "slime-agentic, eval_results.json after 100 steps, 1 sample, T = 0.7"),
-    ("AgentFlow 7B, trained", "agent", 30.0, "slime-agentic, newest README, 1 sample, T = 0.7"),
-    ("Qwen2.5-7B-Instruct, single call", "single", 6.7, "arXiv 2510.05592, Table 2"),
-    ("AgentFlow 7B, untrained", "agent-untrained", 16.7, "arXiv 2510.05592, Table 2, mean of 3"),
-    ("AgentFlow 7B, Flow-GRPO", "agent", 40.0, "arXiv 2510.05592, Table 2, mean of 3"),
-)
-
-DEPARTURES = (
-    "all variants have one temperature, top-p and budget for a call, and all are asked for a box; the baseline was not",
-    "an answer is graded by the integer rule on its last box; the published ones by GPT-4o or by rule and LLM",
-    "k samples for each problem with intervals; published numbers rest on one to three",
-)
-
 NOT_IN_SUMMARY = ("tasks", "avg", "pass_at", "maj", "repeats")
 
 

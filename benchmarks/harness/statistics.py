@@ -1,6 +1,6 @@
 """Statistics of repeated samples of each task: pass@j, pass^k, paired differences, means over groups of tasks.
 
-Intervals are 95% bootstraps over tasks (core/report/stats.py). They say nothing about another set of samples.
+Intervals are those of core/report/stats.py over tasks. They say nothing about another set of samples.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-import numpy as np
-
-from core.report.stats import Estimate, bootstrap
+from core.report.stats import Estimate, difference_ci, mean_ci
 
 Key = TypeVar("Key", bound=Hashable)
 Sample = TypeVar("Sample")
@@ -56,33 +54,30 @@ def _check_draw(sign: str, n: int, c: int, j: int) -> None:
 def paired_difference(ours: Mapping[str, float], theirs: Mapping[str, float]) -> Estimate | None:
     """Return the mean difference over the tasks that both have; None without any.
 
-    An interval without width says only that all of them differ alike.
+    Scores lie in [0, 1].
     """
-    paired = [ours[task] - theirs[task] for task in ours if task in theirs]
-    return Estimate(math.fsum(paired) / len(paired), *bootstrap(paired), len(paired)) if paired else None
+    common = [task for task in ours if task in theirs]
+    if not common:
+        return None
+    return difference_ci([[ours[task] for task in common]], [[theirs[task] for task in common]])
 
 
-def group_means(scores: Mapping[str, Sequence[float]], resamples: int = 2000, seed: int = 0) -> dict[str, Estimate]:
+def group_means(scores: Mapping[str, Sequence[float]]) -> dict[str, Estimate]:
     """Return the mean of each group of tasks, `micro` over all tasks and `macro` over the groups.
 
-    Their intervals resample the tasks within each group.
+    The interval of a weighted mean follows from those of its groups, which are independent (MOVER).
     """
-    generator = np.random.default_rng(seed)
-    means, drawn = {}, {}
-    for group, values in scores.items():
-        array = np.asarray(values, dtype=float)
-        means[group] = float(array.mean())
-        drawn[group] = array[generator.integers(len(array), size=(resamples, len(array)))].mean(axis=1)
-    sizes = {group: len(values) for group, values in scores.items()}
-    total = sum(sizes.values())
+    groups = {group: mean_ci([values]) for group, values in scores.items()}
+    total = sum(found.n for found in groups.values())
     weights = {
-        **{group: {group: 1.0} for group in scores},
-        "micro": {group: sizes[group] / total for group in scores},
-        "macro": {group: 1 / len(scores) for group in scores},
+        "micro": {group: found.n / total for group, found in groups.items()},
+        "macro": dict.fromkeys(groups, 1 / len(groups)),
     }
-    estimates = {}
-    for name, weight in weights.items():
-        low, high = np.quantile(sum(w * drawn[group] for group, w in weight.items()), (0.025, 0.975))
-        mean = sum(w * means[group] for group, w in weight.items())
-        estimates[name] = Estimate(mean, float(low), float(high), sum(sizes[group] for group in weight))
-    return estimates
+    return {**groups, **{name: _weighted_mean(groups, weight) for name, weight in weights.items()}}
+
+
+def _weighted_mean(groups: Mapping[str, Estimate], weights: Mapping[str, float]) -> Estimate:
+    mean = math.fsum(weight * groups[group].mean for group, weight in weights.items())
+    below = math.hypot(*(weight * (groups[group].mean - groups[group].low) for group, weight in weights.items()))
+    above = math.hypot(*(weight * (groups[group].high - groups[group].mean) for group, weight in weights.items()))
+    return Estimate(mean, mean - below, mean + above, sum(found.n for found in groups.values()))

@@ -33,6 +33,7 @@ from benchmarks.harness.command import MODEL_VARIANTS, EvalPlan, open_target, ru
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, EvaluationError, file_fingerprint, is_saved
+from benchmarks.harness.published import save_published
 from benchmarks.harness.run import Build, Samples, build_result, evaluate_cell, open_method
 from benchmarks.harness.samples import flat
 from core.config import Recipe
@@ -41,12 +42,16 @@ from core.engine.policy import open_frozen_model
 from core.rollout.method import method_spec, preset_module
 from core.rollout.roles import open_roles
 from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
 from core.types import Task
 
 TASKS_OF_A_RUN = 256
 
 SCORES = ("official", "strict")
 """Metrics of these names are scores in [0, 1]; a trajectory without `official` scores its reward."""
+
+LEFT_OUT = "chunks_left_out"
+"""Is MemAgent's metric of a document that was longer than it reads."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +108,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
         for seed, variant, model in named
     ]
     labels = ["kind"] if options.by is None else _check_labels(options.by, tasks, path)
-    published = folder.published
-    folder.save_published(published["rows"], list(dict.fromkeys([*recipe.departures, *published["departures"]])))
+    save_published(folder, (), recipe.departures)
     return HeldoutPlan(folder, models, cells, builds, tasks, labels)
 
 
@@ -133,7 +137,21 @@ async def evaluate(plan: HeldoutPlan) -> None:
     async with open_roles(models.recipe, models.tokenizer(missing[0].model_path), open_frozen_model) as roles:
         for cell in missing:
             opener = partial(open_method, plan.variants[cell.variant], models, cell, roles)
-            await evaluate_cell(cell, plan.tasks, plan.folder, opener, partial(heldout_result, plan))
+            result = await evaluate_cell(cell, plan.tasks, plan.folder, opener, partial(heldout_result, plan))
+            report_left_out(result, plan.folder)
+
+
+def report_left_out(result: EvalResult, folder: RunFolder) -> None:
+    """Say which share of the tasks lost part of their document, and list it among the departures."""
+    counts = [count for count in result.measures.get(LEFT_OUT, ()) if count]
+    if counts:
+        line = (
+            f"{result.variant}, {result.data}: {len(counts)} of {result.n} documents lost their middle, "
+            f"{sum(counts) / len(counts):.0f} chunks of each (memagent.overlong is truncate_middle; raise "
+            "memagent.max_chunks with --set)"
+        )
+        print(f"note: {line}", flush=True)
+        save_published(folder, (), [line])
 
 
 def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalResult:

@@ -1,17 +1,22 @@
 """Makes questions over many documents, the shape shared by RULER's qa and by MemAgent's RULER-HQA.
 
 A sample's own documents are always present; then come related ones, then others of the pool, until the document is long
-enough. The order is drawn anew for each sample and number of documents: the original builders shuffle with one fixed
-seed, which puts the gold documents of every sample at the same places.
+enough. The order is drawn anew for each sample and number of documents. With the placement `official` it is shuffled
+with the one fixed seed of the original builders, which puts the gold documents of every sample at the same places.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from benchmarks.ruler.haystack import Placement
 from benchmarks.ruler.sample import Draft, Metric, Needle, SampleKey, Sized
 from benchmarks.ruler.templates import Template
+
+OFFICIAL_ORDER = 4
+"""Seeds the one shuffle of documents in MemAgent's taskutils/memory_data/different_docs_eval.py."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class DocumentQa:
     pool: tuple[str, ...]
     template: Template
     metric: Metric = "string_match_part"
+    placement: Placement = "uniform"
 
     @property
     def new_tokens(self) -> int:
@@ -52,7 +58,8 @@ class DocumentQa:
 
         def build(units: int) -> Draft:
             chosen = documents[:units]
-            key.rng(f"order/{units}").shuffle(chosen)
+            order = random.Random(OFFICIAL_ORDER) if self.placement == "official" else key.rng(f"order/{units}")
+            order.shuffle(chosen)
             context, starts = number_documents(chosen)
             needles = tuple(
                 Needle(*item.evidence[document], queried=True, start=start)

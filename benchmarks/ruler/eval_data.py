@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from agentic.memagent.tiny.words import KEYS, VALUES
 from benchmarks.harness.plan import file_fingerprint
 from benchmarks.ruler.generate import generate
-from benchmarks.ruler.sample import TaskFamily
-from benchmarks.ruler.tasks import make_family
+from benchmarks.ruler.sample import Budget, TaskFamily
+from benchmarks.ruler.tasks import allowed_options, make_family
 from core.data import DataError, read_tasks
 from core.text.tokenizer import encode_text
 from core.types import Task
@@ -26,7 +27,17 @@ TINY_NEEDLES: Mapping[str, Any] = {
 }
 """The needles that the `tiny` preset is trained on: RULER's multikey, with the tiny tokenizer's words."""
 
-_SOURCES = {"essays", "squad", "hotpotqa", "pool"}
+OFFICIAL_QUESTIONS = 128
+"""Counts the questions of each of MemAgent's evaluation files."""
+
+LENGTH_IS: Mapping[Budget, str] = {"document": "tokens of the document", "prompt": "tokens of prompt and answer"}
+OFFICIAL_FILES: Mapping[str, Mapping[str, str]] = {
+    "hqa": {"questions": "MemAgent's eval_N.json, filtered", "length": "documents", "places": "official"},
+    "ruler": {"questions": "MemAgent's eval_TASK_N.json", "length": LENGTH_IS["prompt"], "places": "official"},
+}
+"""Describes MemAgent's files: what they ask, what their lengths count, and where gold documents and needles are."""
+
+_SOURCES = {"essays", "squad", "hotpotqa", "pool", "questions"}
 """Options that say where text comes from; a data set is not named after them."""
 
 
@@ -39,6 +50,14 @@ class EvalData:
     settings: Mapping[str, Any]
     tasks: Callable[[int, int, int], list[Task]]
     available: Callable[[int], float] = lambda length: math.inf
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    """Says how the tasks come about, in the words of benchmarks/ruler/published.py."""
+    file: Callable[[int], Path] | None = None
+    """Returns the file of a length, where every length has its own."""
+
+    def settings_at(self, length: int) -> dict[str, Any]:
+        """Return what the tasks of a length follow from."""
+        return {**self.settings, **({"file": file_fingerprint(self.file(length))} if self.file else {})}
 
 
 def ruler_data(
@@ -49,30 +68,77 @@ def ruler_data(
     lengths: Sequence[int],
     tokenizer: Any,
     split: str = "test",
+    budget: Budget = "document",
 ) -> EvalData:
     """Return generated tasks. `tiny` gives the bare task `niah` TINY_NEEDLES as defaults under `options`.
+
+    `budget` says what a length limits (benchmarks/ruler/generate.py). With `prompt` needles go where RULER puts them
+    and the name begins with `ruler-`.
 
     Raises:
         ValueError: an unknown task or option, or a file that is missing or broken.
     """
-    defaults = TINY_NEEDLES if tiny and task == "niah" else {}
+    needles = TINY_NEEDLES if tiny and task == "niah" else {}
+    places = {"placement": "official"} if budget == "prompt" and "placement" in allowed_options(task) else {}
+    defaults = {**needles, **places}
     family = _family(task, defaults, options)
     sources = {name: value for name, value in options.items() if name in _SOURCES}
     plain = _family(task, defaults, sources) if sources.keys() != options.keys() else family
 
     def tasks(length: int, seed: int, count: int) -> list[Task]:
         return list(
-            generate(family, length=length, count=count, tokenizer=tokenizer, seed=seed, split=split, budget="document")
+            generate(family, length=length, count=count, tokenizer=tokenizer, seed=seed, split=split, budget=budget)
         )
 
     settings = {
         "task": task,
-        "defaults": "tiny" if defaults else "ruler",
+        "defaults": "tiny" if needles else "ruler",
         "split": split,
-        "limit": "document",
+        "limit": budget,
         "options": {name: _describe_option(value) for name, value in sorted(options.items())},
     }
-    return EvalData(data_name(family, plain, options), tuple(lengths), settings, tasks)
+    name = data_name(family, plain, options)
+    protocol = {
+        "questions": "HotpotQA's in their order" if task == "hqa" else "drawn by our generators",
+        "length": LENGTH_IS[budget],
+        "places": getattr(family, "placement", "official"),
+    }
+    return EvalData(f"ruler-{name}" if budget == "prompt" else name, tuple(lengths), settings, tasks, protocol=protocol)
+
+
+def official_data(folder: Path, task: str, lengths: Sequence[int] = ()) -> EvalData:
+    """Return MemAgent's own evaluation files: eval_DOCUMENTS.json for `hqa`, eval_TASK_LENGTH.json for other tasks.
+
+    The number in a name is the length. Question and document lose the white space around them, as in its evaluation.
+
+    Raises:
+        DataError: the folder has no such file, or none of one of `lengths`.
+    """
+    stem = "eval" if task == "hqa" else f"eval_{task}"
+    found = (re.fullmatch(rf"{stem}_(\d+)\.json", path.name) for path in folder.glob("*.json"))
+    files = {int(match[1]): folder / match[0] for match in found if match}
+    if not files or not set(lengths) <= files.keys():
+        known = ", ".join(map(str, sorted(files))) or "none"
+        raise DataError(
+            f"{folder}: no {stem}_N.json for every length asked; there are: {known}. Fix: get the files of "
+            f"BytedTsinghua-SIA/hotpotqa, or build them with MemAgent's taskutils/memory_data."
+        )
+
+    def tasks(length: int, seed: int, count: int) -> list[Task]:
+        read = read_tasks(files[length], limit=count)
+        if len(read) < count:
+            raise DataError(f"{files[length]}: {len(read)} questions, and {count} are wanted. Fix: give --tasks.")
+        return [replace(task, question=task.question.strip(), context=task.context.strip()) for task in read]
+
+    return EvalData(
+        f"ruler-{task}",
+        tuple(lengths or sorted(files)),
+        {"task": task, "metric": None},
+        tasks,
+        available=lambda length: OFFICIAL_QUESTIONS,
+        protocol=OFFICIAL_FILES["hqa" if task == "hqa" else "ruler"],
+        file=files.__getitem__,
+    )
 
 
 def data_name(family: TaskFamily, plain: TaskFamily, options: Mapping[str, Any]) -> str:
@@ -108,6 +174,7 @@ def file_data(path: Path, *, tokenizer: Any, lengths: Sequence[int] = ()) -> Eva
         {"file": _describe_option(path), "metric": None},
         lambda length, seed, count: by_length[length][:count],
         lambda length: len(by_length[length]),
+        protocol={"questions": path.name, "length": "as in the file", "places": "as in the file"},
     )
 
 

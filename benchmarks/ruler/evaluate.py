@@ -3,21 +3,23 @@
     tokentrue evaluate ruler --run runs/memagent-tiny --lengths 7K 14K 28K 56K 112K 224K 448K
     tokentrue evaluate ruler --model ID_OR_PATH --data hotpotqa --hotpotqa FILE --pool FILE
     tokentrue evaluate ruler --model ID_OR_PATH --serve sglang --serve-args="--tp 2"
+    tokentrue evaluate ruler --preset published --model ID_OR_PATH --data FOLDER     # MemAgent's eval_N.json
+    tokentrue evaluate ruler --preset published --model ID_OR_PATH --task ruler-10 --essays FOLDER
 
 Variants are explained in variants.py. There is one result per variant, length and seed. Each sample is logged as it
 ends (benchmarks/harness/samples.py): the same command continues where a killed one stopped, and more --tasks add to
-what is there. Departures from MemAgent's official evaluation (arXiv 2507.02259, taskutils/memory_eval): answers are
-boxed (variants.py), failed tasks stay in the denominator, the strict score stands beside the official one, and there is
-an interval over seeds instead of a single or a best run.
+what is there. The preset `published` is MemAgent's own evaluation (arXiv 2507.02259, taskutils/memory_eval). A score
+stands beside the published one of the same model only under it; benchmarks/ruler/published.py computes what differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,16 @@ from benchmarks.harness.command import EvalPlan, open_target, run_evaluator, sam
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved
+from benchmarks.harness.pooled import pool_results
+from benchmarks.harness.published import join_departures, mark_cell, save_published
 from benchmarks.harness.run import OpenVariant, Samples, build_result, evaluate_cell, without_prompts
 from benchmarks.harness.samples import flat
-from benchmarks.harness.tables import published_rows
-from benchmarks.ruler.eval_data import EvalData, file_data, ruler_data
+from benchmarks.ruler.eval_data import EvalData, file_data, official_data, ruler_data
 from benchmarks.ruler.fit import parse_length
+from benchmarks.ruler.published import AVERAGE, WINDOW, our_settings, protocol, published_scores
 from benchmarks.ruler.score import score
-from benchmarks.ruler.tasks import TASKS, add_task_options, read_task_options
-from benchmarks.ruler.variants import VARIANTS, Reader, make_reader
+from benchmarks.ruler.tasks import TASKS, TEN_TASKS, add_task_options, allowed_options, read_task_options
+from benchmarks.ruler.variants import VARIANTS, Reader, Window, make_reader
 from core.data.files import DataError
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
@@ -49,28 +53,8 @@ DAY = 86400.0
 LONG = 112 * 1024
 """Above this many tokens --tasks-long says how many tasks."""
 
-PUBLISHED = (
-    # RULER-HQA (MemAgent, arXiv 2507.02259): model, our variant, source, per cent at 7K, 14K, ...
-    # The published lengths are averages of 50, 100, ... documents; ours are token limits of the same name.
-    ("RL-MemAgent-14B", "trained", "paper", (83.59, 82.03, 84.38, 80.47, 76.56, 81.25, 75.00, 77.34)),
-    ("RL-MemAgent-7B", "trained", "paper", (82.03, 79.69, 78.91, 77.34, 79.69, 72.66, 74.22, 76.56)),
-    ("MemAgent_Slime_Agentic_Qwen2.5_7B", "trained", "seed", (78.12, 76.56, 75.78, 74.22, 77.34, 72.66, 69.53)),
-    ("MemAgent-7B without RL", "untrained", "figure", (59.4, 52.3, 51.6, 47.7, 35.9, 34.4, 39.1, 37.5)),
-    ("Qwen2.5-7B, YaRN", "full-context", "figure", (52.3, 57.0, 51.6, 44.5, 33.0, 13.3, 6.3, 1.6)),
-    ("Qwen2.5-7B-1M", "full-context", "paper", (61.72, 56.25, 53.91, 55.47, 51.56, 33.59, 12.50, 0.00)),
-    ("Qwen2.5-14B-1M", "full-context", "paper", (60.16, 60.94, 50.00, 57.03, 50.00, 37.50, 8.59, 0.00)),
-)
-SOURCES = {
-    "paper": "arXiv 2507.02259v1, Table 2",
-    "figure": "arXiv 2507.02259v1, Figure 5, read off",
-    "seed": "slime-agentic's model card, best of 5 runs",
-}
-DEPARTURES = (
-    "answers are boxed, as in training; the official evaluation asks for 'the answer is'",
-    "documents are cut to a token limit; the official ones have a fixed number of documents",
-    "each seed draws its own distractors and their order",
-    "full-context has scores only where the documents fit; the official evaluation cuts out their middle",
-)
+RULER_LENGTHS = ("8K", "16K", "32K", "64K", "128K", "256K", "512K")
+"""Are the lengths of the published average over ten tasks."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +62,10 @@ class RulerPlan(EvalPlan):
     """Holds what a call evaluates."""
 
     method: MemAgentSection
-    data: EvalData
+    data: Mapping[str, EvalData]
+    """Maps the names of data sets to them."""
+    window: Window | None = None
+    """Limits what full-context reads; None: it reads whole documents."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,34 +84,62 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
         recipe = recipe.model_copy(update={"memagent": section})
     models = EvalModels.from_options(options, recipe)
     named = {seed: {variant: target.model(seed, variant) for variant in variants} for seed in target.models}
-    data = _make_data(options, models.tokenizer(next(iter(named.values()))[variants[0]]))
+    published = recipe.preset == "published"
+    tasks = options.tasks or (recipe.run.eval_tasks if published else None)
+    tasks_long = options.tasks_long or (tasks if published else None)
+    chosen = _make_data(options, models.tokenizer(next(iter(named.values()))[variants[0]]), published)
     if options.run is not None and (changed := [o for o in options.overrides if o.startswith("memagent.")]):
         # The same run read otherwise has cells of its own beside those of its recipe.
-        data = replace(data, name="+".join([data.name, *(o.removeprefix("memagent.") for o in changed)]))
-    cells = make_cells(
-        models,
-        folder,
-        named,
-        data,
-        recipe.memagent,
-        count=partial(count_tasks, data, options.tasks, options.tasks_long),
-        sampling=partial(sampling_fields, options),
-    )
-    published, earlier = folder.published["rows"], folder.published["departures"]
-    if data.name == "hqa":
-        published = published_rows(
-            (name, variant, "hqa", 7168 << place, percent, SOURCES[source])
-            for name, variant, source, scores in PUBLISHED
-            for place, percent in enumerate(scores)
+        suffix = "".join(f"+{override.removeprefix('memagent.')}" for override in changed)
+        chosen = [replace(data, name=data.name + suffix) for data in chosen]
+    window = Window(*options.window) if options.window else WINDOW if published else None
+    cells = [
+        cell
+        for data in chosen
+        for cell in make_cells(
+            models,
+            folder,
+            named,
+            data,
+            recipe.memagent,
+            count=partial(count_tasks, data, tasks, tasks_long),
+            sampling=partial(sampling_fields, options),
+            window=window,
         )
-    departures = [*recipe.departures, *(DEPARTURES if published else ()), *earlier]
-    folder.save_published(published, list(dict.fromkeys(departures)))
-    return RulerPlan(folder, models, cells, recipe.memagent, data)
+    ]
+    plan = RulerPlan(folder, models, cells, recipe.memagent, {data.name: data for data in chosen}, window)
+    return compare_with_published(plan, options.published_as)
+
+
+def compare_with_published(plan: RulerPlan, published_as: str | None) -> RulerPlan:
+    """Save the published scores of the plan's data and how the plan departs from their protocol.
+
+    Returns the plan whose cells say which protocol they follow.
+    """
+    tasks = {data.settings.get("task") for data in plan.data.values()}
+    published = {"hqa": "ruler-hqa"} if "hqa" in tasks else {}
+    published |= dict.fromkeys(TEN_TASKS, AVERAGE) if tasks >= set(TEN_TASKS) else {}
+    departures: dict[str, dict[str, None]] = {}
+    cells = []
+    for cell in plan.cells:
+        data = plan.data[cell.data]
+        task = data.settings.get("task")
+        if task in published:
+            theirs = protocol(cell.variant, "hqa" if task == "hqa" else "ruler", plan.window)
+            ours = our_settings(cell.variant, data, plan.method, cell.n, cell.sampling, plan.window)
+            cell = mark_cell(cell, theirs, ours, published_as if cell.variant == "trained" else None)
+            departures.setdefault(cell.variant, {}).update(dict.fromkeys(theirs.list_departures(ours)))
+        cells.append(cell)
+    rows = [row for name in dict.fromkeys(published.values()) for row in published_scores(name)]
+    listed = join_departures({variant: list(lines) for variant, lines in departures.items()})
+    save_published(plan.folder, rows, [*plan.models.recipe.departures, *listed])
+    return replace(plan, cells=cells)
 
 
 def count_tasks(data: EvalData, tasks: int | None, tasks_long: int | None, length: int) -> int:
     """Return how many tasks of a length are taken: by default all of a file, and else 32, or 16 above LONG."""
-    default, default_long = (sys.maxsize, sys.maxsize) if "file" in data.settings else (32, 16)
+    limited = math.isfinite(data.available(length))
+    default, default_long = (sys.maxsize, sys.maxsize) if limited else (32, 16)
     count = tasks or default
     if length > LONG:
         count = tasks_long or min(count, default_long)
@@ -140,17 +155,20 @@ def make_cells(
     *,
     count: Callable[[int], int],
     sampling: Callable[[str], dict[str, Any]],
+    window: Window | None = None,
 ) -> list[EvalCell]:
     """Return the cells by seed, then by length, then by variant. `named` maps seed -> variant -> model.
 
     `count` returns the number of tasks of a length, `sampling` the fields of a variant's cell that say how it samples.
     """
-    settings = {"data": data.settings, "memagent": method.model_dump(mode="json")}
+    shared = {"memagent": method.model_dump(mode="json")}
+    chosen = {length: data.settings_at(length) for length in data.lengths}
+    limits = {"full-context": {"window": asdict(window)}} if window else {}
     return [
         models.make_cell(
             folder,
             model,
-            settings=settings,
+            settings={"data": chosen[length], **shared, **limits.get(variant, {})},
             variant=variant,
             data=data.name,
             length=length,
@@ -176,14 +194,14 @@ async def evaluate(plan: RulerPlan) -> None:
         print(f"note: at length {lengths} tasks do not fill {slots} slots evenly; their time compares badly")
     missing = [cell for cell in plan.cells if not is_saved(cell, folder)]
     await models.check_servers(missing)
-    task_key: tuple[int, int] | None = None
+    task_key: tuple[str, int, int] | None = None
     for cell in missing:
-        if task_key != (cell.seed, cell.length):  # the variants of one seed and length share their tasks
-            task_key = cell.seed, cell.length
-            tasks = _make_tasks(plan.data, cell)
+        if task_key != (cell.data, cell.seed, cell.length):  # the variants of one seed and length share their tasks
+            task_key = cell.data, cell.seed, cell.length
+            tasks = _make_tasks(plan.data[cell.data], cell)
             tokenizer = models.tokenizer(cell.model_path)
             document_tokens = [_count_document_tokens(task, tokenizer) for task in tasks]
-        reader = make_reader(cell.variant, plan.method, models.tokenizer(cell.model_path))
+        reader = make_reader(cell.variant, plan.method, models.tokenizer(cell.model_path), plan.window)
         if cell.variant == "full-context" and (reason := explain_absence(reader, cell, tasks, models)):
             print(f"note: {reason}", flush=True)
             published = folder.published
@@ -198,12 +216,33 @@ async def evaluate(plan: RulerPlan) -> None:
             partial(ruler_result, tasks, read),
             partial(grade, reader),
         )
+    for average in average_tasks([result for result in folder.evaluations() if result.data in plan.data]):
+        folder.save_evaluation(average)
+
+
+def average_tasks(results: Sequence[EvalResult]) -> Iterator[EvalResult]:
+    """Yield the mean over the ten tasks of MemAgent's RULER average, for each variant, length and seed that has all.
+
+    It pools the tasks' samples, as many of each, so that their mean is the mean over the tasks.
+    """
+    cells: dict[tuple[str, int, int], dict[str, EvalResult]] = {}
+    for result in results:
+        task = result.settings["data"].get("task")
+        if task in TEN_TASKS:
+            cells.setdefault((result.variant, result.length, result.seed), {})[task] = result
+    for (_, length, _), tasks in cells.items():
+        if len(tasks) < len(TEN_TASKS):
+            continue
+        if len({result.n for result in tasks.values()}) > 1:
+            print(f"note: no average at {length}: its tasks have different numbers of samples", flush=True)
+            continue
+        yield pool_results(list(tasks.values()), AVERAGE)
 
 
 def explain_absence(reader: Reader, cell: EvalCell, tasks: Sequence[Task], models: EvalModels) -> str | None:
     """Say why a cell with whole documents stays empty: one does not fit. None: they all do.
 
-    What a model answers to a document without its middle, as in the official evaluation, tells little about it.
+    What a model answers to a document without its middle tells little about it; --window asks for that all the same.
     """
     reader.prepare(tasks)
     longest, limit = reader.context(tasks), models.limit(cell.model_path)
@@ -240,7 +279,7 @@ async def open_reader(
 async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
     """Score the answer; the log leaves out the prompts, which would repeat the document."""
     answer = None if trajectory.status == "failed" else str(trajectory.log["answer"])
-    return without_prompts(trajectory), {"scores": score(task, answer, box_required=reader.box_required)}
+    return without_prompts(trajectory), {"scores": score(task, answer, reader.read_answer)}
 
 
 def ruler_result(tasks: Sequence[Task], document_tokens: Sequence[int], cell: EvalCell, samples: Samples) -> EvalResult:
@@ -268,24 +307,36 @@ def is_tiny(tokenizer: Any) -> bool:
     return set(TAGS) <= tokenizer.get_vocab().keys()
 
 
-def _make_data(options: argparse.Namespace, tokenizer: Any) -> EvalData:
+def _make_data(options: argparse.Namespace, tokenizer: Any, published: bool) -> list[EvalData]:
     """Raises EvaluationError or DataError, naming the option or the file."""
     chosen = read_task_options(options)
+    tasks = [name for word in options.task or () for name in (TEN_TASKS if word == AVERAGE else (word,))]
     try:
         lengths = list(dict.fromkeys(map(parse_length, options.lengths or ())))
         if options.data not in ("ruler", "hotpotqa"):
-            if chosen or options.task:
+            path = Path(options.data)
+            if chosen or (tasks and not path.is_dir()):
                 raise ValueError("--task and its options are for generated data; --data names a file")
-            return file_data(Path(options.data), tokenizer=tokenizer, lengths=lengths)
+            if path.is_dir():
+                return [official_data(path, task, lengths) for task in tasks or ["hqa"]]
+            return [file_data(path, tokenizer=tokenizer, lengths=lengths)]
         tiny = is_tiny(tokenizer)
-        task = options.task or ("hqa" if options.data == "hotpotqa" else "niah" if tiny else "niah_multikey_2")
-        return ruler_data(
-            task,
-            chosen,
-            tiny=tiny,
-            lengths=lengths or [parse_length(text) for text in LENGTHS],
-            tokenizer=tokenizer,
-        )
+        tasks = tasks or ["hqa" if options.data == "hotpotqa" else "niah" if tiny else "niah_multikey_2"]
+        known = set().union(*map(allowed_options, tasks))
+        if unknown := [name for name in chosen if name not in known]:
+            raise ValueError(f"task {', '.join(tasks)} has no option {unknown[0]}; it has: {', '.join(sorted(known))}")
+        as_published = published and tasks != ["hqa"]
+        return [
+            ruler_data(
+                task,
+                {name: value for name, value in chosen.items() if name in allowed_options(task)},
+                tiny=tiny,
+                lengths=lengths or [parse_length(text) for text in (RULER_LENGTHS if as_published else LENGTHS)],
+                tokenizer=tokenizer,
+                budget="prompt" if as_published else "document",
+            )
+            for task in tasks
+        ]
     except DataError:
         raise
     except (ValueError, OSError) as error:
@@ -322,14 +373,33 @@ def make_parser() -> argparse.ArgumentParser:
         deadline={"default": DAY},
     )
     data = parser.add_argument_group("data")
-    data.add_argument("--data", default="ruler", metavar="ruler|hotpotqa|FILE", help="generated, or tasks of a file")
+    data.add_argument(
+        "--data",
+        default="ruler",
+        metavar="ruler|hotpotqa|FILE|FOLDER",
+        help="generated, tasks of a file, or MemAgent's own evaluation files",
+    )
     data.add_argument(
         "--lengths", nargs="+", metavar="N", help=f"tokens: 448, 7K = 7168, 1M (default: {' '.join(LENGTHS)})"
     )
     data.add_argument("--tasks-long", type=positive, metavar="N", help="above 112K tokens (default: at most 16)")
     data.add_argument(
-        "--task", choices=TASKS, help="default: niah with tiny's words for its models, else niah_multikey_2"
+        "--task",
+        nargs="+",
+        choices=(*TASKS, AVERAGE),
+        metavar="TASK",
+        help=f"one or more of {', '.join(TASKS)}, or {AVERAGE} (default: niah with tiny's words for its models, else "
+        "niah_multikey_2)",
     )
+    data.add_argument(
+        "--window",
+        nargs=2,
+        type=positive,
+        metavar=("PROMPT", "ANSWER"),
+        help="full-context: tokens of the prompt, which loses its middle, and of the answer (default: all that fits; "
+        f"with the preset published {WINDOW.prompt_tokens} {WINDOW.answer_tokens})",
+    )
+    data.add_argument("--published-as", metavar="NAME", help="the published model that --model stands for")
     add_task_options(data)
     return parser
 

@@ -5,22 +5,30 @@ Reads HotpotQA's own JSON (context as [title, sentences] pairs) and the Hub's (c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.ruler.documents import DocumentQa, QaItem
+from benchmarks.ruler.haystack import Placement
 from benchmarks.ruler.sample import Metric
 from benchmarks.ruler.templates import HQA, Template
 from core.data.files import SourceLocation, read_records
 
 
 def hqa(
-    hotpotqa: str | Path, pools: Iterable[str | Path] = (), *, name: str = "hqa", template: Template = HQA
+    hotpotqa: str | Path,
+    pools: Iterable[str | Path] = (),
+    *,
+    name: str = "hqa",
+    template: Template = HQA,
+    placement: Placement = "uniform",
+    questions: str | Path | None = None,
 ) -> DocumentQa:
     """Return the family from a HotpotQA file; distractors come from that file's other questions and from `pools`.
 
     RULER's qa_2 is the same with the template QA. A pool is another HotpotQA file or a list of {title, text} passages.
+    `questions` is a file of MemAgent's, such as its filtered eval_200.json: its questions are asked, in its order.
 
     Raises:
         DataError: a file is missing or broken, or a record lacks a field.
@@ -30,7 +38,18 @@ def hqa(
     for path in pools:
         pool.update(read_pool(path))
     metric: Metric = "sub_em" if template is HQA else "string_match_part"
-    return DocumentQa(name=name, items=items, pool=tuple(sorted(pool)), template=template, metric=metric)
+    asked = items if questions is None else tuple(_choose_items(items, Path(questions)))
+    return DocumentQa(name, asked, tuple(sorted(pool)), template, metric, placement)
+
+
+def _choose_items(items: Sequence[QaItem], path: Path) -> Iterator[QaItem]:
+    """Yield the items whose `index` the records of MemAgent's evaluation files name."""
+    for place, record in read_records(path):
+        index = record.get("index")
+        if not isinstance(index, int) or not 0 <= index < len(items):
+            problem = f"is {index!r}, and HotpotQA's file has {len(items)} questions"
+            raise place.error("index", problem, "give MemAgent's eval_200.json and the whole HotpotQA dev file")
+        yield items[index]
 
 
 def read_hotpotqa(path: str | Path) -> tuple[QaItem, ...]:

@@ -7,24 +7,33 @@ response (None: the request failed) or a missing answer phrase scores 0 and stay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from core.rewards import qa
 from core.rewards.boxed import boxed_reward, find_boxed
+from core.rewards.qa import extract_the_answer_is
 from core.types import Task
 
+ReadAnswer = Callable[[str], str | None]
+"""Finds the answer in a response, after any thoughts; None: there is none."""
 
-def score(task: Task, response: str | None, *, box_required: bool = True) -> dict[str, float]:
+
+def box_or_all(response: str) -> str | None:
+    """Return the boxed answer; a response without a box is the answer."""
+    boxed = find_boxed(response)
+    return response if boxed is None else boxed
+
+
+def score(task: Task, response: str | None, read: ReadAnswer = find_boxed) -> dict[str, float]:
     """Return scores in 0..1. `score` and `strict` are the task's own metric; `boxed` is MemAgent's training reward.
 
-    Text up to `</think>` is not part of the answer. Without `box_required` a response without a box is the answer.
+    Text up to `</think>` is not part of the answer.
     """
-    metric, prediction = task.metadata.get("metric", "sub_em"), None
-    if response is not None:
-        answer = response.rpartition("</think>")[2].strip()
-        prediction = find_boxed(answer) if box_required or find_boxed(response) is not None else answer
+    metric = task.metadata.get("metric", "sub_em")
+    prediction = None if response is None else read(response.rpartition("</think>")[2].strip())
     scores = _scores(metric, prediction, task.answers) if prediction else dict.fromkeys(_NAMES[metric], 0.0)
-    return scores | {"boxed": boxed_reward(response or "", task.answers)}
+    boxed = {} if read is extract_the_answer_is else {"boxed": boxed_reward(response or "", task.answers)}
+    return scores | boxed
 
 
 _NAMES: dict[str, tuple[str, ...]] = {

@@ -32,6 +32,8 @@ NIAH_TASKS: Mapping[str, Mapping[str, Any]] = {
     "niah_multiquery": {"haystack": "essay", "num_q": 4},
 }
 FAMILIES: Mapping[str, Any] = {"vt": VariableTracking, "cwe": CommonWords, "fwe": FrequentWords}
+TEN_TASKS = (*NIAH_TASKS, "vt", "fwe")
+"""Are the tasks of MemAgent's RULER average (arXiv 2507.02259, section 4.4): the eight of NIAH, vt and fwe."""
 TASKS = (*NIAH_TASKS, "niah", "vt", "cwe", "fwe", "qa_1", "qa_2", "hqa")
 
 FILE = argparse_type(FilePath)
@@ -42,7 +44,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "num_k": {"type": int, "help": "niah: keys"},
     "num_v": {"type": int, "help": "niah: values for each key"},
     "bare_question": {"action": "store_const", "const": True, "help": "niah: ask without RULER's introduction"},
-    "placement": {"choices": ("uniform", "official"), "help": "niah, vt: where needles go"},
+    "placement": {
+        "choices": ("uniform", "official"),
+        "help": "niah, vt, hqa, qa_2: where needles or gold documents go",
+    },
     "noise": {"type": FILE, "metavar": "FILE", "help": "niah, vt: noise, one line of text a line, instead of RULER's"},
     "key_words": {"type": FILE, "metavar": "FILE", "help": "niah: keys of type words, one a line"},
     "value_words": {"type": FILE, "metavar": "FILE", "help": "niah: values of type words, one a line"},
@@ -51,19 +56,20 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "alpha": {"type": float, "help": "fwe: exponent of the word counts"},
     "squad": {"type": FILE, "metavar": "FILE", "help": "qa_1: SQuAD's dev-v2.0.json"},
     "hotpotqa": {"type": FILE, "metavar": "FILE", "help": "qa_2, hqa: HotpotQA items with paragraphs"},
+    "questions": {"type": FILE, "metavar": "FILE", "help": "hqa, qa_2: MemAgent's file of the questions asked"},
     "pool": {"type": FILE, "metavar": "FILE", "action": "append", "help": "hqa: more documents; may be repeated"},
 }
 """Every option, as the command line takes it. Files are read by `make_family`."""
 
-_FIELDS = {
+_FIELDS: Mapping[str, set[str]] = {
     "niah": {"haystack", "key_type", "value_type", "num_k", "num_v", "bare_question", "placement", "noise", "key_words",
              "value_words", "essays"},
     "vt": {"num_chains", "placement", "noise"},
     "cwe": set(),
     "fwe": {"alpha"},
     "qa_1": {"squad"},
-    "qa_2": {"hotpotqa"},
-    "hqa": {"hotpotqa", "pool"},
+    "qa_2": {"hotpotqa", "placement", "questions"},
+    "hqa": {"hotpotqa", "placement", "questions", "pool"},
 }  # fmt: skip
 
 
@@ -78,6 +84,11 @@ def read_task_options(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
 
 
+def allowed_options(task: str) -> set[str]:
+    """Return the names of OPTIONS that the task has."""
+    return _FIELDS["niah" if task.startswith("niah") else task]
+
+
 def make_family(task: str, options: Mapping[str, Any] | None = None) -> TaskFamily:
     """Return the family called `task`, with `options` of OPTIONS (files as paths) over its own settings.
 
@@ -86,7 +97,7 @@ def make_family(task: str, options: Mapping[str, Any] | None = None) -> TaskFami
     """
     if task not in TASKS:
         raise ValueError(f"unknown task {task!r}; known: {', '.join(TASKS)}")
-    allowed = _FIELDS["niah" if task.startswith("niah") else task]
+    allowed = allowed_options(task)
     given = dict(options or {})
     if unknown := sorted(given.keys() - allowed):
         raise ValueError(f"task {task} has no option {', '.join(unknown)}; it has: {', '.join(sorted(allowed))}")
@@ -96,7 +107,8 @@ def make_family(task: str, options: Mapping[str, Any] | None = None) -> TaskFami
             raise ValueError(f"task {task} needs the option `{needed}` (a file)")
         if task == "qa_1":
             return squad_qa(given["squad"])
-        return hqa(given["hotpotqa"], given.get("pool", ()), name=task, template=HQA if task == "hqa" else QA)
+        file, pools = given.pop("hotpotqa"), given.pop("pool", ())
+        return hqa(file, pools, name=task, template=HQA if task == "hqa" else QA, **given)
     for name in given.keys() & {"key_words", "value_words"}:
         given[name] = read_words(given[name])
     if "noise" in given:

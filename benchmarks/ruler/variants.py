@@ -10,23 +10,26 @@
 | full-context | the one evaluated | the whole document in one prompt, where all documents of the cell fit |
 | empty-document | the one evaluated | MemAgent's loop over one empty section: chance and prior knowledge |
 
-All ask for a `\\boxed{}` answer. MemAgent's official evaluation asks for "the answer is ..." instead, although its
-models were trained to box; ours keeps training and evaluation alike. A full-context answer without a box is scored as
-it stands, so that this baseline is not failed for its format.
+`memagent.answer_format` says how all of them ask for the answer: `boxed`, as in training, or `the_answer_is`, as in the
+evaluation behind the published scores. A full-context answer without a box is scored as it stands, so that this
+baseline is not failed for its format. With a `Window`, full-context reads as in that evaluation: a prompt that is too
+long loses its middle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, Style
-from agentic.memagent.rollout import MemAgent
+from agentic.memagent.rollout import MemAgent, answer_reward
 from benchmarks.harness.command import MODEL_VARIANTS
+from benchmarks.ruler.score import ReadAnswer, box_or_all
 from core.policy.base import Roles
-from core.rewards.boxed import boxed_reward
+from core.rewards.boxed import find_boxed
+from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, RolloutError
 from core.text.template import TokenTemplate
 from core.text.tokenizer import Ids, encode_text
@@ -45,11 +48,26 @@ _WHOLE: dict[Style, str] = {
 }
 
 
+WHOLE_THE_ANSWER_IS = (
+    "Please read the following text and answer the question below.\n\n<text>\n{section}\n</text>\n\n{problem}\n\n"
+    'Format your response as follows: "Therefore, the answer is (insert answer here)".'
+)
+"""Is what the released evaluation asks a model that reads whole documents (method `openai`)."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Limits the tokens of a prompt with a whole document, without the chat template, and those of its answer."""
+
+    prompt_tokens: int
+    answer_tokens: int
+
+
 class Reader(Method, Protocol):
     """A method whose preparation can be done before the clock starts."""
 
-    box_required: bool = True
-    """Says whether an answer without a box is wrong."""
+    read_answer: ReadAnswer
+    """Finds the answer in the last response."""
 
     def prepare(self, tasks: Sequence[Task]) -> None:
         """Tokenize the documents of the cell."""
@@ -64,22 +82,21 @@ class Reader(Method, Protocol):
         ...
 
 
-def make_reader(variant: str, config: MemAgentSection, tokenizer: Any) -> Reader:
-    """Return the reader of one of VARIANTS."""
+def make_reader(variant: str, config: MemAgentSection, tokenizer: Any, window: Window | None = None) -> Reader:
+    """Return the reader of one of VARIANTS. `window` is that of full-context."""
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}")
     if variant == "full-context":
-        return WholeDocument(config, tokenizer)
+        return WholeDocument(config, tokenizer) if window is None else CutDocument(config, tokenizer, window)
     return EmptyDocument(config, tokenizer) if variant == "empty-document" else ChunkByChunk(config, tokenizer)
 
 
 class ChunkByChunk(MemAgent):
     """Runs MemAgent on documents that were split ahead of time."""
 
-    box_required = True
-
     def __init__(self, config: MemAgentSection, tokenizer: Any):
         super().__init__(config, tokenizer)
+        self.read_answer: ReadAnswer = find_boxed if config.answer_format == "boxed" else extract_the_answer_is
         self._split: dict[str, list[Ids]] = {}
 
     def prepare(self, tasks: Sequence[Task]) -> None:
@@ -114,26 +131,31 @@ class EmptyDocument(ChunkByChunk):
 class WholeDocument(Reader):
     """Asks with the document in one prompt."""
 
-    box_required = False
-
     def __init__(self, config: MemAgentSection, tokenizer: Any):
         self.tokenizer = tokenizer
         self.new_tokens = config.max_final_tokens
-        self.template = TokenTemplate(tokenizer, _WHOLE[config.prompt_style], slots=("problem", "section"))
+        self.answer_format = config.answer_format
+        boxed = config.answer_format == "boxed"
+        self.read_answer = box_or_all if boxed else extract_the_answer_is
+        self.message = _WHOLE[config.prompt_style] if boxed else WHOLE_THE_ANSWER_IS
+        self.template = TokenTemplate(tokenizer, self.message, slots=("problem", "section"))
         self._documents: dict[str, Ids] = {}
 
     def prepare(self, tasks: Sequence[Task]) -> None:
         self._documents = {task.task_id: encode_text(self.tokenizer, task.context) for task in tasks}
 
     def context(self, tasks: Sequence[Task]) -> int:
-        return max(self._overhead(task) + len(self._documents[task.task_id]) for task in tasks)
+        return max(len(self.prompt(task)) for task in tasks) + self.new_tokens
 
     def calls(self, task: Task) -> int:
         return 1
 
-    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+    def prompt(self, task: Task) -> Ids:
         problem = encode_text(self.tokenizer, task.question)
-        prompt = self.template.render(problem=problem, section=self._documents[task.task_id])
+        return self.template.render(problem=problem, section=self._documents[task.task_id])
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        prompt = self.prompt(task)
         request = replace(sampling, max_new_tokens=self.new_tokens, stop_token_ids=(self.tokenizer.eos_token_id,))
         completion = await roles["policy"].generate(prompt, request)
         if completion.finish_reason == "abort":
@@ -143,9 +165,30 @@ class WholeDocument(Reader):
             task_id=task.task_id,
             turns=(Turn("final", prompt, completion, trained=False),),
             status="truncated" if completion.finish_reason == "length" else "completed",
-            reward=boxed_reward(answer, task.answers),
+            reward=answer_reward(self.answer_format, answer, task.answers),
             log={"answer": answer},
         )
 
-    def _overhead(self, task: Task) -> int:
-        return self.template.length + len(encode_text(self.tokenizer, task.question)) + self.new_tokens
+
+class CutDocument(WholeDocument):
+    """Asks with the document in one prompt, whose middle is cut out where it is longer than the window."""
+
+    def __init__(self, config: MemAgentSection, tokenizer: Any, window: Window):
+        super().__init__(config, tokenizer)
+        self.new_tokens = window.answer_tokens
+        self.prompt_tokens = window.prompt_tokens
+        self.template = TokenTemplate(tokenizer, "{message}", slots=("message",))
+        self._messages: dict[str, Ids] = {}
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            message = self.message.replace("{problem}", task.question).replace("{section}", task.context)
+            self._messages[task.task_id] = cut_middle(encode_text(self.tokenizer, message), self.prompt_tokens)
+
+    def prompt(self, task: Task) -> Ids:
+        return self.template.render(message=self._messages[task.task_id])
+
+
+def cut_middle(ids: Ids, limit: int) -> Ids:
+    """Return `ids`, or their first and last ones, `limit` together, without a mark between."""
+    return ids if len(ids) <= limit else ids[: limit // 2] + ids[len(ids) - (limit - limit // 2) :]

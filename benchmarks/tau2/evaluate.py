@@ -29,26 +29,24 @@ from benchmarks.harness.command import EvalPlan, create_folder, run_evaluator, s
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError
+from benchmarks.harness.pooled import pool_results
+from benchmarks.harness.published import mark_cell, save_published
 from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent, without_prompts
 from benchmarks.harness.samples import read_samples
-from benchmarks.harness.tables import published_rows
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, apply_protocol
-from benchmarks.tau2.results import (
-    DEPARTURES,
-    PUBLISHED,
-    read_statistics,
-    tau2_result,
-    write_official,
-    write_results,
-)
+from benchmarks.tau2.published import ALL, COMPAT, STANDARD, our_settings, protocol, published_scores
+from benchmarks.tau2.results import read_statistics, tau2_result, write_official, write_results
 from benchmarks.tau2.tasks import DOMAINS, list_departures
+from core.runs.evaluation import EvalResult
 from core.runs.files import Record, read_json, write_json
-from core.runs.run_folder import flatten
+from core.runs.run_folder import RunFolder, flatten
 from core.types import Task, Trajectory
 
 WORLD_OPTIONS = "recipe.toolorchestra.environment.options"
 LOCATION = ("python", "data", "processes")
 """Options of the world that no conversation follows from, so that a later call may change them."""
+PLAYED = tuple(f"tau2-{domain}" for domain in DOMAINS[:3])
+"""Names the data sets of the published scores."""
 MARGIN = 3000
 """Tokens of the context that are left to what the chat template puts around messages and tools."""
 
@@ -62,6 +60,8 @@ class Tau2Plan(EvalPlan):
     limit: int | None
     worlds: Mapping[str, Any]
     """Are the options of Tau2EnvironmentFactory."""
+    published_as: str | None = None
+    """Names the published model that the plan's model stands for."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,6 +71,8 @@ def main(arguments: list[str] | None = None) -> int:
 def prepare(options: argparse.Namespace) -> Tau2Plan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     variants = options.variants or [options.protocol, NOTHING]
+    if options.temperature is None:
+        options.temperature = 1.0 if options.protocol == COMPAT else 0.0
     if unknown := set(variants) - {options.protocol, NOTHING}:
         raise EvaluationError(
             f"variant {unknown.pop()!r}: the variants are the protocol, {options.protocol}, and {NOTHING}"
@@ -107,7 +109,6 @@ def prepare(options: argparse.Namespace) -> Tau2Plan:
     name = "-".join(["tau2", options.protocol, *(Path(player).name for player in players if player)])
     may_differ = [f"{WORLD_OPTIONS}.{option}" for option in LOCATION]
     folder = create_folder(options, name, {**settings, **weights}, may_differ)
-    folder.save_published(published_rows(PUBLISHED), DEPARTURES)
     cells = [
         models.make_cell(
             folder,
@@ -125,7 +126,7 @@ def prepare(options: argparse.Namespace) -> Tau2Plan:
         for variant in variants
         for domain in options.domains
     ]
-    return Tau2Plan(folder, models, cells, recipe, options.split, options.tasks, worlds)
+    return Tau2Plan(folder, models, cells, recipe, options.split, options.tasks, worlds, options.published_as)
 
 
 def _without_location(recipe: ToolOrchestraRecipe) -> dict[str, Any]:
@@ -168,11 +169,12 @@ async def evaluate(plan: Tau2Plan) -> str:
                 found = await tau2_tasks(workers, domain.removesuffix("-solo"), split=plan.split, solo=solo)
                 tasks[domain] = found[: plan.limit]
             opener = partial(open_variant, plan, cell, workers)
-            played = replace(cell, n=len(tasks[domain]))
+            played = compare_with_published(plan, replace(cell, n=len(tasks[domain])), str(about["version"]))
             result = await evaluate_cell(played, tasks[domain], folder, opener, tau2_result, grade)
             limits = {name: worlds[name] for name in ("max_steps", "max_errors")}
             who = _who(plan, cell, domain)
             await write_official(folder.path, workers, read_samples(folder, result), limits, who)
+        pool_domains(folder)
         statistics = read_statistics(folder)
         domains = dict.fromkeys(domain for stats in statistics.values() for domain in stats.tasks)
         departures = list_departures(about, [domain.removesuffix("-solo") for domain in domains])
@@ -180,6 +182,27 @@ async def evaluate(plan: Tau2Plan) -> str:
         return f"{text}\n{folder.path}: tau2.md, tau2.json, report.html; official/ is read by tau2's own tools"
     finally:
         workers.close()
+
+
+def compare_with_published(plan: Tau2Plan, cell: EvalCell, version: str) -> EvalCell:
+    """Save the published scores and how the cell departs from their protocol, and note on the cell what it follows."""
+    if cell.variant == NOTHING:
+        return cell
+    theirs = protocol(STANDARD if cell.variant == STANDARD else COMPAT)
+    ours = our_settings(cell, plan.recipe, plan.worlds, version)
+    save_published(plan.folder, published_scores(), theirs.list_departures(ours))
+    return mark_cell(cell, theirs, ours, plan.published_as)
+
+
+def pool_domains(folder: RunFolder) -> None:
+    """Save the result over all tasks of the three domains of each variant that has them."""
+    by_variant: dict[str, list[EvalResult]] = {}
+    for result in folder.evaluations():
+        if result.data in PLAYED:
+            by_variant.setdefault(result.variant, []).append(result)
+    for results in by_variant.values():
+        if len(results) == len(PLAYED):
+            folder.save_evaluation(pool_results(results, ALL))
 
 
 async def grade(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
@@ -229,7 +252,7 @@ def make_parser() -> argparse.ArgumentParser:
         preset={"default": "paper", "help": "recipe of experts and their models (default: paper)"},
         variants={"help": f"default: the protocol and {NOTHING}"},
         tasks={"help": "only the first N of each domain"},
-        temperature={"default": 0.0},
+        temperature={"default": None, "help": "default: 0, or 1 under toolorchestra-compat"},
         top_p={"default": 1.0},
     )
     tau2 = parser.add_argument_group("tau2-bench")
@@ -244,6 +267,7 @@ def make_parser() -> argparse.ArgumentParser:
     tau2.add_argument("--processes", type=positive, default=2, help="of tau2, which play and grade (default: 2)")
     tau2.add_argument("--max-steps", type=positive, default=200)
     tau2.add_argument("--max-errors", type=positive, default=10)
+    tau2.add_argument("--published-as", metavar="NAME", help="the published model that --model stands for")
     return parser
 
 

@@ -17,30 +17,14 @@ from agentic.toolorchestra.tau2.client import Workers
 from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.run import Samples, build_result
 from benchmarks.harness.samples import flat, read_samples
-from benchmarks.harness.tables import counts_text, estimate_json, estimate_text
+from benchmarks.harness.tables import counts_text, estimate_text
+from benchmarks.tau2.published import ALL
 from benchmarks.tau2.statistics import Tau2Statistics, read_trial, tau2_statistics
 from benchmarks.tau2.tasks import DOMAINS
 from core.report.table import markdown
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record, write_json, write_text
 from core.runs.run_folder import RunFolder
-
-LEADERBOARD = "tau2 leaderboard, 2025-12-02, 1 trial, tau2 0.1.3"
-PUBLISHED = (
-    # name, our variant, data, length, per cent, source
-    ("Orchestrator-8B", "toolorchestra-compat", "tau2-retail", 0, 84.2, LEADERBOARD),
-    ("Orchestrator-8B", "toolorchestra-compat", "tau2-airline", 0, 56.0, LEADERBOARD),
-    ("Orchestrator-8B", "toolorchestra-compat", "tau2-telecom", 0, 88.6, LEADERBOARD),
-)
-DEPARTURES = (
-    "tau2 1.0.1: tasks of airline and retail were corrected and retail is graded otherwise than in 0.1.3",
-    "the simulated user is the model named in config.yaml; published: gpt-5",
-    "a malformed call, or one that breaks a tool's schema, is shown to the agent and does not reach tau2",
-    "several calls in one completion are as many messages to tau2",
-    "toolorchestra-compat: every expert is given tau2's own policy; there Qwen3-32B is given the orchestrator's",
-    "toolorchestra-compat: nothing is added to what gpt-5 reads; there it is told that the last message may be wrong",
-    "conversations that failed count as not solved; tau2's tool leaves them out",
-)
 
 
 def tau2_result(cell: EvalCell, samples: Samples) -> EvalResult:
@@ -69,7 +53,8 @@ def read_statistics(folder: RunFolder) -> dict[str, Tau2Statistics]:
     Where one domain has fewer trials than another, so many are taken of each.
     """
     by_variant: dict[str, list[EvalResult]] = {}
-    for result in sorted(folder.evaluations(), key=lambda result: DOMAINS.index(result.data.removeprefix("tau2-"))):
+    played = [result for result in folder.evaluations() if result.data != ALL]
+    for result in sorted(played, key=lambda result: DOMAINS.index(result.data.removeprefix("tau2-"))):
         by_variant.setdefault(result.variant, []).append(result)
     found = {}
     for variant, results in by_variant.items():
@@ -82,7 +67,7 @@ def read_statistics(folder: RunFolder) -> dict[str, Tau2Statistics]:
 def summarize_variant(stats: Tau2Statistics) -> dict[str, Any]:
     """Return all numbers of one variant, as JSON."""
     passes = {
-        f"pass^{k}": {name: estimate_json(estimate) for name, estimate in by_group.items()}
+        f"pass^{k}": {name: estimate.to_json() for name, estimate in by_group.items()}
         for k, by_group in stats.pass_hat.items()
     }
     return {**{name: value for name, value in asdict(stats).items() if name != "pass_hat"}, **passes}

@@ -2,8 +2,7 @@
 
 pass^k of a task with c of n trials solved is C(c, k) / C(n, k). A trial without a grade (an infrastructure error) is
 counted, and counts as not solved; tau2's own tool leaves it out. `micro` averages over all tasks, `macro` over domains.
-Intervals: bootstrap of the tasks within their domains, 95%. They say nothing about another sample of trials. An
-interval without width says only that all tasks scored alike.
+Intervals: 95% over tasks, Wilson's where all scores are 0 or 1. They say nothing about another sample of trials.
 """
 
 from __future__ import annotations

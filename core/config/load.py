@@ -1,6 +1,7 @@
 """Loads typed YAML presets with dotted overrides such as `optimizer.lr=1e-5`, and checks all before anything runs.
 
-An unknown key is an error that names the nearest known key, and an old key is one that names the new key.
+An unknown key is an error that names the nearest known key, and an old key is one that names the new key. A preset that
+`extends` another preset of its folder holds only what differs from it.
 """
 
 from __future__ import annotations
@@ -62,9 +63,7 @@ def load(kind: type[R], presets: Path, preset: str, overrides: Sequence[str] = (
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in presets.glob("*.yaml")))
         raise RecipeError(f"preset {preset!r}: no file {path}. Presets of this method: {known}")
-    values = read_yaml(path)
-    if not isinstance(values, dict):
-        raise RecipeError(f"{path}: must be a mapping of sections")
+    values = _read_preset(path)
     overridden = [_override(values, override) for override in overrides]
     values["preset"] = values.get("preset", path.stem)
     if method is not None and values.get("method", method) != method:
@@ -76,6 +75,24 @@ def load(kind: type[R], presets: Path, preset: str, overrides: Sequence[str] = (
         return kind.model_validate(values)
     except ValidationError as error:
         raise as_recipe_error(error, kind, path, overridden) from error
+
+
+def _read_preset(path: Path) -> dict[str, Any]:
+    """Read a preset over the one that it extends: each key of a section replaces the whole value there."""
+    values = read_yaml(path)
+    if not isinstance(values, dict):
+        raise RecipeError(f"{path}: must be a mapping of sections")
+    base = values.pop("extends", None)
+    if base is None:
+        return values
+    below = path.with_name(f"{base}.yaml")
+    if not below.is_file():
+        raise RecipeError(f"{path}: extends: no preset {below}; name a neighbour without .yaml")
+    merged = _read_preset(below)
+    for name, section in values.items():
+        old = merged.get(name)
+        merged[name] = {**old, **section} if isinstance(old, dict) and isinstance(section, dict) else section
+    return merged
 
 
 def read_yaml(path: Path) -> Any:

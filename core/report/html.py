@@ -23,6 +23,7 @@ from core.report.table import (
     has_lengths,
     list_cells,
     list_lengths,
+    list_notes,
     published_table,
     section_tables,
 )
@@ -48,7 +49,7 @@ def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequen
     """Render the whole page; text that a model or a user wrote is escaped."""
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
     sections = {
-        "Evaluation": _render_evaluation(summary),
+        "Evaluation": _render_evaluation(summary, published),
         "Training": _render_training(_read_curves(metrics, "train"), _read_curves(metrics, "eval")),
         "Warm start": _render_small_charts(_read_curves(metrics, "warm_start"), "step of the warm start"),
         "Failures and other events": _render_events(summary),
@@ -104,7 +105,8 @@ def _render_tiles(summary: Mapping[str, Any]) -> str:
     if main and summary["retention"][main] is not None:
         fit = summary["retention_fit"][main]
         zeros = f" · {fit['zeros']} at zero left out" if fit["zeros"] else ""
-        tiles.append(("score kept per turn (r)", f"{fit['per_turn']:.4f}", f"fit over {fit['points']} lengths{zeros}"))
+        note = f"{fit['low']:.4f} to {fit['high']:.4f} · fit over {fit['points']} lengths{zeros}"
+        tiles.append(("score kept per turn (r)", f"{fit['per_turn']:.4f}", note))
     if seconds := summary["seconds"]:
         stages = (f"{stage.replace('_', ' ')} {_format_duration(value)}" for stage, value in seconds.items())
         tiles.append(("time spent", _format_duration(sum(seconds.values())), " · ".join(stages)))
@@ -115,9 +117,9 @@ def _render_tiles(summary: Mapping[str, Any]) -> str:
     return f'<div class="tiles">{cards}</div>' if cards else ""
 
 
-def _render_evaluation(summary: Mapping[str, Any]) -> str:
-    content = ""
-    for data, section in data_sections(summary).items():
+def _render_evaluation(summary: Mapping[str, Any], published: Sequence[PublishedScore]) -> str:
+    content, sections = "", data_sections(summary)
+    for data, section in sections.items():
         if has_lengths(section["variants"]):
             content += f"<h3>{escape(data)}</h3>{_render_length_chart(section['variants'])}"
         for title, table in section_tables(data, section, show=_render_score):
@@ -127,7 +129,8 @@ def _render_evaluation(summary: Mapping[str, Any]) -> str:
         "factor in score = a · r<sup>turns</sup>, fitted over the lengths that scored above 0. A column with the name "
         "of a tool or an expert shows its share of the calls."
     )
-    return f"{content}<p class='note'>{note}</p>" if content else ""
+    more = escape(" ".join(list_notes(sections, published)))
+    return f"{content}<p class='note'>{note} {more}</p>" if content else ""
 
 
 def _render_length_chart(variants: Variants) -> str:

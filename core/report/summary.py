@@ -3,11 +3,12 @@
     {"method", "preset", "seeds": [0, 1, 2], "score": "official", "data": "niah_multikey_2",
      "variants": {variant: {"7168": {
          "score": {"mean", "ci95": [low, high], "n"}, "official": {...}, "strict": {...}, "measures": {name: mean},
-         "seeds", "turns_per_task", "tokens_per_task", "policy_tokens_per_task",
+         "seeds", "models", "published_as", "protocol", "turns_per_task", "tokens_per_task", "policy_tokens_per_task",
          "policy_tokens_per_1k_tokens", "seconds_per_1k_tokens", "failures": {kind: count},
          "by": {label: {value: {"score", "official", "strict", "measures"}}}}}},
      "retention": {variant: r per turn}, "retention_fit": {variant: {...}},
-     "other_data": {data: {"variants", "retention", "retention_fit"}},
+     "changes": {variant: {"7168": {"official": {"mean", "ci95", "n"}, ..., "measures": {name: {...}}}}},
+     "other_data": {data: {"variants", "retention", "retention_fit", "changes"}},
      "reward": {seed: {"first", "last"}}, "seconds": {stage: s},
      "counts": {"failures": {kind: n}, "drift": {kind: n}},
      "checkpoints": {seed: [paths inside the folder]}, "trained": {seed: path of the trained policy},
@@ -15,6 +16,9 @@
 
 - `variants` belongs to the data set `data`; the other data sets of the run are under `other_data`.
 - `score` repeats `official`. Data without lengths has the one length 0.
+- `changes` are those from a variant to `trained`, paired by seed and task.
+- `models` has one model where seeds only sample, and several where each seed was trained. `published_as` is the
+  published model that it stands for; `protocol` is the published protocol that all its results follow, or null.
 - `counts` holds failures and every metric of `core.types.COUNTED_METRICS`.
 - A measure is a mean over the tasks that have it. A failed task has none: its cost is not known. `cost_per_solved` is
   the known cost of all tasks, divided by the sum of the official scores.
@@ -32,6 +36,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from core.report.changes import compute_changes
 from core.report.stats import fit_retention, mean_ci
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
@@ -82,7 +87,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
 
 
 def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:
-    """Return `variants`, `retention` and `retention_fit` for the results of one data set."""
+    """Return `variants`, `retention`, `retention_fit` and `changes` for the results of one data set."""
     cells: dict[str, dict[int, list[EvalResult]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         cells[result.variant][result.length].append(result)
@@ -95,6 +100,7 @@ def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:
         "variants": variants,
         "retention": {variant: fit["per_turn"] for variant, fit in fits.items()},
         "retention_fit": fits,
+        "changes": compute_changes(results),
     }
 
 
@@ -150,6 +156,9 @@ def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:
     return {
         **_summarize_tasks([(result, range(result.n)) for result in results]),
         "seeds": [result.seed for result in results],
+        "models": list(dict.fromkeys(result.model for result in results)),
+        "published_as": _common(result.notes.get("published_as") or Path(result.model).name for result in results),
+        "protocol": _common(result.notes.get("protocol") for result in results),
         "turns_per_task": sum(sum(result.turns) for result in results) / tasks,
         "tokens_per_task": tokens / tasks,
         "policy_tokens_per_task": None if policy_tokens is None else policy_tokens / tasks,
@@ -168,8 +177,7 @@ def _summarize_tasks(selection: Selection) -> dict[str, Any]:
     for metric in selection[0][0].scores:
         if all(metric in result.scores for result, _ in selection):
             by_seed = [[result.scores[metric][i] for i in indices] for result, indices in selection]
-            estimate = mean_ci(by_seed, same_tasks=same_tasks)
-            scores[metric] = {"mean": estimate.mean, "ci95": [estimate.low, estimate.high], "n": estimate.n}
+            scores[metric] = mean_ci(by_seed, same_tasks=same_tasks).to_json()
     measures: dict[str, list[float]] = defaultdict(list)
     for result, indices in selection:
         for name, values in result.measures.items():
@@ -179,6 +187,12 @@ def _summarize_tasks(selection: Selection) -> dict[str, Any]:
     if "cost" in means and solved:
         means["cost_per_solved"] = math.fsum(measures["cost"]) / solved
     return {"score": scores["official"], **scores, "measures": means}
+
+
+def _common(values: Iterable[Any]) -> Any:
+    """Return the value that all have, or None."""
+    different = set(values)
+    return different.pop() if len(different) == 1 else None
 
 
 def _split_by_label(results: Sequence[EvalResult], label: str) -> dict[str, Any]:

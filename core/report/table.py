@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from core.report.stats import Estimate, independent_difference, wilson
 from core.types import CALLS
 
 COMPARED = ("untrained", "trained")
@@ -23,7 +24,10 @@ Table = list[list[str]]
 
 @dataclass(frozen=True, slots=True)
 class PublishedScore:
-    """A score of the paper in [0, 1], to compare with our `variant`; `length` is 0 for data without lengths."""
+    """A published score in [0, 1], to compare with our `variant` of the same model under the same protocol.
+
+    `length` is 0 for data without lengths.
+    """
 
     name: str
     data: str
@@ -32,6 +36,22 @@ class PublishedScore:
     source: str
     variant: str = "trained"
     metric: str = "official"
+    model: str = ""
+    """Names the model that a cell of ours must stand for; empty: `name`."""
+    protocol: str | None = None
+    """Names the published protocol that our cell must follow; None: none is known."""
+    n: int | None = None
+    """Counts the tasks behind the score, where that is known."""
+
+    def estimate(self) -> Estimate | None:
+        """Return the score with Wilson's interval; None where the number of tasks is not known."""
+        return None if self.n is None else Estimate(self.score, *wilson(self.score * self.n, self.n), self.n)
+
+    def find_ours(self, sections: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return our score of the same data, variant, length, model and protocol, if there is one."""
+        cell = sections.get(self.data, {}).get("variants", {}).get(self.variant, {}).get(str(self.length), {})
+        same = (cell.get("published_as"), cell.get("protocol")) == (self.model or self.name, self.protocol)
+        return cell.get(self.metric) if same else None
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> PublishedScore:
@@ -52,13 +72,14 @@ def render_table(summary: Mapping[str, Any], published: Sequence[PublishedScore]
         parts.append("No evaluation yet.")
     if published:
         parts += ["## Published / ours", markdown(*published_table(published, sections))]
+    parts += list_notes(sections, published)
     if summary["departures"]:
         parts += ["Departures from the published setting:", "\n".join(f"- {line}" for line in summary["departures"])]
     return "\n\n".join(parts) + "\n"
 
 
 def data_sections(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Map each data set to its `variants`, `retention` and `retention_fit`; the headline's comes first."""
+    """Map each data set to its `variants`, `retention`, `retention_fit` and `changes`; the headline's comes first."""
     return {summary["data"]: summary, **summary["other_data"]} if summary["data"] else {}
 
 
@@ -82,12 +103,19 @@ def section_tables(data: str, section: Mapping[str, Any], show: ShowScore = form
             (f"{data} · {metric} score, mean and 95% CI in %", scores_table(section, metric, show))
             for metric in list_metrics(variants)
         ]
-        return [*tables, (f"{data} · cost", cost_table(variants))]
+        return [*tables, *_changes_tables(data, section), (f"{data} · cost", cost_table(variants))]
     splits = [
         (f"{data} · by {label}, scores and shares in %", split_table(variants, label, show))
         for label in dict.fromkeys(label for cell in list_cells(variants) for label in cell["by"])
     ]
-    return [(f"{data} · means, scores in % with 95% CI", means_table(variants, show)), *splits]
+    means = (f"{data} · means, scores in % with 95% CI", means_table(section, show))
+    others = section["changes"].keys() - {COMPARED[0]}  # that one is in the means already
+    return [means, *(_changes_tables(data, section) if others else ()), *splits]
+
+
+def _changes_tables(data: str, section: Mapping[str, Any]) -> list[tuple[str, Table]]:
+    title = f"{data} · trained minus each other variant, in points, paired by task, 95% CI"
+    return [(title, changes_table(section))] if section["changes"] else []
 
 
 def scores_table(section: Mapping[str, Any], metric: str, show: ShowScore = format_score) -> Table:
@@ -125,8 +153,9 @@ def cost_table(variants: Variants) -> Table:
     return [[*header, "failures"], *rows]
 
 
-def means_table(variants: Variants, show: ShowScore = format_score) -> Table:
+def means_table(section: Mapping[str, Any], show: ShowScore = format_score) -> Table:
     """Show scores, measures and failures by variant, and the change by training, for data without lengths."""
+    variants = section["variants"]
     cells = {variant: variants[variant]["0"] for variant in order_variants(variants)}
     # A measure replaces our own number of the same name.
     numbers = {
@@ -139,20 +168,17 @@ def means_table(variants: Variants, show: ShowScore = format_score) -> Table:
         row = [name, *texts]
         table.append([*row[:3], change, *row[3:]] if set(COMPARED) <= cells.keys() else row)
 
-    def format_change(values: Mapping[str, float | None], form: str) -> str:
-        before, after = (values.get(variant) for variant in COMPARED)
-        return "–" if before is None or after is None else format(after - before, form)
-
+    changes = section["changes"].get(COMPARED[0], {}).get("0", {"measures": {}})
     add_row("", cells, "change")
     for metric in list_metrics(variants):
-        percents = {variant: 100 * cell[metric]["mean"] for variant, cell in cells.items() if metric in cell}
-        add_row(f"{metric} score", (show(cell.get(metric)) for cell in cells.values()), format_change(percents, "+.1f"))
+        change = format_change(changes.get(metric), 100, "+.1f")
+        add_row(f"{metric} score", (show(cell.get(metric)) for cell in cells.values()), change)
     for name in dict.fromkeys(
         name for values in numbers.values() for name, value in values.items() if value is not None
     ):
         means = {variant: values.get(name) for variant, values in numbers.items()}
         texts = ("–" if mean is None else format_number(mean) for mean in means.values())
-        add_row(name.replace("_", " "), texts, format_change(means, "+.3g"))
+        add_row(name.replace("_", " "), texts, format_change(changes["measures"].get(name), 1, "+.3g"))
     add_row("tasks", (f"{cell['score']['n']:,}" for cell in cells.values()))
     add_row("failures", (format_failures(cell["failures"]) for cell in cells.values()))
     return table
@@ -175,16 +201,64 @@ def split_table(variants: Variants, label: str, show: ShowScore = format_score) 
     return table
 
 
+def changes_table(section: Mapping[str, Any]) -> Table:
+    """Show what training changed in the official score, by the variant that it is compared with and by length."""
+    lengths = list_lengths(section["variants"])
+    header = ["trained minus", *(format_length(length) if length else "official score" for length in lengths)]
+    rows = [
+        [variant, *(format_change(changes.get(str(length), {}).get("official"), 100, "+.1f") for length in lengths)]
+        for variant, changes in section["changes"].items()
+    ]
+    return [header, *rows]
+
+
 def published_table(published: Sequence[PublishedScore], sections: Mapping[str, Any]) -> Table:
-    """Show each published score beside ours of the same data, variant, length and metric, or a dash without one."""
+    """Show each published score beside ours of the same model under the same protocol, or a dash without one.
+
+    The interval of the difference is that of two independent means; without a published n there is none.
+    """
     rows = []
     for row in published:
-        variants = sections.get(row.data, {}).get("variants", {})
-        ours = variants.get(row.variant, {}).get(str(row.length), {}).get(row.metric)
-        difference = f"{100 * (ours['mean'] - row.score):+.1f}" if ours else "–"
+        ours, theirs, difference = row.find_ours(sections), row.estimate(), "–"
+        if ours is not None:
+            low, high = ours["ci95"]
+            change = {"mean": ours["mean"] - row.score, "ci95": None}
+            if theirs is not None:
+                change["ci95"] = independent_difference(Estimate(ours["mean"], low, high, ours["n"]), theirs)
+            difference = format_change(change, 100, "+.1f")
         names = [row.name, row.data, format_length(row.length) if row.length else "–", row.metric]
-        rows.append([*names, f"{100 * row.score:.1f}", format_score(ours), difference, row.source])
-    return [["model", "data", "length", "score", "published", "ours", "difference", "source"], *rows]
+        score = f"{100 * row.score:.1f}" if theirs is None else format_score(theirs.to_json())
+        counts = [f"{n:,}" if n else "–" for n in (row.n, ours and ours["n"])]
+        rows.append([*names, score, counts[0], format_score(ours), counts[1], difference, row.source])
+    header = ["model", "data", "length", "score", "published", "n", "ours", "n", "difference", "source"]
+    return [header, *rows]
+
+
+def list_notes(sections: Mapping[str, Any], published: Sequence[PublishedScore] = ()) -> list[str]:
+    """Return what a reader of the tables must know: what their seeds are, and how many comparisons they make."""
+    kinds: dict[str, dict[str, None]] = {"training": {}, "sampling": {}}
+    compared = sum(row.find_ours(sections) is not None for row in published)
+    for section in sections.values():
+        for variant, cells in section["variants"].items():
+            for cell in cells.values():
+                if len(cell["seeds"]) > 1:
+                    kinds["training" if len(cell["models"]) > 1 else "sampling"][variant] = None
+        for changes in section["changes"].values():
+            compared += len(changes)
+    notes = []
+    if kinds["training"]:
+        notes.append(f"Each seed of {', '.join(kinds['training'])} is a training run of its own.")
+    if kinds["sampling"]:
+        notes.append(
+            f"The seeds of {', '.join(kinds['sampling'])} sample one model again: their intervals say nothing about "
+            "training it again."
+        )
+    if compared:
+        notes.append(
+            f"Comparisons of official scores in the tables: {compared}. If nothing differed, about {compared / 20:.1f} "
+            "of their 95% intervals would leave out 0."
+        )
+    return notes
 
 
 def order_variants(variants: Variants) -> list[str]:
@@ -228,10 +302,23 @@ def format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def format_change(change: Mapping[str, Any] | None, scale: float, form: str) -> str:
+    """Format a difference and its interval, times `scale`: +50.0 (+12.1 to +87.9)."""
+    if change is None:
+        return "–"
+    mean = format(scale * change["mean"], form)
+    if change["ci95"] is None:
+        return mean
+    low, high = (format(scale * bound, form) for bound in change["ci95"])
+    return f"{mean} ({low} to {high})"
+
+
 def format_fit(fit: Mapping[str, Any]) -> str:
-    """Format retention as 0.9941, or as 0.9941 (2 at 0) when two lengths scored 0, which the fit leaves out."""
-    zeros = f" ({fit['zeros']} at 0)" if fit["zeros"] else ""
-    return "–" if fit["per_turn"] is None else f"{fit['per_turn']:.4f}{zeros}"
+    """Format retention as 0.9941 (0.9920 to 0.9957), and say of how many lengths at 0 the fit knows nothing."""
+    if fit["per_turn"] is None:
+        return "–"
+    zeros = f"; {fit['zeros']} at 0" if fit["zeros"] else ""
+    return f"{fit['per_turn']:.4f} ({fit['low']:.4f} to {fit['high']:.4f}{zeros})"
 
 
 def format_failures(failures: Mapping[str, int]) -> str:

@@ -19,15 +19,15 @@ class TokenTemplate:
     >>> template.render(problem=ids)
     """
 
-    def __init__(self, tokenizer: Any, message: str, slots: Sequence[str]):
+    def __init__(self, tokenizer: Any, message: str, slots: Sequence[str], system: str = ""):
+        """Encode the template. Without a `system` message the chat template may put one of its own."""
         marks = {slot: f"@@{slot}@@" for slot in slots}
         for slot, mark in marks.items():
             if f"{{{slot}}}" not in message:
                 raise ValueError(f"the message has no slot {{{slot}}}")
             message = message.replace(f"{{{slot}}}", mark)
-        rendered = tokenizer.apply_chat_template(
-            [{"role": "user", "content": message}], tokenize=False, add_generation_prompt=True
-        )
+        messages = [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": message}]
+        rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         # pieces[0::2] is fixed text, pieces[1::2] the name of the slot between two such texts
         pieces = re.split(f"@@({'|'.join(slots)})@@", rendered)
         self._parts: list[Ids | str] = [

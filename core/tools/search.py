@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from core.tools.base import Query, Tool, ToolContext, ToolResult
+from core.tools.base import Arguments, Query, Tool, ToolContext, ToolResult
 from core.tools.retrieval.client import RetrievalClient, RetrievalError
 
 
@@ -34,6 +36,17 @@ class Search(Tool):
         passages = [_format_passage(hit.document.contents) for hit in hits]
         shown = "\n\n".join(f"[{number}] {passage}" for number, passage in enumerate(passages, 1))
         return ToolResult("ok", shown or "Nothing was found.", parts=tuple(passages))
+
+
+class WebQuery(Query):
+    add_citations: bool = True
+    """Is what released executors may add; passages have no citations to leave out."""
+
+
+class WebSearch(Search):
+    """Stands in for a web search: it takes the same arguments and asks the retrieval service."""
+
+    arguments: ClassVar[type[Arguments]] = WebQuery
 
 
 def _format_passage(contents: str) -> str:

@@ -32,7 +32,7 @@ def test_a_dry_run_prints_a_recipe_that_loads_as_the_same(
     recipe = method_spec(method).load(preset, overrides)
     assert (recipe.method, recipe.preset) == (method, preset)
     assert recipe.follows
-    assert recipe.departures
+    assert recipe.departures or preset == "published", "those of an evaluation are computed"
     arguments = [word for override in overrides for word in ("--set", override)]
     assert main([method, "--preset", preset, "--dry-run", *arguments]) == 0
     path = tmp_path / "printed.yaml"

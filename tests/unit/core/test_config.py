@@ -251,3 +251,24 @@ def test_a_rate_that_would_be_0_before_the_end_is_refused_with_both_keys(presets
 def test_the_best_checkpoint_needs_evaluations(presets):
     assert "run.keep=best needs held-out evaluations; set run.eval_every" in refused(presets, "run.keep=best")
     assert load(DemoRecipe, presets, "small", ["run.keep=best", "run.eval_every=1"]).run.keep == "best"
+
+
+def test_a_preset_holds_only_what_differs_from_the_one_that_it_extends(presets):
+    (presets / "other.yaml").write_text(
+        "extends: small\nfollows: somebody\nrun: {seeds: [3]}\nmodel: {dtype: bfloat16}\n"
+    )
+    recipe, below = load(DemoRecipe, presets, "other"), load(DemoRecipe, presets, "small")
+    assert (recipe.preset, recipe.follows, recipe.run.seeds, recipe.model.dtype) == (
+        "other",
+        "somebody",
+        (3,),
+        "bfloat16",
+    )
+    assert (recipe.run.steps, recipe.model.path, recipe.optimizer) == (
+        below.run.steps,
+        below.model.path,
+        below.optimizer,
+    )
+    (presets / "other.yaml").write_text("extends: nothing\n")
+    with pytest.raises(RecipeError, match=r"other\.yaml: extends: no preset .*nothing\.yaml"):
+        load(DemoRecipe, presets, "other")

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.report.stats import bootstrap, fit_retention, mean_ci, t_margin, wilson
+from core.report.stats import (
+    Estimate,
+    bootstrap,
+    difference_ci,
+    fit_retention,
+    independent_difference,
+    mean_ci,
+    paired_ci,
+    t_margin,
+    wilson,
+)
 
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
@@ -85,6 +95,47 @@ def test_the_mean_lies_in_its_interval(seeds: list[list[float]]) -> None:
     assert estimate.mean - 1e-9 <= estimate.high <= 1
 
 
+def test_pairing_narrows_a_difference() -> None:
+    """Tasks differ much and policies little: unpaired, 60 of 100 and 50 of 100 say nothing."""
+    first, second = [1.0] * 60 + [0.0] * 40, [1.0] * 50 + [0.0] * 50
+    paired = difference_ci([first], [second])
+    low, high = independent_difference(mean_ci([first]), mean_ci([second]))
+    assert (paired.mean, paired.n) == (pytest.approx(0.1), 100)
+    assert (paired.low, paired.high) == pytest.approx(bootstrap([1.0] * 10 + [0.0] * 90), abs=0.03)
+    assert low < 0 < paired.low < paired.high < high
+
+
+def test_differences_that_are_all_equal_keep_a_width() -> None:
+    ones, zeros = [1.0] * 20, [0.0] * 20
+    found = difference_ci([ones], [zeros])
+    assert (found.mean, found.high) == (1.0, 1.0)
+    assert found.low == pytest.approx(1 - 2**0.5 * wilson(0, 20)[1])
+    assert paired_ci([[0.5, 0.5]]) == Estimate(0.5, 0.5, 0.5, 2)
+
+
+def test_a_difference_over_seeds_covers_their_spread() -> None:
+    pairs = [[0.1] * 50, [0.2] * 50, [0.3] * 50]
+    found = paired_ci(pairs, same_tasks=True)
+    assert (found.low, found.high) == pytest.approx((0.2 - t_margin([0.1, 0.2, 0.3]), 0.2 + t_margin([0.1, 0.2, 0.3])))
+
+
+def test_the_interval_of_a_difference_covers_the_truth_about_as_often_as_it_says() -> None:
+    chance = random.Random(0)
+    hits = 0
+    for _ in range(300):
+        skills = [chance.random() for _ in range(60)]
+        first, second = ([float(chance.random() < skill) for skill in skills] for _ in range(2))
+        found = difference_ci([first], [second])
+        hits += found.low <= 0 <= found.high
+    assert 0.91 <= hits / 300 <= 0.99
+
+
+def test_independent_differences_match_newcombes_example() -> None:
+    """Newcombe 1998, Table II, method 10: 56 of 70 minus 48 of 80."""
+    first, second = (Estimate(hits / n, *wilson(hits, n), n) for hits, n in ((56, 70), (48, 80)))
+    assert independent_difference(first, second) == pytest.approx((0.0524, 0.3339), abs=1e-4)
+
+
 @pytest.mark.parametrize("empty", [[], [[]], [[1.0], []]])
 def test_a_seed_without_scores_is_an_error(empty: list) -> None:
     with pytest.raises(ValueError, match="at least one score"):
@@ -98,6 +149,22 @@ def test_retention_finds_the_rate_it_was_made_from(rate: float, start: float) ->
     assert fit.per_turn == pytest.approx(rate)
     assert fit.start == pytest.approx(start)
     assert (fit.points, fit.zeros) == (4, 0)
+    assert fit.low is not None
+    assert fit.high is not None
+    assert fit.low <= fit.per_turn + 2e-3
+    assert fit.high >= fit.per_turn - 2e-3
+
+
+def test_two_lengths_say_little_about_retention() -> None:
+    """A rate above 1 from two lengths has an interval with 1 in it, which narrows with more tasks."""
+    few, many = (fit_retention([2, 32], [0.9, 0.91], [n, n]) for n in (32, 3200))
+    assert few.per_turn is not None
+    assert few.low is not None
+    assert few.high is not None
+    assert few.low < 1 < few.per_turn < few.high
+    assert many.low is not None
+    assert many.high is not None
+    assert many.high - many.low < (few.high - few.low) / 5
 
 
 def test_retention_trusts_points_with_more_evidence() -> None:

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from core.report.stats import wilson
 from core.report.summary import build_summary
 from core.report.table import (
     PublishedScore,
+    format_change,
     format_fit,
     format_length,
     format_score,
+    list_notes,
     markdown,
     means_table,
     published_table,
@@ -34,23 +39,55 @@ def test_lengths_are_short(length: int, text: str) -> None:
 def test_scores_and_fits_are_formatted() -> None:
     assert format_score(cell(0.9)) == "90.0 (80.0 to 95.0)"
     assert format_score(None) == "–"
-    assert format_fit({"per_turn": 0.99412, "zeros": 2}) == "0.9941 (2 at 0)"
+    assert format_fit({"per_turn": 0.99412, "low": 0.99, "high": 1, "zeros": 2}) == "0.9941 (0.9900 to 1.0000; 2 at 0)"
     assert format_fit({"per_turn": None, "zeros": 2}) == "–"
+    change = {"mean": 0.5, "ci95": [-0.1, 0.75]}
+    assert format_change(change, 100, "+.1f") == "+50.0 (-10.0 to +75.0)"
+    assert format_change(None, 100, "+.1f") == "–"
 
 
-def test_a_published_score_stands_beside_ours_of_the_same_cell() -> None:
-    sections = {"niah": {"variants": {"trained": {"7000": {"official": cell(0.9), "strict": cell(0.5)}}}}}
+def test_a_published_score_stands_beside_ours_of_the_same_model_under_the_same_protocol() -> None:
+    ours = {"official": cell(0.9), "strict": cell(0.5), "published_as": "M-14B", "protocol": "recurrent"}
+    sections = {"niah": {"variants": {"trained": {"7000": ours}}, "changes": {}}}
+    shared = {"protocol": "recurrent", "model": "M-14B"}
     rows = [
+        PublishedScore("M, 14B", "niah", 7000, 0.95, "Table 3", **shared),
+        PublishedScore("M, 14B", "niah", 7000, 0.45, "Table 3", metric="strict", **shared),
+        PublishedScore("M, 14B", "niah", 14000, 0.95, "Table 3", **shared),
+        PublishedScore("M, 14B", "hotpotqa", 7000, 0.95, "Table 2", **shared),
+        PublishedScore("M, 7B", "niah", 7000, 0.95, "Table 3", model="M-7B", protocol="recurrent"),
+        PublishedScore("M, 14B", "niah", 7000, 0.95, "Table 3", model="M-14B", protocol="boxed"),
         PublishedScore("M-14B", "niah", 7000, 0.95, "Table 3"),
-        PublishedScore("M-14B", "niah", 7000, 0.45, "Table 3", metric="strict"),
-        PublishedScore("M-14B", "niah", 14000, 0.95, "Table 3"),
-        PublishedScore("M-14B", "hotpotqa", 7000, 0.95, "Table 2"),
     ]
     header, *table = published_table(rows, sections)
     column = header.index("difference")
-    assert [row[column] for row in table] == ["-5.0", "+5.0", "–", "–"]
+    assert [row[column] for row in table] == ["-5.0", "+5.0", "–", "–", "–", "–", "–"]
     assert table[0][header.index("ours")] == "90.0 (80.0 to 95.0)"
     assert all(len(row) == len(header) for row in table)
+
+
+def test_a_published_score_has_an_interval_where_its_tasks_are_counted() -> None:
+    ours = {"official": {"mean": 0.5, "ci95": [0.4, 0.6], "n": 100}, "published_as": "M", "protocol": None}
+    sections = {"niah": {"variants": {"trained": {"0": ours}}, "changes": {}}}
+    header, row = published_table([PublishedScore("M", "niah", 0, 0.75, "Table 3", n=128)], sections)
+    low, high = wilson(96, 128)
+    assert row[header.index("published")] == f"75.0 ({100 * low:.1f} to {100 * high:.1f})"
+    assert [text for name, text in zip(header, row, strict=True) if name == "n"] == ["128", "100"]
+    below, above = -0.25 - math.hypot(0.1, high - 0.75), -0.25 + math.hypot(0.1, 0.75 - low)
+    assert row[header.index("difference")] == f"-25.0 ({100 * below:+.1f} to {100 * above:+.1f})"
+
+
+def test_notes_tell_training_from_sampling_seeds_and_count_the_comparisons() -> None:
+    def seeds(models: list[str]) -> dict:
+        return {"0": {"seeds": [0, 1], "models": models, "published_as": "M", "protocol": None, "official": cell(0.5)}}
+
+    variants = {"trained": seeds(["step-1", "step-2"]), "untrained": seeds(["start"])}
+    sections = {"dev": {"variants": variants, "changes": {"untrained": {"0": {}}}}}
+    training, sampling, comparisons = list_notes(sections, [PublishedScore("M", "dev", 0, 0.5, "Table 1")])
+    assert training == "Each seed of trained is a training run of its own."
+    assert sampling.startswith("The seeds of untrained sample one model again")
+    assert comparisons.startswith("Comparisons of official scores in the tables: 2. ")
+    assert list_notes({}) == []
 
 
 def test_an_unknown_field_of_a_published_row_is_named() -> None:
@@ -90,21 +127,25 @@ def flat(empty: RunFolder) -> RunFolder:
 
 
 def test_data_without_lengths_has_before_after_and_change_side_by_side(flat: RunFolder) -> None:
-    header, *rows = means_table(build_summary(flat)["variants"])
+    summary = build_summary(flat)
+    header, *rows = means_table(summary)
     assert header == ["", "untrained", "trained", "change", "always"]
     by_name = {row[0]: row[1:] for row in rows}
     assert by_name["official score"][0].startswith("25.0 (")
-    assert by_name["official score"][2] == "+50.0"
-    assert by_name["cost"] == ["11", "11.2", "+0.25", "0"]
-    assert by_name["calls search"] == ["1", "1", "+0", "0"]
-    assert by_name["turns"] == ["3", "3", "+0", "3"]
+    assert by_name["official score"][2] == format_change(summary["changes"]["untrained"]["0"]["official"], 100, "+.1f")
+    assert by_name["official score"][2].startswith("+50.0 (")
+    assert by_name["cost"][2].startswith("+0.25 (-")
+    assert [text for i, text in enumerate(by_name["cost"]) if i != 2] == ["11", "11.2", "0"]
+    assert by_name["calls search"][2].startswith("+0 (-1 to +1")
+    assert by_name["turns"] == ["3", "3", "+0 (+0 to +0)", "3"]
     assert by_name["failures"] == ["0", "0", "", "1 timeout"]
     assert all(len(row) == len(header) for row in rows)
 
 
 def test_without_both_sides_there_is_no_change(flat: RunFolder) -> None:
     variants = build_summary(flat)["variants"]
-    header, *rows = means_table({"trained": variants["trained"], "always": variants["always"]})
+    two = {"trained": variants["trained"], "always": variants["always"]}
+    header, *rows = means_table({"variants": two, "changes": {}})
     assert header == ["", "trained", "always"]
     assert all(len(row) == 3 for row in rows)
 
@@ -123,5 +164,7 @@ def test_data_without_lengths_has_no_retention(flat: RunFolder) -> None:
     published = [PublishedScore("M-7B", "dev", 0, 0.9, "Table 1")]
     text = render_table(build_summary(flat), published)
     assert "| sum | trained | 2 |" in text
-    assert "| M-7B | dev | – | official | 90.0 | 75.0" in text
+    assert "| M-7B | dev | – | official | 90.0 | – | – | – | – | Table 1 |" in text
+    assert "trained minus each other variant" in text
+    assert "in the tables: 2." in text
     assert "r per turn" not in text

@@ -242,3 +242,14 @@ async def test_a_hostile_document_cannot_end_its_section(tell, tokenizer):
     special = special_ids(tokenizer)
     structure = [[i for i in call.prompt_ids if i in special] for call in policy.calls]
     assert structure[0] == structure[2]
+
+
+async def test_what_a_cut_document_lost_is_counted(tokenizer):
+    config = MemAgentSection(chunk_tokens=2, align="sentence", max_chunks=3, overlong="truncate_middle")
+    method = MemAgent(config, tokenizer)
+    roles = Roles({"policy": ScriptedPolicy(lambda prompt, sampling: [tokenizer.eos_token_id])})
+    words = ["acorn", "almond", "amber", "ant", "badger"]
+    for count, lost in ((3, None), (5, 2)):
+        document = "".join(f" {word}." for word in words[:count])
+        trajectory = await method.rollout(Task(f"t{count}", "q", ("a",), document), roles, Sampling())
+        assert trajectory.metrics.get("chunks_left_out") == lost

@@ -180,7 +180,7 @@ async def test_the_report_shows_before_and_after(setup):
     write_report(setup.folder)
     table = (setup.folder.path / "table.md").read_text()
     assert "|  | untrained | trained | change |" in table
-    assert "+83.3 |" in table
+    assert "+83.3 (" in table
     assert "| even | trained | 3 |" in table
 
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.ruler.sample import ruler_prompt
-from benchmarks.ruler.score import score
+from benchmarks.ruler.score import box_or_all, score
+from core.rewards.qa import extract_the_answer_is
 from core.types import Task
 
 
@@ -14,7 +15,8 @@ def task(metric: str, *answers: str) -> Task:
 def test_needles() -> None:
     needles = task("string_match_all", "19", "20")
     assert score(needles, "So \\boxed{1995, 20}") == {"score": 1.0, "strict": 0.5, "boxed": 0.0}
-    assert score(needles, "1995 and 20", box_required=False)["score"] == 1.0
+    assert score(needles, "1995 and 20", box_or_all)["score"] == 1.0
+    assert score(needles, "1995 and \\boxed{20}", box_or_all)["score"] == 0.5
     assert score(needles, "1995 and 20")["score"] == 0.0, "no box"
 
 
@@ -41,6 +43,13 @@ def test_what_failed_scores_zero_under_the_same_names(metric: str, response: str
 
 def test_thoughts_are_not_answers() -> None:
     assert score(task("sub_em", "Paris"), "\\boxed{Paris}</think> \\boxed{Rome}")["score"] == 0.0
+
+
+def test_the_published_evaluation_reads_what_follows_the_answer_is() -> None:
+    paris = task("sub_em", "Paris")
+    scores = score(paris, "Rome? No. Therefore, the answer is **Paris**.", extract_the_answer_is)
+    assert scores == {"score": 1.0, "strict": 1.0, "em": 1.0, "f1": 1.0}
+    assert set(score(paris, "\\boxed{Paris}", extract_the_answer_is).values()) == {0.0}
 
 
 def test_ruler_prompt_needs_a_ruler_task() -> None:

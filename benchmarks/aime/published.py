@@ -1,0 +1,112 @@
+"""The published scores on AIME 2024, and the protocols behind them as settings.
+
+`agentflow released` is the preset `published` of AgentFlow with what no preset says: test/aime24/run.sh of
+lupantech/AgentFlow at b940064 (models of the roles and tools in lines 8 to 12), engine/vllm.py lines 119 and 122, and
+test/calculate_score_unified.py line 165; the number of samples is the paper's (Table 2). `slime-agentic` is its preset
+`seed`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from agentic.agentflow.config import AgentFlowRecipe
+from benchmarks.harness.published import Protocol, Settings
+from core.report.table import PublishedScore
+from core.rollout.method import method_spec
+from core.types import Sampling
+
+PROBLEMS = 30
+RELEASED, SLIME, SINGLE = "agentflow released", "slime-agentic", "single call"
+PAPER = "arXiv 2510.05592, Table 2"
+PUBLISHED = (
+    # name, model, our variant, per cent, protocol, source
+    ("Qwen2.5-7B-Instruct, single call", "Qwen2.5-7B-Instruct", "single", 6.7, SINGLE, PAPER),
+    ("AgentFlow 7B, untrained", "Qwen2.5-7B-Instruct", "agent-untrained", 16.7, RELEASED, f"{PAPER}, mean of 3"),
+    ("AgentFlow 7B, Flow-GRPO", "agentflow-planner-7b", "agent", 40.0, RELEASED, f"{PAPER}, mean of 3"),
+    (
+        *("Qwen2.5-7B-Instruct, single call", "Qwen2.5-7B-Instruct", "single", 10.0, SINGLE),
+        "slime-agentic, 1 sample, T = 0, no box asked for",
+    ),
+    (
+        *("AgentFlow 7B, trained", "AgentFlow_Slime_Agentic_Qwen2.5_7B", "agent", 26.7, SLIME),
+        "slime-agentic, eval_results.json after 100 steps, 1 sample, T = 0.7",
+    ),
+    (
+        *("AgentFlow 7B, trained", "AgentFlow_Slime_Agentic_Qwen2.5_7B", "agent", 30.0, SLIME),
+        "slime-agentic, newest README, 1 sample, T = 0.7",
+    ),
+)
+
+RELEASED_MODELS = {
+    "policy": "the planner",
+    "fixed": "Qwen2.5-7B-Instruct",
+    "executor": "Qwen2.5-7B-Instruct",
+    "verifier": "Qwen2.5-7B-Instruct",
+    "base_generator": "gpt-4o-mini",
+    "coder": "Qwen2.5-Coder-7B-Instruct",
+    "judge": "gpt-4o, in its own words about a multiple choice",
+}
+RELEASED_TOOLS = {
+    "Generalist_Solution_Generator_Tool": "base_generator",
+    "Python_Code_Generator_Tool": "coder, and exec without isolation",
+    "Ground_Google_Search_Tool": "gemini-2.5-flash with Google",
+    "Wikipedia_RAG_Search_Tool": "Wikipedia with gpt-4o-mini",
+}
+_ESSENTIAL = frozenset({"prompts", "max_steps"})
+
+
+def published_scores(data: str, budget: int) -> list[PublishedScore]:
+    """Return the published scores, beside cells with `budget` tokens for a call."""
+    if data != "aime24":
+        return []
+    return [
+        PublishedScore(name, data, budget, percent / 100, source, variant, "official", model, protocol, PROBLEMS)
+        for name, model, variant, percent, protocol, source in PUBLISHED
+    ]
+
+
+@cache
+def protocol(variant: str, preset: str) -> Protocol:
+    """Return the protocol that a variant under a preset is compared with."""
+    if variant == "single":
+        asked = {"prompt": "the problem alone", "graded by": "gpt-4o", "samples of a problem": 1}
+        return Protocol(SINGLE, asked, frozenset({"prompt"}))
+    if preset == "seed":
+        seed = method_spec("agentflow").load("seed")
+        sampling = Sampling(temperature=seed.run.eval_temperature, top_p=seed.run.eval_top_p)
+        settings = agent_settings(seed, seed.agentflow.planner.next_step.max_tokens, sampling, 1)
+        return Protocol(SLIME, settings, _ESSENTIAL)
+    recipe = method_spec("agentflow").load("published")
+    sampling = Sampling(temperature=recipe.run.eval_temperature, top_p=recipe.run.eval_top_p)
+    settings = agent_settings(recipe, recipe.agentflow.planner.next_step.max_tokens, sampling, 3)
+    models = {f"model of {role}": model for role, model in RELEASED_MODELS.items() if role != "policy"}
+    tools = {f"tool {name}": tool for name, tool in RELEASED_TOOLS.items()}
+    other = {"frequency penalty": 1.2, "step without a tool": "kept without the reason, then verified"}
+    return Protocol(RELEASED, {**settings, **models, **tools, **other}, _ESSENTIAL)
+
+
+def agent_settings(recipe: AgentFlowRecipe, budget: int, sampling: Sampling, samples: int) -> Settings:
+    """Return what an agent's score follows from, with our models and tools."""
+    section = recipe.agentflow
+    engines = dict.fromkeys(role.engine for _, role in section.every_role())
+    return {
+        "prompts": section.format,
+        "max_steps": section.max_steps,
+        "max_total_tokens": section.max_total_tokens,
+        "tokens of a call": budget,
+        "reward": section.reward,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "frequency penalty": 0,
+        "samples of a problem": samples,
+        "step without a tool": "shown with the reason, not verified",
+        **{f"model of {engine}": recipe.roles.get(engine) for engine in engines if engine != "policy"},
+        **{f"tool {name}": tool.path for name, tool in section.tools.items()},
+    }
+
+
+def single_settings(message: str, samples: int) -> dict[str, Any]:
+    """Return what a single call's score follows from."""
+    return {"prompt": message, "graded by": "the integer rule on the last box", "samples of a problem": samples}

@@ -1,0 +1,75 @@
+"""What was published: the protocol of a benchmark as settings, and how an evaluation of ours differs from it.
+
+Departures are computed from the settings of both; none is written by hand.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from benchmarks.harness.plan import EvalCell
+from core.report.table import PublishedScore
+from core.runs.run_folder import RunFolder
+
+Settings = Mapping[str, Any]
+"""Maps the name of a setting to its value, in the words in which a departure is told."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Describes how published scores were measured.
+
+    A score of ours stands beside a published one only if both have equal `essential` settings. Where another setting
+    differs, the table says so.
+    """
+
+    name: str
+    settings: Settings
+    essential: frozenset[str]
+
+    def covers(self, ours: Settings) -> bool:
+        """Return whether scores under the settings `ours` may stand beside the published ones."""
+        return all(ours.get(name) == self.settings[name] for name in self.essential)
+
+    def list_departures(self, ours: Settings) -> list[str]:
+        """Return a line with both values for each setting that differs, or that only one of the two has."""
+        names = dict.fromkeys([*self.settings, *ours])
+        return [
+            f"{name}: {_show(ours.get(name))}; published: {_show(self.settings.get(name))}"
+            for name in names
+            if ours.get(name) != self.settings.get(name)
+        ]
+
+
+def mark_cell(cell: EvalCell, protocol: Protocol, ours: Settings, published_as: str | None = None) -> EvalCell:
+    """Return the cell with notes on which protocol it follows, and on which published model its model stands for."""
+    name = {"published_as": published_as} if published_as else {}
+    return replace(cell, notes={**cell.notes, **name, "protocol": protocol.name if protocol.covers(ours) else None})
+
+
+def join_departures(by_variant: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return every departure once; one that not all variants share begins with the variants that have it."""
+    variants: dict[str, list[str]] = defaultdict(list)
+    for variant, lines in by_variant.items():
+        for line in lines:
+            variants[line].append(variant)
+    return [
+        line if len(found) == len(by_variant) else f"{', '.join(found)}: {line}" for line, found in variants.items()
+    ]
+
+
+def save_published(folder: RunFolder, rows: Sequence[PublishedScore], departures: Sequence[str]) -> None:
+    """Save what the report shows beside our scores. What earlier calls saved about other data stays."""
+    earlier, data = folder.published, {row.data for row in rows}
+    others = [row for row in earlier["rows"] if row["data"] not in data]
+    lines = list(dict.fromkeys([*departures, *earlier["departures"]]))
+    folder.save_published([*(asdict(row) for row in rows), *others], lines)
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "not set"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

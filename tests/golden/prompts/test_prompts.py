@@ -1,0 +1,97 @@
+"""Our published prompts are those of the released code, byte for byte: by their hashes, without any checkout.
+
+prompts.json names repository, commit, file and line of each; make_golden.py writes it, and tests/optional/prompts
+renders it again from checkouts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from agentic.agentflow import released
+from agentic.memagent.prompts import final_message, update_message
+from agentic.toolorchestra.environment import Start
+from agentic.toolorchestra.tau2.compat import PASSAGES, rewrite
+from benchmarks.ruler.templates import CWE, FWE, NIAH, QA, VT
+from benchmarks.ruler.variants import WHOLE_THE_ANSWER_IS
+from tests.golden.prompts.make_golden import GOLDEN, digest
+from tests.golden.prompts.upstream import POLICY, STAND_INS
+
+UPSTREAM = json.loads(GOLDEN.read_text(encoding="utf-8"))
+BOXED_TWICE = ("memagent/trainer/final", "\\boxed{{}}", "\\boxed{}")
+"""The synchronous trainer fills its template without `format`, so it showed the model two pairs of braces."""
+
+
+def fill(message: str, **values: str) -> str:
+    slots = {**STAND_INS, "problem": STAND_INS["question"], **values}
+    return re.sub(r"\{([a-z_]+)\}", lambda match: slots[match[1]], message)
+
+
+def our_prompts() -> Mapping[str, str]:
+    update = fill(update_message("official", "official", gate=False))
+    boxed = fill(final_message("official", "boxed"))
+    _, twice, once = BOXED_TWICE
+    policy = POLICY[0] + POLICY[1].join(PASSAGES) + POLICY[2]
+    values = {"kind": "numbers", "query": "keen-fox"}
+    number, question = {"query": "12345", "count": "5"}, {"query": STAND_INS["question"]}
+    ruler = {
+        "niah": (NIAH, values),
+        "vt": (VT, number),
+        "cwe": (CWE, {"count": "10"}),
+        "fwe": (FWE, {}),
+        "qa": (QA, question),
+    }
+    return {
+        "memagent/recurrent/update": update,
+        "memagent/recurrent/final": fill(final_message("official", "the_answer_is")),
+        "memagent/recurrent-boxed/update": update,
+        "memagent/recurrent-boxed/final": boxed,
+        "memagent/trainer/update": update,
+        "memagent/trainer/final": boxed.replace(once, twice),
+        "memagent/openai": fill(WHOLE_THE_ANSWER_IS),
+        "agentflow/system": released.SYSTEM,
+        **{f"agentflow/{role}": fill(message) for role, message in released.MESSAGES.items()},
+        **{f"agentflow/{name}": released.describe_tool(name) for name in released.read_tools()},
+        "toolorchestra/policy": rewrite(Start(policy, (), "")).policy,
+        **{
+            f"ruler/{task}/template": fill(template.before, **slots)
+            + STAND_INS["context"]
+            + fill(template.after, **slots)
+            for task, (template, slots) in ruler.items()
+        },
+        **{
+            f"ruler/{task}/answer_prefix": fill(template.answer_prefix, **slots)
+            for task, (template, slots) in ruler.items()
+        },
+        **{f"memagent/ruler/{task}": fill(template.question, **slots) for task, (template, slots) in ruler.items()},
+    }
+
+
+OURS = our_prompts()
+
+
+def test_every_published_prompt_is_compared() -> None:
+    assert OURS.keys() == UPSTREAM.keys()
+
+
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_a_prompt_is_that_of_the_released_code(name: str) -> None:
+    source = UPSTREAM[name]
+    place = f"{source['repository']}@{source['commit'][:7]}:{source['file']}:{source['line']}"
+    assert (len(OURS[name]), digest(OURS[name])) == (source["characters"], source["sha256"]), f"not as in {place}"
+
+
+def test_tools_and_memory_are_printed_as_the_released_code_prints_them() -> None:
+    names = ["Python_Code_Generator_Tool", "Generalist_Solution_Generator_Tool"]
+    slots = released.describe_tools(names)
+    assert slots["tools"] == "['Generalist_Solution_Generator_Tool', 'Python_Code_Generator_Tool']"
+    assert slots["metadata"].startswith("{'Python_Code_Generator_Tool': {'tool_name': 'Python_Code_Generator_Tool', ")
+    step = {"tool_name": "A", "sub_goal": "it's", "command": "c", "result": ["r"]}
+    assert released.render_memory([]) == "{}"
+    assert released.render_memory([step]) == (
+        "{'Action Step 1': {'tool_name': 'A', 'sub_goal': \"it's\", 'command': 'c', 'result': ['r']}}"
+    )

@@ -1,0 +1,229 @@
+"""MemAgent's own evaluation: which cells follow it, what the others do otherwise, and its files, cuts and averages."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic.memagent.rollout import SPEC, answer_reward
+from benchmarks.ruler import evaluate as command
+from benchmarks.ruler.documents import OFFICIAL_ORDER
+from benchmarks.ruler.eval_data import official_data
+from benchmarks.ruler.evaluate import RulerPlan, average_tasks
+from benchmarks.ruler.generate import generate
+from benchmarks.ruler.hqa import hqa
+from benchmarks.ruler.published import AVERAGE, WINDOW
+from benchmarks.ruler.tasks import TEN_TASKS
+from benchmarks.ruler.variants import WHOLE_THE_ANSWER_IS, Window, make_reader
+from core.data import DataError
+from core.report import write_report
+from core.runs.evaluation import EvalResult
+from core.text.template import TokenTemplate
+from core.text.tokenizer import encode_text
+from core.types import Task
+
+INHERENT = [
+    "failed tasks: score 0; published: left out",
+    "memory: token ids; published: text without thoughts, encoded again in each turn",
+]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Return a folder with MemAgent's files for 50 and 100 documents, of two questions each."""
+    folder = tmp_path / "hotpotqa"
+    folder.mkdir()
+    for documents in (50, 100):
+        records = [
+            {"input": " Who? ", "answers": ["me"], "context": f"\nIt was {i}. ", "num_docs": documents, "index": 7 - i}
+            for i in range(2)
+        ]
+        (folder / f"eval_{documents}.json").write_text(json.dumps(records))
+    return folder
+
+
+def prepare(model: Path, out: Path, *more: str) -> RulerPlan:
+    variants = () if "--variants" in more else ("--variants", "trained")
+    call = ["--model", str(model), "--out", str(out), "--seeds", "0", *variants, *more]
+    return command.prepare(command.make_parser().parse_args(call))
+
+
+def departures(plan: RulerPlan) -> list[str]:
+    return plan.folder.published["departures"]
+
+
+def test_the_preset_published_on_its_own_files_departs_only_where_it_must(
+    model: Path, tmp_path: Path, files: Path
+) -> None:
+    plan = prepare(model, tmp_path / "out", "--preset", "published", "--data", str(files), "--published-as", "M")
+    assert [(cell.data, cell.length, cell.n) for cell in plan.cells] == [
+        ("ruler-hqa", 50, 128),
+        ("ruler-hqa", 100, 128),
+    ]
+    assert {(cell.notes["protocol"], cell.notes["published_as"]) for cell in plan.cells} == {
+        ("memagent recurrent", "M")
+    }
+    assert departures(plan) == INHERENT
+
+
+def test_what_is_done_otherwise_is_listed_with_both_values(model: Path, tmp_path: Path, files: Path) -> None:
+    own = ["--data", str(files), "--preset", "paper", "--tasks", "2", "--temperature", "1"]
+    plan = prepare(model, tmp_path / "out", *own, "--set", "memagent.align=document")
+    assert {cell.notes["protocol"] for cell in plan.cells} == {None}
+    assert {*INHERENT, *departures(plan)} >= {
+        "answer_format: boxed; published: the_answer_is",
+        "align: document; published: none",
+        "temperature: 1.0; published: 0.7",
+        "tasks: 2; published: 128",
+        *INHERENT,
+    }
+    assert not [line for line in departures(plan) if line.startswith(("chunk_tokens", "max_chunks", "top_p"))]
+
+
+def test_generated_questions_are_no_published_ones(model: Path, tmp_path: Path, shared_data: Path) -> None:
+    questions = str(shared_data / "hotpotqa_dev_distractor_75.json")
+    generated = ["--data", "hotpotqa", "--hotpotqa", questions, "--lengths", "448K"]
+    plan = prepare(model, tmp_path / "out", "--preset", "published", *generated)
+    assert {cell.notes["protocol"] for cell in plan.cells} == {None}
+    assert "length: tokens of the document; published: documents" in departures(plan)
+
+
+@pytest.mark.parametrize(
+    ("window", "protocol"),
+    [((), "memagent openai 120K"), (("990000", "10000"), "memagent openai 990K"), (("5000", "10000"), None)],
+)
+def test_whole_documents_have_the_budgets_of_the_published_baselines(
+    model: Path, tmp_path: Path, files: Path, window: tuple[str, ...], protocol: str | None
+) -> None:
+    options = ["--preset", "published", "--data", str(files), "--variants", "full-context"]
+    plan = prepare(model, tmp_path / "out", *options, *(("--window", *window) if window else ()))
+    assert {cell.notes["protocol"] for cell in plan.cells} == {protocol}
+    assert departures(plan)[:1] == (
+        INHERENT[:1] if protocol else ["tokens of a whole prompt: 5,000; published: 120,000"]
+    )
+
+
+def test_a_published_score_stands_beside_the_cell_of_its_model(model: Path, tmp_path: Path, files: Path) -> None:
+    options = ["--preset", "published", "--data", str(files), "--published-as", "RL-MemoryAgent-7B"]
+    plan = prepare(model, tmp_path / "out", *options)
+    cell = plan.cells[0]
+    right = {"official": [1.0] * 96 + [0.0] * 32}
+    plan.folder.save_evaluation(
+        EvalResult(cell.variant, cell.data, 50, 0, 128, right, [3] * 128, [7000] * 128, 1.0, notes=cell.notes)
+    )
+    write_report(plan.folder)
+    rows = [line for line in (plan.folder.path / "table.md").read_text().splitlines() if "| ruler-hqa | 50 |" in line]
+    ours = {line.split(" | ")[0]: line.split(" | ")[6] for line in rows}
+    assert ours.pop("| RL-MemAgent-7B").startswith("75.0 (66.8 to 81.7)")
+    assert len(ours) == 6
+    assert set(ours.values()) == {"–"}
+
+
+def test_official_files_are_read_as_their_evaluation_reads_them(files: Path) -> None:
+    data = official_data(files, "hqa")
+    assert (data.name, data.lengths) == ("ruler-hqa", (50, 100))
+    assert [(task.question, task.context) for task in data.tasks(50, 0, 2)] == [
+        ("Who?", "It was 0."),
+        ("Who?", "It was 1."),
+    ]
+    before = data.settings_at(50)
+    assert data.settings_at(100) != before
+    (files / "eval_100.json").write_text("[]")
+    assert data.settings_at(50) == before
+    with pytest.raises(DataError, match=r"eval_50\.json: 2 questions, and 128 are wanted"):
+        data.tasks(50, 0, 128)
+    with pytest.raises(DataError, match=r"no eval_vt_N\.json for every length asked; there are: none"):
+        official_data(files, "vt")
+    with pytest.raises(DataError, match=r"there are: 50, 100"):
+        official_data(files, "hqa", [200])
+
+
+def test_a_long_prompt_loses_its_middle_as_in_the_released_evaluation(model: Path, tokenizer: Any) -> None:
+    method = SPEC.load("published").memagent
+    long, short = (Task(f"t{n}", "What is amber?", ("a",), "amber: harbor. " * n) for n in (40, 1))
+    reader = make_reader("full-context", method, tokenizer, Window(61, 9))
+    reader.prepare([long, short])
+    message = WHOLE_THE_ANSWER_IS.replace("{problem}", long.question).replace("{section}", long.context)
+    ids = encode_text(tokenizer, message)
+    kept = ids[: 61 // 2] + ids[-61 // 2 :]  # utils/openai_api.py line 30
+    template = TokenTemplate(tokenizer, "{message}", slots=("message",))
+    assert reader.prompt(long) == template.render(message=kept)  # type: ignore[attr-defined]
+    assert len(kept) == 61 < len(ids)
+    assert reader.context([long]) == template.length + 61 + 9
+    plain = make_reader("full-context", method, tokenizer)
+    plain.prepare([short])
+    wide = make_reader("full-context", method, tokenizer, WINDOW)
+    wide.prepare([short])
+    shown = [str(tokenizer.decode(r.prompt(short))) for r in (plain, wide)]  # type: ignore[attr-defined]
+    assert shown[0] == shown[1]
+
+
+def test_the_reward_looks_where_the_final_prompt_asks_for_the_answer() -> None:
+    says = "Therefore, the answer is the Harbor."
+    assert answer_reward("the_answer_is", says, ["harbor"]) == 1.0
+    assert answer_reward("boxed", says, ["harbor"]) == 0.0
+    assert answer_reward("the_answer_is", "\\boxed{harbor}", ["harbor"]) == 0.0
+
+
+def ten_results(n: int = 2) -> list[EvalResult]:
+    """Return a result of each of the ten tasks; task i has the score i / 10 everywhere."""
+    return [
+        EvalResult(
+            "trained", f"ruler-{task}", 8192, 0, n, {"official": [i / 10] * n, "strict": [0.0] * n}, [i] * n,
+            [8000] * n, 1.0, {"timeout": 1}, settings={"data": {"task": task}},
+            notes={"task_ids": [f"{task}-{j}" for j in range(n)], "protocol": "memagent recurrent"},
+        )
+        for i, task in enumerate(TEN_TASKS)
+    ]  # fmt: skip
+
+
+def test_the_average_is_the_mean_over_the_ten_tasks() -> None:
+    results = ten_results()
+    (average,) = average_tasks(results)
+    assert (average.data, average.n, average.notes["protocol"]) == (AVERAGE, 20, "memagent recurrent")
+    assert sum(average.scores["official"]) / average.n == pytest.approx(0.45)
+    assert (average.failures, average.seconds) == ({"timeout": 10}, 10.0)
+    assert list(average_tasks(results[:9])) == []
+    assert list(average_tasks([*results[:9], ten_results(3)[9]])) == [], "tasks of different weight"
+    (mixed,) = average_tasks([replace(results[0], notes={"task_ids": ["a", "b"], "protocol": None}), *results[1:]])
+    assert mixed.notes["protocol"] is None
+
+
+def test_ten_tasks_are_one_command(model: Path, tmp_path: Path) -> None:
+    essays = tmp_path / "essays"
+    essays.mkdir()
+    (essays / "a.txt").write_text("A long day. " * 50)
+    options = ["--preset", "published", "--task", "ruler-10", "--essays", str(essays), "--lengths", "8K"]
+    plan = prepare(model, tmp_path / "out", *options)
+    assert {cell.data for cell in plan.cells} == {f"ruler-{task}" for task in TEN_TASKS}
+    assert {(cell.n, cell.notes["protocol"]) for cell in plan.cells} == {(128, "memagent recurrent")}
+    assert {row["data"] for row in plan.folder.published["rows"]} == {AVERAGE}
+    assert "questions: drawn by our generators; published: MemAgent's eval_TASK_N.json" in departures(plan)
+
+
+def test_gold_documents_stand_where_the_official_builder_puts_them(tmp_path: Path, tokenizer: Any) -> None:
+    items = [
+        {
+            "question": f"q{i}?", "answer": "a", "supporting_facts": [[f"gold {i}", 0]],
+            "context": [[f"gold {i}", ["g."]], *([f"own {i} {j}", ["o."]] for j in range(9))],
+        }
+        for i in range(4)
+    ]  # fmt: skip
+    path, chosen = tmp_path / "dev.json", tmp_path / "eval_200.json"
+    path.write_text(json.dumps(items))
+    chosen.write_text(json.dumps([{"index": 3}, {"index": 1}]))
+    family = hqa(path, placement="official", questions=chosen)
+    tasks = list(generate(family, length=20, count=2, tokenizer=tokenizer, units=20))
+    assert [task.question for task in tasks] == ["q3?", "q1?"]
+    order = list(range(20))
+    random.Random(OFFICIAL_ORDER).shuffle(order)
+    titles = [[part.splitlines()[1] for part in task.context.split("\n\n")] for task in tasks]
+    assert [of_task.index(f"gold {i}") for of_task, i in zip(titles, (3, 1), strict=True)] == [order.index(0)] * 2
+    chosen.write_text(json.dumps([{"index": 4}]))
+    with pytest.raises(DataError, match=r"index.*is 4, and HotpotQA's file has 4 questions"):
+        hqa(path, questions=chosen)
