@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from agentic.agentflow import released
 from agentic.agentflow.role_client import RoleCallError
 from agentic.agentflow.rollout import AgentFlow
 from core.policy.base import PolicyError, Roles
@@ -363,3 +364,33 @@ async def test_long_results_lose_their_middle(tell, tokenizer):
     assert result.endswith("end")
     assert "tokens left out" in result
     assert len(encode_text(tokenizer, result)) < 80
+
+
+async def test_released_planners_read_what_the_released_code_shows_them(tell, tokenizer):
+    name = "Generalist_Solution_Generator_Tool"
+    scripts = {
+        **ROLES,
+        "policy": ["my analysis", NEXT.format("one").replace("echo", name), "**Answer:** acorn"],
+        "judge": ["They agree.\nVERDICT: SAME"],
+    }
+    roles = {role: {"engine": role} for role in ("executor", "verifier", "judge")}
+    config = section(format="released", reward="judge", roles=roles, tools={name: {"path": "unused"}})
+    story = await tell(scripts, method=AgentFlow(config, Toolbox([Echo(name=name)]), tokenizer))
+    plan, step, final = story.prompts("policy")
+    assert all(released.SYSTEM in prompt for prompt in (plan, step, final))
+    assert f"- Available tools: ['{name}']\n- Metadata for tools: {{'{name}': {{'tool_name': '{name}', " in plan
+    assert "- **Query Analysis:** my analysis\n" in step
+    assert "- **Previous Steps:** {}\n" in step
+    memory = {"tool_name": name, "sub_goal": "repeat one", "command": 'execution = tool.execute(query="hi")'}
+    assert f"- **Actions Taken:** { ({'Action Step 1': {**memory, 'result': ['hi']}}) }\n" in final
+    (asked,) = story.prompts("judge")
+    assert "**Answer:** acorn" in asked
+    assert released.SYSTEM not in asked
+    assert (story.trajectory.reward, story.trajectory.log["graded_by"]) == (1.0, "same")
+
+
+def test_the_released_format_knows_its_own_tools_alone():
+    with pytest.raises(ValueError, match=r"knows the tools Generalist_.*, and not echo"):
+        section(format="released")
+    with pytest.raises(ValueError, match=r"roles\.judge is missing"):
+        section(reward="judge")

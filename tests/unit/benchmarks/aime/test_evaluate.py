@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.aime import evaluate as cli
-from benchmarks.aime.problems import SingleCall, load_problems, make_grade
+from benchmarks.aime.problems import SingleCall, keep_verdict, load_problems, make_grade
 from benchmarks.aime.results import aime_result
 from benchmarks.aime.statistics import AimeStatistics
 from benchmarks.harness.run import OpenVariant, evaluate_cell
@@ -21,7 +21,7 @@ from core.rewards.math_grader import MathGrader
 from core.rollout.method import derive_seed
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
-from core.types import Sampling, Task
+from core.types import Sampling, Task, Trajectory
 
 from ..conftest import CELL
 
@@ -130,3 +130,14 @@ def test_problems_out_of_reach_are_told_with_the_option(tmp_path: Path, monkeypa
     monkeypatch.setattr("datasets.load_dataset", unreachable)
     with pytest.raises(DataError, match=r"HuggingFaceH4/aime_2024.*offline.*--data FILE"):
         load_problems("aime24", tmp_path)
+
+
+async def test_a_methods_own_judge_is_kept_where_answers_need_no_box() -> None:
+    log = {"answer": " **Answer:** 7 ", "graded_by": "same"}
+    judged = Trajectory("p", (), "completed", 1.0, log=log)
+    assert await keep_verdict(Task("p", "q", ("7",)), judged) == (
+        judged,
+        {"answer": "**Answer:** 7", "graded_by": "same", "final": "**Answer:** 7"},
+    )
+    _, fields = await keep_verdict(Task("p", "q", ("7",)), Trajectory("p", (), "failed", failure="timeout"))
+    assert (fields["answer"], fields["graded_by"]) == (None, None)
