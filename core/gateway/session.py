@@ -498,11 +498,7 @@ def classify_echo(node: Node, message: WireMessage) -> Echo:
     verbatim = message.text == sent.text and written_calls(message) == written_calls(sent)
     if not verbatim and content_key(message) != content_key(sent):
         return "flattened" if is_flattened(sent, message) else "edited"
-    if (
-        message.reasoning
-        and message.reasoning != sent.reasoning
-        and fold(message.reasoning) != fold(sent.reasoning or "")
-    ):
+    if message.reasoning and fold(message.reasoning) != fold(sent.reasoning or ""):
         return "edited"
     if sent.reasoning and not message.reasoning:
         return "reasoning_dropped"

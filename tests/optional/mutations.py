@@ -48,8 +48,8 @@ MUTATIONS = (
     Mutation(
         "edited thoughts are edits",
         "core/gateway/session.py",
-        "if message.reasoning and message.reasoning != sent.reasoning and fold(",
-        "if False and fold(",
+        "if message.reasoning and fold(message.reasoning)",
+        "if False and fold(message.reasoning)",
         f"{SESSION}::test_how_an_answer_came_back_is_counted",
     ),
     Mutation(
@@ -338,11 +338,11 @@ def run_test(test: str, folder: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.optional.mutations", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="mutations whose promise holds this text")
+    parser.add_argument("--only", default="", metavar="TEXT", help="mutations whose promise or test holds this text")
     options = parser.parse_args()
     torch.set_num_threads(1)
     sys.dont_write_bytecode = True  # two mutations of one file within a second look the same to its cache
-    chosen = [mutation for mutation in MUTATIONS if options.only in mutation.promise]
+    chosen = [mutation for mutation in MUTATIONS if options.only in f"{mutation.promise} {mutation.test}"]
     survived = 0
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

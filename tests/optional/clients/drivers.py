@@ -234,6 +234,7 @@ def smolagents_chat(url: str, stream: bool) -> None:
 
 
 def run_strands(model: Any) -> None:
+    """Run an agent; Strands streams every answer, whatever the name of the session says."""
     from strands import Agent, tool
 
     Agent(model=model, tools=[tool(search)], system_prompt=SYSTEM, callback_handler=None)(QUESTION)
@@ -242,8 +243,7 @@ def run_strands(model: Any) -> None:
 def strands_chat(url: str, stream: bool) -> None:
     from strands.models.openai import OpenAIModel
 
-    params: Any = {} if stream else {"stream": False}
-    run_strands(OpenAIModel(client_args={"base_url": f"{url}/v1", "api_key": "-"}, model_id="policy", params=params))
+    run_strands(OpenAIModel(client_args={"base_url": f"{url}/v1", "api_key": "-"}, model_id="policy"))
 
 
 def strands_anthropic(url: str, stream: bool) -> None:
