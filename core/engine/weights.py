@@ -37,8 +37,9 @@ def find_device(device: str) -> torch.device:
     """Return the device that `device` names; auto is the GPU where there is one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise CheckpointError(f"model.device {device}: PyTorch sees no GPU here; set it to auto or cpu")
+    here = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    if (f"{device}:0" if device == "cuda" else device) not in here:
+        raise CheckpointError(f"model.device {device}: PyTorch sees no such device here; there are: {', '.join(here)}")
     return torch.device(device)
 
 

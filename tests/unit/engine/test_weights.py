@@ -180,3 +180,21 @@ def test_the_ids_that_end_a_completion(folder):
     (folder / "generation_config.json").write_text("{broken")
     with pytest.raises(CheckpointError, match=r"generation_config\.json"):
         weights.eos_token_ids(folder)
+
+
+@pytest.mark.parametrize(("count", "device"), [(0, "cuda"), (0, "cuda:0"), (2, "cuda:2")])
+def test_a_device_that_is_not_here_is_named_with_those_that_are(
+    count: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    here = ", ".join(["cpu", "cuda:0", "cuda:1"][: 1 + count])
+    with pytest.raises(CheckpointError, match=f"model.device {device}: PyTorch sees no such device here.* {here}$"):
+        weights.find_device(device)
+    assert weights.find_device("cpu").type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["../model/model.safetensors", "/etc/passwd", 7])
+def test_an_index_that_leads_out_of_its_folder_is_refused(name: object, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
+    with pytest.raises(CheckpointError, match="no file of this folder"):
+        weights.weight_files(tmp_path)

@@ -1,0 +1,145 @@
+"""Bad requests to every server: each is answered or closed, none gets a 500, and others are served meanwhile.
+
+The gateway's own are in tests/unit/gateway. `--fuzz 100000` makes these tests long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from pydantic import BaseModel
+
+from agentic.toolorchestra.tiny.scripted_experts import ChatBody, make_service
+from core.engine.engine import Engine
+from core.engine.policy import EmbeddedPolicy
+from core.engine.server import Server
+from core.engine.wire import GenerateBody, UpdateWeightsBody
+from core.tools.retrieval.batching import Batcher
+from core.tools.retrieval.corpus import Corpus
+from core.tools.retrieval.encoders import HashingEncoder
+from core.tools.retrieval.index import FlatOptions, Retriever, build_index
+from core.tools.retrieval.server import RetrievalServer, SearchRequest
+from tests import kit
+from tests.faults.requests import make_request
+
+ANSWER_S = 20.0
+"""Bounds the seconds to an answer: a server that takes longer hangs."""
+
+PATIENCE_S = 0.5
+AT_ONCE = 8
+
+
+@pytest.fixture
+def engine_app(tmp_path: Any) -> web.Application:
+    folder = kit.save_model(tmp_path / "model", seed=0, num_hidden_layers=1)
+    engine = Engine.from_pretrained(folder, device="cpu", max_model_len=256, kv_tokens=2048)
+    return Server(EmbeddedPolicy(engine, threaded=True), "tiny").app()
+
+
+@pytest.fixture
+def retrieval_app(tmp_path: Any) -> web.Application:
+    lines = [json.dumps({"id": str(row), "contents": f"fox {row}"}) for row in range(20)]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    corpus, encoder = Corpus(tmp_path / "corpus.jsonl"), HashingEncoder(64)
+    retriever = Retriever(corpus, encoder, build_index(corpus, encoder, FlatOptions(), lambda done, total: None))
+    return RetrievalServer(retriever, Batcher(retriever.search)).make_app()
+
+
+async def send(client: TestClient[Any, Any], request: bytes) -> tuple[int, bytes]:
+    """Send bytes and return status and body of the reply; 0 where the server closed without one.
+
+    A server that waits for more bytes is told after `PATIENCE_S` that there are none.
+    """
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    try:
+        writer.write(request)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                head = await reader.readline()
+        except TimeoutError:
+            writer.write_eof()
+            async with asyncio.timeout(ANSWER_S):
+                head = await reader.readline()
+        async with asyncio.timeout(ANSWER_S):
+            rest = await reader.read()
+    except ConnectionError:
+        return 0, b""
+    finally:
+        writer.close()
+    return int(head.split()[1]) if head else 0, rest.partition(b"\r\n\r\n")[2]
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+async def attack(
+    app: web.Application,
+    bodies: dict[str, tuple[type[BaseModel], dict[str, Any]]],
+    serve_one: Callable[[TestClient[Any, Any]], Awaitable[None]],
+    cases: int,
+) -> Counter[int]:
+    """Send bad requests, some at once, and a good one beside each of these. Return how often each status came.
+
+    `bodies` maps a path to the type of its bodies and to fields of a good one.
+    """
+    schemas = {path: kind.model_json_schema() for path, (kind, _) in bodies.items()}
+    rng, statuses = Random(0), Counter[int]()
+    async with TestClient(TestServer(app)) as client:
+        for _ in range(max(1, cases // AT_ONCE)):
+            paths = [rng.choice(list(schemas)) for _ in range(AT_ONCE)]
+            requests = [make_request(rng, path, schemas[path], bodies[path][1]) for path in paths]
+            replies, _ = await asyncio.gather(
+                asyncio.gather(*(send(client, request) for request in requests)),
+                asyncio.wait_for(serve_one(client), ANSWER_S),
+            )
+            for request, (status, body) in zip(requests, replies, strict=True):
+                assert status < 500 or status in (501, 503), (request, status, body)
+                if status == 200 and body.startswith((b"{", b"[")):
+                    json.loads(body, parse_constant=refuse_constant)
+                statuses[status] += 1
+        async with client.get("/health") as health:
+            assert health.status == 200
+    assert statuses[200] > 0
+    assert statuses[400] > 0
+    return statuses
+
+
+async def test_the_engines_server(engine_app: web.Application, fuzz_cases: int) -> None:
+    ask = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
+    answers: set[str] = set()
+
+    async def serve_one(client: TestClient[Any, Any]) -> None:
+        async with client.post("/generate", json=ask) as response:
+            assert response.status == 200
+            answers.add(str((await response.json())["output_ids"]))
+
+    bodies = {"/generate": (GenerateBody, {"input_ids": [1, 2]}), "/update_weights_from_disk": (UpdateWeightsBody, {})}
+    await attack(engine_app, bodies, serve_one, fuzz_cases // 5)
+    assert len(answers) == 1, "the good request got the same tokens every time"
+
+
+async def test_the_retrieval_server(retrieval_app: web.Application, fuzz_cases: int) -> None:
+    async def serve_one(client: TestClient[Any, Any]) -> None:
+        async with client.post("/retrieve", json={"queries": ["fox 7"], "topk": 1}) as response:
+            assert response.status == 200
+
+    await attack(retrieval_app, {"/retrieve": (SearchRequest, {"queries": ["fox"]})}, serve_one, fuzz_cases // 5)
+
+
+async def test_the_scripted_experts(fuzz_cases: int) -> None:
+    question = {"model": "sage", "messages": [{"role": "user", "content": "What is 3 plus 4?"}]}
+
+    async def serve_one(client: TestClient[Any, Any]) -> None:
+        async with client.post("/v1/chat/completions", json=question) as response:
+            assert response.status == 200
+
+    await attack(make_service(), {"/v1/chat/completions": (ChatBody, question)}, serve_one, fuzz_cases // 5)
