@@ -108,7 +108,7 @@ def test_healthy_rollouts_raise_no_alarm(policy: FakePolicy, tmp_path: Path) -> 
     files = [
         write_record(tmp_path / "rollouts.jsonl.gz", policy.tokenizer, batches),
         write_dump(tmp_path / "containers.pt", containers),
-        write_dump(tmp_path / "parts.pt", [part for sample in containers for part in fan_out(sample)]),
+        write_dump(tmp_path / "parts.pt", [part for sample in containers for part in fan_out(sample, "segment")]),
         write_dump(tmp_path / "plain.pt", plain),
     ]
     assert [find_drift(path, policy) for path in files] == [[]] * 4
