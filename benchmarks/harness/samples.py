@@ -1,6 +1,6 @@
 """Logs the finished samples of one cell, a JSON line each, in the `.jsonl` beside the cell's result.
 
-A line holds all that the result needs: the trajectory as core/runs/run_folder.py describes it, and
+A line holds all that the result needs: the trajectory as core/runs/trajectory.py describes it, and
 
     "variant", "data", "length", "seed", "repeat"     which sample it is, together with "task_id"
     "made_with": {...}                                the cell's fingerprint: samples of other conditions are refused

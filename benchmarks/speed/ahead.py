@@ -83,7 +83,7 @@ async def train(folder: Path, model: Path, ahead: int, seed: int, steps: int) ->
         "algorithm.tis=[0, 2]",
         f"run.steps={steps}",
         "run.eval_every=0",
-        "run.trajectories_every=0",
+        "run.record_every=0",
     ]
     recipe: Recipe = method_spec("memagent").load("tiny", overrides)
     tasks = [Task(f"t{i}", "?", ("x",)) for i in range(64)]

@@ -39,6 +39,7 @@ RENAMED = {
     "optimizer.recompute": "optimizer.gradient_checkpointing",
     "engine.prefill_budget": "engine.max_prefill_tokens",
     "engine.prefix_tokens": "engine.prefix_cache_tokens",
+    "run.trajectories_every": "run.record_every (it now records all rollouts of a step)",
     "slime.extra": "slime.flags",
     "slime.perf": "slime.flags (such as --tensor-model-parallel-size), and slime.context_parallel for `context`",
     "slime.sglang.mem_fraction": "slime.flags, as --sglang-mem-fraction-static",

@@ -209,8 +209,8 @@ class RunSection(Section):
     keep: Literal["last", "best"] = "last"
     """Says which checkpoint is the trained policy: the last one, or the one with the best held-out reward, which is
     then saved at every evaluation that equals or beats those before it."""
-    trajectories_every: NonNegativeInt = 10
-    """Writes the trajectories of one group in full, every so many steps."""
+    record_every: NonNegativeInt = 1
+    """Records all rollouts token by token (core/runs/record.py), every so many steps and at the first. 0: never."""
     trackers: tuple[Literal["wandb", "tensorboard"], ...] = ()
     tracker_mode: Literal["offline", "online"] = "offline"
 

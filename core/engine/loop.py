@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,18 @@ from core.config import Recipe
 from core.engine import checkpoint, weights
 from core.engine.model import CausalLM
 from core.engine.policy import EmbeddedPolicy, open_engine
-from core.engine.trainer import Trainer
+from core.engine.trainer import Trainer, WatchLogprobs
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, derive_seed
-from core.rollout.rows import rows_from_groups
+from core.rollout.rows import rows_from_groups, split_segments
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal
 from core.rollout.stream import TaskStream
+from core.runs.files import Record
 from core.runs.progress import Progress
+from core.runs.record import RolloutLog, TrainedRow, record_rollout
 from core.runs.run_folder import RunFolder
 from core.runs.trackers import Trackers
-from core.runs.trajectory import trajectory_record
+from core.text.tokenizer import token_bytes
 from core.types import COUNTED_METRICS, Group, Row, Sampling, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -81,7 +84,6 @@ class GRPOLoop:
         console: Console | None = None,
     ):
         self.recipe = recipe
-        self.tokenizer = tokenizer
         self.eval_tasks = eval_tasks
         self.seed = seed
         self.start = start
@@ -89,7 +91,7 @@ class GRPOLoop:
         self.stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
         self.checkpoints = folder.checkpoints_path(seed)
         self.metrics = folder.open_metrics(seed)
-        self.trajectories = folder.open_trajectories(seed)
+        self.rollouts = RolloutLog(folder.rollouts_path(seed), partial(token_bytes, tokenizer))
         self.trackers = trackers or Trackers({})
         self.console = console
         self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
@@ -128,7 +130,7 @@ class GRPOLoop:
             step = last_logged = state["step"]
         self.engine.adopt_weights(str(step))
         self.metrics.rewind("train", last_logged)
-        self.trajectories.rewind("train", last_logged)
+        self.rollouts.rewind(last_logged)
         return step
 
     async def run(self) -> Path:
@@ -177,11 +179,19 @@ class GRPOLoop:
         rows = rows_from_groups(batch.groups, **algorithm.row_options())
         if not ahead:
             self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
-        stats = await self._update(rows)
+        recorded = self._is_recorded(self.step + 1)
+        logprobs: dict[int, Sequence[float]] = {}  # of the trainer, by the id of the row
+
+        def keep(row: Row, values: Sequence[float]) -> None:
+            logprobs[id(row)] = values
+
+        stats = await self._update(rows, keep if recorded else None)
         if ahead:
             stats |= measure_staleness(batch.trajectories, self.step)
         self.step += 1
         self.engine.adopt_weights(str(self.step))
+        if recorded:
+            self._record_batch(batch, rows, logprobs)
         valid, failures = _split_failures(batch.trajectories)
         groups_with_signal = sum(has_signal(group, algorithm.min_group_std) for group in batch.groups)
         seconds, rollout_seconds = time.perf_counter() - started, sampled - started
@@ -200,7 +210,7 @@ class GRPOLoop:
             "prefilled_tokens": self.engine.stats().prefilled_tokens - prefilled,
             "tokens_per_second": tokens / (seconds if ahead else rollout_seconds),
         }
-        self._log_train_step(record, batch)
+        self._log_train_step(record)
         for kind in failures.counts.keys() - self.reported_failures:
             # Rollouts of one kind fail alike, so its first message tells the cause.
             logger.warning("step %d: a rollout failed with %s: %s", self.step, kind, failures.first[kind][-500:])
@@ -220,9 +230,9 @@ class GRPOLoop:
                 )
                 self.sampling[step] = asyncio.create_task(batch)
 
-    async def _update(self, rows: Sequence[Row]) -> dict[str, float]:
+    async def _update(self, rows: Sequence[Row], watch: WatchLogprobs | None) -> dict[str, float]:
         """Step the trainer. Rollouts that run ahead get as much time after a pack as the pack took."""
-        work = self.trainer.iterate_grpo_step(rows)
+        work = self.trainer.iterate_grpo_step(rows, watch)
         while True:
             began = time.perf_counter()
             try:
@@ -254,8 +264,9 @@ class GRPOLoop:
         }
         self.metrics.append({"stage": "eval", "step": self.step, **record, "seconds": time.perf_counter() - started})
         self.trackers.log(self.step, {f"eval/{name}": value for name, value in record.items()})
-        for task, group in list(zip(tasks, groups, strict=True))[:2]:
-            self._log_trajectory("eval", task, group[0])
+        if run.record_every:
+            pairs = enumerate(zip(tasks, groups, strict=True))
+            self.rollouts.append([record_rollout("eval", self.step, i, task, group[0]) for i, (task, group) in pairs])
         earlier = [r["reward"] for r in self.metrics.records() if r["stage"] == "eval" and 0 < r["step"] < self.step]
         return record["reward"] >= max(earlier, default=0.0)
 
@@ -263,24 +274,40 @@ class GRPOLoop:
         # A run that resumes here samples again what was sampled ahead and not trained.
         untrained = len(self.sampling) * self.recipe.rollout.tasks_per_step
         state = {"trainer": self.trainer.state(), "cursor": self.stream.cursor - untrained}
-        for log in (self.metrics, self.trajectories):
+        for log in (self.metrics, self.rollouts):
             log.sync()  # a checkpoint must not outlive the records of the steps before it
         checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
 
-    def _log_train_step(self, record: dict[str, Any], batch: SampledBatch) -> None:
-        """Log the record of a step and, every `trajectories_every` steps, the trajectories of its first group."""
+    def _log_train_step(self, record: dict[str, Any]) -> None:
         self.metrics.append(record)
         tracked = {f"train/{k}": v for k, v in record.items() if k not in ("stage", "step", "tasks")}
         self.trackers.log(self.step, tracked)
-        every = self.recipe.run.trajectories_every
-        if every and (self.step % every == 0 or self.step == 1):
-            group = batch.groups[0]
-            task = next(task for task in batch.tasks if task.task_id == group[0].task_id)
-            for trajectory in group:
-                self._log_trajectory("train", task, trajectory)
 
-    def _log_trajectory(self, stage: str, task: Task, trajectory: Trajectory) -> None:
-        self.trajectories.append(trajectory_record(stage, self.step, task, trajectory, self.tokenizer))
+    def _is_recorded(self, step: int) -> bool:
+        """Say whether the rollouts of a step are recorded: of every `record_every`-th step and of the first."""
+        every = self.recipe.run.record_every
+        return bool(every) and (step % every == 0 or step == 1)
+
+    def _record_batch(self, batch: SampledBatch, rows: Sequence[Row], logprobs: Mapping[int, Sequence[float]]) -> None:
+        """Record all rollouts of a step with their rows; `logprobs` are the trainer's, by the id of the row."""
+        by_rollout: dict[int, list[Row]] = defaultdict(list)
+        for row in rows:
+            by_rollout[row.rollout_id].append(row)
+        tasks = {task.task_id: task for task in batch.tasks}
+        records: list[Record] = []
+        for number, group in enumerate((*batch.groups, *batch.filtered)):
+            for trajectory in group:
+                # Rows number the rollouts in this very order; rollouts of filtered groups have none.
+                rows_of_one = by_rollout[len(records)]
+                places = {id(turn): place for place, turn in enumerate(trajectory.turns)}
+                segments = split_segments(trajectory, self.recipe.algorithm.rows) if rows_of_one else []
+                trained = [
+                    TrainedRow(row, [places[id(turn)] for turn in segment], logprobs.get(id(row)))
+                    for row, segment in zip(rows_of_one, segments, strict=True)
+                ]
+                task = tasks[trajectory.task_id]
+                records.append(record_rollout("train", self.step, number, task, trajectory, trained))
+        self.rollouts.append(records)
 
 
 async def sample_batch(

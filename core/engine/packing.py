@@ -75,6 +75,12 @@ class Pack:
         flat = [v for i in self.row_indices for v, m in zip(values[i], masks[i], strict=True) if m]
         return torch.tensor(flat, device=self.ids_T.device, dtype=torch.float32)
 
+    def scatter(self, values_R: Tensor, masks: Sequence[Sequence[int]]) -> dict[int, list[float]]:
+        """Return one sequence of floats for each row of this pack, by index: what `gather` took, with 0 elsewhere."""
+        # R lists the trained tokens row after row, in the order of `row_indices`.
+        values = iter(values_R.tolist())
+        return {i: [next(values) if trained else 0.0 for trained in masks[i]] for i in self.row_indices}
+
 
 def pack_rows(rows: Sequence[Row], max_tokens: int, device: torch.device) -> list[Pack]:
     """Split `rows` into packs that cost at most `max_tokens` (one longer row makes a pack of its own).

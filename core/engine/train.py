@@ -49,8 +49,7 @@ from core.training_options import make_training_parser
 from core.types import Task
 
 CHANGEABLE_KEYS = [
-    f"run.{key}"
-    for key in "steps seeds parallel_seeds save_every keep trajectories_every trackers tracker_mode".split()
+    f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()
 ]
 """Lists the keys that may change when a run continues: how far, which seeds, what is written; never how it learns.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections import defaultdict
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from functools import partial
@@ -36,6 +36,9 @@ LOGITS_PER_CHUNK = 1 << 24
 """Sets how many logits are computed at a time: 64 MB in float32."""
 LARGE_MODEL_PARAMETERS = 50_000_000
 """Separates models for which it pays to give freed memory back after every pack: a tenth of a second."""
+
+WatchLogprobs = Callable[[Row, Sequence[float]], None]
+"""Takes a row and the log-prob of each token of its response, 0 where it is not trained."""
 
 
 class _StepRows(NamedTuple):
@@ -117,10 +120,13 @@ class Trainer:
             except StopIteration as done:
                 return dict(done.value)
 
-    def iterate_grpo_step(self, rows: Sequence[Row]) -> Generator[None, None, dict[str, float]]:
+    def iterate_grpo_step(
+        self, rows: Sequence[Row], watch: WatchLogprobs | None = None
+    ) -> Generator[None, None, dict[str, float]]:
         """Do the work of `grpo_step`, and yield between two packs as long as no weight has changed.
 
-        Meanwhile the model may sample. The generator returns the statistics.
+        Meanwhile the model may sample. The generator returns the statistics. `watch` is told the log-probs under the
+        weights before the first step, of each row that was not skipped.
         """
         steps = [step for part in self._split(rows) if (step := self._select_rows(part)).rows]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
@@ -129,7 +135,7 @@ class Trainer:
         totals: dict[str, float] = defaultdict(float)
         for number, (step, old) in enumerate(zip(steps, old_logprobs, strict=True)):
             for pack in pack_rows(step.rows, self.config.max_tokens_per_pack, self.model.device):
-                for name, value in self._backward_grpo(pack, step, old).items():
+                for name, value in self._backward_grpo(pack, step, old, watch).items():
                     totals[name] += value.item() / (step.share if name in POLICY_STATISTICS else 1.0)
                 if number == 0:
                     yield
@@ -213,13 +219,14 @@ class Trainer:
         old: list[list[float]] = [[0.0] * len(row.loss_mask) for row in rows]
         for pack in pack_rows(rows, self.config.max_tokens_per_pack, self.model.device):
             with self._autocast():
-                # R lists the trained tokens row after row, in the order of `row_indices`.
-                values = iter(self._compute_logprobs(self.model, pack, self.temperature)[0].tolist())
-            for index in pack.row_indices:
-                old[index] = [next(values) if trained else 0.0 for trained in rows[index].loss_mask]
+                logprobs_R = self._compute_logprobs(self.model, pack, self.temperature)[0]
+            for index, values in pack.scatter(logprobs_R, [row.loss_mask for row in rows]).items():
+                old[index] = values
         return old
 
-    def _backward_grpo(self, pack: Pack, step: _StepRows, old: Sequence[Sequence[float]] | None) -> dict[str, Tensor]:
+    def _backward_grpo(
+        self, pack: Pack, step: _StepRows, old: Sequence[Sequence[float]] | None, watch: WatchLogprobs | None
+    ) -> dict[str, Tensor]:
         """Add the gradient of one pack and return its statistics; `old` are the old log-probs of the step's rows."""
         masks = [row.loss_mask for row in step.rows]
         rollout_logprobs_R = pack.gather([row.logprobs for row in step.rows], masks)
@@ -231,6 +238,9 @@ class Trainer:
                     ref_logprobs_R = self._compute_logprobs(self.reference, pack, self.temperature)[0]
         # In the only step on a batch the policy has not moved yet: the old log-probs are those of this very forward.
         old_logprobs_R = logprobs_R.detach() if old is None else pack.gather(old, masks)
+        if watch is not None:
+            for index, values in pack.scatter(old_logprobs_R, masks).items():
+                watch(step.rows[index], values)
         # The pack has dropped the untrained tokens already, so the loss's T is R here, and its mask is all ones.
         loss, stats = grpo_loss(
             logprobs_R,

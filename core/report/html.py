@@ -27,8 +27,10 @@ from core.report.table import (
     published_table,
     section_tables,
 )
-from core.report.viewer import best_and_worst, choose_trajectories, render_trajectory
+from core.report.tokens import VIEW_FILE
+from core.report.trajectories import best_and_worst, choose_trajectories, describe_extremes, render_trajectory
 from core.runs.files import Record
+from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder, read_steps
 from core.types import COUNTED_METRICS
 
@@ -221,9 +223,9 @@ def _render_published(summary: Mapping[str, Any], published: Sequence[PublishedS
 
 
 def _render_trajectories(folder: RunFolder) -> str:
-    sampled = chain.from_iterable(map(folder.read_trajectories, folder.seeds))
+    sampled = (describe_extremes(read_rollouts(folder.rollouts_path(seed))) for seed in folder.seeds)
     evaluated = (best_and_worst(read_steps(path)) for path in sorted(folder.evaluation_path.glob("*.jsonl")))
-    chosen = choose_trajectories(chain(sampled, *evaluated))
+    chosen = choose_trajectories(chain(*sampled, *evaluated))
     if not chosen:
         return ""
     note = (
@@ -231,6 +233,8 @@ def _render_trajectories(folder: RunFolder) -> str:
         'at its last step and at its first. A <span class="badge accent">trained</span> turn is tinted: its '
         "completion gets a gradient. Texts are decoded for showing only.</p>"
     )
+    if (folder.path / VIEW_FILE).is_file():
+        note += f'<p><a href="{VIEW_FILE}">The tokens of the rollouts</a>: mask, log-probs, advantages, groups.</p>'
     return note + "".join(render_trajectory(record, opened=index == 0) for index, record in enumerate(chosen))
 
 

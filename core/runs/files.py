@@ -1,20 +1,27 @@
 """This module reads and writes files that survive `kill -9`.
 
-Whole files are written atomically. A JSON-lines file loses at most the line that was being written.
+Whole files are written atomically. A JSON-lines file loses at most the line that was being written; a compressed one,
+the batch of lines.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
+
+GZIP_LEVEL = 6
+"""Compresses ids to two thirds of what level 1 leaves, within milliseconds a step."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -83,6 +90,58 @@ def read_jsonl(path: Path) -> Iterator[Record]:
             yield record
 
 
+def append_batch(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Append JSON lines to a gzip file as one member, which a reader gets whole or not at all."""
+    lines = (json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False) for record in records)
+    text = "".join(f"{line}\n" for line in lines)
+    with open(path, "ab", buffering=0) as file:
+        append_whole(file, gzip.compress(text.encode("utf-8", errors="replace"), GZIP_LEVEL, mtime=0))
+
+
+def append_whole(file: FileIO, content: bytes) -> None:
+    """Append to an unbuffered file, or raise OSError and leave it as it was: a full disk takes a part of a record."""
+    left, end = memoryview(content), os.fstat(file.fileno()).st_size
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError as error:
+        file.truncate(end)
+        raise OSError(error.errno, f"{error.strerror}: a record was not written", str(file.name)) from error
+
+
+def read_batches(path: Path) -> Iterator[tuple[int, list[Record]]]:
+    """Yield the records of each member of a gzip file, with the place where the member ends; none without the file.
+
+    An unfinished last member is skipped. Raises ValueError when something else is broken.
+    """
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        end, unread = 0, b""
+        while unread or (unread := file.read(1 << 20)):
+            member, parts, length = zlib.decompressobj(wbits=31), [], 0  # 31: with gzip's header and check sum
+            while not member.eof:
+                if not unread and not (unread := file.read(1 << 20)):
+                    return
+                try:
+                    parts.append(member.decompress(unread))
+                except zlib.error as error:
+                    raise ValueError(f"{path} is broken after byte {end} ({error}); cut it there") from None
+                length += len(unread) - len(member.unused_data)
+                unread = member.unused_data
+            end += length
+            try:
+                yield end, [json.loads(line) for line in b"".join(parts).splitlines()]
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path} is not JSON before byte {end} ({error}); delete it") from None
+
+
+def truncate(path: Path, length: int) -> None:
+    """Cut a file, if it exists, to `length` bytes."""
+    if path.exists() and path.stat().st_size > length:
+        os.truncate(path, length)
+
+
 def jsonable(value: Any) -> Any:
     """Convert `value` into plain Python that JSON can hold: tensor scalars become numbers, NaN and infinities None."""
     if isinstance(value, Mapping):
@@ -132,16 +191,9 @@ class JsonlLog:
         sync(path.parent)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Append a record, or raise OSError and leave the file as it was: a full disk takes a part of a line."""
+        """Append a record, or raise OSError and leave the file as it was."""
         line = json.dumps(jsonable(record), ensure_ascii=False, allow_nan=False)
-        left = memoryview(line.encode("utf-8", errors="replace") + b"\n")
-        end = os.fstat(self._file.fileno()).st_size
-        try:
-            while left:
-                left = left[self._file.write(left) :]
-        except OSError as error:
-            self._file.truncate(end)
-            raise OSError(error.errno, f"{error.strerror}: a record was not written", str(self.path)) from error
+        append_whole(self._file, line.encode("utf-8", errors="replace") + b"\n")
 
     def sync(self) -> None:
         """Wait until all records are on the disk, where a loss of power leaves them."""

@@ -5,24 +5,19 @@
     published.json                the paper's numbers and our departures from its setting
     warm_start/                   the model of the cold start, where the method has one
     seed-<n>/metrics.jsonl        one record per step: {"stage": "warm_start" | "train" | "eval", "step": int, ...}
-    seed-<n>/trajectories.jsonl   a sample of whole trajectories
+    seed-<n>/rollouts.jsonl.gz    every token of the recorded rollouts (core/runs/record.py)
     seed-<n>/checkpoints/         Hugging Face folders
     seed-<n>/rejection/           `--baseline rejection`: rollouts.jsonl, metrics.jsonl, model/
     supervised/                   `--baseline supervised`: metrics.jsonl and model/
     evaluation/<name>.json        one EvalResult per variant, data set, length and seed (core/runs/evaluation.py)
-    evaluation/<name>.jsonl       all trajectories of that result, where the evaluator keeps them
+    evaluation/<name>.jsonl       all trajectories of that result as texts, where the evaluator keeps them
     summary.json, table.md, report.html     the report; `tokentrue report RUN_DIR` rebuilds it at any time
+    view.html                     the tokens of some rollouts; `tokentrue inspect view RUN_DIR` chooses others
     .lock                         the process that writes the run holds a lock on this file
 
 Fields of metrics.jsonl that reports know are `reward`, `loss`, `kl`, `tokens_per_second` and `seconds`, the duration of
 the step. `failures` and the metrics of `core.types.COUNTED_METRICS` are counts, or mappings kind -> count. Every other
 number gets its own small chart.
-
-A record of a trajectory holds decoded texts, for showing only:
-
-    {"stage", "step", "task_id", "question", "answers": [...], "reward": float | null, "status",
-     "turns": [{"role", "trained", "prompt", "completion", "finish_reason", "tokens"}],
-     "metrics": {...}, "failure", "log": {...}}        and "variant", "data", "seed" when an evaluator wrote it
 """
 
 from __future__ import annotations
@@ -158,15 +153,11 @@ class RunFolder:
         """Open the metrics of a seed for appending, and delete a line torn by a crash."""
         return StepLog(self.seed_path(seed) / "metrics.jsonl")
 
-    def open_trajectories(self, seed: int) -> StepLog:
-        """Open the sampled trajectories of a seed for appending, and delete a line torn by a crash."""
-        return StepLog(self.seed_path(seed) / "trajectories.jsonl")
+    def rollouts_path(self, seed: int) -> Path:
+        return self.seed_path(seed) / "rollouts.jsonl.gz"
 
     def read_metrics(self, seed: int) -> list[Record]:
         return list(read_steps(self.seed_path(seed) / "metrics.jsonl"))
-
-    def read_trajectories(self, seed: int) -> Iterator[Record]:
-        return read_steps(self.seed_path(seed) / "trajectories.jsonl")
 
     def save_evaluation(self, result: EvalResult) -> Path:
         return result.save(self.evaluation_path)
@@ -320,5 +311,6 @@ def _delete_run(path: Path) -> None:
             folder.unlink()  # what it leads to lies elsewhere, and stays
         elif folder.is_dir():
             shutil.rmtree(folder)
-    for name in ("versions.json", "published.json", "summary.json", "table.md", "report.html", "config.yaml"):
+    written = "versions.json published.json summary.json table.md report.html view.html config.yaml"
+    for name in written.split():
         (path / name).unlink(missing_ok=True)

@@ -1,4 +1,11 @@
-"""This module turns a Trajectory into the record that run folders keep and the viewer shows."""
+"""This module turns a Trajectory into the record that evaluators log, with decoded texts:
+
+    {"stage", "step", "task_id", "question", "answers": [...], "reward": float | null, "status",
+     "turns": [{"role", "trained", "prompt", "completion", "finish_reason", "tokens"}],
+     "metrics": {...}, "failure", "log": {...}}        and "variant", "data", "seed", and more (benchmarks/harness)
+
+What training sampled is recorded token for token instead (core/runs/record.py).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,7 @@ from core.types import Task, Trajectory
 
 
 def trajectory_record(stage: str, step: int, task: Task, trajectory: Trajectory, tokenizer: Any) -> Record:
-    """Return a trajectory as a record, in the schema of core/runs/run_folder.py. Its texts are for showing only."""
+    """Return a trajectory as a record. Its texts are for showing only."""
     return {
         "stage": stage,
         "step": step,

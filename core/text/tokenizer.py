@@ -92,3 +92,29 @@ def _added_tokens(tokenizer: Any) -> re.Pattern[str]:
 def special_ids(tokenizer: Any) -> frozenset[int]:
     """Return the ids that stand for structure, not text: they never go from a completion into a prompt built anew."""
     return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)
+
+
+def token_bytes(tokenizer: Any, ids: Sequence[int]) -> list[bytes]:
+    """Return the bytes that each id stands for. A text's ids give its UTF-8, joined; an unknown id gives none.
+
+    Byte-level tokenizers write every byte as a character of their own alphabet. Others write a space as a low line, and
+    a byte that is no character as <0xE4>.
+    """
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    byte_level = type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel"
+    byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+    added = tokenizer.added_tokens_decoder
+
+    def to_bytes(token_id: int, token: str | None) -> bytes:
+        if token is None:
+            return b""
+        if token_id in added:
+            return str(added[token_id]).encode()
+        if byte_level:
+            return bytes(byte_of[character] for character in token)
+        if re.fullmatch("<0x[0-9A-F]{2}>", token):
+            return bytes([int(token[3:5], 16)])
+        return token.replace("\u2581", " ").encode()
+
+    return [to_bytes(*pair) for pair in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True)]

@@ -27,7 +27,7 @@ gateway      -> engine hub options policy rollout runs serving text types
 rollout      -> algorithms config policy types
 config       -> algorithms options types
 report       -> runs types
-runs         -> types
+runs         -> text types
 tools        -> options serving
 text         -> hub
 policy       -> types

@@ -62,7 +62,7 @@ def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "optimizer": {"lr": 1e-3, "lr_warmup_steps": 2},
         "engine": {"kv_tokens": 1280, "threads": 1},
         "memagent": MEMAGENT,
-        "run": {"steps": 6, "eval_every": 2, "eval_tasks": 4, "save_every": 2, "trajectories_every": 2},
+        "run": {"steps": 6, "eval_every": 2, "eval_tasks": 4, "save_every": 2, "record_every": 2},
     }
     path = folder / "small.yaml"
     path.write_text(yaml.safe_dump(recipe))

@@ -14,6 +14,8 @@ from agentic.agent.tiny import start_model
 from agentic.agent.tiny.tasks import generate
 from core.data import write_jsonl
 from core.runs.files import read_jsonl
+from core.runs.record import read_rollouts
+from core.runs.run_folder import RunFolder
 from tests.e2e.conftest import REPOSITORY, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -21,7 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 SMALLEST = {
     "warm_start.steps": 24, "warm_start.copy_steps": 1, "warm_start.batch_size": 8, "rollout.tasks_per_step": 4,
     "rollout.group_size": 4, "run.steps": 3, "run.eval_every": 3, "run.eval_tasks": 4, "run.seeds": [0],
-    "run.trajectories_every": 1, "model.device": "cpu",
+    "run.record_every": 1, "model.device": "cpu",
 }  # fmt: skip
 REWARD = "agentic.agent.rewards.exact"
 AGENTS = {
@@ -50,8 +52,8 @@ def test_two_agents_train_in_one_run(tmp_path: Path) -> None:
     for record in steps:
         assert record["failures"] == {}
         assert record.get("edited", 0) == record.get("foreign", 0) == record.get("unanswered", 0) == 0
-    rollouts = [r for r in read_jsonl(out / "seed-0" / "trajectories.jsonl") if r["stage"] == "train"]
+    rollouts = [r for r in read_rollouts(RunFolder(out).rollouts_path(0)) if r.stage == "train"]
     assert rollouts
     for rollout in rollouts:
-        assert all(turn["trained"] for turn in rollout["turns"])
+        assert all(turn.trained for turn in rollout.turns)
     assert [record["stage"] for record in records].count("eval") == 2

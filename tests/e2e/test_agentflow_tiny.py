@@ -14,6 +14,8 @@ from agentic.agentflow.tiny.facts import SPLITS
 from agentic.agentflow.tiny.tasks import generate
 from core.data import write_jsonl
 from core.runs.files import read_jsonl
+from core.runs.record import read_rollouts
+from core.runs.run_folder import RunFolder
 from tests.e2e.conftest import REPOSITORY, environment
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -66,9 +68,9 @@ def test_the_run_trained_and_counted(run: Path):
 
 
 def test_the_planner_alone_is_trained(run: Path):
-    for trajectory in read_jsonl(run / "seed-0" / "trajectories.jsonl"):
-        for turn in trajectory["turns"]:
-            assert turn["trained"] == turn["role"].startswith("planner.")
+    turns = [turn for rollout in read_rollouts(RunFolder(run).rollouts_path(0)) for turn in rollout.turns]
+    assert turns
+    assert all(turn.trained == turn.role.startswith("planner.") for turn in turns)
 
 
 def test_every_variant_is_in_the_summary(run: Path):

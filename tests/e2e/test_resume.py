@@ -11,6 +11,7 @@ import yaml
 from safetensors.torch import load_file
 
 from core.runs.files import Record, read_jsonl
+from core.runs.record import read_rollouts
 from tests.e2e.conftest import Launcher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -43,8 +44,8 @@ def assert_same_run(run: Path, untouched: Path) -> None:
     seeds = sorted(path.name for path in untouched.glob("seed-*"))
     assert sorted(path.name for path in run.glob("seed-*")) == seeds
     for seed in seeds:
-        for name in ("metrics.jsonl", "trajectories.jsonl"):
-            assert records(run / seed / name) == records(untouched / seed / name)
+        assert records(run / seed / "metrics.jsonl") == records(untouched / seed / "metrics.jsonl")
+        assert (run / seed / "rollouts.jsonl.gz").read_bytes() == (untouched / seed / "rollouts.jsonl.gz").read_bytes()
         checkpoints = sorted(path.name for path in (untouched / seed / "checkpoints").iterdir())
         assert sorted(path.name for path in (run / seed / "checkpoints").iterdir()) == checkpoints
         for checkpoint in checkpoints:
@@ -67,14 +68,14 @@ def assert_every_task_in_turn(run: Path, data_set: Path) -> None:
             assert set(epoch) <= set(known)
 
 
-def assert_trajectories_belong_to_their_tasks(run: Path, data_set: Path) -> None:
+def assert_rollouts_belong_to_their_tasks(run: Path, data_set: Path) -> None:
     tasks = {record["task_id"]: record for record in read_jsonl(data_set)}
-    for path in run.glob("seed-*/trajectories.jsonl"):
-        for trajectory in records(path):
-            if trajectory["stage"] == "train":
-                task = tasks[trajectory["task_id"]]
-                assert (trajectory["question"], trajectory["answers"]) == (task["question"], task["answers"])
-                assert task["question"] in trajectory["turns"][0]["prompt"]
+    for path in run.glob("seed-*/rollouts.jsonl.gz"):
+        for rollout in read_rollouts(path):
+            if rollout.stage == "train":
+                task = tasks[rollout.task_id]
+                assert (rollout.question, rollout.answers) == (task["question"], task["answers"])
+                assert task["question"] in rollout.decode(rollout.prompts[0])
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -86,7 +87,7 @@ def test_a_run_killed_at_random_moments_ends_as_one_that_was_not(
     launcher.run(arguments(preset, tmp_path / "untouched", overrides))
     whole = time.monotonic() - started
     assert_every_task_in_turn(tmp_path / "untouched", preset.parent / "train.jsonl")
-    assert_trajectories_belong_to_their_tasks(tmp_path / "untouched", preset.parent / "train.jsonl")
+    assert_rollouts_belong_to_their_tasks(tmp_path / "untouched", preset.parent / "train.jsonl")
     assert weights_moved(tmp_path / "untouched")
 
     rng = random.Random(scenario)

@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 
 from core.engine import weights
+from core.runs import drift
 from core.runs.files import read_jsonl
-from core.runs.run_folder import LOCK
+from core.runs.record import read_rollouts
+from core.runs.run_folder import LOCK, RunFolder
 from core.text.tokenizer import load_tokenizer
 from tests.e2e.conftest import REPOSITORY, environment
 
@@ -23,7 +26,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 SMALLEST = {
     "warm_start.steps": 3, "warm_start.copy_steps": 2, "warm_start.lookup_steps": 1, "warm_start.batch_size": 4,
     "rollout.tasks_per_step": 2, "rollout.group_size": 2, "run.steps": 3, "run.eval_every": 1, "run.eval_tasks": 3,
-    "run.save_every": 2, "run.trajectories_every": 2, "run.seeds": [0], "model.device": "cpu",
+    "run.save_every": 2, "run.record_every": 2, "run.seeds": [0], "model.device": "cpu",
 }  # fmt: skip
 
 
@@ -50,7 +53,8 @@ def run(preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_file_of_a_run_is_there(run: Path):
-    files = ["config.yaml", "versions.json", "summary.json", "table.md", "report.html", "warm_start/config.json"]
+    files = ["config.yaml", "versions.json", "summary.json", "table.md", "report.html", "view.html"]
+    files += ["warm_start/config.json"]
     assert [name for name in files if not (run / name).is_file()] == []
     assert {path.name for path in run.rglob(".*")} == {LOCK}, "and nothing half-written"
 
@@ -74,15 +78,24 @@ def test_metrics_tell_each_step_once(run: Path):
             assert record["failures"] == {}
 
 
-def test_trajectories_are_whole(run: Path):
-    trajectories = list(read_jsonl(run / "seed-0" / "trajectories.jsonl"))
-    assert {t["stage"] for t in trajectories} == {"train", "eval"}
+def test_every_rollout_of_the_recorded_steps_is_whole(run: Path):
+    rollouts = list(read_rollouts(RunFolder(run).rollouts_path(0)))
+    counts = Counter((rollout.stage, rollout.step) for rollout in rollouts)
+    assert counts == {("eval", 0): 3, ("eval", 1): 3, ("eval", 2): 3, ("eval", 3): 3, ("train", 1): 4, ("train", 2): 4}
     tasks = {r["task_id"]: r for name in ("train", "eval") for r in read_jsonl(recipe_file(run, name))}
-    for trajectory in trajectories:
-        assert [turn["role"] for turn in trajectory["turns"]][-1] == "final"
-        assert trajectory["question"] == tasks[trajectory["task_id"]]["question"]
-        assert trajectory["answers"] == tasks[trajectory["task_id"]]["answers"]
-        assert trajectory["question"] in trajectory["turns"][0]["prompt"]
+    for rollout in rollouts:
+        assert [turn.role for turn in rollout.turns][-1] == "final"
+        assert (rollout.question, rollout.answers) == (
+            tasks[rollout.task_id]["question"],
+            tasks[rollout.task_id]["answers"],
+        )
+        assert rollout.question in rollout.decode(rollout.prompts[0])
+
+
+def test_the_record_shows_no_drift_even_from_the_weights(run: Path):
+    """The start model scores what it sampled at the first step, by Hugging Face's own code."""
+    tokenizer = ["--tokenizer", str(run / "warm_start")]
+    assert drift.main([str(run), *tokenizer, "--weights", f"0={run / 'warm_start'}"]) == 0
 
 
 def recipe_file(run: Path, name: str) -> Path:

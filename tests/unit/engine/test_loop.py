@@ -17,9 +17,12 @@ from core.engine.loop import GRPOLoop, TrainingError
 from core.policy.base import Roles
 from core.report.summary import build_summary
 from core.rollout.method import Method, RolloutError
+from core.runs.drift import DriftChecker
 from core.runs.files import Record
+from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.types import Group, Sampling, Task, Trajectory, Turn
+from tests import kit
 
 
 class OneCallMethod(Method):
@@ -56,6 +59,7 @@ def make_loop(
     regrade: Any = None,
     run: Mapping[str, Any] | None = None,
     ahead: int = 0,
+    tokenizer: Any = None,
     **algorithm: Any,
 ) -> GRPOLoop:
     """Train on four tasks, two of them a step, and evaluate on the first two."""
@@ -70,14 +74,12 @@ def make_loop(
             "algorithm": {"name": "grpo", "kl_loss_coef": 0, **algorithm},
             "optimizer": {"lr": 1e-3},
             "engine": {"kv_tokens": 1024},
-            "run": {"steps": 1, "eval_every": 1, **(run or {})},
+            "run": {"steps": 1, "eval_every": 1, "record_every": 0, **(run or {})},
         }
     )
     tasks = [Task(f"t{i}", "?", ("x",)) for i in range(4)]
     folder = RunFolder.create(out, recipe.dump(), may_differ=["run"])
-    loop = GRPOLoop(recipe, method, None, tasks, tasks[:2], folder, 0, model, regrade=regrade)
-    loop._log_trajectory = lambda *_: None  # type: ignore[method-assign]  # there is no tokenizer to show them with
-    return loop
+    return GRPOLoop(recipe, method, tokenizer, tasks, tasks[:2], folder, 0, model, regrade=regrade)
 
 
 def read_stage(out: Path, stage: str) -> list[Record]:
@@ -247,3 +249,46 @@ def test_a_run_ahead_needs_a_correction_and_fixed_tasks(qwen2: Path, tmp_path: P
         make_loop(qwen2, tmp_path, OneCallMethod(), ahead=1)
     with pytest.raises(ValueError, match=r"algorithm\.dynamic_sampling replaces some"):
         make_loop(qwen2, tmp_path, OneCallMethod(), ahead=1, tis=[0, 2], dynamic_sampling=True)
+
+
+async def test_a_step_is_recorded_token_by_token_and_shows_no_drift(qwen2: Path, tmp_path: Path) -> None:
+    """The trainer's log-probs are the engine's; groups that were filtered out are there, and without rows."""
+    tokenizer = kit.train_tokenizer("one two three", 300)
+    rewards = {"t0": [0.0] * 5, "t1": [1.0] * 2 + [0.0, 1.0, 0.0], "t2": [1.0, 1.0, 0.0, 0.0]}
+    method, run = OneCallMethod(rewards, failures=0), {"steps": 3, "record_every": 3}
+    await make_loop(qwen2, tmp_path, method, run=run, tokenizer=tokenizer, dynamic_sampling=True).run()
+    found = list(read_rollouts(RunFolder(tmp_path).rollouts_path(0)))
+    train = [rollout for rollout in found if rollout.stage == "train"]
+    assert [rollout.step for rollout in found if rollout.stage == "eval"] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert sorted({rollout.step for rollout in train}) == [1, 3], "the first step, and every third"
+    first = [rollout for rollout in train if rollout.step == 1]
+    assert [rollout.task_id for rollout in first] == ["t1"] * 4 + ["t2"] * 4 + ["t0"] * 4
+    assert [len(rollout.rows) for rollout in first] == [1] * 8 + [0] * 4
+    for rollout in first[:8]:
+        (turn,) = rollout.turns
+        assert turn.trainer_logprobs == pytest.approx(turn.logprobs, abs=1e-4)
+        assert (turn.weight_version, rollout.rows[0].trained) == ("0", [(2, 2 + len(turn.sampled))])
+        assert rollout.advantage is not None
+        assert (rollout.advantage > 0) == bool(rollout.reward)
+    checker = DriftChecker(tokenizer)
+    newest = {"train": -1, "eval": 0}
+    assert [list(checker.check(r, r.task_id, r.step + newest[r.stage])) for r in found] == [[]] * len(found)
+
+
+async def test_a_resumed_run_records_what_one_in_one_go_does(qwen2: Path, tmp_path: Path) -> None:
+    """The second step of the interrupted run was recorded, but not saved; it is sampled and recorded again."""
+    tokenizer = kit.train_tokenizer("one two three", 300)
+
+    def start(name: str) -> GRPOLoop:
+        method, run = OneCallMethod(), {"steps": 3, "eval_every": 0, "record_every": 1, "save_every": 3}
+        return make_loop(qwen2, tmp_path / name, method, regrade=first_is_best, run=run, tokenizer=tokenizer)
+
+    await start("whole").run()
+    interrupted = start("resumed")
+    await interrupted._train_step()
+    interrupted._save()
+    await interrupted._train_step()
+    await interrupted.policy.close()
+    await start("resumed").run()
+    whole, resumed = (RunFolder(tmp_path / name).rollouts_path(0).read_bytes() for name in ("whole", "resumed"))
+    assert whole == resumed

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from core.runs.evaluation import EvalResult
+from core.runs.record import RolloutLog, record_rollout
 from core.runs.run_folder import RunFolder
+from core.types import Completion, Task, Trajectory, Turn
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\" | pipe"
 
@@ -28,7 +32,7 @@ def run(empty: RunFolder) -> RunFolder:
     """Fill a folder with metrics, trajectories and evaluations in the shape of a real run."""
     for seed in (0, 1, 2):
         rng = random.Random(seed)
-        metrics, trajectories = empty.open_metrics(seed), empty.open_trajectories(seed)
+        metrics = empty.open_metrics(seed)
         for step in range(1, 21):
             metrics.append({"stage": "warm_start", "step": step, "loss": 3 / step, "seconds": 0.5})
         for step in range(1, 21):
@@ -38,8 +42,8 @@ def run(empty: RunFolder) -> RunFolder:
                 {"stage": "train", "step": step, "reward": reward, "loss": 0.1, "seconds": 2.7, "failures": failures}
             )
         metrics.append({"stage": "eval", "step": 20, "score_480": 0.9, "score_7680": 0.8})
-        for answer in ("\\boxed{harbor}", "\\boxed{willow}"):
-            trajectories.append(trajectory(20, answer))
+        answers = ("\\boxed{harbor}", "\\boxed{willow}")
+        record_texts(empty.rollouts_path(seed), 20, [write_rollout(answer) for answer in answers])
         (empty.checkpoints_path(seed) / "step-20").mkdir(parents=True)
         for variant, kept in (("trained", 0.995), ("untrained", 0.9), ("full-context", 0.97), ("empty-document", 0.0)):
             for length in (480, 1920, 7680, 30720, 122880):
@@ -56,10 +60,36 @@ def run(empty: RunFolder) -> RunFolder:
     return empty
 
 
-def trajectory(step: int, answer: str) -> dict:
-    turn = {"role": "policy", "finish_reason": "stop", "tokens": 18}
-    update = {**turn, "trained": True, "prompt": f"<section>{HOSTILE}</section>", "completion": f"amber: {HOSTILE}"}
-    final = {**turn, "trained": False, "prompt": "What is the key of amber?", "completion": answer}
-    return {"stage": "train", "step": step, "task_id": f"niah-{step}", "question": "What is the key of amber?",
-            "answers": ["harbor"], "reward": float("harbor" in answer), "status": "completed",
-            "turns": [update, update, final]}  # fmt: skip
+def write_rollout(answer: str) -> list[Written]:
+    update = Written("policy", True, f"<section>{HOSTILE}</section>", f"amber: {HOSTILE}")
+    return [update, update, Written("policy", False, "What is the key of amber?", answer)]
+
+
+class Written(NamedTuple):
+    """A turn as texts."""
+
+    role: str
+    trained: bool
+    prompt: str
+    completion: str
+
+
+def record_texts(path: Path, step: int, rollouts: Sequence[Sequence[Written]], task: Task | None = None) -> None:
+    """Record the rollouts of a step; every character is a token, and its number is the id."""
+    task = task or Task(f"niah-{step}", "What is the key of amber?", ("harbor",))
+    log = RolloutLog(path, lambda ids: [chr(token).encode() for token in ids])
+    records = []
+    for place, written in enumerate(rollouts):
+        turns = tuple(
+            Turn(
+                turn.role,
+                tuple(map(ord, turn.prompt)),
+                Completion(tuple(map(ord, turn.completion)), (-0.5,) * len(turn.completion), "stop", str(step - 1)),
+                turn.trained,
+            )
+            for turn in written
+        )
+        reward = float("harbor" in written[-1].completion)
+        trajectory = Trajectory(task.task_id, turns, reward=reward, log={"steps": [HOSTILE]})
+        records.append(record_rollout("train", step, place // 4, task, trajectory))
+    log.append(records)

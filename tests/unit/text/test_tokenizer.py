@@ -7,12 +7,14 @@ import shutil
 import threading
 
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
 from core.hub import CheckpointError
 from core.text.template import TokenTemplate
-from core.text.tokenizer import encode_text, encode_texts, load_tokenizer, special_ids
+from core.text.tokenizer import encode_text, encode_texts, load_tokenizer, special_ids, token_bytes
 
 MESSAGE = "Read.\n<problem>{problem}</problem>\n<memory>{memory}</memory>\nGo on:"
 WORDS = st.lists(st.sampled_from(["acorn", "hat", "The", "sky", "is", "blue."]), min_size=1, max_size=8).map(" ".join)
@@ -144,3 +146,24 @@ def test_a_thread_that_encodes_text_does_not_change_the_markup_of_another(tokeni
 
 def test_half_a_character_in_a_reply_of_a_tool_is_encoded_as_a_question_mark(tokenizer):
     assert encode_text(tokenizer, "acorn \ud83d hat") == encode_text(tokenizer, "acorn ? hat")
+
+
+@given(st.text(max_size=30))
+def test_the_bytes_of_the_ids_are_the_text(tokenizer, text):
+    assert b"".join(token_bytes(tokenizer, encode_text(tokenizer, text))) == text.encode()
+
+
+def test_special_and_unknown_ids_have_bytes_too(tokenizer):
+    ids = tokenizer.encode("<|im_start|>user\n漢<|im_end|>", add_special_tokens=False)
+    pieces = token_bytes(tokenizer, [*ids, len(tokenizer) + 5])
+    assert pieces[0] == b"<|im_start|>"
+    assert pieces[-1] == b""
+    assert b"".join(pieces).decode() == "<|im_start|>user\n漢<|im_end|>"
+
+
+def test_a_tokenizer_with_byte_fallback_writes_spaces_and_bytes():
+    vocabulary = {"<unk>": 0, "<0xE6>": 1, "<0xBC>": 2, "<0xA2>": 3, "▁the": 4, "é": 5, "▁": 6}
+    model = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    model.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.Fuse()])
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=model)
+    assert b"".join(token_bytes(wrapped, [4, 6, 5, 1, 2, 3])).decode() == " the é漢"

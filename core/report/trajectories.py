@@ -1,15 +1,21 @@
-"""This module shows whole trajectories in HTML, turn by turn: prompt, completion, and whether the turn was trained."""
+"""This module shows whole trajectories in the report, turn by turn: prompt, completion, and whether it was trained.
+
+It shows texts; core/report/view.py shows the tokens.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from html import escape
+from itertools import groupby
 from typing import Any
 
 import yaml
 
 from core.runs.files import Record
+from core.runs.record import RecordedRollout
 
 MAX_TRAJECTORIES = 8
 MAX_CHARACTERS = 8000
@@ -30,6 +36,30 @@ _BlockDumper.add_representer(
     str,
     lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
 )
+
+
+def describe_extremes(rollouts: Iterable[RecordedRollout]) -> Iterator[Record]:
+    """Yield the best and the worst rollout of each stage and step as texts; rollouts come in order of their steps."""
+    for _, of_one_step in groupby(rollouts, key=lambda rollout: (rollout.stage, rollout.step)):
+        ranked = sorted(of_one_step, key=lambda rollout: -math.inf if rollout.reward is None else rollout.reward)
+        yield from map(describe_rollout, [ranked[-1], ranked[0]] if len(ranked) > 1 else ranked)
+
+
+def describe_rollout(rollout: RecordedRollout) -> Record:
+    """Return a recorded rollout with texts instead of ids, as core/runs/trajectory.py describes it."""
+    turns = [
+        {
+            "role": turn.role,
+            "trained": turn.trained,
+            "prompt": rollout.decode(prompt),
+            "completion": rollout.decode(turn.sampled),
+            "finish_reason": turn.finish_reason,
+            "tokens": len(turn.sampled),
+        }
+        for turn, prompt in zip(rollout.turns, rollout.prompts, strict=True)
+    ]
+    shown = rollout.model_dump(exclude={"version", "group", "advantage", "turns", "rows", "pieces"})
+    return {**shown, "turns": turns}
 
 
 def choose_trajectories(trajectories: Iterable[Record], limit: int = MAX_TRAJECTORIES) -> list[Record]:
@@ -64,7 +94,7 @@ def best_and_worst(records: Iterable[Record]) -> list[Record]:
 
 
 def render_trajectory(record: Record, opened: bool = False) -> str:
-    """Render one record of trajectories.jsonl as a collapsible block, without the fields that it lacks."""
+    """Render one trajectory as a collapsible block, without the fields that it lacks."""
     reward, status = record.get("reward"), str(record.get("status", ""))
     turns = record.get("turns", [])
     badges = [

@@ -1,0 +1,286 @@
+"use strict";
+// Shows recorded rollouts token by token. Whatever a model or a tool wrote enters the page through textContent only.
+
+const TINTS = {
+  0: ["none", "no tint"],
+  1: ["mask", "green: sampled and trained · grey: sampled, not trained · plain: prompt"],
+  2: ["log-prob", "the redder, the less likely the token was: full at −5"],
+  3: ["ratio", "trainer's probability over the engine's: blue above 1, orange below, full at a factor of 1.2"],
+  4: ["advantage", "green above 0, red below; full at the largest of this page"],
+  5: ["weights", "a colour for each weight version"],
+};
+const HELP = [
+  ["j k", "next and previous rollout"], ["n p", "next and previous turn"], ["← →", "next and previous sampled token"],
+  ["0 … 5", "choose the tint"], ["g", "the group side by side"], ["e", "open or close the prompts"],
+  ["/", "search; Enter goes back to the keys"], ["Esc", "clear the search"], ["?", "this help"],
+];
+
+let data, shown = [], place = 0, tint = 1, together = false, prompts = false, query = "", turnPlace = 0, cursor = null;
+
+async function unpack(text) {
+  const packed = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+function make(tag, className, text) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+const piece = (id) => (id < 0 ? `‹${(-id).toLocaleString("en")} tokens left out›` : data.pieces[id] ?? `⟨${id}⟩`);
+const signed = (value) => (value > 0 ? "+" : "") + value.toFixed(3);
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+
+// An id below 0 stands for so many ids that were left out; it counts as that many.
+function take(ids, length) {
+  const taken = [];
+  for (const id of ids) {
+    if (length <= 0) break;
+    const count = id < 0 ? Math.min(-id, length) : 1;
+    taken.push(id < 0 ? -count : id);
+    length -= count;
+  }
+  return taken;
+}
+
+function promptOf(rollout, index) {
+  const turn = rollout.turns[index];
+  if (!turn.base) return turn.prompt;
+  const [earlier, length] = turn.base;
+  return [...take([...promptOf(rollout, earlier), ...rollout.turns[earlier].sampled], length), ...turn.prompt];
+}
+
+function wordsOf(rollout) {
+  rollout.words ??= [rollout.task, rollout.question, ...rollout.turns.flatMap((turn) =>
+    [turn.prompt.map(piece).join(""), turn.sampled.map(piece).join("")])].join("\n").toLowerCase();
+  return rollout.words;
+}
+
+// The weights that sampled token `i`: they may have changed in the middle of a turn.
+function versionOf(turn, i) {
+  for (const [version, count] of turn.earlier_versions) {
+    if (i < count) return version;
+    i -= count;
+  }
+  return turn.weight_version;
+}
+
+function background(rollout, turn, i) {
+  const fade = (color, share) => `color-mix(in srgb, var(--${color}) ${Math.round(70 * Math.min(1, share))}%, transparent)`;
+  if (tint === 1) return turn.trained ? fade("good", 0.5) : fade("muted", 0.4);
+  const logprob = turn.logprobs[i];
+  if (tint === 2) return logprob === null ? fade("c3", 1) : fade("bad", -logprob / 5);
+  if (tint === 3) {
+    const trainer = turn.trainer_logprobs?.[i];
+    if (trainer == null || logprob === null) return "";
+    return fade(trainer > logprob ? "c0" : "c1", Math.abs(trainer - logprob) / Math.log(1.2));
+  }
+  if (tint === 4 && turn.trained && rollout.advantage)
+    return fade(rollout.advantage > 0 ? "good" : "bad", Math.abs(rollout.advantage) / data.largest_advantage);
+  if (tint === 5) return fade(`c${data.versions.indexOf(versionOf(turn, i)) % 8}`, 0.6);
+  return "";
+}
+
+// Fills `box` with one element a token; `turn` is null for a prompt, whose tokens have an id and nothing else.
+function fill(box, rollout, ids, turn, describe) {
+  const elements = ids.map((id, i) => {
+    const element = make("span", "token", piece(id));
+    if (turn) element.style.background = background(rollout, turn, i);
+    element.describe = () => describe(id, i);
+    return element;
+  });
+  box.replaceChildren(...elements);
+  if (query) highlight(elements);
+}
+
+function highlight(elements) {
+  const text = elements.map((element) => element.textContent).join("").toLowerCase();
+  let found = text.indexOf(query), start = 0;
+  for (const element of elements) {
+    const end = start + element.textContent.length;
+    while (found >= 0 && found + query.length <= start) found = text.indexOf(query, found + 1);
+    if (found >= 0 && found < end) element.classList.add("found");
+    start = end;
+  }
+}
+
+function describePrompt(id, i) {
+  return id < 0 ? `prompt · ${piece(id)}` : `prompt · id ${id} · ${JSON.stringify(piece(id))}`;
+}
+
+function describeSampled(rollout, turn) {
+  return (id, i) => {
+    const logprob = turn.logprobs[i], trainer = turn.trainer_logprobs?.[i];
+    const facts = [`token ${i + 1} of ${turn.sampled.length}`, `id ${id}`, JSON.stringify(piece(id))];
+    facts.push(logprob === null ? "log-prob not finite" : `log-prob ${logprob.toFixed(4)} (p ${Math.exp(logprob).toFixed(4)})`);
+    if (trainer != null) facts.push(`trainer ${trainer.toFixed(4)} (ratio ${Math.exp(trainer - logprob).toFixed(4)})`);
+    if (turn.trained && rollout.advantage !== null) facts.push(`advantage ${signed(rollout.advantage)}`);
+    facts.push(`weights ${versionOf(turn, i)}`, turn.trained ? "trained" : "not trained");
+    return facts.join(" · ");
+  };
+}
+
+function renderTurn(rollout, index) {
+  const turn = rollout.turns[index];
+  const section = make("section", turn.trained ? "turn trained" : "turn");
+  const header = make("header");
+  const finite = turn.logprobs.filter((value) => value !== null);
+  const row = rollout.rows.findIndex((row) => row.turns.includes(index));
+  const facts = [`${turn.sampled.length} tokens`, turn.finish_reason, `weights ${turn.weight_version}`];
+  if (finite.length) facts.push(`mean log-prob ${mean(finite).toFixed(3)}`);
+  facts.push(row < 0 ? "in no row" : `row ${row + 1}`);
+  header.append(make("b", "", `turn ${index + 1}`), make("span", "", turn.role),
+    make("span", turn.trained ? "badge accent" : "badge plain", turn.trained ? "trained" : "frozen"),
+    make("span", "muted", facts.join(" · ")));
+  const fold = make("details", "prompt"), ids = promptOf(rollout, index), box = make("div", "tokens");
+  const count = ids.reduce((sum, id) => sum + (id < 0 ? -id : 1), 0);
+  const shared = turn.base ? `, the first ${turn.base[1]} as in turn ${turn.base[0] + 1}` : "";
+  fold.append(make("summary", "", `prompt, ${count.toLocaleString("en")} tokens${shared}`), box);
+  fold.addEventListener("toggle", () => fold.open && !box.firstChild && fill(box, rollout, ids, null, describePrompt));
+  fold.open = prompts;
+  const sampled = make("div", "tokens sampled");
+  fill(sampled, rollout, turn.sampled, turn, describeSampled(rollout, turn));
+  section.append(header, fold, sampled);
+  return section;
+}
+
+function renderRollout(rollout) {
+  const article = make("article", "rollout");
+  const title = make("h2", "", rollout.task);
+  const badges = make("p", "badges");
+  const tone = rollout.reward === null ? "plain" : rollout.reward > 0.5 ? "good" : "bad";
+  badges.append(make("span", `badge ${tone}`, rollout.reward === null ? "no reward" : `reward ${rollout.reward.toFixed(3)}`),
+    make("span", "badge plain", rollout.advantage === null ? "no row" : `advantage ${signed(rollout.advantage)}`),
+    make("span", rollout.status === "completed" ? "badge good" : "badge bad", rollout.failure ?? rollout.status),
+    make("span", "badge plain", `seed ${rollout.seed} · ${rollout.stage} · step ${rollout.step} · group ${rollout.group + 1}`));
+  const facts = make("dl", "facts");
+  const rows = rollout.rows.map((row, i) => `${i + 1}: turns ${row.turns.map((t) => t + 1).join(", ")}, ${row.length} tokens`);
+  const answers = rollout.answers.join(" | ");
+  for (const [name, value] of [["question", rollout.question], ["answers", answers], ["rows", rows.join(" · ")]])
+    if (value) facts.append(make("dt", "", name), make("dd", "", value));
+  article.append(title, badges, facts, ...rollout.turns.map((_, index) => renderTurn(rollout, index)));
+  for (const name of ["metrics", "log"]) {
+    if (!rollout[name]) continue;
+    const fold = make("details");
+    fold.append(make("summary", "", name), make("pre", "", rollout[name]));
+    article.append(fold);
+  }
+  return article;
+}
+
+const sameGroup = (a, b) => a.seed === b.seed && a.stage === b.stage && a.step === b.step && a.group === b.group;
+
+function render() {
+  const current = shown[place], main = document.getElementById("main");
+  turnPlace = 0;
+  cursor = null;
+  main.className = together ? "together" : "";
+  const chosen = current === undefined ? [] : together ? shown.filter((other) => sameGroup(other, current)) : [current];
+  main.replaceChildren(...chosen.map(renderRollout));
+  if (!chosen.length) main.append(make("p", "note", query ? "No rollout has this text." : "There is no rollout to show."));
+  document.querySelectorAll("#list button").forEach((button, i) => button.classList.toggle("current", i === place));
+  document.querySelector("#list .current")?.scrollIntoView({ block: "nearest" });
+  main.scrollTop = 0;
+  const [name, meaning] = TINTS[tint];
+  document.getElementById("legend").textContent = `tint ${tint}, ${name}: ${meaning}`;
+  document.querySelectorAll("#tints button").forEach((button, i) => button.classList.toggle("current", i === tint));
+}
+
+function renderList() {
+  shown = query ? data.rollouts.filter((rollout) => wordsOf(rollout).includes(query)) : data.rollouts;
+  place = Math.max(0, Math.min(place, shown.length - 1));
+  const entries = [];
+  shown.forEach((rollout, i) => {
+    if (!i || !sameGroup(rollout, shown[i - 1]))
+      entries.push(make("h3", "", `${rollout.task} · ${rollout.stage} ${rollout.step} · seed ${rollout.seed}`));
+    const button = make("button", "", rollout.reward === null ? "–" : rollout.reward.toFixed(2));
+    const more = rollout.advantage === null ? rollout.failure ?? "" : signed(rollout.advantage);
+    button.append(make("small", "", `${more} · ${rollout.turns.length} turns`));
+    button.addEventListener("click", () => { place = i; render(); });
+    entries.push(button);
+  });
+  document.getElementById("list").replaceChildren(...entries);
+  document.getElementById("count").textContent = `${shown.length} of ${data.rollouts.length} rollouts`;
+  render();
+}
+
+function setTint(number) {
+  tint = number;
+  render();
+}
+
+function showToken(element) {
+  cursor?.classList.remove("cursor");
+  cursor = element;
+  cursor.classList.add("cursor");
+  document.getElementById("status").textContent = element.describe();
+}
+
+function moveCursor(by) {
+  const tokens = [...document.querySelectorAll("#main .sampled .token")];
+  if (!tokens.length) return;
+  const at = tokens.indexOf(cursor);
+  const next = tokens[Math.max(0, Math.min(tokens.length - 1, at < 0 ? 0 : at + by))];
+  showToken(next);
+  next.scrollIntoView({ block: "nearest" });
+}
+
+function moveTurn(by) {
+  const turns = document.querySelectorAll("#main .turn");
+  turnPlace = Math.max(0, Math.min(turns.length - 1, turnPlace + by));
+  turns[turnPlace]?.scrollIntoView({ block: "start" });
+}
+
+function move(by) {
+  place = Math.max(0, Math.min(shown.length - 1, place + by));
+  render();
+}
+
+const KEYS = {
+  j: () => move(1), k: () => move(-1), n: () => moveTurn(1), p: () => moveTurn(-1),
+  ArrowRight: () => moveCursor(1), ArrowLeft: () => moveCursor(-1),
+  g: () => { together = !together; render(); },
+  e: () => { prompts = !prompts; render(); },
+  "/": () => document.getElementById("search").focus(),
+  "?": () => { const help = document.getElementById("help"); help.hidden = !help.hidden; },
+  Escape: () => search(""),
+};
+
+function search(text) {
+  document.getElementById("search").value = text;
+  query = text.toLowerCase();
+  renderList();
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.id === "search";
+  if (typing && (event.key === "Enter" || event.key === "Escape")) event.target.blur();
+  if (typing && event.key !== "Escape") return;
+  const act = event.key in TINTS ? () => setTint(Number(event.key)) : KEYS[event.key];
+  if (!act) return;
+  event.preventDefault();
+  act();
+}
+
+async function start() {
+  data = await unpack(document.getElementById("data").textContent);
+  document.getElementById("tints").append(...Object.entries(TINTS).map(([key, [name]]) => {
+    const button = make("button", "", `${key} ${name}`);
+    button.addEventListener("click", () => setTint(Number(key)));
+    return button;
+  }));
+  document.getElementById("help").append(...HELP.flatMap(([keys, text]) => [make("dt", "", keys), make("dd", "", text)]));
+  document.getElementById("search").addEventListener("input", (event) => {
+    query = event.target.value.toLowerCase();
+    renderList();
+  });
+  document.getElementById("main").addEventListener("mouseover", (event) => event.target.describe && showToken(event.target));
+  document.addEventListener("keydown", onKey);
+  renderList();
+}
+
+start().catch((error) => { document.getElementById("status").textContent = `This page cannot be shown: ${error}`; });

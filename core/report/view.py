@@ -1,0 +1,47 @@
+"""Write view.html into a run folder: the tokens of some of its rollouts, with mask, log-probs and advantages.
+
+Without an option it shows the last recorded training step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from core.report.tokens import MAX_ROLLOUTS, VIEW_FILE, write_view
+from core.runs.run_folder import RunFolder
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    try:
+        folder = RunFolder(options.run_dir)
+        count = write_view(folder, task_id=options.task, step=options.step, worst=options.worst)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if not count:
+        print(
+            f"error: {folder.path} has no such rollout; seed-*/metrics.jsonl lists the tasks of each step, and "
+            "run.record_every says which steps are recorded",
+            file=sys.stderr,
+        )
+        return 1
+    print(f"{folder.path / VIEW_FILE}: {count} rollouts")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue inspect view", description=__doc__)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a folder that a run has left")
+    parser.add_argument("--task", metavar="ID", help="the rollouts of this task, over all steps")
+    parser.add_argument("--step", type=int, metavar="N", help="the rollouts of this step")
+    parser.add_argument(
+        "--worst", type=int, metavar="N", help=f"of these the N worst (at most {MAX_ROLLOUTS} are shown)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,316 @@
+"""This module defines the record of rollouts, version 2: each sampled token, its log-prob, and how it was trained.
+
+`seed-<n>/rollouts.jsonl.gz` has one JSON object a line for each rollout of a recorded step, in the fields of
+`RecordedRollout`; `zcat` shows it. The lines of one step are one gzip member, so a killed process tears at most the
+last step, and `RolloutLog` cuts that off. A prompt that begins like an earlier turn refers to that turn, so that a long
+conversation is not written again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from core.runs.files import Record, append_batch, jsonable, make_folder, read_batches, truncate
+from core.types import FinishReason, Row, Status, Task, Trajectory
+
+VERSION = 2
+LAST_TURNS = 4
+"""Bounds how far back a prompt looks for a turn that begins like it."""
+
+Count = Annotated[int, Field(ge=0)]
+TokenBytes = Callable[[Sequence[int]], Sequence[bytes]]
+"""Returns the bytes that each id stands for (`core.text.tokenizer.token_bytes`)."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RecordedTurn(_Part):
+    """One call. `base` = (turn, length): the prompt is the first `length` ids of that earlier turn, then `prompt`."""
+
+    role: str
+    trained: bool
+    base: tuple[Count, Count] | None = None
+    prompt: list[int]
+    sampled: list[int]
+    logprobs: list[float | None]
+    """Holds the engine's log-prob of each sampled id, null where it was not finite."""
+    trainer_logprobs: list[float | None] | None = None
+    """Holds the trainer's log-probs under the weights before the step. Rows without advantage have none."""
+    weight_version: str
+    earlier_versions: list[tuple[str, Count]] = []
+    """Lists which weights sampled the first tokens, and how many, if the weights changed meanwhile."""
+    finish_reason: FinishReason
+
+    @property
+    def versions(self) -> list[str]:
+        """Return the weights that sampled this turn, in order."""
+        return [*(version for version, _ in self.earlier_versions), self.weight_version]
+
+
+class RecordedRow(_Part):
+    """One row as it was trained, to compare with the turns that it was made of."""
+
+    turns: list[Count]
+    length: Count
+    """Counts the row's tokens."""
+    trained: list[tuple[Count, Count]]
+    """Lists where the loss mask is 1: [start, end) among the row's tokens."""
+    ids_crc32: int
+    logprobs_crc32: int
+    joined: bool = False
+    """Says that the row leaves out what is between its turns: the first prompt, then all that was sampled."""
+
+
+class RecordedRollout(_Part):
+    """One rollout: a line of the record.
+
+    `group` numbers the groups of a step; in a group dropped for want of a signal no rollout has rows. `advantage` is
+    that of each of its rows. `pieces` has the text of every id that is new in this file; one that is a part of a
+    character is a list of bytes. `read_rollouts` completes it to all ids so far.
+    """
+
+    version: Literal[2]
+    stage: Literal["train", "eval"]
+    step: Count
+    group: Count
+    task_id: str
+    question: str
+    answers: list[str]
+    status: Status
+    failure: str | None = None
+    reward: float | None
+    advantage: float | None = None
+    turns: list[RecordedTurn]
+    rows: list[RecordedRow] = []
+    metrics: dict[str, Any] = {}
+    log: dict[str, Any] = {}
+    pieces: dict[int, str | list[int]] = {}
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Self:
+        lengths: list[int] = []
+        for place, turn in enumerate(self.turns):
+            for name in ("logprobs", "trainer_logprobs"):
+                values = getattr(turn, name)
+                if values is not None and len(values) != len(turn.sampled):
+                    raise ValueError(f"turns.{place}.{name} has {len(values)} entries for {len(turn.sampled)} tokens")
+            earlier, shared = turn.base or (0, 0)
+            if turn.base and (earlier >= place or shared > lengths[earlier]):
+                raise ValueError(f"turns.{place}.base is {turn.base}, and no earlier turn has so many ids")
+            lengths.append(shared + len(turn.prompt) + len(turn.sampled))
+        if any(place >= len(self.turns) for row in self.rows for place in row.turns):
+            raise ValueError(f"rows name a turn that is not among the {len(self.turns)}")
+        return self
+
+    @cached_property
+    def prompts(self) -> list[list[int]]:
+        """Return the whole prompt of each turn."""
+        prompts: list[list[int]] = []
+        for turn in self.turns:
+            earlier, shared = turn.base or (0, 0)
+            begin = [*prompts[earlier], *self.turns[earlier].sampled][:shared] if shared else []
+            prompts.append(begin + turn.prompt)
+        return prompts
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids; one without a known piece shows its number."""
+        return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of one id."""
+        piece = self.pieces.get(token, f"⟨{token}⟩")
+        return piece.encode() if isinstance(piece, str) else bytes(piece)
+
+
+class TrainedRow(NamedTuple):
+    """Says what became of a rollout's turns (by place): a row, and the trainer's log-probs of its response if known."""
+
+    row: Row
+    turns: Sequence[int]
+    logprobs: Sequence[float] | None
+
+
+def record_rollout(
+    stage: Literal["train", "eval"],
+    step: int,
+    group: int,
+    task: Task,
+    trajectory: Trajectory,
+    rows: Sequence[TrainedRow] = (),
+) -> Record:
+    """Return a rollout as a line of the record, without its `pieces`."""
+    turns: list[Record] = []
+    whole: list[tuple[int, ...]] = []
+    for turn in trajectory.turns:
+        completion = turn.completion
+        base = _find_base(turn.prompt_ids, whole)
+        turns.append(
+            {
+                "role": turn.role,
+                "trained": turn.trained,
+                **({"base": base} if base[1] else {}),
+                "prompt": turn.prompt_ids[base[1] :],
+                "sampled": completion.token_ids,
+                "logprobs": _round_all(completion.logprobs),
+                "weight_version": completion.weight_version,
+                **({"earlier_versions": completion.earlier_versions} if completion.earlier_versions else {}),
+                "finish_reason": completion.finish_reason,
+            }
+        )
+        whole.append((*turn.prompt_ids, *completion.token_ids))
+    for row, places, logprobs in rows:
+        if logprobs is not None:
+            # The trained tokens of a row are the completions of its turns, one after the other.
+            trained = iter(_round_all([x for x, mask in zip(logprobs, row.loss_mask, strict=True) if mask]))
+            for place in places:
+                turns[place]["trainer_logprobs"] = [next(trained) for _ in turns[place]["sampled"]]
+    return {
+        "version": VERSION,
+        "stage": stage,
+        "step": step,
+        "group": group,
+        "task_id": task.task_id,
+        "question": task.question,
+        "answers": list(task.answers),
+        "status": trajectory.status,
+        "failure": trajectory.failure,
+        "reward": jsonable(trajectory.reward),
+        "advantage": jsonable(rows[0].row.advantage) if rows else None,
+        "turns": turns,
+        "rows": [
+            describe_row(row.tokens, row.loss_mask, row.logprobs, places).model_dump(exclude_defaults=True)
+            for row, places, _ in rows
+        ],
+        "metrics": jsonable(trajectory.metrics),
+        "log": jsonable(json.loads(json.dumps(dict(trajectory.log), default=str))),
+    }
+
+
+def describe_row(
+    tokens: Sequence[int],
+    loss_mask: Sequence[int],
+    logprobs: Sequence[float | None],
+    turns: Sequence[int],
+    joined: bool = False,
+) -> RecordedRow:
+    """Describe a row; mask and log-probs have one entry for each token of the response, with which the row ends."""
+    spans, place = [], len(tokens) - len(loss_mask)
+    # One number for each token of the row. Adding 0 makes -0.0, which has other bytes, 0.0.
+    numbers = [0.0] * place + [math.nan if x is None else x + 0.0 for x in _round_all(logprobs)]
+    for mask, run in groupby(loss_mask):
+        length = sum(1 for _ in run)
+        if mask:
+            spans.append((place, place + length))
+        place += length
+    return RecordedRow(
+        turns=list(turns),
+        length=len(tokens),
+        trained=spans,
+        ids_crc32=zlib.crc32(array("q", tokens).tobytes()),
+        logprobs_crc32=zlib.crc32(array("f", numbers).tobytes()),
+        joined=joined,
+    )
+
+
+class RolloutLog:
+    """Appends recorded rollouts to a file, the rollouts of one step at a time."""
+
+    def __init__(self, path: Path, token_bytes: TokenBytes):
+        self.path = path
+        self._token_bytes = token_bytes
+        self._known: set[int] = set()
+        make_folder(path.parent)
+        self.rewind(math.inf)
+
+    def append(self, rollouts: Sequence[Record]) -> None:
+        """Write the rollouts of one step, and the pieces of the ids that the file has not seen yet."""
+        used = {token for record in rollouts for turn in record["turns"] for token in turn["prompt"]}
+        used.update(token for record in rollouts for turn in record["turns"] for token in turn["sampled"])
+        new = sorted(used - self._known)
+        pieces = dict(zip(new, map(_as_piece, self._token_bytes(new)), strict=True))
+        append_batch(self.path, [{**rollouts[0], "pieces": pieces}, *rollouts[1:]])
+        self._known.update(new)
+
+    def sync(self) -> None:
+        """Wait until all rollouts are on the disk, where a loss of power leaves them."""
+        if self.path.exists():
+            with open(self.path, "rb") as file:
+                os.fsync(file.fileno())
+
+    def rewind(self, step: float) -> None:
+        """Delete the rollouts after `step`, and what a crash tore."""
+        self._known.clear()
+        kept = 0
+        for end, records in read_batches(self.path):
+            if records[0]["step"] > step:
+                break
+            kept = end
+            self._known.update(int(token) for token in records[0].get("pieces", ()))
+        truncate(self.path, kept)
+
+
+def read_rollouts(path: Path) -> Iterator[RecordedRollout]:
+    """Yield the rollouts of a record, none when there is no file. What a crash tore is left out.
+
+    Raises:
+        ValueError: the file is broken, or a line does not follow the schema; the message names it.
+    """
+    pieces: dict[int, str | list[int]] = {}
+    number = 0
+    for _, records in read_batches(path):
+        for record in records:
+            number += 1
+            try:
+                rollout = RecordedRollout.model_validate(record)
+            except ValidationError as error:
+                problem = error.errors()[0]
+                field = ".".join(map(str, problem["loc"])) or "the rollout"
+                raise ValueError(f"{path}:{number}: {field}: {problem['msg']}; delete the file, or repair it") from None
+            pieces.update(rollout.pieces)
+            yield rollout.model_copy(update={"pieces": pieces})
+
+
+def _find_base(prompt: tuple[int, ...], whole: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+    """Return which of the last turns (all their ids are in `whole`) begins most like a prompt, and for how many ids."""
+    best = (0, 0)
+    for place in range(max(0, len(whole) - LAST_TURNS), len(whole)):
+        shared = _count_shared(prompt, whole[place])
+        best = max(best, (place, shared), key=lambda base: base[1])
+    return best
+
+
+def _count_shared(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    """Count the ids with which both begin, by bisection: slices compare much faster than ids one by one."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _round_all(values: Sequence[float | None]) -> list[float | None]:
+    """Round to the nine digits that tell any two float32 apart; what is not finite becomes None."""
+    return [float(f"{x:.9g}") if x is not None and math.isfinite(x) else None for x in values]
+
+
+def _as_piece(content: bytes) -> str | list[int]:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return list(content)

@@ -1,0 +1,121 @@
+"""The record of rollouts: what is read is what was sampled, also after a crash, and a broken line is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from core.runs.files import append_batch, read_batches
+from core.runs.record import RolloutLog, TrainedRow, read_rollouts, record_rollout
+from core.text.tokenizer import token_bytes
+from core.types import Completion, Row, Task, Trajectory, Turn
+from tests.unit.runs.fake_policy import FakePolicy, record_group, run_group
+
+TASK = Task("t1", "Who? \ud83d <b>", ("x", "y"))
+ASKED = Task("t1", "Who?", ())
+"""No tokenizer encodes a lone surrogate, but a record may have to keep one."""
+
+
+def write(path: Path, tokenizer: Any) -> RolloutLog:
+    return RolloutLog(path, lambda ids: token_bytes(tokenizer, ids))
+
+
+def test_what_is_read_is_what_was_sampled(tmp_path: Path, tokenizer: Any) -> None:
+    """Ids, texts, and log-probs to the last bit of float32; a lone surrogate in a question does no harm."""
+    path, rng, policy = tmp_path / "seed-0" / "rollouts.jsonl.gz", Random(1), FakePolicy(tokenizer)
+    log = write(path, tokenizer)
+    groups = [run_group(policy, ASKED, rng, str(step), turns=6) for step in range(8)]
+    for step, group in enumerate(groups, start=1):
+        log.append(record_group(policy, TASK, group, step, rng))
+    found = list(read_rollouts(path))
+    for rollout, trajectory in zip(found, (member for group in groups for member in group), strict=True):
+        assert (rollout.reward, rollout.status, rollout.answers) == (trajectory.reward, "completed", ["x", "y"])
+        assert rollout.question == "Who? ? <b>"
+        for turn, prompt, made in zip(rollout.turns, rollout.prompts, trajectory.turns, strict=True):
+            assert (tuple(prompt), tuple(turn.sampled)) == (made.prompt_ids, made.completion.token_ids)
+            assert (turn.trained, turn.weight_version) == (made.trained, made.completion.weight_version)
+            assert turn.logprobs == pytest.approx(made.completion.logprobs, rel=1e-8)
+            assert rollout.decode(prompt) == tokenizer.decode(made.prompt_ids)
+    assert any(turn.base for rollout in found for turn in rollout.turns), "or nothing was written by reference"
+
+
+def test_a_row_keeps_its_mask_and_the_trainers_log_probs_go_to_their_turns(tmp_path: Path, tokenizer: Any) -> None:
+    turns = (
+        Turn("a", (1, 2), Completion((3, 4), (-0.25, float("-inf")), "stop", "7"), True),
+        Turn("b", (1, 2, 3, 4, 5), Completion((6,), (-0.5,), "length", "7"), True),
+    )
+    row = Row((1, 2, 3, 4, 5, 6), (1, 1, 0, 1), (-0.25, float("-inf"), 0.0, -0.5), 0.75, 0)
+    trained = [TrainedRow(row, [0, 1], [-1.0, -2.0, 0.0, -3.0])]
+    log = write(tmp_path / "r.jsonl.gz", tokenizer)
+    log.append([record_rollout("train", 8, 0, TASK, Trajectory("t1", turns, reward=1.0), trained)])
+    (rollout,) = read_rollouts(log.path)
+    assert [turn.trainer_logprobs for turn in rollout.turns] == [[-1.0, -2.0], [-3.0]]
+    assert rollout.turns[0].logprobs == [-0.25, None]
+    assert (rollout.advantage, rollout.rows[0].trained, rollout.rows[0].length) == (0.75, [(2, 4), (5, 6)], 6)
+    assert (rollout.turns[1].base, rollout.turns[1].prompt) == ((0, 4), [5])
+
+
+def test_a_record_torn_anywhere_keeps_its_whole_steps_and_goes_on(tmp_path: Path, tokenizer: Any) -> None:
+    path, rng, policy = tmp_path / "r.jsonl.gz", Random(2), FakePolicy(tokenizer)
+    log = write(path, tokenizer)
+    batches = [record_group(policy, TASK, run_group(policy, ASKED, rng, "0"), step, rng) for step in (1, 2, 3)]
+    for batch in batches:
+        log.append(batch)
+    whole, ends = path.read_bytes(), [end for end, _ in read_batches(path)]
+    for length in [*rng.sample(range(len(whole)), 30), *ends, *(end - 1 for end in ends)]:
+        path.write_bytes(whole[:length])
+        steps = sum(end <= length for end in ends)
+        assert [rollout.step for rollout in read_rollouts(path)] == sorted(4 * [1, 2, 3][:steps])
+        again = write(path, tokenizer)
+        for batch in batches[steps:]:
+            again.append(batch)
+        assert path.read_bytes() == whole
+
+
+def test_rewind_deletes_what_a_resumed_run_repeats(tmp_path: Path, tokenizer: Any) -> None:
+    path, rng, policy = tmp_path / "r.jsonl.gz", Random(3), FakePolicy(tokenizer)
+    log = write(path, tokenizer)
+    for step in (1, 2, 3):
+        log.append(record_group(policy, TASK, run_group(policy, ASKED, rng, "0"), step, rng))
+    log.rewind(1)
+    assert [rollout.step for rollout in read_rollouts(path)] == [1] * 4
+    log.rewind(-1)
+    assert list(read_rollouts(path)) == []
+    assert list(read_rollouts(tmp_path / "absent.jsonl.gz")) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 1}, "version"),
+        ({"colour": "red"}, "colour"),
+        ({"stage": "warm_start"}, "stage"),
+        ({"reward": "much"}, "reward"),
+        ({"turns": [{"logprobs": [-1.0]}]}, r"turns\.0\.logprobs has 1 entries for 2 tokens"),
+        ({"turns": [{"base": [0, 3]}]}, r"turns\.0\.base"),
+        (
+            {"rows": [{"turns": [5], "length": 4, "trained": [], "ids_crc32": 0, "logprobs_crc32": 0}]},
+            "rows name a turn",
+        ),
+    ],
+)
+def test_a_line_that_breaks_the_schema_is_named(tmp_path: Path, change: dict, message: str) -> None:
+    turn = Turn("a", (1, 2), Completion((3, 4), (-0.25, -0.5), "stop"), True)
+    record = record_rollout("train", 1, 0, TASK, Trajectory("t1", (turn,), reward=1.0))
+    good = json.loads(json.dumps(record))
+    bad = {**good, **change}
+    if "turns" in change:
+        bad["turns"] = [{**good["turns"][0], **change["turns"][0]}]
+    append_batch(tmp_path / "r.jsonl.gz", [good, bad])
+    with pytest.raises(ValueError, match=rf"r\.jsonl\.gz:2: .*{message}"):
+        list(read_rollouts(tmp_path / "r.jsonl.gz"))
+
+
+def test_a_file_that_is_no_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl.gz").write_text("plain text")
+    with pytest.raises(ValueError, match=r"r\.jsonl\.gz is broken after byte 0"):
+        list(read_rollouts(tmp_path / "r.jsonl.gz"))
