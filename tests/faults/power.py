@@ -51,33 +51,31 @@ class PowerLoss:
         return followed
 
     def _sync(self, path: Path) -> None:
-        inode = path.stat().st_ino
+        inode = path.stat().st_ino  # which may have been that of something else, now deleted
         if path.is_dir():
             self._names[inode] = _list(path)
         else:
+            self._names.pop(inode, None)
             self._contents[inode] = path.read_bytes()
 
     def _lose_power(self) -> None:
         now = {path.stat().st_ino: _list(path) for path in (self.root, *self.root.rglob("*")) if path.is_dir()}
         for names in (self._names, now):
             left = self.scratch / f"point-{self.points}"
-            self._restore(self.root.stat().st_ino, names, left)
+            self._restore(self.root.stat().st_ino, names, {*now, *self._names}, left)
             self.points += 1
             with pytest.MonkeyPatch.context() as patch:  # what the check does is no part of the recording
                 for name in ("fsync", *CHANGES):
                     patch.setattr(os, name, _ORIGINAL[name])
                 self.check(left)
 
-    def _restore(self, folder: int, names: dict[int, Names], target: Path) -> None:
+    def _restore(self, folder: int, names: dict[int, Names], folders: set[int], target: Path) -> None:
         _ORIGINAL["mkdir"](target)
         for name, inode in names.get(folder, {}).items():
-            if inode in self._folders(names):
-                self._restore(inode, names, target / name)
+            if inode in folders:
+                self._restore(inode, names, folders, target / name)
             else:
                 (target / name).write_bytes(self._contents.get(inode, b""))
-
-    def _folders(self, names: dict[int, Names]) -> set[int]:
-        return set(names) | set(self._names)
 
 
 _ORIGINAL = {name: getattr(os, name) for name in ("fsync", *CHANGES)}
