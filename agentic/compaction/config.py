@@ -1,0 +1,45 @@
+"""Defines the section of a compacting agent in a recipe, and the folder of its presets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import NonNegativeInt, PositiveInt, model_validator
+
+from core.config import Recipe, Section, WarmStartSection
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+class CompactionSection(Section):
+    context_tokens: PositiveInt
+    """Limits prompt plus completion of every call. A conversation that would outgrow it is compacted."""
+    max_action_tokens: PositiveInt = 256
+    max_summary_tokens: PositiveInt = 1024
+    train_summary: bool = True
+    """Trains the summaries, beside the actions and the answer, which always are."""
+
+
+class CompactionWarmStart(WarmStartSection):
+    copy_steps: NonNegativeInt = 0
+    """Counts the steps on copying drills, which come first."""
+    batch_size: PositiveInt = 16
+
+    @property
+    def total_steps(self) -> int:
+        return self.copy_steps + self.steps
+
+
+class CompactionRecipe(Recipe):
+    compaction: CompactionSection
+    warm_start: CompactionWarmStart | None = None
+
+    @model_validator(mode="after")
+    def _model_takes_the_context(self) -> CompactionRecipe:
+        limit = self.model.max_model_len
+        if limit is not None and limit < self.compaction.context_tokens:
+            raise ValueError(
+                f"compaction.context_tokens is {self.compaction.context_tokens}, and model.max_model_len={limit} "
+                "refuses longer calls; lower the first or raise the second"
+            )
+        return self

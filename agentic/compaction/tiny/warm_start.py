@@ -1,0 +1,47 @@
+"""Draws the warm start of the `tiny` preset: copying drills, then the turns of scripted rollouts (demonstrations.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+from agentic.compaction.config import CompactionRecipe, CompactionWarmStart
+from agentic.compaction.prompts import NEXT
+from agentic.compaction.rollout import CompactingReader, build
+from agentic.compaction.tiny.demonstrations import AimlessAnnotator
+from agentic.compaction.tiny.tasks import draw_task
+from agentic.compaction.tiny.words import ANIMALS, THINGS
+from core.engine.warm_start import Example, batch_by_length, copying_drill
+from core.policy.base import Roles
+from core.text.tokenizer import encode_text
+from core.types import Sampling
+
+PAGES = (1, 9)
+"""Bounds the pages of a demonstration, which may be shorter than the tasks."""
+
+
+def batches(config: CompactionWarmStart, recipe: CompactionRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+    """Yield copying drills, then demonstrations."""
+    method = build(recipe, tokenizer)
+    rng, size = Random(config.seed), config.batch_size
+    words = [encode_text(tokenizer, f" {word}")[0] for word in (*ANIMALS, *THINGS)]
+    for _ in range(config.copy_steps):
+        yield [copying_drill(rng, words) for _ in range(size)]
+    for _ in range(0, config.steps, 8):
+        drawn: list[Example] = []
+        while len(drawn) < 8 * size:
+            drawn += demonstrate(rng, method)
+        yield from batch_by_length(rng, drawn[: 8 * size], size)
+
+
+def demonstrate(rng: Random, method: CompactingReader) -> list[Example]:
+    """Run the method with the annotator on a new task. Return his summaries, his answer, and one of his other turns."""
+    annotator = AimlessAnnotator(method.tokenizer, rng)
+    task = draw_task(rng, "demonstration", PAGES)
+    trajectory = asyncio.run(method.rollout(task, Roles({"policy": annotator}), Sampling()))
+    call = encode_text(method.tokenizer, NEXT)
+    turns = [(turn.prompt_ids, turn.completion.token_ids) for turn in trajectory.turns]
+    calls = [turn for turn in turns if turn[1][:-1] == call]
+    return [*(turn for turn in turns if turn[1][:-1] != call), rng.choice(calls)]
