@@ -3,9 +3,9 @@
 The history is then replaced by that summary, so a task may be many times as long as the context. Nobody says what a
 summary should hold: it is a sampled, trained turn, and the outcome of the task is the only signal.
 
-Related work: SUPO (arXiv 2510.06727) and CompactionRL (arXiv 2607.05378) train summaries by the outcome of the task,
-for agents with search, function calls and code. As there, all segments of a rollout have its advantage, and the rollout
-counts once in its group. Here the one tool is `next`, which returns the next page.
+Related work: SUPO (arXiv 2510.06727) and CompactionRL (arXiv 2607.05378) train the summaries of agents that search, call
+functions or write code by the outcome of the task. Here the one tool is `next`, which returns the next page. All
+segments of a rollout get its advantage, and the rollout counts once in its group.
 
 Run:  bash agentic/compaction/run.sh                        # tiny: two CPU cores, minutes
 """

@@ -14,9 +14,9 @@ prepare_run compaction "$@"
 data=runs/data/compaction-tiny
 [[ -f $data/model/model.safetensors ]] || "$python" -m agentic.compaction.tiny.start_model --out "$data"
 tasks() { [[ -f $data/$1.jsonl ]] || "$python" -m agentic.compaction.tiny.tasks --split "$1" --out "$data/$1.jsonl" "${@:2}"; }
-tasks train --count 4096 --pages 5 9
-tasks dev --count 64 --pages 5 9
-tasks test --count 256 --pages 5 9
+tasks train --count 4096 --pages 4 8
+tasks dev --count 64 --pages 4 8
+tasks test --count 256 --pages 4 8
 tasks test-long --count 128 --pages 24 24
 tokentrue train compaction "$@"
 

@@ -22,7 +22,7 @@ def build(folder: Path, seed: int) -> Path:
     return start_model.build(folder, train_tokenizer(), seed)
 
 
-def train_tokenizer(vocab_size: int = 1280) -> PreTrainedTokenizerBase:
+def train_tokenizer(vocab_size: int = 832) -> PreTrainedTokenizerBase:
     return start_model.train_tokenizer(_corpus(), words=(*ANIMALS, *THINGS, UNKNOWN), tags=(), vocab_size=vocab_size)
 
 

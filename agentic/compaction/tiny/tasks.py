@@ -1,6 +1,6 @@
 """Draws the tasks of the `tiny` preset: pages that say who has what, and a question about two of the animals.
 
-    python -m agentic.compaction.tiny.tasks --split train --count 4096 --pages 5 9 --out runs/data/compaction-tiny/train.jsonl
+    python -m agentic.compaction.tiny.tasks --split train --count 4096 --pages 4 8 --out runs/data/compaction-tiny/train.jsonl
 
 No fact can be guessed, nothing tells the two asked facts from the others, and each stands on a page drawn at random.
 """

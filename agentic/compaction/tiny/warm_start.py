@@ -18,7 +18,7 @@ from core.policy.base import Roles
 from core.text.tokenizer import encode_text
 from core.types import Sampling
 
-PAGES = (1, 9)
+PAGES = (1, 8)
 """Bounds the pages of a demonstration, which may be shorter than the tasks."""
 
 

@@ -104,12 +104,12 @@ async def test_a_task_without_pages_or_with_a_page_that_never_fits_fails_with_a_
     with pytest.raises(RolloutError, match="field `context` is empty") as failure:
         await run(method, make_task([" \n"]), make_reader(method))
     assert failure.value.kind == "no_context"
-    with pytest.raises(RolloutError, match=r"page of \d+ tokens, which does not fit into compaction.context_tokens=160"):
+    with pytest.raises(RolloutError, match=r"page of \d+ tokens, which does not fit into compaction.context_tokens=176"):
         await run(method, make_task([FACTS[0], FACTS[1] * 30]), make_reader(method))
 
 
 def test_a_model_that_refuses_the_context_is_refused():
-    with pytest.raises(RecipeError, match=r"compaction.context_tokens is 160, and model.max_model_len=100"):
+    with pytest.raises(RecipeError, match=r"compaction.context_tokens is 176, and model.max_model_len=100"):
         SPEC.load("tiny", ["model.max_model_len=100"])
 
 
