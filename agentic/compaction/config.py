@@ -23,11 +23,13 @@ class CompactionSection(Section):
 class CompactionWarmStart(WarmStartSection):
     copy_steps: NonNegativeInt = 0
     """Counts the steps on copying drills, which come first."""
+    lookup_steps: NonNegativeInt = 0
+    """Counts the steps on lists of facts that are repeated in another order; they come second."""
     batch_size: PositiveInt = 16
 
     @property
     def total_steps(self) -> int:
-        return self.copy_steps + self.steps
+        return self.copy_steps + self.lookup_steps + self.steps
 
 
 class CompactionRecipe(Recipe):

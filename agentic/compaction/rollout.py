@@ -3,8 +3,8 @@
 The history is then replaced by that summary, so a task may be many times as long as the context. Nobody says what a
 summary should hold: it is a sampled, trained turn, and the outcome of the task is the only signal.
 
-Related work: SUPO (arXiv 2510.06727) and CompactionRL (arXiv 2607.05378) train the summaries of agents that search, call
-functions or write code by the outcome of the task. Here the one tool is `next`, which returns the next page. All
+Related work: SUPO (arXiv 2510.06727) and CompactionRL (arXiv 2607.05378) train the summaries of agents that search,
+call functions or write code by the outcome of the task. Here the one tool is `next`, which returns the next page. All
 segments of a rollout get its advantage, and the rollout counts once in its group.
 
 Run:  bash agentic/compaction/run.sh                        # tiny: two CPU cores, minutes
@@ -56,8 +56,8 @@ class CompactingReader(Method):
             if not self.has_room(chat, page):
                 raise RolloutError(
                     "overlong_page",
-                    f"task {task.task_id}: field `context` has a page of {len(page.ids)} tokens, which does not fit into "
-                    f"compaction.context_tokens={self.config.context_tokens} beside the question and a summary",
+                    f"task {task.task_id}: field `context` has a page of {len(page.ids)} tokens, which does not fit "
+                    f"into compaction.context_tokens={self.config.context_tokens} beside the question and a summary",
                 )
             chat.messages.append(page)
             reply = await self.act(chat)
@@ -88,7 +88,9 @@ def split_pages(task: Task) -> list[str]:
     """
     pages = [page for page in task.context.split("\n\n") if page.strip()]
     if not pages:
-        raise RolloutError("no_context", f"task {task.task_id}: field `context` is empty; the agent needs pages to read")
+        raise RolloutError(
+            "no_context", f"task {task.task_id}: field `context` is empty; the agent needs pages to read"
+        )
     return pages
 
 

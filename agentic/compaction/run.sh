@@ -10,13 +10,13 @@ prepare_run compaction "$@"
 # A recipe of your own brings its own data.
 [[ $experiment == tiny ]] || exec "$python" -m scripts.tokentrue train compaction "$@"
 
-# The start model with its tokenizer, then tasks; those of `test-long` have about four times the pages of training.
+# The start model with its tokenizer, then tasks; those of `test-long` have four to eight times the pages of training.
 data=runs/data/compaction-tiny
 [[ -f $data/model/model.safetensors ]] || "$python" -m agentic.compaction.tiny.start_model --out "$data"
 tasks() { [[ -f $data/$1.jsonl ]] || "$python" -m agentic.compaction.tiny.tasks --split "$1" --out "$data/$1.jsonl" "${@:2}"; }
-tasks train --count 4096 --pages 4 8
-tasks dev --count 64 --pages 4 8
-tasks test --count 256 --pages 4 8
+tasks train --count 4096 --pages 3 6
+tasks dev --count 64 --pages 3 6
+tasks test --count 256 --pages 3 6
 tasks test-long --count 128 --pages 24 24
 tokentrue train compaction "$@"
 

@@ -3,7 +3,7 @@
 | variant | after a compaction the conversation holds |
 |---|---|
 | no-summary | the question alone |
-| aimless-summary | three true facts drawn at random: the annotator of the warm start plays all turns, without mistakes |
+| aimless-summary | facts drawn at random: the annotator of the warm start plays all turns, without mistakes |
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from core.types import Completion, Sampling
 
 UNKNOWN = "unknown"
 ANSWER = "\\boxed{{{}}}"
-FACTS_OF_A_SUMMARY = 3
+FACTS_OF_A_SUMMARY = 4
 
 
 class AimlessAnnotator:

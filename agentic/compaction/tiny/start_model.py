@@ -1,6 +1,6 @@
 """Makes the `tiny` preset's start model.
 
-    python -m agentic.compaction.tiny.start_model --out FOLDER     # writes FOLDER/model
+python -m agentic.compaction.tiny.start_model --out FOLDER     # writes FOLDER/model
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Draws the tasks of the `tiny` preset: pages that say who has what, and a question about two of the animals.
 
-    python -m agentic.compaction.tiny.tasks --split train --count 4096 --pages 4 8 --out runs/data/compaction-tiny/train.jsonl
+    python -m agentic.compaction.tiny.tasks --split train --count 4096 --pages 3 6 --out train.jsonl
 
 No fact can be guessed, nothing tells the two asked facts from the others, and each stands on a page drawn at random.
 """
@@ -18,7 +18,7 @@ from core.types import Task
 
 QUESTION = "What do the {} and the {} have?"
 FACT = " {} has {}."
-FACTS_OF_A_PAGE = (3, 5)
+FACTS_OF_A_PAGE = (2, 4)
 MOST_PAGES = len(ANIMALS) // FACTS_OF_A_PAGE[1]
 
 

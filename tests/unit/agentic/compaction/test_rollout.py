@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -68,7 +69,7 @@ async def test_a_full_context_is_summed_up_and_the_summary_replaces_the_pages(me
     assert trajectory.reward == 1.0
     segments = split_segments(trajectory, "segment")
     assert trajectory.metrics["compactions"] == len(segments) - 1 >= 2
-    for segment, following in zip(segments, segments[1:], strict=False):
+    for segment, following in pairwise(segments):
         assert segment[-1].role == "summary"
         assert following[0].role == "act"
         shown = method.tokenizer.decode(following[0].prompt_ids)
@@ -104,17 +105,21 @@ async def test_a_task_without_pages_or_with_a_page_that_never_fits_fails_with_a_
     with pytest.raises(RolloutError, match="field `context` is empty") as failure:
         await run(method, make_task([" \n"]), make_reader(method))
     assert failure.value.kind == "no_context"
-    with pytest.raises(RolloutError, match=r"page of \d+ tokens, which does not fit into compaction.context_tokens=176"):
+    with pytest.raises(
+        RolloutError, match=r"page of \d+ tokens, which does not fit into compaction.context_tokens=144"
+    ):
         await run(method, make_task([FACTS[0], FACTS[1] * 30]), make_reader(method))
 
 
 def test_a_model_that_refuses_the_context_is_refused():
-    with pytest.raises(RecipeError, match=r"compaction.context_tokens is 176, and model.max_model_len=100"):
+    with pytest.raises(RecipeError, match=r"compaction.context_tokens is 144, and model.max_model_len=100"):
         SPEC.load("tiny", ["model.max_model_len=100"])
 
 
 @settings(max_examples=60, deadline=None)
-@given(sizes=st.lists(st.integers(1, 8), min_size=1, max_size=8), seed=st.integers(0, 99), context=st.integers(150, 260))
+@given(
+    sizes=st.lists(st.integers(1, 8), min_size=1, max_size=8), seed=st.integers(0, 99), context=st.integers(150, 260)
+)
 def test_no_call_outgrows_the_context_whatever_the_policy_writes(tokenizer, sizes, seed, context):
     overrides = [f"compaction.context_tokens={context}", "model.max_model_len=null"]
     method, rng = SPEC.build(SPEC.load("tiny", overrides), tokenizer), Random(seed)
