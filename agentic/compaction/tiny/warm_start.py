@@ -42,7 +42,7 @@ def batches(config: CompactionWarmStart, recipe: CompactionRecipe, tokenizer: An
 
 
 def _lookup_drill(rng: Random, tokenizer: Any) -> Example:
-    """Draw one to eight facts as a prompt. The completion repeats them in another order, with up to two unknown ones."""
+    """Draw one to eight facts as a prompt. The completion repeats them in any order, with up to two unknown ones."""
     animals = rng.sample(ANIMALS, rng.randint(1, 8))
     known = {animal: rng.choice(THINGS) for animal in animals}
     asked = [*animals, *(animal for animal in rng.sample(ANIMALS, rng.randint(0, 2)) if animal not in known)]

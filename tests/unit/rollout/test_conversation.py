@@ -9,9 +9,13 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
 
+from core.engine.engine import Engine
+from core.engine.policy import EmbeddedPolicy
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.conversation import Conversation
@@ -19,7 +23,7 @@ from core.rollout.rows import rows_from_groups
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
 from core.types import Row, Sampling, Trajectory, Turn
-from tests.kit import train_tokenizer
+from tests.kit import save_model, train_tokenizer
 
 Context = tuple[int, ...]
 
@@ -154,6 +158,37 @@ async def test_after_a_compaction_only_the_kept_messages_and_the_sampled_summary
     await chat.compact(request, 5, keep=2, trained=False)
     assert chat.messages[:2] == rest
     assert [turn.trained for turn in chat.turns.recorded] == [True] * 5 + [False]
+
+
+async def test_log_probs_of_every_row_are_those_of_one_forward(renderer, tmp_path):
+    """With the real engine: sub-agents within sub-agents that run at the same time, and three compactions."""
+    folder = save_model(tmp_path, 0, vocab_size=len(renderer.tokenizer))
+    policy = EmbeddedPolicy(Engine.from_pretrained(folder, device="cpu", max_model_len=256, kv_tokens=1024))
+    chat = open_chat(renderer, policy)
+
+    async def work(helper: Conversation, depth: int) -> None:
+        await helper.ask("subagent", 5)
+        if depth:
+            await asyncio.gather(work(helper.branch(), depth - 1), work(helper.branch(), depth - 1))
+        helper.messages.append(renderer.message("tool", "hello"))
+        await helper.ask("subagent", 5)
+
+    for _ in range(3):
+        await chat.ask("act", 5)
+        await work(chat.branch([renderer.message("system", "hello")]), 1)
+        await chat.compact(renderer.message("user", "so far"), 5)
+    await chat.ask("final", 5)
+    await policy.close()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    rows = make_rows(chat.turns.recorded)
+    assert trained_contexts(rows) == sampled_contexts(chat.turns.recorded)
+    for row in rows:
+        tokens = torch.tensor([row.tokens])
+        with torch.no_grad():
+            scores = model(tokens).logits[0, :-1].log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
+        mask = torch.tensor(row.loss_mask, dtype=torch.bool)
+        recorded = torch.tensor(row.logprobs)[mask]
+        torch.testing.assert_close(scores[-len(mask) :][mask], recorded, atol=1e-5, rtol=0)
 
 
 async def test_a_branch_and_its_parent_go_on_without_each_other(renderer):
