@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from core.config import Recipe, Section, WarmStartSection
+from core.options import Probability
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -26,6 +27,8 @@ class CompactionWarmStart(WarmStartSection):
     lookup_steps: NonNegativeInt = 0
     """Counts the steps on lists of facts that are repeated in another order; they come second."""
     batch_size: PositiveInt = 16
+    guess: Probability = 0.2
+    """Says how often the annotator guesses what he does not know (tiny/demonstrations.py)."""
 
     @property
     def total_steps(self) -> int:

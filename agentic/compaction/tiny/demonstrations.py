@@ -3,6 +3,8 @@
 He reads to the last page and then answers from what his context says. Of every summary he draws the animals at random
 from those that his context names, in the question, a summary or a page, and writes what it says of them. So the policy
 learns to act, to read, to write summaries and to answer from them; which facts are worth keeping, RL must find out.
+
+Now and then he guesses what he does not know. Such a turn is never shown, but what follows it is: a page overrules it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 
 from agentic.compaction.prompts import END, INSTRUCTIONS, NEXT, REQUEST
 from agentic.compaction.tiny.tasks import FACT
+from agentic.compaction.tiny.words import THINGS
 from core.text.tokenizer import encode_text
 from core.types import Completion, Sampling
 
@@ -23,14 +26,22 @@ FACTS_OF_A_SUMMARY = 4
 
 
 class AimlessAnnotator:
-    """A policy that acts and answers well, and whose summaries keep facts drawn at random with `rng`."""
+    """A policy that acts and answers well, and whose summaries keep facts drawn at random with `rng`.
 
-    def __init__(self, tokenizer: Any, rng: Random):
+    As often as `guess` says, he writes a thing instead of UNKNOWN; `guessed` says for each of his turns whether he did.
+    """
+
+    def __init__(self, tokenizer: Any, rng: Random, guess: float = 0.0):
         self.tokenizer = tokenizer
         self.rng = rng
+        self.guess = guess
+        self.guessed: list[bool] = []
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         reply = write_reply(self.rng, self.tokenizer.decode(prompt_ids))
+        self.guessed.append(UNKNOWN in reply and self.rng.random() < self.guess)
+        if self.guessed[-1]:
+            reply = reply.replace(UNKNOWN, self.rng.choice(THINGS))
         ids = (*encode_text(self.tokenizer, reply), self.tokenizer.eos_token_id)
         return Completion(ids, (0.0,) * len(ids), "stop")
 

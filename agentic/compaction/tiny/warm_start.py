@@ -37,7 +37,7 @@ def batches(config: CompactionWarmStart, recipe: CompactionRecipe, tokenizer: An
     for _ in range(0, config.steps, 8):
         drawn: list[Example] = []
         while len(drawn) < 8 * size:
-            drawn += demonstrate(rng, method)
+            drawn += demonstrate(rng, method, config.guess)
         yield from batch_by_length(rng, drawn[: 8 * size], size)
 
 
@@ -50,12 +50,16 @@ def _lookup_drill(rng: Random, tokenizer: Any) -> Example:
     return encode_text(tokenizer, prompt), encode_text(tokenizer, completion)
 
 
-def demonstrate(rng: Random, method: CompactingReader) -> list[Example]:
-    """Run the method with the annotator on a new task. Return his summaries, his answer, and one of his other turns."""
-    annotator = AimlessAnnotator(method.tokenizer, rng)
+def demonstrate(rng: Random, method: CompactingReader, guess: float) -> list[Example]:
+    """Run the method with the annotator on a new task. Return his summaries and his answer, if true, and a call."""
+    annotator = AimlessAnnotator(method.tokenizer, rng, guess)
     task = draw_task(rng, "demonstration", PAGES)
     trajectory = asyncio.run(method.rollout(task, Roles({"policy": annotator}), Sampling()))
     call = encode_text(method.tokenizer, NEXT)
-    turns = [(turn.prompt_ids, turn.completion.token_ids) for turn in trajectory.turns]
+    turns = [
+        (turn.prompt_ids, turn.completion.token_ids)
+        for turn, guessed in zip(trajectory.turns, annotator.guessed, strict=True)
+        if not guessed
+    ]
     calls = [turn for turn in turns if turn[1][:-1] == call]
     return [*(turn for turn in turns if turn[1][:-1] != call), rng.choice(calls)]

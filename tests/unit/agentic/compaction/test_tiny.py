@@ -17,6 +17,7 @@ from agentic.compaction.tiny.baselines import BASELINES
 from agentic.compaction.tiny.demonstrations import UNKNOWN, AimlessAnnotator
 from agentic.compaction.tiny.tasks import MOST_PAGES, draw_task, generate
 from agentic.compaction.tiny.warm_start import batches
+from agentic.compaction.tiny.warm_start import demonstrate as demonstrate_turns
 from agentic.compaction.tiny.words import ANIMALS, THINGS
 from core.data import read_tasks
 from core.policy.base import Roles
@@ -95,6 +96,20 @@ async def test_a_demonstration_answers_rightly_what_its_context_holds(method: An
         assert trajectory.reward == both
         rewards.append(trajectory.reward)
     assert 0 < sum(rewards) < 30
+
+
+def test_what_follows_a_guess_is_shown_and_the_guess_is_not(method: Any) -> None:
+    """A prompt may hold a wrong fact; no completion does, and a page overrules it."""
+    rng, wrong = Random(0), 0
+    for _ in range(80):
+        for prompt, completion in demonstrate_turns(rng, method, 1.0):
+            question, _, history = method.tokenizer.decode(prompt).partition(INSTRUCTIONS)
+            pages = "".join(message for message in history.split("<|im_start|>") if message.startswith("tool"))
+            true, known = dict(FACT.findall(pages)), dict(FACT.findall(history))
+            wrong += any(known[name] != value for name, value in FACT.findall(history) if name in true)
+            for name, value in FACT.findall(method.tokenizer.decode(completion)):
+                assert value == true.get(name, known.get(name, UNKNOWN))
+    assert wrong > 10
 
 
 def test_the_warm_start_has_summaries_answers_and_calls_that_fit_the_preset(tokenizer: Any) -> None:
