@@ -103,7 +103,7 @@ def test_what_follows_a_guess_is_shown_and_the_guess_is_not(method: Any) -> None
     rng, wrong = Random(0), 0
     for _ in range(80):
         for prompt, completion in demonstrate_turns(rng, method, 1.0):
-            question, _, history = method.tokenizer.decode(prompt).partition(INSTRUCTIONS)
+            _, _, history = method.tokenizer.decode(prompt).partition(INSTRUCTIONS)
             pages = "".join(message for message in history.split("<|im_start|>") if message.startswith("tool"))
             true, known = dict(FACT.findall(pages)), dict(FACT.findall(history))
             wrong += any(known[name] != value for name, value in FACT.findall(history) if name in true)
