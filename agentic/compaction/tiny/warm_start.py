@@ -51,7 +51,7 @@ def _lookup_drill(rng: Random, tokenizer: Any) -> Example:
 
 
 def demonstrate(rng: Random, method: CompactingReader, guess: float) -> list[Example]:
-    """Run the method with the annotator on a new task. Return his summaries and his answer, if true, and a call."""
+    """Run the method with the annotator on a new task. Return his summaries and answer without guesses, and a call."""
     annotator = AimlessAnnotator(method.tokenizer, rng, guess)
     task = draw_task(rng, "demonstration", PAGES)
     trajectory = asyncio.run(method.rollout(task, Roles({"policy": annotator}), Sampling()))
