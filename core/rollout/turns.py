@@ -22,6 +22,19 @@ class Turns:
         self._sampling = sampling
         self._session = session
         self._calls = 0
+        self._branches = 0
+        self._path: tuple[int, ...] = ()
+
+    def branch(self) -> Turns:
+        """Return turns for a conversation beside this one, kept in the same `recorded`.
+
+        Their seeds do not depend on which conversation calls first.
+        """
+        branch = Turns(self._sampling, self._session)
+        branch.recorded = self.recorded
+        branch._path = (*self._path, self._branches)
+        self._branches += 1
+        return branch
 
     async def ask(
         self,
@@ -40,7 +53,7 @@ class Turns:
         """
         sampling = sampling or self._sampling
         call = self._calls
-        seed = None if sampling.seed is None else derive_seed(sampling.seed, call)
+        seed = None if sampling.seed is None else derive_seed(sampling.seed, *self._path, call)
         self._calls += 1
         request = replace(sampling, max_new_tokens=max_new_tokens, seed=seed)
         completion = await policy.generate(prompt_ids, request, self._session)

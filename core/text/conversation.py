@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
 
-from core.text.tokenizer import Ids, encode_text
+from core.text.tokenizer import Ids, encode_text, special_ids
 from core.text.tool_calls import THOUGHT, THOUGHT_END, ToolCall
 
 MAX_CACHED_CHARACTERS = 400
@@ -71,6 +71,17 @@ class Renderer:
         """Wrap sampled ids as an assistant's message, without the end token: the template adds that itself."""
         has_end = bool(ids) and ids[-1] == self.tokenizer.eos_token_id
         return Message("assistant", ids[:-1] if has_end else ids)
+
+    def quote(self, ids: Ids) -> Ids:
+        """Return sampled ids as content for another message: without thoughts that end in them, and special tokens."""
+        end = self.tokenizer.get_added_vocab().get(THOUGHT_END)
+        if end in ids:
+            ids = ids[len(ids) - ids[::-1].index(end) :]
+        return tuple(i for i in ids if i not in self._special_ids)
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        return special_ids(self.tokenizer)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
         """Return the prompt for the next assistant's message; `tools` have OpenAI's form.

@@ -1,0 +1,50 @@
+"""Defines the section of a compacting agent in a recipe, and the folder of its presets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import NonNegativeInt, PositiveInt, model_validator
+
+from core.config import Recipe, Section, WarmStartSection
+from core.options import Probability
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+class CompactionSection(Section):
+    context_tokens: PositiveInt
+    """Limits prompt plus completion of every call. A conversation that would outgrow it is compacted."""
+    max_action_tokens: PositiveInt = 256
+    max_summary_tokens: PositiveInt = 1024
+    train_summary: bool = True
+    """Trains the summaries, beside the actions and the answer, which always are."""
+
+
+class CompactionWarmStart(WarmStartSection):
+    copy_steps: NonNegativeInt = 0
+    """Counts the steps on copying drills, which come first."""
+    lookup_steps: NonNegativeInt = 0
+    """Counts the steps on lists of facts that are repeated in another order; they come second."""
+    batch_size: PositiveInt = 16
+    guess: Probability = 0.2
+    """Says how often the annotator guesses what he does not know (tiny/demonstrations.py)."""
+
+    @property
+    def total_steps(self) -> int:
+        return self.copy_steps + self.lookup_steps + self.steps
+
+
+class CompactionRecipe(Recipe):
+    compaction: CompactionSection
+    warm_start: CompactionWarmStart | None = None
+
+    @model_validator(mode="after")
+    def _model_takes_the_context(self) -> CompactionRecipe:
+        limit = self.model.max_model_len
+        if limit is not None and limit < self.compaction.context_tokens:
+            raise ValueError(
+                f"compaction.context_tokens is {self.compaction.context_tokens}, and model.max_model_len={limit} "
+                "refuses longer calls; lower the first or raise the second"
+            )
+        return self

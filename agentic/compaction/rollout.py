@@ -1,0 +1,130 @@
+"""Compaction: an agent reads a document page by page, and sums its conversation up whenever the context is full.
+
+The history is then replaced by that summary, so a task may be many times as long as the context. Nobody says what a
+summary should hold: it is a sampled, trained turn, and the outcome of the task is the only signal.
+
+Related work: SUPO (arXiv 2510.06727) and CompactionRL (arXiv 2607.05378) train the summaries of agents that search,
+call functions or write code by the outcome of the task. Here the one tool is `next`, which returns the next page. All
+segments of a rollout get its advantage, and the rollout counts once in its group.
+
+Run:  bash agentic/compaction/run.sh                        # tiny: two CPU cores, minutes
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from agentic.compaction.config import PRESETS, CompactionRecipe, CompactionSection
+from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
+from core.policy.base import Roles
+from core.rewards.boxed import boxed_reward
+from core.rollout.conversation import Conversation
+from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.turns import Turns
+from core.slime.hooks import SlimeHooks
+from core.text.conversation import Message, Renderer
+from core.types import Sampling, Task, Trajectory, Turn
+
+
+class CompactingReader(Method):
+    """Runs the method. Its one role, `policy`, calls the tool and answers (turns `act`), and writes the `summary`."""
+
+    def __init__(self, config: CompactionSection, tokenizer: Any):
+        self.config = config
+        self.tokenizer = tokenizer
+        self.renderer = Renderer(tokenizer)
+        self.request = self.renderer.message("user", REQUEST)
+        self.stop_ids = (tokenizer.eos_token_id,)
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        """Give the policy one page after the other until it answers; compact before a page would overfill the context.
+
+        Raises:
+            RolloutError: the task has no pages, or not even an empty conversation has room for one of them.
+        """
+        turns = Turns(replace(sampling, stop_token_ids=self.stop_ids), session=uuid4().hex)
+        opening = self.renderer.message("user", task.question, INSTRUCTIONS)
+        chat = Conversation(roles["policy"], self.renderer, turns, [opening])
+        pages = [*split_pages(task), END]
+        reply = await self.act(chat)
+        while reply.strip() == NEXT and pages:
+            page = self.renderer.message("tool", pages.pop(0))
+            if not self.has_room(chat, page):
+                await self.compact(chat)
+            if not self.has_room(chat, page):
+                raise RolloutError(
+                    "overlong_page",
+                    f"task {task.task_id}: field `context` has a page of {len(page.ids)} tokens, which does not fit "
+                    f"into compaction.context_tokens={self.config.context_tokens} beside the question and a summary",
+                )
+            chat.messages.append(page)
+            reply = await self.act(chat)
+        return make_trajectory(task, turns.recorded, reply)
+
+    async def act(self, chat: Conversation) -> str:
+        """Return the text of the policy's next message: a call of the tool, or an answer."""
+        completion = await chat.ask("act", self.config.max_action_tokens)
+        return str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+
+    async def compact(self, chat: Conversation) -> None:
+        """Replace all that follows the question by a summary that the policy writes."""
+        config = self.config
+        await chat.compact(self.request, config.max_summary_tokens, heading=HEADING, trained=config.train_summary)
+
+    def has_room(self, chat: Conversation, page: Message) -> bool:
+        """Return whether the context can hold the page, the policy's action, and after that still a summary."""
+        action = Message("assistant", (0,) * self.config.max_action_tokens)
+        needed = chat.count_tokens(page, action, self.request) + self.config.max_summary_tokens
+        return needed <= self.config.context_tokens
+
+
+def split_pages(task: Task) -> list[str]:
+    """Return the pages of a task; an empty line ends a page.
+
+    Raises:
+        RolloutError: there are none.
+    """
+    pages = [page for page in task.context.split("\n\n") if page.strip()]
+    if not pages:
+        raise RolloutError(
+            "no_context", f"task {task.task_id}: field `context` is empty; the agent needs pages to read"
+        )
+    return pages
+
+
+def make_trajectory(task: Task, turns: list[Turn], reply: str) -> Trajectory:
+    """Return the trajectory, whose reward is 1 if the last reply boxes an accepted answer."""
+    summaries = [turn.completion for turn in turns if turn.role == "summary"]
+    cut = turns[-1].completion.finish_reason == "length" or reply.strip() == NEXT
+    return Trajectory(
+        task_id=task.task_id,
+        turns=tuple(turns),
+        status="truncated" if cut else "completed",
+        reward=boxed_reward(reply, task.answers),
+        metrics={
+            "turns": len(turns),
+            "compactions": len(summaries),
+            "summary_tokens": sum(len(s.token_ids) for s in summaries) / max(1, len(summaries)),
+            "answer_boxed": float("\\boxed" in reply),
+        },
+        log={"answer": reply},
+    )
+
+
+def build(recipe: CompactionRecipe, tokenizer: Any) -> CompactingReader:
+    return CompactingReader(recipe.compaction, tokenizer)
+
+
+SPEC = MethodSpec("compaction", CompactionRecipe, PRESETS, build, needs_context=True)
+
+# slime imports these names by path.
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentic.compaction.rollout import SPEC, CompactingReader
+from agentic.compaction.tiny.start_model import train_tokenizer
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return train_tokenizer()
+
+
+@pytest.fixture
+def method(tokenizer: Any) -> CompactingReader:
+    """The method as the preset `tiny` sets it up."""
+    return SPEC.build(SPEC.load("tiny"), tokenizer)
