@@ -132,15 +132,15 @@ MUTATIONS = (
     Mutation(
         "a frozen role is not trained",
         "core/gateway/session.py",
-        'trainable=role == "policy" and not request.model.startswith(FROZEN)',
-        "trainable=True",
+        "            trainable=trainable,",
+        "            trainable=True,",
         f"{SESSION}::test_roles_come_from_the_models_name",
     ),
     Mutation(
         "a frozen policy is not trained",
         "core/gateway/session.py",
-        'trainable=role == "policy" and not request.model.startswith(FROZEN)',
-        'trainable=role == "policy"',
+        "            trainable=trainable,",
+        '            trainable=role == "policy",',
         f"{SESSION}::test_a_frozen_policy_is_not_trained",
     ),
     Mutation(
@@ -230,7 +230,7 @@ MUTATIONS = (
     Mutation(
         "a session has its turns and no more",
         "core/gateway/session.py",
-        "if settings.max_turns is not None and",
+        "if turns is not None and",
         "if False and",
         f"{SESSION}::test_limits_and_a_closed_session",
     ),
@@ -331,7 +331,7 @@ def run_test(test: str, folder: Path) -> int:
         os.chdir(folder)
         sys.path[0] = str(folder)
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-            status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", test])
+            status = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--timeout=0", test])
         os._exit(int(status))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
@@ -349,10 +349,12 @@ def main() -> int:
         for name in ("core", "tests"):
             shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(REPOSITORY / "pyproject.toml", folder)
-        whole = {test: run_test(test, folder) == pytest.ExitCode.OK for test in {m.test for m in chosen}}
+        broken = {test for test in {m.test for m in chosen} if run_test(test, folder) != pytest.ExitCode.OK}
+        for test in sorted(broken):
+            print(f"FAILS without any mutation: {test}")
         for mutation in chosen:
             before = apply(mutation, folder)
-            noticed = whole[mutation.test] and run_test(mutation.test, folder) == pytest.ExitCode.TESTS_FAILED
+            noticed = mutation.test not in broken and run_test(mutation.test, folder) == pytest.ExitCode.TESTS_FAILED
             (folder / mutation.file).write_text(before)
             survived += not noticed
             print(f"{'noticed ' if noticed else 'SURVIVED'}  {mutation.promise}  ({mutation.test})", flush=True)
