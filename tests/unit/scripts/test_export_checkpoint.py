@@ -30,7 +30,10 @@ def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
                 loaded.model.norm.weight.fill_(1 + seed + step / 100)
             checkpoint.save(folder.checkpoints_path(seed), step, loaded, model, {"trainer": {}})
         scores = {"official": [1.0, 1.0, 0.0, 1.0], "strict": [1.0, 0.0, 0.0, 1.0]}
-        folder.save_evaluation(EvalResult("trained", "niah", 7168, seed, 4, scores, [75] * 4, [7160] * 4, 2.0))
+        notes = {"published_as": "RL-MemAgent-14B"}
+        folder.save_evaluation(
+            EvalResult("trained", "niah", 7168, seed, 4, scores, [75] * 4, [7160] * 4, 2.0, notes=notes)
+        )
     folder.save_published(
         [{"name": "RL-MemAgent-14B", "data": "niah", "length": 7168, "score": 0.98, "source": "Table 3"}],
         ["a departure of the evaluation"],
@@ -88,7 +91,7 @@ def test_the_card_is_filled_from_the_run_folder(run, tmp_path):
     assert card.count("- a departure of the evaluation\n") == 1
     assert "### niah · official score" in card
     assert "| trained | 75.0 (" in card
-    assert "| RL-MemAgent-14B | niah | 7K | official | 98.0 | 75.0" in card
+    assert "| RL-MemAgent-14B | niah | 7K | official | 98.0 | – | 75.0 (" in card
     assert f"`{run.versions['git']}`" in card
     assert "bash agentic/memagent/run.sh --preset recipe.yaml" in card
     assert SPEC.load(str(out / "recipe.yaml")).dump() == run.config
