@@ -156,7 +156,8 @@ class Renderer:
         found: list[tuple[int | None, Ids]] = []
         for i, piece in enumerate(pieces):
             if i % 2 == 0:
-                if piece.endswith(NO_THOUGHTS) and self._holds_thoughts(spliced[int(pieces[i + 1])]):
+                content = spliced[int(pieces[i + 1])] if i + 1 < len(pieces) else ()
+                if piece.endswith(NO_THOUGHTS) and self._holds_thoughts(content):
                     piece = piece.removesuffix(NO_THOUGHTS)
                 found.append((None, self._encode_markup_cached(piece)))
                 continue

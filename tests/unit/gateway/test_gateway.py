@@ -561,7 +561,8 @@ async def test_a_client_that_is_killed_in_mid_stream_has_no_trained_turn(stream)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # the kernel takes little of the answer
     async with serve_gateway(gateway, listener) as url, aiohttp.ClientSession() as http:
         loop, data = asyncio.get_running_loop(), json.dumps(body).encode()
-        head = f"POST /s/one/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+        head = "POST /s/one/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(data)}\r\n\r\n"
         with socket.socket() as killed:
             killed.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             killed.setblocking(False)

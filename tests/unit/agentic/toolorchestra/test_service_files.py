@@ -84,7 +84,8 @@ def test_gpus_of_one_node_are_shared_by_servers_of_fixed_size_alone(preset: str)
         assert len(together) == 1 or all("--max-total-tokens" in service.command for service in together)
 
 
-SEDS = re.findall(r"^sed (\S+) (\S+) >(\S+)$", (PRESETS.parent / "README.md").read_text(), re.MULTILINE)
+COMMANDS = (PRESETS.parent / "README.md").read_text().replace("\\\n", " ")
+SEDS = re.findall(r"^sed '?([^'\n]+?)'? +(\S+) >(\S+)$", COMMANDS, re.MULTILINE)
 
 
 def test_the_readme_changes_files_in_four_places() -> None:
@@ -100,11 +101,14 @@ def test_the_readme_changes_files_in_four_places() -> None:
 def test_what_the_readme_changes_is_changed_throughout(
     expression: str, source: str, target: str, tmp_path: Path
 ) -> None:
-    old, new = expression.removesuffix("g").strip(expression[1]).split(expression[1])[1:3]
+    first = expression.split(";")[0]
+    old, new = first.removesuffix("g").strip(first[1]).split(first[1])[1:3]
     text = subprocess.run(["sed", expression, str(ROOT / source)], text=True, capture_output=True, check=True).stdout
     said = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     assert old not in said
     assert new in said
+    for option in ("--api-key-file /data/services.key", "api_key_file: /data/services.key"):
+        assert (option in expression) == (option in text)
     (tmp_path / "seed.yaml").write_text(text)
     if "services" in target:
         assert read_services(tmp_path / "seed.yaml").keys() == read_services(ROOT / source).keys()
