@@ -29,7 +29,9 @@ class ScriptedEngine(ScriptedPolicy):
     def __init__(self, tokenizer: Any, reply: Reply):
         super().__init__(self._say)
         self.engine = SimpleNamespace(
-            weight_version="0", stats=lambda: SimpleNamespace(num_running=len(self._aborts), num_waiting=0)
+            weight_version="0",
+            max_model_len=1 << 17,
+            stats=lambda: SimpleNamespace(num_running=len(self._aborts), num_waiting=0),
         )
         self._tokenizer, self._reply = tokenizer, reply
         self._aborts: dict[str, asyncio.Event] = {}

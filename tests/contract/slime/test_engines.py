@@ -181,6 +181,7 @@ def test_fully_asynchronous_rollout(
     def abort_when_busy() -> None:
         while case.slow.task_id not in requeued and not done.wait(0.2):
             order = urllib.request.Request(f"{url}/abort_request", b'{"abort_all": true}', method="POST")
+            order.add_header("Content-Type", "application/json")
             urllib.request.urlopen(order).close()
 
     thread = threading.Thread(target=abort_when_busy, daemon=True)
