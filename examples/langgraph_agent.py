@@ -19,14 +19,15 @@ from core.gateway.agent import Endpoint
 from core.types import Task
 
 
-@tool
-def look_up(thing: str) -> str:
-    """Tell who has to do with a thing."""
-    return world.look_up(thing)
-
-
-def make_graph(model: Any) -> Any:
+def make_graph(chat: ChatOpenAI, number: int) -> Any:
     """Make the graph: the model is asked, its calls are run, and it is asked again until it calls nothing."""
+
+    @tool
+    def look_up(thing: str) -> str:
+        """Tell who has to do with a thing."""
+        return world.look_up(thing, number)
+
+    model = chat.bind_tools([look_up])
 
     async def ask(state: MessagesState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke(state["messages"])]}
@@ -44,12 +45,13 @@ async def run(task: Task, endpoint: Endpoint) -> str:
     """Answer the question; the graph talks to the gateway as it would to OpenAI."""
     # Without a proxy and certificates to look for, a client is made in a millisecond.
     async with httpx.AsyncClient(verify=False, trust_env=False, timeout=None) as http:
-        model = ChatOpenAI(
+        chat = ChatOpenAI(
             model=endpoint.model,
             base_url=endpoint.openai_url,
             api_key=endpoint.api_key,
             max_retries=0,
             http_async_client=http,
         )
-        done = await make_graph(model.bind_tools([look_up])).ainvoke({"messages": [("user", task.question)]})
+        graph = make_graph(chat, task.metadata["world"])
+        done = await graph.ainvoke({"messages": [("user", task.question)]})
     return str(done["messages"][-1].content)

@@ -15,14 +15,14 @@ from core.gateway.agent import Endpoint
 from core.types import Task
 
 
-@function_tool
-def look_up(thing: str) -> str:
-    """Tell who has to do with a thing."""
-    return world.look_up(thing)
-
-
 async def run(task: Task, endpoint: Endpoint) -> str:
     """Answer the question; the program talks to the gateway as it would to OpenAI."""
+
+    @function_tool
+    def look_up(thing: str) -> str:
+        """Tell who has to do with a thing."""
+        return world.look_up(thing, task.metadata["world"])
+
     # Without a proxy and certificates to look for, a client is made in a millisecond.
     async with httpx.AsyncClient(verify=False, trust_env=False, timeout=None) as http:
         client = AsyncOpenAI(base_url=endpoint.openai_url, api_key=endpoint.api_key, max_retries=0, http_client=http)

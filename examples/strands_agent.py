@@ -14,14 +14,14 @@ from core.gateway.agent import Endpoint
 from core.types import Task
 
 
-@tool
-def look_up(thing: str) -> str:
-    """Tell who has to do with a thing."""
-    return world.look_up(thing)
-
-
 async def run(task: Task, endpoint: Endpoint) -> str:
     """Answer the question; the agent talks to the gateway as it would to OpenAI."""
+
+    @tool
+    def look_up(thing: str) -> str:
+        """Tell who has to do with a thing."""
+        return world.look_up(thing, task.metadata["world"])
+
     client = {"base_url": endpoint.openai_url, "api_key": endpoint.api_key, "max_retries": 0}
     agent = Agent(OpenAIModel(client_args=client, model_id=endpoint.model), tools=[look_up], callback_handler=None)
     return str(await agent.invoke_async(task.question))

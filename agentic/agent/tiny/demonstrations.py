@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from random import Random
 
-from agentic.agent.tiny.tasks import write_question
+from agentic.agent.tiny.tasks import OTHERS, write_question
 from agentic.agent.tiny.world import LOOK_UP, THINGS, describe, draw_facts
 
 
@@ -26,7 +26,7 @@ class LookupDemonstration:
 
 def demonstrate(rng: Random) -> LookupDemonstration:
     """Draw a conversation. Names and things begin with a space, as words inside of a sentence do."""
-    asked, *others = rng.sample(THINGS, 4)
+    asked, *others = rng.sample(THINGS, 1 + OTHERS)
     facts = draw_facts(rng)
     thing, name = rng.choice((asked, *others)), rng.choice(list(facts.values()))
     question = write_question(rng, asked, others)

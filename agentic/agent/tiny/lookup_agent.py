@@ -8,10 +8,10 @@ from core.gateway.agent import Endpoint
 from core.types import Task
 
 
-async def call_look_up(thing: str) -> str:
-    return look_up(thing)
-
-
 async def run(task: Task, endpoint: Endpoint) -> str:
     """Answer the question, with the tool if the model wants it."""
+
+    async def call_look_up(thing: str) -> str:
+        return look_up(thing, task.metadata["world"])
+
     return await run_tool_loop(endpoint, task.question, [AgentTool(LOOK_UP, call_look_up)])

@@ -1,6 +1,7 @@
 """Makes up the world of the `tiny` preset: things, and for each of them its owner, maker, buyer and keeper.
 
-Every fact follows from a hash, so nobody can guess it. The tool `look_up` tells all facts of one thing.
+Every task has a world of its own, whose number is in the task's `metadata`. A fact follows from a hash of the world
+and the thing, so nobody can guess or remember it. The tool `look_up` tells all facts of one thing.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ LOOK_UP = ToolSchema(
 )
 
 
-def look_up(thing: str) -> str:
+def look_up(thing: str, world: int) -> str:
     """Tell all facts of a thing, such as `The lamp: maker ada, owner tom, ...`."""
     thing = thing.strip()
-    return describe(thing, find_facts(thing)) if thing in THINGS else f"There is no {thing}."
+    return describe(thing, find_facts(thing, world)) if thing in THINGS else f"There is no {thing}."
 
 
-def find_facts(thing: str) -> dict[str, str]:
+def find_facts(thing: str, world: int) -> dict[str, str]:
     """Return the facts of a thing: relation -> name."""
-    return draw_facts(Random(derive_seed("facts", thing)))
+    return draw_facts(Random(derive_seed("facts", world, thing)))
 
 
 def draw_facts(rng: Random) -> dict[str, str]:

@@ -32,8 +32,8 @@ async def test_an_agent_of_a_framework_is_trained_on_the_tokens_that_were_sample
     require(find_spec(module), f"needs {module}: pip install {packages}")
     tokenizer: Any = start_model.train_tokenizer()
     recipe = SPEC.load("tiny", [f"agent.agents.lookup.run=examples.{example}.run"])
-    owner = find_facts("lamp")["owner"]
-    task = Task("1", "Who is the owner of the lamp?", (owner,))
+    owner = find_facts("lamp", world=7)["owner"]
+    task = Task("1", "Who is the owner of the lamp?", (owner,), metadata={"world": 7})
     policy = script_policy(tokenizer, [write_call(" lamp"), f" {owner}"])
     team = build(recipe, tokenizer)
     try:

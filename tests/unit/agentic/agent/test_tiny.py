@@ -57,14 +57,15 @@ def test_no_thing_is_in_two_splits_and_answers_are_facts() -> None:
     for split in SPLITS:
         tasks = generate(split, 64)
         assert tasks == generate(split, 64)
-        assert len({task.question for task in tasks}) == 64
+        assert len({task.question for task in tasks}) == len({task.metadata["world"] for task in tasks}) == 64
         words = {task.task_id: task.question.translate(str.maketrans("?.,", "   ")).split() for task in tasks}
         named[split] = {word for task in tasks for word in words[task.task_id] if word in THINGS}
         for task in tasks:
             asked = words[task.task_id]
             thing = asked[asked.index("of") + 2]
-            assert task.answers == (find_facts(thing)[ASKED],)
-            assert f"{ASKED} {task.answers[0]}" in look_up(f" {thing}")
+            world = task.metadata["world"]
+            assert task.answers == (find_facts(thing, world)[ASKED],)
+            assert f"{ASKED} {task.answers[0]}" in look_up(f" {thing}", world)
         assert named[split] <= set(THINGS_OF[split])
     assert not any(one & other for one, other in combinations(named.values(), 2))
     assert sorted(thing for things in THINGS_OF.values() for thing in things) == sorted(THINGS)
@@ -73,7 +74,7 @@ def test_no_thing_is_in_two_splits_and_answers_are_facts() -> None:
 def test_demonstrations_choose_at_random_and_tell_no_fact() -> None:
     """Every choice is as likely as any other, so that nothing but the form can be learned from them."""
     rng, count = Random(0), 4000
-    places, right_names, facts = Counter[int](), 0, 0
+    places, right_names = Counter[int](), 0
     for _ in range(count):
         shown = demonstrate(rng)
         words = [word.strip("?.,") for word in shown.question.split()]
@@ -84,24 +85,24 @@ def test_demonstrations_choose_at_random_and_tell_no_fact() -> None:
         name = shown.answer.strip()
         assert f" {name}" in shown.result
         right_names += f"{ASKED} {name}" in shown.result
-        facts += name == find_facts(thing)[ASKED]
     assert places[-1] / count == pytest.approx(1 / 4, abs=0.03)
     assert right_names / count == pytest.approx(1 / len(RELATIONS), abs=0.03)
-    assert facts / count < 0.03
 
 
 async def test_the_warm_starts_prompts_are_those_of_a_rollout(recipe: AgentRecipe, tokenizer: Any) -> None:
     shown = demonstrate(Random(1))
-    shown = replace(shown, result=look_up(read_call(shown)))
+    shown = replace(shown, result=look_up(read_call(shown), world=7))
     policy = script_policy(tokenizer, [shown.call, shown.answer])
-    done = await play(build(recipe, tokenizer), Task("1", shown.question, ("x",)), policy)
+    done = await play(build(recipe, tokenizer), Task("1", shown.question, ("x",), metadata={"world": 7}), policy)
     asked = [(turn.prompt_ids, turn.completion.token_ids) for turn in done.turns]
     assert asked == list(encode(shown, Renderer(tokenizer)))
 
 
 async def test_the_right_key_and_the_right_name_earn_the_reward(recipe: AgentRecipe, tokenizer: Any) -> None:
-    owner, maker = find_facts("lamp")["owner"], find_facts("lamp")["maker"]
-    task = Task("1", "Who is the owner of the lamp? Beside it are the jar, the kite and the hat.", (owner,))
+    facts = find_facts("lamp", world=7)
+    owner, maker = facts["owner"], facts["maker"]
+    question = "Who is the owner of the lamp? Beside it are the jar, the kite and the hat."
+    task = Task("1", question, (owner,), metadata={"world": 7})
     for words, reward in (([write_call(" lamp"), f" {owner}"], 1.0), ([write_call(" lamp"), f" {maker}"], 0.0)):
         done = await play(build(recipe, tokenizer), task, script_policy(tokenizer, words))
         assert (done.reward, len(done.turns), done.status) == (reward, 2, "completed")
@@ -119,8 +120,8 @@ async def test_the_right_key_and_the_right_name_earn_the_reward(recipe: AgentRec
 )
 async def test_an_agent_that_calls_for_ever_ends_truncated(override: str, turns: int, tokenizer: Any) -> None:
     policy = script_policy(tokenizer, [write_call(" lamp")])
-    question = generate("train", 1)[0].question
-    done = await play(build(SPEC.load("tiny", [override]), tokenizer), Task("1", question, ("x",)), policy)
+    [task] = generate("train", 1)
+    done = await play(build(SPEC.load("tiny", [override]), tokenizer), task, policy)
     assert (done.reward, len(done.turns), done.status) == (0.0, turns, "truncated")
 
 
