@@ -82,7 +82,7 @@ async def test_demonstrations_are_true_and_keep_asked_facts_as_rarely_as_others(
             for group, names in (("asked", asked), ("others", named - asked)):
                 kept[group] += len(names & written.keys())
                 expected[group] += len(names) * FACTS_OF_A_SUMMARY / len(named)
-    assert kept["asked"] > 100
+    assert kept["asked"] > 80
     for group in kept:
         assert kept[group] == pytest.approx(expected[group], rel=0.15)
 
