@@ -22,7 +22,7 @@ from core.types import Completion, Sampling
 
 UNKNOWN = "unknown"
 ANSWER = "\\boxed{{{}}}"
-FACTS_OF_A_SUMMARY = 4
+FACTS_OF_A_SUMMARY = 2
 
 
 class AimlessAnnotator:
@@ -49,12 +49,12 @@ class AimlessAnnotator:
 def write_reply(rng: Random, prompt: str) -> str:
     """Write the annotator's reply to a prompt, from this text alone."""
     question, _, history = prompt.partition(INSTRUCTIONS)
-    asked = re.findall(r"the (\w+) and the (\w+)", question)[0]
+    asked = re.findall(r"the (\w+) have", question)[0]
     known = dict(re.findall(r" (\w+) has (\w+)\.", history))  # of two facts about one animal the later one holds
     if history.rpartition("<|im_end|>")[0].endswith(REQUEST):
-        named = sorted({*asked, *known})
+        named = sorted({asked, *known})
         return write_facts(rng.sample(named, min(FACTS_OF_A_SUMMARY, len(named))), known)
-    return ANSWER.format(write_facts(asked, known)) if END in history else NEXT
+    return ANSWER.format(write_facts([asked], known)) if END in history else NEXT
 
 
 def write_facts(animals: Sequence[str], known: dict[str, str]) -> str:

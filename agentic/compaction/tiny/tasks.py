@@ -1,8 +1,8 @@
-"""Draws the tasks of the `tiny` preset: pages that say who has what, and a question about two of the animals.
+"""Draws the tasks of the `tiny` preset: pages that say who has what, and a question about one of the animals.
 
     python -m agentic.compaction.tiny.tasks --split train --count 4096 --pages 3 6 --out train.jsonl
 
-No fact can be guessed, nothing tells the two asked facts from the others, and each stands on a page drawn at random.
+No fact can be guessed, nothing tells the asked fact from the others, and it stands on a page drawn at random.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentic.compaction.tiny.words import ANIMALS, THINGS
 from core.data import write_jsonl
 from core.types import Task
 
-QUESTION = "What do the {} and the {} have?"
+QUESTION = "What does the {} have?"
 FACT = " {} has {}."
 FACTS_OF_A_PAGE = (2, 4)
 MOST_PAGES = len(ANIMALS) // FACTS_OF_A_PAGE[1]
@@ -29,9 +29,8 @@ def draw_task(rng: Random, task_id: str, pages: tuple[int, int]) -> Task:
     facts = {owner: FACT.format(owner, rng.choice(THINGS)) for owner in owners}
     lines = iter(facts.values())
     context = "\n\n".join("".join(next(lines) for _ in range(size)) for size in sizes)
-    asked = rng.sample(owners, 2)
-    answer = "".join(facts[owner] for owner in asked)
-    return Task(task_id, QUESTION.format(*asked), (answer.strip(),), context, {"pages": len(sizes)})
+    asked = rng.choice(owners)
+    return Task(task_id, QUESTION.format(asked), (facts[asked].strip(),), context, {"pages": len(sizes)})
 
 
 def generate(split: str, count: int, pages: tuple[int, int], seed: int = 0) -> list[Task]:

@@ -23,12 +23,12 @@ from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
 
 FACTS = [" ant has anchor.", " bat has basket.", " cat has camera.", " dog has drum."]
-ANSWER = "ant has anchor. bat has basket."
+ANSWER = "ant has anchor."
 SUMMARY = " ant has anchor."
 
 
 def make_task(pages: Sequence[str]) -> Task:
-    return Task("t", "What do the ant and the bat have?", (ANSWER,), "\n\n".join(pages))
+    return Task("t", "What does the ant have?", (ANSWER,), "\n\n".join(pages))
 
 
 def make_reader(method: CompactingReader, answer_after: str = END) -> ScriptedPolicy:
@@ -58,7 +58,7 @@ async def test_a_task_that_fits_is_one_conversation(method):
     assert len(split_segments(trajectory, "segment")) == 1
     shown = method.tokenizer.decode(trajectory.turns[-1].prompt_ids)
     assert [message.partition("\n")[2] for message in shown.split("<|im_end|>\n")[:-1]] == [
-        "What do the ant and the bat have?" + INSTRUCTIONS, "next", FACTS[0], "next", FACTS[1], "next", END,
+        "What does the ant have?" + INSTRUCTIONS, "next", FACTS[0], "next", FACTS[1], "next", END,
     ]  # fmt: skip
     assert len({call.session for call in policy.calls}) == 1
 
@@ -74,7 +74,7 @@ async def test_a_full_context_is_summed_up_and_the_summary_replaces_the_pages(me
         assert following[0].role == "act"
         shown = method.tokenizer.decode(following[0].prompt_ids)
         messages = [message.partition("\n")[2] for message in shown.split("<|im_end|>\n")[:-1]]
-        assert messages[:2] == ["What do the ant and the bat have?" + INSTRUCTIONS, HEADING + SUMMARY]
+        assert messages[:2] == ["What does the ant have?" + INSTRUCTIONS, HEADING + SUMMARY]
         assert messages[2:] in ([pages[0]], [END])
     shown = [turn for turn in trajectory.turns if turn.role == "act"]
     assert len(shown) == len(pages) + 2
@@ -106,19 +106,19 @@ async def test_a_task_without_pages_or_with_a_page_that_never_fits_fails_with_a_
         await run(method, make_task([" \n"]), make_reader(method))
     assert failure.value.kind == "no_context"
     with pytest.raises(
-        RolloutError, match=r"page of \d+ tokens, which does not fit into compaction.context_tokens=144"
+        RolloutError, match=r"page of \d+ tokens, which does not fit into compaction.context_tokens=120"
     ):
         await run(method, make_task([FACTS[0], FACTS[1] * 30]), make_reader(method))
 
 
 def test_a_model_that_refuses_the_context_is_refused():
-    with pytest.raises(RecipeError, match=r"compaction.context_tokens is 144, and model.max_model_len=100"):
+    with pytest.raises(RecipeError, match=r"compaction.context_tokens is 120, and model.max_model_len=100"):
         SPEC.load("tiny", ["model.max_model_len=100"])
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    sizes=st.lists(st.integers(1, 8), min_size=1, max_size=8), seed=st.integers(0, 99), context=st.integers(150, 260)
+    sizes=st.lists(st.integers(1, 8), min_size=1, max_size=8), seed=st.integers(0, 99), context=st.integers(130, 240)
 )
 def test_no_call_outgrows_the_context_whatever_the_policy_writes(tokenizer, sizes, seed, context):
     overrides = [f"compaction.context_tokens={context}", "model.max_model_len=null"]

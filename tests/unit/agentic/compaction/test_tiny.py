@@ -14,7 +14,7 @@ from agentic.compaction.prompts import INSTRUCTIONS, REQUEST
 from agentic.compaction.rollout import SPEC
 from agentic.compaction.tiny import tasks
 from agentic.compaction.tiny.baselines import BASELINES
-from agentic.compaction.tiny.demonstrations import UNKNOWN, AimlessAnnotator
+from agentic.compaction.tiny.demonstrations import FACTS_OF_A_SUMMARY, UNKNOWN, AimlessAnnotator
 from agentic.compaction.tiny.tasks import MOST_PAGES, draw_task, generate
 from agentic.compaction.tiny.warm_start import batches
 from agentic.compaction.tiny.warm_start import demonstrate as demonstrate_turns
@@ -31,8 +31,8 @@ def test_a_task_has_each_animal_once_and_its_answer_on_the_pages() -> None:
         facts = FACT.findall(task.context)
         owners = [owner for owner, _ in facts]
         assert len(owners) == len(set(owners))
-        asked = re.findall(r"the (\w+) and the (\w+) have", task.question)[0]
-        assert task.answers == (" ".join(f"{name} has {dict(facts)[name]}." for name in asked),)
+        asked = re.findall(r"the (\w+) have", task.question)[0]
+        assert task.answers == (f"{asked} has {dict(facts)[asked]}.",)
         assert len(task.context.split("\n\n")) == task.metadata["pages"] in range(3, 7)
     assert generate("train", 9, (3, 6)) == generate("train", 9, (3, 6)) != generate("test", 9, (3, 6))
 
@@ -71,18 +71,18 @@ async def test_demonstrations_are_true_and_keep_asked_facts_as_rarely_as_others(
             shown = method.tokenizer.decode(turn.prompt_ids)
             written = dict(FACT.findall(method.tokenizer.decode(turn.completion.token_ids)))
             question, _, history = shown.partition(INSTRUCTIONS)
-            asked = set(re.findall(r"the (\w+) and the (\w+) have", question)[0])
+            asked = set(re.findall(r"the (\w+) have", question))
             known = dict(FACT.findall(history))
             assert all(known.get(name, UNKNOWN) == value for name, value in written.items())
             assert all(value in (UNKNOWN, dict(FACT.findall(task.context)).get(name)) for name, value in known.items())
             if REQUEST not in history:
                 continue
             named = asked | known.keys()
-            assert len(written) == 4
+            assert len(written) == FACTS_OF_A_SUMMARY
             for group, names in (("asked", asked), ("others", named - asked)):
                 kept[group] += len(names & written.keys())
-                expected[group] += len(names) * 4 / len(named)
-    assert kept["asked"] > 100
+                expected[group] += len(names) * FACTS_OF_A_SUMMARY / len(named)
+    assert kept["asked"] > 80
     for group in kept:
         assert kept[group] == pytest.approx(expected[group], rel=0.15)
 
@@ -92,8 +92,7 @@ async def test_a_demonstration_answers_rightly_what_its_context_holds(method: An
     for seed in range(60):
         task, trajectory = await demonstrate(method, seed)
         last = method.tokenizer.decode(trajectory.turns[-1].prompt_ids)
-        both = all(fact in last for fact in re.findall(r"\w+ has \w+\.", task.answers[0]))
-        assert trajectory.reward == both
+        assert trajectory.reward == (task.answers[0] in last)
         rewards.append(trajectory.reward)
     assert 0 < sum(rewards) < 30
 
