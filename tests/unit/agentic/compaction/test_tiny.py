@@ -100,7 +100,7 @@ async def test_a_demonstration_answers_rightly_what_its_context_holds(method: An
 def test_what_follows_a_guess_is_shown_and_the_guess_is_not(method: Any) -> None:
     """A prompt may hold a wrong fact; no completion does, and a page overrules it."""
     rng, wrong = Random(0), 0
-    for _ in range(80):
+    for _ in range(200):
         for prompt, completion in demonstrate_turns(rng, method, 1.0):
             _, _, history = method.tokenizer.decode(prompt).partition(INSTRUCTIONS)
             pages = "".join(message for message in history.split("<|im_start|>") if message.startswith("tool"))
