@@ -46,7 +46,8 @@ class RolloutSection(Section):
     """Limits the wall time of a trajectory. One that takes longer fails with `deadline`."""
     ahead: NonNegativeInt = 0
     """Says how many steps sampling may run ahead of training: a rollout that step k trains on begins after step
-    k - 1 - `ahead`, and none is dropped for being slow. 0 samples and trains in turn. For the embedded engine."""
+    k - 1 - `ahead`, and a slow one is waited for, until `deadline_s`. 0 samples and trains in turn. All limits in
+    seconds, those of tools too, go on while a pack is trained. For the embedded engine."""
 
 
 class AlgorithmSection(Section):

@@ -166,7 +166,7 @@ def hold_lock(path: Path, wait_s: float = 0.0) -> Iterator[None]:
     """
     import fcntl  # not on Windows
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     deadline = time.monotonic() + wait_s
     with path.open("a") as file:
         while True:

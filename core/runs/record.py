@@ -9,8 +9,9 @@ conversation is not written again and again.
 from __future__ import annotations
 
 import json
+import logging
 import math
-import os
+import shutil
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +22,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from core.runs.files import Record, append_batch, jsonable, make_folder, read_batches, truncate
+from core.runs.files import Record, append_batch, jsonable, make_folder, read_batches, sync, truncate
 from core.types import FinishReason, Row, Status, Task, Trajectory
+
+logger = logging.getLogger(__name__)
 
 VERSION = 2
 LAST_TURNS = 4
@@ -247,18 +250,23 @@ class RolloutLog:
     def sync(self) -> None:
         """Wait until all rollouts are on the disk, where a loss of power leaves them."""
         if self.path.exists():
-            with open(self.path, "rb") as file:
-                os.fsync(file.fileno())
+            sync(self.path)
+            sync(self.path.parent)
 
     def rewind(self, step: float) -> None:
-        """Delete the rollouts after `step`, and what a crash tore."""
+        """Delete the rollouts after `step`, and what a crash tore. What a loss of power garbled is kept beside."""
         self._known.clear()
         kept = 0
-        for end, records in read_batches(self.path):
-            if records[0]["step"] > step:
-                break
-            kept = end
-            self._known.update(int(token) for token in records[0].get("pieces", ()))
+        try:
+            for end, records in read_batches(self.path):
+                if records[0]["step"] > step:
+                    break
+                kept = end
+                self._known.update(int(token) for token in records[0].get("pieces", ()))
+        except ValueError as error:
+            broken = self.path.with_name(f"{self.path.name}.broken")
+            shutil.copyfile(self.path, broken)
+            logger.warning("%s. The record goes on from there; the file as it was is %s", error, broken)
         truncate(self.path, kept)
 
 

@@ -119,3 +119,15 @@ def test_a_file_that_is_no_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl.gz").write_text("plain text")
     with pytest.raises(ValueError, match=r"r\.jsonl\.gz is broken after byte 0"):
         list(read_rollouts(tmp_path / "r.jsonl.gz"))
+
+
+def test_a_tail_garbled_by_a_loss_of_power_is_cut_off_and_kept_beside(tmp_path: Path, tokenizer: Any) -> None:
+    path, rng, policy = tmp_path / "r.jsonl.gz", Random(1), FakePolicy(tokenizer)
+    log = write(path, tokenizer)
+    for step in (1, 2):
+        log.append(record_group(policy, TASK, run_group(policy, ASKED, rng, str(step)), step, rng))
+    whole = path.read_bytes()
+    path.write_bytes(whole + bytes(4096))
+    write(path, tokenizer)
+    assert path.read_bytes() == whole
+    assert (tmp_path / "r.jsonl.gz.broken").read_bytes() == whole + bytes(4096)
