@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -23,6 +24,15 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 _WANTED = {"model_type": "must be a section, a mapping of keys", "dict_type": "must be a mapping"}
+
+
+def import_by_path(path: str) -> Any:
+    """Import what `package.module.name` names. Raises ValueError, which says what is not there."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def format_problem(problem: Mapping[str, Any]) -> str:

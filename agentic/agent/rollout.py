@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
 from core.config import RecipeError
 from core.gateway.agent import AgentMethod, Command, RunAgent
 from core.gateway.session import SessionSettings
+from core.options import import_by_path
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.slime.hooks import SlimeHooks
@@ -100,10 +100,9 @@ def find_agent(key: str, entry: AgentEntry) -> RunAgent:
 
 def import_function(key: str, path: str) -> Callable[..., Any]:
     """Import package.module.function. Raises RecipeError, which names the key of the recipe, if that fails."""
-    module, _, name = path.rpartition(".")
     try:
-        function: Callable[..., Any] = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        function: Callable[..., Any] = import_by_path(path)
+    except ValueError as error:
         raise RecipeError(
             f"{key}: {path!r}: {error}; write package.module.function, with its folder on PYTHONPATH if it is outside "
             "of this repository"

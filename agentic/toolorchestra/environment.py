@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol
 
 from agentic.toolorchestra.config import EnvironmentSection
 from core.config import RecipeError
+from core.options import import_by_path
 from core.policy.openai_chat import ChatReply, Message
 from core.rollout.method import RolloutError
 from core.text.tool_calls import ToolSchema
@@ -100,9 +100,8 @@ def make_environment_factory(section: EnvironmentSection | None) -> EnvironmentF
     """Make what the recipe's `toolorchestra.environment` names. Raises RecipeError if it cannot be made."""
     if section is None:
         return None
-    module, _, name = section.path.rpartition(".")
     try:
-        factory: EnvironmentFactory = getattr(import_module(module), name)(**section.options)
+        factory: EnvironmentFactory = import_by_path(section.path)(**section.options)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise RecipeError(f"toolorchestra.environment {section.path!r}: {error}; see `path` and `options`") from error
     return factory

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from importlib import import_module
 from typing import Any, cast
 
 from core.config import Recipe, RecipeError
+from core.options import import_by_path
 from core.policy.base import Policy
 from core.policy.sglang import SGLangPolicy
 
@@ -54,10 +54,9 @@ async def open_roles(
 
 
 def _call_function(role: str, path: str, recipe: Recipe, tokenizer: Any) -> Policy:
-    module, _, name = path.rpartition(".")
     try:
-        make = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        make = import_by_path(path)
+    except ValueError as error:
         raise RecipeError(
             f"roles.{role}: {f'python:{path}'!r}: {error}; write python:package.module.function"
         ) from error

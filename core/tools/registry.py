@@ -7,11 +7,11 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 from pydantic import ValidationError
 
+from core.options import import_by_path
 from core.tools.base import Interrupt, Tool, ToolContext, ToolError, ToolResult
 
 
@@ -21,10 +21,9 @@ def make_tool(path: str, options: Mapping[str, Any]) -> Tool:
     Raises:
         ToolError: there is no such class, it is not a Tool, or it does not have one of the options.
     """
-    module, _, attribute = path.rpartition(".")
     try:
-        kind = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        kind = import_by_path(path)
+    except ValueError as error:
         raise ToolError(f"tool {path!r}: {error}; write package.module.Class") from error
     if not (isinstance(kind, type) and issubclass(kind, Tool)):
         raise ToolError(f"tool {path!r} is not a core.tools.base.Tool; make it a subclass")

@@ -24,7 +24,7 @@ agentic      -> config gateway options policy rewards rollout slime text tools t
 slime        -> algorithms config data policy rollout runs text training_options types
 engine       -> algorithms config data hub options policy rollout runs serving text training_options types
 gateway      -> engine hub options policy rollout runs serving text types
-rollout      -> algorithms config policy text types
+rollout      -> algorithms config options policy text types
 config       -> algorithms options types
 report       -> runs types
 runs         -> text types
