@@ -14,6 +14,7 @@ of one row; its turns are the runs of response tokens that are trained or have a
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from itertools import compress
@@ -115,6 +116,7 @@ def _read_row(batch: Mapping[str, Any], names: _Names, place: int) -> tuple[list
     end = max((i + 1 for i in range(width[1]) if real[i] or mask[i]), default=0)
     prompt = list(compress(padded_prompt, real_prompt))
     logprobs = row_of(names.engine, width[1]) or []
+    logprobs = [x if math.isfinite(x) else None for x in logprobs]
     sampled = [x if i else 0.0 for x, i in zip(logprobs, real, strict=True)]
     tokens, row_ids = [*prompt, *response[:end]], row_of("input_ids", sum(width))
     turns = split_response(tokens, [a and b for a, b in zip(mask, real, strict=True)][:end], sampled[:end])

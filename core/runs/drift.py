@@ -7,6 +7,7 @@ be read. The kinds of drift are:
   retokenised       a prompt has the text of an earlier turn of its row, but other ids
   not_extended      a prompt does not begin with an earlier turn of its row
   ids, mask         a row has other tokens, or another loss mask, than its turns give
+  mask              a token is trained that has no log-prob of the engine, where the trainer's is not near 0
   after_end         a completion goes on after the end token: the mask covers what was not sampled
   logprobs          a row has other log-probs than its turns, or one is missing, not finite or above 0
   shifted           the log-probs are those of the next or of the previous token
@@ -161,8 +162,11 @@ class DriftChecker:
         scored = score(rollout.prompts[place], turn.sampled) if score else None
         for reference, same_weights in ((turn.trainer_logprobs, current), (scored, True)):
             fault = None if reference is None else compare_logprobs(logprobs, reference)
+            at = None if reference is None else find_unsampled(logprobs, reference)
+            if at is not None and (fault is None or fault[0] != "shifted"):
+                fault = "mask", f"token {at} is trained, and has the log-prob 0 of what was not sampled"
             # Older weights than the trainer's have other log-probs, and should.
-            if fault and (same_weights or fault[0] == "shifted"):
+            if fault and (same_weights or fault[0] != "other_weights"):
                 yield fault
                 return
 
@@ -217,6 +221,12 @@ class DriftChecker:
                         return place
                 begin = whole.find(text.encode(), begin + 1)
         return None
+
+
+def find_unsampled(logprobs: Sequence[float], reference: Sequence[float | None]) -> int | None:
+    """Return the first token with the log-prob 0, which frameworks write beside a tool's text, that is not certain."""
+    pairs = enumerate(zip(logprobs, reference, strict=True))
+    return next((i for i, (ours, theirs) in pairs if ours == 0.0 and theirs is not None and theirs < -SAME), None)
 
 
 def compare_logprobs(logprobs: Sequence[float], reference: Sequence[float | None]) -> tuple[str, str] | None:
