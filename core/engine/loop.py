@@ -24,6 +24,7 @@ from rich.console import Console
 
 from core.config import Recipe
 from core.engine import checkpoint, weights
+from core.engine.lora import add_adapters
 from core.engine.model import CausalLM
 from core.engine.policy import EmbeddedPolicy, open_engine
 from core.engine.trainer import Trainer, WatchLogprobs
@@ -95,6 +96,7 @@ class GRPOLoop:
         self.trackers = trackers or Trackers({})
         self.console = console
         self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
+        add_adapters(self.model, recipe.model.lora, seed)
         algorithm = recipe.algorithm
         self.trainer = Trainer(
             self.model,

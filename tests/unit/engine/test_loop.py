@@ -60,6 +60,7 @@ def make_loop(
     run: Mapping[str, Any] | None = None,
     ahead: int = 0,
     tokenizer: Any = None,
+    lora: Mapping[str, Any] | None = None,
     **algorithm: Any,
 ) -> GRPOLoop:
     """Train on four tasks, two of them a step, and evaluate on the first two."""
@@ -68,7 +69,7 @@ def make_loop(
             "method": "given",
             "preset": "test",
             "follows": "nothing",
-            "model": {"path": str(model), "device": "cpu"},
+            "model": {"path": str(model), "device": "cpu", "lora": lora},
             "data": {"train": "none", "eval": "none", "shuffle": False},
             "rollout": {"tasks_per_step": 2, "group_size": 4, "ahead": ahead},
             "algorithm": {"name": "grpo", "kl_loss_coef": 0, **algorithm},
@@ -275,13 +276,15 @@ async def test_a_step_is_recorded_token_by_token_and_shows_no_drift(qwen2: Path,
     assert [list(checker.check(r, r.task_id, r.step + newest[r.stage])) for r in found] == [[]] * len(found)
 
 
-async def test_a_resumed_run_records_what_one_in_one_go_does(qwen2: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["all weights", "adapters"])
+async def test_a_resumed_run_records_what_one_in_one_go_does(qwen2: Path, tmp_path: Path, lora: Any) -> None:
     """The second step of the interrupted run was recorded, but not saved; it is sampled and recorded again."""
     tokenizer = kit.train_tokenizer("one two three", 300)
 
     def start(name: str) -> GRPOLoop:
         method, run = OneCallMethod(), {"steps": 3, "eval_every": 0, "record_every": 1, "save_every": 3}
-        return make_loop(qwen2, tmp_path / name, method, regrade=first_is_best, run=run, tokenizer=tokenizer)
+        options = {"regrade": first_is_best, "run": run, "tokenizer": tokenizer, "lora": lora}
+        return make_loop(qwen2, tmp_path / name, method, **options)
 
     await start("whole").run()
     interrupted = start("resumed")
