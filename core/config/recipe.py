@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from core.algorithms.grpo import GRPOConfig
 
 LoRATarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ServerURL = Annotated[str, Field(pattern=r"^https?://")]
 MomentDecay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -165,6 +166,9 @@ class EngineSection(Section):
     """Limits the prompt tokens of one prefill step. A single longer prompt runs alone."""
     threads: PositiveInt | None = None
     """Sets PyTorch's threads. None leaves PyTorch's own choice."""
+    servers: tuple[ServerURL, ...] = ()
+    """Lists servers that sample the rollouts instead of this process: SGLang's or `tokentrue serve model`, each started
+    with the model that training starts from. They must see the run folder, which the weights go through."""
 
 
 class SupervisedSection(Section):

@@ -90,7 +90,8 @@ def plan_memory(
     weights += trained * dtype.itemsize // 4 if lora else 0
     copies = trained if dtype != torch.float32 else 0
     reference = weights if recipe.algorithm.kl_loss_coef and not lora else 0
-    kv, store = kv_bytes(recipe, config, dtype)
+    served = bool(recipe.engine.servers)  # then the servers hold caches, and sampling takes nothing here
+    kv, store = (0, 0) if served else kv_bytes(recipe, config, dtype)
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
     kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
@@ -109,7 +110,7 @@ def plan_memory(
     items += [
         MemoryItem("KV cache", kv, kept_kv),
         MemoryItem("prefix store", store, store if ahead else 0),
-        MemoryItem("prefill and sampling", rollout=rollout_bytes(recipe, config, dtype)),
+        MemoryItem("prefill and sampling", rollout=0 if served else rollout_bytes(recipe, config, dtype)),
         MemoryItem("gradients", trained if ahead else 0, trained),
         MemoryItem("activations and logits", update=pack),
         MemoryItem("holes between them", update=holes),

@@ -117,12 +117,7 @@ class Trainer:
         The `POLICY_STATISTICS` are averaged over the rows that were not skipped. Without any row, or any advantage that
         matters, it takes no step and changes nothing.
         """
-        work = self.iterate_grpo_step(rows)
-        while True:
-            try:
-                next(work)
-            except StopIteration as done:
-                return dict(done.value)
+        return finish(self.iterate_grpo_step(rows))
 
     def iterate_grpo_step(
         self, rows: Sequence[Row], watch: WatchLogprobs | None = None
@@ -325,6 +320,15 @@ class Trainer:
         if self.model.device.type == "cuda" and self.config.bf16_autocast:
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return nullcontext()
+
+
+def finish(work: Generator[None, None, dict[str, float]]) -> dict[str, float]:
+    """Do the rest of a step at once and return its statistics."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return dict(done.value)
 
 
 def _move_gradient(copy: Tensor, parameter: Tensor) -> None:
