@@ -227,7 +227,7 @@ class RunSection(Section):
     then saved at every evaluation that equals or beats those before it."""
     record_every: NonNegativeInt = 1
     """Records all rollouts token by token (core/runs/record.py), every so many steps and at the first. 0: never."""
-    trackers: tuple[Literal["wandb", "tensorboard"], ...] = ()
+    trackers: tuple[Literal["wandb", "tensorboard", "mlflow"], ...] = ()
     tracker_mode: Literal["offline", "online"] = "offline"
 
     @model_validator(mode="after")

@@ -23,7 +23,7 @@ from typing import Any
 
 from rich.console import Console
 
-from core.config import Recipe
+from core.config import AlgorithmSection, Recipe
 from core.engine import checkpoint, weights
 from core.engine.lora import add_adapters
 from core.engine.model import CausalLM
@@ -56,6 +56,17 @@ class SampledBatch:
     tasks: list[Task] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     filtered: list[Group] = field(default_factory=list)
+
+    def add(self, groups: Sequence[Group], algorithm: AlgorithmSection) -> None:
+        """Add groups; with dynamic sampling, those without a signal are filtered."""
+        for group in groups:
+            keep = not algorithm.dynamic_sampling or has_signal(group, algorithm.min_group_std)
+            (self.groups if keep else self.filtered).append(group)
+
+    def keep_some(self) -> None:
+        """Train on all groups if no group has a signal."""
+        if not self.groups:
+            self.groups, self.filtered = self.filtered, []
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -97,18 +108,7 @@ class GRPOLoop:
         self.trackers = trackers or Trackers({})
         self.console = console
         self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
-        add_adapters(self.model, recipe.model.lora, seed)
-        algorithm = recipe.algorithm
-        self.trainer = Trainer(
-            self.model,
-            recipe.optimizer,
-            algorithm.grpo(),
-            loss_agg=algorithm.loss_agg,
-            temperature=recipe.rollout.temperature,
-            num_steps_per_rollout=algorithm.num_steps_per_rollout,
-            seed=seed,
-            start=start,
-        )
+        self.trainer = make_trainer(recipe, self.model, seed, start)
         self.engine = open_rollouts(recipe, self.model, start, tokenizer, folder.served_path(seed))
         self.runner = Runner(
             method,
@@ -314,6 +314,21 @@ class GRPOLoop:
         self.rollouts.append(records)
 
 
+def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Trainer:
+    """Return the trainer of a model that was read from the folder `start`; give the model the recipe's adapters."""
+    add_adapters(model, recipe.model.lora, seed)
+    return Trainer(
+        model,
+        recipe.optimizer,
+        recipe.algorithm.grpo(),
+        loss_agg=recipe.algorithm.loss_agg,
+        temperature=recipe.rollout.temperature,
+        num_steps_per_rollout=recipe.algorithm.num_steps_per_rollout,
+        seed=seed,
+        start=start,
+    )
+
+
 async def sample_batch(
     recipe: Recipe,
     runner: Runner,
@@ -338,13 +353,10 @@ async def sample_batch(
         if regrade is not None:
             groups = [regrade(task, group) for task, group in zip(tasks, groups, strict=True)]
         batch.tasks += tasks
-        for group in groups:
-            keep = not algorithm.dynamic_sampling or has_signal(group, algorithm.min_group_std)
-            (batch.groups if keep else batch.filtered).append(group)
+        batch.add(groups, algorithm)
         if len(batch.groups) == rollout.tasks_per_step:
             break
-    if not batch.groups:
-        batch.groups, batch.filtered = batch.filtered, []
+    batch.keep_some()
     return batch
 
 
