@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 
 from core.config import Recipe
-from core.engine import checkpoint, weights
+from core.engine import checkpoint, lora, weights
 from core.engine.loop import SampledBatch, make_trainer
 from core.engine.rescore import ReplayError, ScoreGroup, open_score
 from core.hub import resolve
@@ -146,7 +146,7 @@ class Replay:
             found.scored = [trajectory for group in scored for trajectory in group]
             if step == self.last:
                 with tempfile.TemporaryDirectory() as target:
-                    weights.save(model, Path(target), self.start)
+                    weights.save(model, Path(target), self.start, lora.merged_weights(model))
                     after = sha256(Path(target) / "model.safetensors")
                 found.numbers.append(Comparison("weights", self._expected_weights(), after))
             yield found
