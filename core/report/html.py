@@ -109,7 +109,7 @@ def _render_overview(summary: Mapping[str, Any], metrics: Mapping[int, Sequence[
         length = max(lengths, key=lambda each: (lengths[each], int(each)))
         scores = {variant: cells[length]["score"] for variant, cells in summary["variants"].items() if length in cells}
         bars = [
-            Bar(variant, score["mean"], *score["ci95"], color=color)
+            Bar(variant, score["mean"], score["ci95"][0], score["ci95"][1], color)
             for color, (variant, score) in enumerate(list(scores.items())[:MAX_BARS])
         ]
         where = f"{summary['data']}, {format_length(int(length))} tokens" if int(length) else str(summary["data"])
