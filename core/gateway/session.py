@@ -496,6 +496,7 @@ def classify_echo(node: Node, message: WireMessage) -> Echo:
     """Say how a message repeats the answer of a node."""
     sent = node.message
     verbatim = message.text == sent.text and written_calls(message) == written_calls(sent)
+    message = message if verbatim else leave_out_defaults(message, node)
     if not verbatim and content_key(message) != content_key(sent):
         return "flattened" if is_flattened(sent, message) else "edited"
     if message.reasoning and fold(message.reasoning) != fold(sent.reasoning or ""):
@@ -503,6 +504,29 @@ def classify_echo(node: Node, message: WireMessage) -> Echo:
     if sent.reasoning and not message.reasoning:
         return "reasoning_dropped"
     return "verbatim" if verbatim else "reserialised"
+
+
+def leave_out_defaults(message: WireMessage, node: Node) -> WireMessage:
+    """Return a message without the arguments that a client filled in as the tool's schema says (Claude Code does)."""
+    if len(message.calls) != len(node.message.calls):
+        return message
+    schemas = {tool.name: tool.parameters.get("properties") for tool in node.tools}
+    pairs = zip(message.calls, node.message.calls, strict=True)
+    return replace(message, calls=tuple(_leave_out_defaults(*pair, schemas.get(pair[0].name)) for pair in pairs))
+
+
+def _leave_out_defaults(call: WireCall, sent: WireCall, properties: Any) -> WireCall:
+    try:
+        arguments, given = json.loads(call.arguments), json.loads(sent.arguments)
+    except (ValueError, RecursionError):
+        return call
+    if not all(isinstance(each, dict) for each in (arguments, given, properties)):
+        return call
+    schemas = {name: each for name, each in properties.items() if isinstance(each, dict) and "default" in each}
+    added = (name for name in arguments if name in schemas and name not in given)
+    filled = {name for name in added if repr(arguments[name]) == repr(schemas[name]["default"])}
+    kept = {name: value for name, value in arguments.items() if name not in filled}
+    return replace(call, arguments=json.dumps(kept)) if filled else call
 
 
 def is_flattened(sent: WireMessage, message: WireMessage) -> bool:
