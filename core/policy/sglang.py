@@ -14,6 +14,7 @@ import logging
 import math
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
@@ -87,6 +88,24 @@ class SGLangPolicy:
         except TimeoutError:
             raise PolicyError("timeout", f"{self.url}: no completion within {self._timeout_s:g} s") from None
         return _read_completion(reply, sampling, self.url)
+
+    async def update_weights(self, folder: Path, version: str) -> None:
+        """Make a worker sample from the weights in `folder`, which it reads from its own disk, and name them `version`.
+
+        Raises:
+            PolicyError: it did not.
+        """
+        where = f"{self.url}/update_weights_from_disk"
+        body = {"model_path": str(folder.resolve()), "weight_version": version}
+        try:
+            async with asyncio.timeout(self._timeout_s), self._http().post(where, json=body) as response:
+                reply = (await response.read()).decode(errors="replace")
+        except TimeoutError:
+            raise PolicyError("timeout", f"{where}: no answer within {self._timeout_s:g} s") from None
+        except aiohttp.ClientError as error:
+            raise PolicyError("unavailable", f"{where}: {type(error).__name__}: {error}") from error
+        if response.status != 200:
+            raise PolicyError(classify_status(response.status), f"{where}: HTTP {response.status}: {reply[:500]}")
 
     async def _post(self, payload: dict[str, Any], headers: dict[str, str]) -> Any:
         """Make one attempt under a new request id: SGLang refuses an id that is still in use."""

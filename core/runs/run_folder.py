@@ -191,6 +191,10 @@ class RunFolder:
     def checkpoints_path(self, seed: int) -> Path:
         return self.seed_path(seed) / "checkpoints"
 
+    def served_path(self, seed: int) -> Path:
+        """Return the folder of the weights that rollout servers read; it is gone when the run has ended."""
+        return self.seed_path(seed) / "served"
+
     def rejection_path(self, seed: int) -> Path:
         return self.seed_path(seed) / "rejection"
 
