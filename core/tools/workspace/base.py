@@ -101,22 +101,25 @@ class Workspace(ABC):
         self.base = ""
         """Names the commit that `diff` compares with."""
 
-    async def start(self, files: Mapping[str, bytes] | None = None) -> None:
+    async def start(self, files: Mapping[str, bytes] | None = None, prepare: str = "") -> None:
         """Open the sandbox, put `files` (path in the repository -> content) there and commit everything as the base.
 
-        Without files the repository is the one that the image brings in `workdir`.
+        Without files the repository is the one that the image brings in `workdir`. `prepare` is a shell command that
+        runs before the commit; whether it succeeds is not looked at.
 
         Raises:
             WorkspaceUnavailable: there is no such sandbox here.
             WorkspaceError: the repository cannot be made (kind `start`).
         """
         await self.open()
-        steps = ["set -e", "[ -d .git ] || git init -q"]
-        if files:
-            steps.insert(1, "tar -x --no-same-owner")
-        steps += [
+        steps = [
+            "set -e",
+            "tar -x --no-same-owner" if files else "",
+            f"( {prepare}\n) < /dev/null > /dev/null 2>&1 || true" if prepare else "",
+            "[ -d .git ] || git init -q --template=",
+            "mkdir -p .git/info",
             "printf '__pycache__/\\n*.pyc\\n.pytest_cache/\\n' >> .git/info/exclude",
-            f"{GIT} add -A -f && {GIT} commit -q --allow-empty --no-verify -m base",
+            f"{GIT} add -A {'-f' if files else ''} && {GIT} commit -q --allow-empty --no-verify -m base",
             "git rev-parse HEAD",
         ]
         self.base = (await self._run_own("start", "\n".join(steps), _pack(files or {}))).decode().strip()

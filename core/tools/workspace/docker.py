@@ -90,7 +90,9 @@ class DockerWorkspace(Workspace):
         start = time.monotonic()
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
-        assert process.stdin and process.stdout and process.stderr, "they are pipes"
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         kept = bytearray(), bytearray()
         streams = zip((process.stdout, process.stderr), kept, strict=True)
         readers = [_read(stream, target, kept, output_bytes) for stream, target in streams]

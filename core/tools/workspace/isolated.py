@@ -170,6 +170,8 @@ class IsolatedWorkspace(Workspace):
             return
         if process.stdin is not None:
             process.stdin.close()
+        if self._turn.locked():  # a command is running, and the program inside does not look at its stdin
+            _kill(process.pid)
         try:
             await asyncio.wait_for(process.wait(), _STOP_S)
         except TimeoutError:
