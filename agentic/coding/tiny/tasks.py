@@ -11,15 +11,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pydantic import PositiveInt
+
 from agentic.coding.repairs.functions import SPLITS
 from agentic.coding.repairs.generate import SHIPPED, draw_record
-from core.data import write_records
+from core.data.files import write_records
 from core.options import argparse_type
 
 
 def main() -> None:
-    from pydantic import PositiveInt
-
     parser = argparse.ArgumentParser(description="Write repair tasks.")
     parser.add_argument("--split", choices=SPLITS, required=True)
     parser.add_argument("--size", choices=("package", "function"), default="package")
