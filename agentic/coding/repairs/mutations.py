@@ -28,7 +28,7 @@ class Mutation:
 
 def list_mutations(source: str) -> list[Mutation]:
     """List all mutations of a function, each once, in a fixed order. Its docstring stays."""
-    tree = ast.parse(source)
+    tree = _FoldNegatives().visit(ast.parse(source))
     found: dict[str, Mutation] = {}
     for place in range(len(list(_nodes(tree)))):
         for kind, broken in _break_node(tree, place):
@@ -36,6 +36,16 @@ def list_mutations(source: str) -> list[Mutation]:
             if text != source:
                 found.setdefault(text, Mutation(kind, text))
     return list(found.values())
+
+
+class _FoldNegatives(ast.NodeTransformer):
+    """Makes one number of a minus and a number, so that -1 is next to 0."""
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        match node:
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+                return ast.Constant(-value)
+        return self.generic_visit(node)
 
 
 def _nodes(tree: ast.Module) -> Iterator[ast.AST]:

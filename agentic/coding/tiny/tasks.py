@@ -11,19 +11,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pydantic import PositiveInt
-
 from agentic.coding.repairs.functions import SPLITS
 from agentic.coding.repairs.generate import SHIPPED, draw_record
 from core.data.files import write_records
-from core.options import argparse_type
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write repair tasks.")
     parser.add_argument("--split", choices=SPLITS, required=True)
     parser.add_argument("--size", choices=("package", "function"), default="package")
-    parser.add_argument("--count", type=argparse_type(PositiveInt), help="how many; by default those that are shipped")
+    parser.add_argument("--count", type=int, help="how many; by default those that are shipped")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     count = options.count or SHIPPED[options.split]

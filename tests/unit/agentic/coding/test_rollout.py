@@ -31,7 +31,12 @@ RIGHT = TEXT.replace(
 )
 TASK = Task("t", RECORD["prompt"], (RECORD["label"],), metadata=RECORD["metadata"])
 REPAIR = write_edit(PATH, TEXT, RIGHT)
-ROOMY = ["coding.tools=[bash, read, edit, delegate]", "coding.context_tokens=4000", "model.max_model_len=null"]
+ROOMY = [
+    "coding.max_turns=20",
+    "coding.tools=[bash, read, edit, delegate]",
+    "coding.context_tokens=4000",
+    "model.max_model_len=null",
+]
 
 
 def call(name: str, **arguments: Any) -> str:
