@@ -131,7 +131,8 @@ async def _restore(workspace: Workspace) -> Grade | None:
         return Grade("does_not_apply", result.stderr.decode(errors="replace")[:500])
     # For each file: `:OLDMODE NEWMODE OLDHASH NEWHASH STATUS`, then its path.
     fields = result.stdout.decode("utf-8", "surrogateescape").split("\0")
-    added, changed = [], []
+    added: list[str] = []
+    changed: list[str] = []
     for head, path in zip(fields[0::2], fields[1::2], strict=False):
         old_mode, new_mode = head[1:].split()[:2]
         if "120000" in (old_mode, new_mode):

@@ -82,13 +82,12 @@ class CodingAgent(Method):
             )
             loop = Loop(self, workspace, counts, time.monotonic() + self.config.time_limit_s)
             end: End = "workspace_lost"
+            graded: Grade | None = None
             try:
                 end = await loop.work(chat, "act", self.config.max_turns)
                 diff = await workspace.diff()
             except WorkspaceError as error:  # by the agent's doing: the workspace was fine before
                 diff, graded = b"", Grade("huge_diff" if error.kind == "huge_diff" else "no_diff", str(error))
-            else:
-                graded = None
         graded = graded or await self.grade(task, repository, diff)
         return Trajectory(
             task_id=task.task_id,

@@ -174,7 +174,8 @@ def _name_tests(
     mutation: Mutation,
 ) -> tuple[list[str], list[str]]:
     """Return the names of the visible tests that fail before the repair, and of the others."""
-    failing, passing = [], []
+    failing: list[str] = []
+    passing: list[str] = []
     for path, group in modules.items():
         for made in group:
             for number, case in enumerate(cases[made.name][:VISIBLE], 1):
