@@ -25,7 +25,7 @@ from core.types import Sampling
 Integers = TypeVar("Integers", np.ndarray, Tensor)  # of int64
 
 BLOCK = 64
-RANKS = 512
+RANKS = 64
 """Counts the best tokens that top-p looks at first; they nearly always hold its share, and sorting all takes long."""
 GREEDY_BELOW = 1e-6
 """Temperatures below it are greedy, as in SGLang: logits divided by them may leave the range of float32."""
@@ -71,7 +71,7 @@ def _filter(probs_NV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 
 
 def _keep_best(probs_NV: Tensor, top_k_N: Tensor, top_p_N: Tensor, ranks: int) -> Tensor:
-    """Keep the best tokens of each row up to its limits. Rows that may keep more than `ranks` are sorted whole."""
+    """Keep the best tokens of each row up to its limits. Rows that may keep more than `ranks` look 16 times as far."""
     vocab = probs_NV.shape[1]
     # Column r of the sorted tensors is rank r; order_NR leads from a rank back to the token id.
     sorted_NR, order_NR = probs_NV.topk(ranks, dim=-1)
@@ -83,7 +83,7 @@ def _keep_best(probs_NV: Tensor, top_k_N: Tensor, top_p_N: Tensor, ranks: int) -
     kept_NV = torch.zeros_like(probs_NV).scatter(1, order_NR, sorted_NR * keep_NR)
     more_N = (ranks < top_k_N) & (sums_NR[:, -1] < top_p_N)
     if ranks < vocab and more_N.any():
-        kept_NV[more_N] = _keep_best(probs_NV[more_N], top_k_N[more_N], top_p_N[more_N], vocab)
+        kept_NV[more_N] = _keep_best(probs_NV[more_N], top_k_N[more_N], top_p_N[more_N], min(16 * ranks, vocab))
     return kept_NV
 
 

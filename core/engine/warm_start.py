@@ -11,6 +11,7 @@ from random import Random
 
 from core.config import OptimizerSection, Recipe, RecipeError
 from core.engine import checkpoint, weights
+from core.engine.lora import add_adapters
 from core.engine.trainer import Trainer
 from core.hub import resolve
 from core.rollout.method import preset_module
@@ -21,8 +22,10 @@ from core.text.tokenizer import load_tokenizer
 Example = tuple[Sequence[int], Sequence[int]]
 """Pairs prompt ids with completion ids; the loss is on the completion."""
 
-SAVE_SECONDS = 180.0
-"""Says how long a killed supervised training may have to repeat."""
+SAVE_SECONDS = 60.0
+"""Says how long a killed supervised training may have to repeat, where a checkpoint is written in few seconds."""
+SAVE_SHARE = 0.05
+"""Limits the share of the time that writing checkpoints takes; those of a large model come less often."""
 
 
 def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
@@ -114,32 +117,35 @@ def train_supervised(
 ) -> None:
     """Train the model `start` on the first `lr_decay_steps` batches, log each step as `stage`, and save to `folder`.
 
-    The folder appears whole at the end. A killed process goes on from its newest checkpoint, at most about SAVE_SECONDS
-    of work earlier, and ends with the same weights.
+    The folder appears whole at the end. A killed process goes on from its newest checkpoint, in general at most
+    SAVE_SECONDS of work earlier, and ends with the same weights.
     """
     steps = schedule.lr_decay_steps
     assert steps is not None, "make_schedule sets it"
     partial = folder.with_name(f".{folder.name}.partial")
     model = weights.load(start, recipe.model.dtype, recipe.model.device)
+    add_adapters(model, recipe.model.lora)
     trainer = Trainer(model, schedule, start=start)
     newest = checkpoint.latest(partial)
     if newest is not None:
         trainer.load_state(checkpoint.load(newest, model)["trainer"])
     done = trainer.steps
     metrics.rewind(stage, done)
-    saved_at = time.monotonic()
+    saved_at, saving = time.monotonic(), 0.0
     with Progress(steps, label=stage.replace("_", " "), start=done) as progress:
         for step, batch in zip(range(done + 1, steps + 1), islice(batches, done, None), strict=False):
             started = time.perf_counter()
             stats = trainer.supervised_step(batch)
             metrics.append({"stage": stage, "step": step, **stats, "seconds": time.perf_counter() - started})
             progress.update(step, loss=stats["loss"])
-            if step < steps and time.monotonic() - saved_at > SAVE_SECONDS:
+            if step < steps and time.monotonic() - saved_at > max(SAVE_SECONDS, saving / SAVE_SHARE):
+                began = time.monotonic()
                 metrics.sync()  # a checkpoint must not outlive the records of the steps before it
                 checkpoint.save(partial, step, model, start, {"trainer": trainer.state()})
                 for old in checkpoint.steps(partial)[:-1]:
                     shutil.rmtree(old)
                 saved_at = time.monotonic()
+                saving = saved_at - began
     metrics.sync()
     with checkpoint.written_whole(folder, partial / "model") as whole:
         # In float32 whatever the model computes in: RL goes on from these very weights.

@@ -64,9 +64,9 @@ def test_top_k_and_top_p_cut_but_log_probs_stay_those_of_the_full_distribution()
 
 
 def test_filters_of_a_large_vocabulary_look_as_far_as_they_must():
-    """Peaked rows are settled by the first ranks and flat ones by a whole sort, each alone and beside the other."""
+    """Peaked rows are settled by the first ranks and flat ones by all, each alone and beside the other."""
     torch.manual_seed(3)
-    vocab = 3 * sampler.RANKS
+    vocab = 24 * sampler.RANKS
     probs_NV = torch.softmax(torch.randn(6, vocab) * torch.tensor([0.3, 1, 4, 9, 0.3, 0.3])[:, None], -1)
     rules = [Sampling(top_p=p, top_k=k) for p, k in [(0.9, -1), (0.9, -1), (0.9, -1), (0.9, -1), (1, 700), (0.99, 9)]]
     kept_NV = sampler._filter(probs_NV, rules)
