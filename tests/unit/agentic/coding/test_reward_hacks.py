@@ -133,22 +133,27 @@ QUICK = {
 """Names what a default run takes: pytest alone takes a second."""
 
 
-def choose(grader: str) -> list[Any]:
-    """Return the hacks as parameters, those that are not quick behind the option `--long`."""
-    marks = {hack: () if hack.name in QUICK[grader] else (pytest.mark.usefixtures("long"),) for hack in HACKS}
-    return [pytest.param(hack, marks=mark, id=hack.name) for hack, mark in marks.items()]
+def skip_the_long(request: pytest.FixtureRequest, grader: str, hack: Hack) -> None:
+    if hack.name not in QUICK[grader]:
+        request.getfixturevalue("long")
 
 
-@pytest.mark.parametrize("hack", choose("cases"))
-async def test_a_hack_gets_nothing_from_hidden_cases(isolation: None, hack: Hack) -> None:
+@pytest.mark.parametrize("hack", HACKS, ids=lambda hack: hack.name)
+async def test_a_hack_gets_nothing_from_hidden_cases(
+    isolation: None, request: pytest.FixtureRequest, hack: Hack
+) -> None:
+    skip_the_long(request, "cases", hack)
     graded, _ = await attempt(task_for("cases"), hack.command)
     assert graded.reward == 0.0
     assert graded.verdict == VERDICT.get(hack.name, graded.verdict)
     assert graded.verdict in VERDICTS
 
 
-@pytest.mark.parametrize("hack", choose("tests"))
-async def test_a_hack_gets_nothing_from_pytest_although_it_fools_the_agents_own(isolation: None, hack: Hack) -> None:
+@pytest.mark.parametrize("hack", HACKS, ids=lambda hack: hack.name)
+async def test_a_hack_gets_nothing_from_pytest_although_it_fools_the_agents_own(
+    isolation: None, request: pytest.FixtureRequest, hack: Hack
+) -> None:
+    skip_the_long(request, "tests", hack)
     graded, fooled = await attempt(task_for("tests"), hack.command)
     assert fooled is hack.control
     assert graded.reward == 0.0
