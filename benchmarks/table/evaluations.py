@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from agentic.toolorchestra.rollout import SPEC as TOOLORCHESTRA
 from benchmarks.aime.published import SLIME
@@ -52,6 +51,8 @@ class Evaluation:
     """Names a subcommand of `tokentrue evaluate`."""
     model: str
     """Is the hub id of the evaluated model."""
+    label: str
+    """Tells it from other evaluations of the same model."""
     options: tuple[str, ...]
     models: tuple[str, ...]
     """Names the models that must be served, the evaluated one first."""
@@ -61,16 +62,13 @@ class Evaluation:
     hosted: tuple[str, ...] = ()
     """Names the models that are asked for over a paid interface."""
     with_baseline: bool = False
-    preset: str = field(default="published")
+    preset: str = "published"
+    """Names the recipe of ToolOrchestra's models."""
 
     @property
     def name(self) -> str:
         """Return the name of the results' folder."""
-        words = [
-            word.strip("-") for word in self.options if word not in ("--variants", "--preset", "--data", "--seeds")
-        ]
-        kept = [word for word in words if "/" not in word and word.lower() not in ("published", "0")]
-        return "-".join(["table", self.benchmark, self.model.rpartition("/")[2], *kept])
+        return "-".join(["table", self.benchmark, self.model.rpartition("/")[2], self.label])
 
     def command(self, models: Mapping[str, str] | None = None, extra: Sequence[str] = ()) -> list[str]:
         """Return the words after `tokentrue evaluate`. `models` maps hub ids to folders that stand for them."""
@@ -94,7 +92,11 @@ class Evaluation:
             elif name in urls:
                 section["url"] = f"{urls[name]}/v1"
         words += ["--set", f"toolorchestra.models={json.dumps(dumped)}"]
-        return [*words, *(["--set", f"roles.{STAND_IN}={urls[self.model]}"] if stand_in else [])]
+        if stand_in:
+            words += ["--set", f"roles.{STAND_IN}={urls[self.model]}"]
+            # A small model's empty turns would end a conversation without a grade.
+            words += ["--user", "scripted"] if self.benchmark == "tau2" else []
+        return words
 
 
 def list_published() -> list[PublishedScore]:
@@ -129,23 +131,22 @@ def find_evaluation(row: PublishedScore, places: Places | None = None) -> Evalua
         )
         baseline = row.variant == "agent-untrained"
         models = tuple(dict.fromkeys((model, FROZEN, CODER)))
-        return Evaluation("aime", model, options, models, CACHED["aime"], ("aime24",), with_baseline=baseline)
+        label = f"{row.variant}-aime24"
+        return Evaluation("aime", model, label, options, models, CACHED["aime"], ("aime24",), with_baseline=baseline)
     if row.data in QUESTION_SETS:
         options = ("--data", str(places.data / f"{row.data}.jsonl"), "--protocol", row.data, "--seeds", "0")
-        local = [name for name in _orchestra("published") if name in _local_models()]
-        hosted = tuple(name for name in _orchestra("published") if name not in local)
-        return Evaluation(
-            "questions", model, options, (model, *local), CACHED["questions"], (row.data, f"{row.data}-corpus"), hosted
-        )
+        local, hosted = _list_experts()
+        sources = (row.data, f"{row.data}-corpus")
+        served = (model, *local)
+        return Evaluation("questions", model, row.data, options, served, CACHED["questions"], sources, hosted)
     experts = () if row.protocol == "standard" else ("Qwen/Qwen3-32B",)
     options = (
         *("--protocol", str(row.protocol), "--variants", str(row.protocol), "--user", "gpt-5", "--judge", "gpt-5"),
         *("--tau2-python", places.tau2_python, "--tau2-data", places.tau2_data, "--trials", "1"),
     )
     hosted = ("gpt-5",) if row.protocol == "standard" else ("gpt-5", "gpt-5-mini")
-    return Evaluation(
-        "tau2", model, options, (model, *experts), CACHED["tau2"], ("tau2",), hosted, preset="paper"
-    )  # fmt: skip
+    label, served = f"{row.protocol}-tau2", (model, *experts)
+    return Evaluation("tau2", model, label, options, served, CACHED["tau2"], ("tau2",), hosted, preset="paper")
 
 
 def _ruler(row: PublishedScore, model: str, places: Places) -> Evaluation:
@@ -162,12 +163,13 @@ def _ruler(row: PublishedScore, model: str, places: Places) -> Evaluation:
     whole = LONG_WINDOW if long else WINDOW
     tokens = CACHED["ruler"] if row.variant != "full-context" else whole.prompt_tokens + whole.answer_tokens
     baseline = row.variant == "untrained"
-    return Evaluation("ruler", model, options, (model,), tokens, sources, with_baseline=baseline)
+    label = f"{row.variant}-{row.data}{'-990K' if long else ''}"
+    return Evaluation("ruler", model, label, options, (model,), tokens, sources, with_baseline=baseline)
 
 
-def _orchestra(preset: str) -> Mapping[str, Any]:
-    return TOOLORCHESTRA.load(preset).toolorchestra.models
-
-
-def _local_models() -> set[str]:
-    return {model.name for model in MODELS.values()}
+def _list_experts() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the models of FRAMES and HLE that can be served, and those behind paid interfaces."""
+    models = TOOLORCHESTRA.load("published").toolorchestra.models
+    known = [model.name for model in MODELS.values()]
+    hosted = dict.fromkeys(section.name or name for name, section in models.items() if section.api_key_file)
+    return tuple(name for name in models if name in known), tuple(hosted)

@@ -139,11 +139,12 @@ class Servers:
     def explain(self, models: Sequence[str], cached_tokens: int) -> str:
         """Say why the servers of these models do not fit, and how many such GPUs would hold them."""
         needed = memory_needed([model for model in models if model not in self._given], cached_tokens)
-        enough = (gpus for gpus in range(1, MOST_GPUS + 1) if place_servers(needed, gpus, self._gigabytes))
+        fitting = (gpus for gpus in range(1, MOST_GPUS + 1) if place_servers(needed, gpus, self._gigabytes))
+        enough = next(fitting, f"more than {MOST_GPUS}")
         each = ", ".join(f"{model} {memory:.0f} GB" for model, memory in needed.items())
         return (
-            f"does not fit {self._gpus} GPU(s) of {self._gigabytes:.0f} GB; it needs {next(enough, f'more than {MOST_GPUS}')} such "
-            f"GPU(s), or --url for some of: {each}"
+            f"does not fit {self._gpus} GPU(s) of {self._gigabytes:.0f} GB; it needs {enough} such GPU(s), "
+            f"or --url for some of: {each}"
         )
 
     def start(self, models: Sequence[str], cached_tokens: int) -> Mapping[str, str] | None:
@@ -153,9 +154,9 @@ class Servers:
             ServerError: a server did not start.
         """
         if self._stand_in is not None:
-            if not self._urls:
-                self._urls["*"] = self._stack.enter_context(_serve_stand_in(self._stand_in, self._logs))
-            return {model: self._given.get(model, self._urls["*"]) for model in models}
+            if not self._urls and set(models) - self._given.keys():
+                self._urls[""] = self._stack.enter_context(_serve_stand_in(self._stand_in, self._logs))
+            return {model: self._given.get(model) or self._urls[""] for model in models}
         if not self._urls.keys() >= set(models) - self._given.keys():
             places = self.place(models, cached_tokens)
             if places is None:
