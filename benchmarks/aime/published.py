@@ -84,7 +84,7 @@ def protocol(variant: str, preset: str) -> Protocol:
     settings = agent_settings(recipe, recipe.agentflow.planner.next_step.max_tokens, sampling, 3)
     models = {f"model of {role}": model for role, model in RELEASED_MODELS.items() if role != "policy"}
     tools = {f"tool {name}": tool for name, tool in RELEASED_TOOLS.items()}
-    other = {"frequency penalty": 1.2, "step without a tool": "kept without the reason, then verified"}
+    other = {"step without a tool": "kept without the reason, then verified"}
     return Protocol(RELEASED, {**settings, **models, **tools, **other}, _ESSENTIAL)
 
 
@@ -100,7 +100,7 @@ def agent_settings(recipe: AgentFlowRecipe, budget: int, sampling: Sampling, sam
         "reward": section.reward,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "frequency penalty": 0,
+        "frequency penalty": section.planner.next_step.frequency_penalty,
         "samples of a problem": samples,
         "step without a tool": "shown with the reason, not verified",
         **{f"model of {engine}": without_ports(recipe.roles.get(engine)) for engine in engines if engine != "policy"},

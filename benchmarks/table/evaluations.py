@@ -80,8 +80,10 @@ class Evaluation:
         """Return the options that name the servers. `stand_in`: one model plays those behind paid interfaces, too."""
         words = ["--policy-url", urls[self.model]]
         if self.benchmark == "aime":
-            known = {role: urls[model] for role, model in AIME_ROLES.items() if model in urls}
-            return [*words, *(word for role, url in known.items() for word in ("--set", f"roles.{role}={url}"))]
+            changed = [f"roles.{role}={urls[model]}" for role, model in AIME_ROLES.items() if model in urls]
+            # Our own server, which plays the models, has no such penalty.
+            changed += ["agentflow.planner.next_step.frequency_penalty=0"] if stand_in else []
+            return [*words, *(word for text in changed for word in ("--set", text))]
         if self.benchmark not in ("tau2", "questions"):
             return words
         dumped = TOOLORCHESTRA.load(self.preset).model_dump(mode="json")["toolorchestra"]["models"]
