@@ -147,7 +147,8 @@ class _Run:
             case "answer":
                 self.answer = "" if text is None else read_answer(family, text)
             case "search":
-                await self._search(read_query(text) if text else problem)
+                asks_itself = method.released.empty_query_is_question and family == "gpt" and not text
+                await self._search(problem if text is None or asks_itself else read_query(text))
             case "enhance_reasoning":
                 if text and method.released.runs_programs and (program := read_program(text)):
                     await self._run_program(program)

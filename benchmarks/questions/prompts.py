@@ -59,6 +59,8 @@ class Released:
     """Stands between context and question where an expert answers."""
     shortest_query: int
     """A query of fewer characters is not searched for."""
+    empty_query_is_question: bool
+    """Says whether the question itself is searched for where GPT-5 wrote nothing."""
     passages: int
     document: tuple[int, str]
     """Are the characters of a document that the orchestrator reads, and what stands behind them."""
@@ -83,6 +85,7 @@ RELEASED: Mapping[Data, Released] = {
         "query to search Wikipedia. Wrap the query within <query> and </query>.",
         ask="\n\n",
         shortest_query=10,
+        empty_query_is_question=True,
         passages=150,
         document=(4000, ""),
         gpt=(40_000, 160_000),
@@ -100,6 +103,7 @@ RELEASED: Mapping[Data, Released] = {
         "search or a short sentence. Wrap the query within <query> and </query>.",
         ask="\n\nProblem:\n",
         shortest_query=5,
+        empty_query_is_question=False,
         passages=50,
         document=(1200, " ..."),
         gpt=(40_000, 120_000),
