@@ -19,7 +19,7 @@ from core.report.table import PublishedScore
 from core.types import Sampling
 
 PAPER = "arXiv 2511.21689, Table 1"
-SCORES = (
+SCORES: tuple[tuple[str, str, Data, float], ...] = (
     # name, model, data, per cent
     ("Orchestrator-8B", "Orchestrator-8B", "frames", 76.3),
     ("Qwen3-8B with experts, untrained", "Qwen3-8B", "frames", 68.9),

@@ -122,6 +122,7 @@ def find_evaluation(row: PublishedScore, places: Places | None = None) -> Evalua
     if found is None or row.variant == "single" or row.protocol == "not stated":
         return None
     model = found.name
+    options: tuple[str, ...]
     if row.data.startswith("ruler"):
         return _ruler(row, model, places)
     if row.data == "aime24":
