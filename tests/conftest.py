@@ -12,6 +12,8 @@ from core.text.tokenizer import load_tokenizer
 from core.tools.sandbox import Sandbox, SandboxUnavailable
 from tests import kit
 
+pytest_plugins = ["pytester"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sglang-url", help="a real SGLang server, for tests/contract/test_policy.py (see there)")

@@ -15,8 +15,12 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from core.engine.engine import Engine
+from core.engine.policy import EmbeddedPolicy
+from core.engine.server import Server
 from core.engine.start_model import CHAT_TEMPLATE
 from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import encode_text
@@ -165,3 +169,37 @@ def make_sglang_reply(ids: Sequence[int]) -> web.Response:
 
 async def answer_health(request: web.Request) -> web.Response:
     return web.Response()
+
+
+class ModelHost:
+    """A model behind our server, which can be held up, stopped, and started anew at its port with its first weights."""
+
+    def __init__(self, model: Path):
+        self.model = model
+        self.calls = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self.engine = Engine.from_pretrained(self.model, device="cpu", max_model_len=64, kv_tokens=640)
+        app = Server(EmbeddedPolicy(self.engine), "tiny").app()
+        app.middlewares.append(self._hold)
+        self.server = TestServer(app, port=self.port or None)
+        await self.server.start_server(shutdown_timeout=0)
+        self.port = self.server.port or 0
+
+    @web.middleware
+    async def _hold(self, request: web.Request, handler: Callable) -> web.StreamResponse:
+        if request.path == "/generate":
+            self.calls += 1
+            await self.open.wait()
+        return await handler(request)
+
+    async def stop(self) -> None:
+        self.open.set()
+        await self.server.close()

@@ -3,6 +3,7 @@
 from core.config.load import load
 from core.config.recipe import (
     AlgorithmSection,
+    LoRASection,
     OptimizerSection,
     Recipe,
     RejectionSection,
@@ -13,6 +14,7 @@ from core.options import RecipeError, Section
 
 __all__ = [
     "AlgorithmSection",
+    "LoRASection",
     "OptimizerSection",
     "Recipe",
     "RecipeError",

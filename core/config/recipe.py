@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -14,7 +14,17 @@ from core.types import LossAgg, RowUnit
 if TYPE_CHECKING:
     from core.algorithms.grpo import GRPOConfig
 
+LoRATarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ServerURL = Annotated[str, Field(pattern=r"^https?://")]
 MomentDecay = Annotated[float, Field(ge=0, lt=1)]
+
+
+class LoRASection(Section):
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    """Is divided by the rank: what the adapters add is scaled by alpha / rank."""
+    targets: tuple[LoRATarget, ...] = Field(get_args(LoRATarget), min_length=1)
+    """Lists the linear maps of every layer that get an adapter."""
 
 
 class ModelSection(Section):
@@ -25,6 +35,8 @@ class ModelSection(Section):
     device: Device = "auto"
     max_model_len: PositiveInt | None = None
     """Limits prompt plus completion of one call, in tokens. None: the limit of the model's config."""
+    lora: LoRASection | None = None
+    """Trains low-rank adapters instead of all weights, in the warm start and the baselines too."""
 
 
 class DataSection(Section):
@@ -154,6 +166,9 @@ class EngineSection(Section):
     """Limits the prompt tokens of one prefill step. A single longer prompt runs alone."""
     threads: PositiveInt | None = None
     """Sets PyTorch's threads. None leaves PyTorch's own choice."""
+    servers: tuple[ServerURL, ...] = ()
+    """Lists servers that sample the rollouts instead of this process: SGLang's or `tokentrue serve model`, each started
+    with the model that training starts from. They must see the run folder, which the weights go through."""
 
 
 class SupervisedSection(Section):
@@ -212,7 +227,7 @@ class RunSection(Section):
     then saved at every evaluation that equals or beats those before it."""
     record_every: NonNegativeInt = 1
     """Records all rollouts token by token (core/runs/record.py), every so many steps and at the first. 0: never."""
-    trackers: tuple[Literal["wandb", "tensorboard"], ...] = ()
+    trackers: tuple[Literal["wandb", "tensorboard", "mlflow"], ...] = ()
     tracker_mode: Literal["offline", "online"] = "offline"
 
     @model_validator(mode="after")
@@ -246,6 +261,8 @@ class Recipe(Section):
     roles: Mapping[str, str] = {}
     """Maps each further role to `http://host:port` of a server with SGLang's API, `model:FOLDER_OR_HUB_ID` for a frozen
     model in this process, or `python:package.module.function`. `policy` is always the model being trained."""
+    role_key_files: Mapping[str, str] = {}
+    """Maps a role that is a URL to the file with the API key of its server."""
     slime: SlimeSection | None = None
     """Describes the cluster, for `--engine slime`."""
 
@@ -294,6 +311,9 @@ class Recipe(Section):
         for role, place in self.roles.items():
             if not place.startswith(("http://", "https://", "model:", "python:")):
                 raise ValueError(f"roles.{role} is {place!r}; use http://HOST:PORT, model:PATH or python:a.b.f")
+        for role in self.role_key_files:
+            if not self.roles.get(role, "").startswith("http"):
+                raise ValueError(f"role_key_files.{role}: roles.{role} is no URL, and only servers take a key")
         return self
 
     def dump(self) -> dict[str, Any]:

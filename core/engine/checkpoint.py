@@ -1,7 +1,8 @@
 """Writes and reads checkpoints: a Hugging Face folder plus trainer.pt (optimizer, steps, data cursor).
 
 A checkpoint is written under a partial name and then renamed, so a process killed at any moment leaves the previous
-ones usable. Only the latest two keep `trainer.pt`; all keep their weights.
+ones usable. Only the latest two keep `trainer.pt`; all keep their weights. The weights of a model with adapters are the
+merged ones, and a folder within holds the adapters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from core.engine import weights
+from core.engine import lora, weights
 from core.engine.model import CausalLM
 from core.hub import CheckpointError
 from core.runs.files import make_folder, sync
@@ -27,7 +28,9 @@ def save(checkpoints: Path, step: int, model: CausalLM, like: Path, state: dict[
     """Write checkpoint `step`, with config and tokenizer copied from the folder `like`."""
     target = checkpoints / f"step-{step:06d}"
     with written_whole(target, checkpoints / f".{target.name}.partial") as partial:
-        weights.save(model, partial, like)
+        weights.save(model, partial, like, lora.merged_weights(model))
+        if lora.adapters(model):
+            lora.save(model, partial / lora.FOLDER, base=like)
         torch.save({**state, "step": step}, partial / STATE)
     for old in steps(checkpoints)[:-2]:
         (old / STATE).unlink(missing_ok=True)
@@ -45,7 +48,7 @@ def written_whole(target: Path, partial: Path) -> Iterator[Path]:
     try:
         make_folder(target.parent)
         yield partial
-        for path in (*partial.iterdir(), partial):
+        for path in (*partial.rglob("*"), partial):
             sync(path)
         if target.exists():
             target.rename(partial / "replaced")  # a folder that is deleted file by file would look like a checkpoint
@@ -70,7 +73,7 @@ def latest(checkpoints: Path) -> Path | None:
 
 
 def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
-    """Read the weights into `model` and return the state saved with them.
+    """Read the weights, or those of its adapters, into `model` and return the state saved with them.
 
     Raises:
         CheckpointError: a file is corrupt; the message names it.
@@ -82,5 +85,8 @@ def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: cannot be read ({error}). Delete {checkpoint}; the run resumes from the one before."
         ) from error
-    weights.load_into(model, checkpoint)
+    if lora.adapters(model):
+        lora.load(model, checkpoint / lora.FOLDER)
+    else:
+        weights.load_into(model, checkpoint)
     return state

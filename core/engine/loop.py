@@ -1,7 +1,8 @@
-"""GRPO on the embedded engine: sample groups, make rows of them, take a step, evaluate, save, and repeat.
+"""GRPO with our own trainer: sample groups, make rows of them, take a step, evaluate, save, and repeat.
 
 Generation and training share one set of weights in one process. Everything random follows from (seed, step, task, place
-in the group), so a run that is killed and resumed ends with the numbers of one that was not.
+in the group), so a run that is killed and resumed ends with the numbers of one that was not. With `engine.servers`
+rollouts come from servers instead, which get the weights after each step; what these sample is their own affair.
 
 With `rollout.ahead` the batches of later steps are sampled while a step waits for its own and trains on it. Each step
 still trains on the tasks that it would train on otherwise. What a rollout samples then depends on when the weights
@@ -22,11 +23,12 @@ from typing import Any
 
 from rich.console import Console
 
-from core.config import Recipe
+from core.config import AlgorithmSection, Recipe
 from core.engine import checkpoint, weights
+from core.engine.lora import add_adapters
 from core.engine.model import CausalLM
-from core.engine.policy import EmbeddedPolicy, open_engine
-from core.engine.trainer import Trainer, WatchLogprobs
+from core.engine.rollout_engine import open_rollouts
+from core.engine.trainer import Trainer, WatchLogprobs, finish
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, derive_seed
 from core.rollout.rows import rows_from_groups, split_segments
@@ -54,6 +56,17 @@ class SampledBatch:
     tasks: list[Task] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     filtered: list[Group] = field(default_factory=list)
+
+    def add(self, groups: Sequence[Group], algorithm: AlgorithmSection) -> None:
+        """Add groups; with dynamic sampling, those without a signal are filtered."""
+        for group in groups:
+            keep = not algorithm.dynamic_sampling or has_signal(group, algorithm.min_group_std)
+            (self.groups if keep else self.filtered).append(group)
+
+    def keep_some(self) -> None:
+        """Train on all groups if no group has a signal."""
+        if not self.groups:
+            self.groups, self.filtered = self.filtered, []
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -95,22 +108,11 @@ class GRPOLoop:
         self.trackers = trackers or Trackers({})
         self.console = console
         self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
-        algorithm = recipe.algorithm
-        self.trainer = Trainer(
-            self.model,
-            recipe.optimizer,
-            algorithm.grpo(),
-            loss_agg=algorithm.loss_agg,
-            temperature=recipe.rollout.temperature,
-            num_steps_per_rollout=algorithm.num_steps_per_rollout,
-            seed=seed,
-            start=start,
-        )
-        self.engine = open_engine(recipe, self.model, start, tokenizer)
-        self.policy = EmbeddedPolicy(self.engine)
+        self.trainer = make_trainer(recipe, self.model, seed, start)
+        self.engine = open_rollouts(recipe, self.model, start, tokenizer, folder.served_path(seed))
         self.runner = Runner(
             method,
-            Roles({**(roles or {}), "policy": self.policy}),
+            Roles({**(roles or {}), "policy": self.engine.policy}),
             concurrency=recipe.rollout.concurrency,
             deadline_s=recipe.rollout.deadline_s,
         )
@@ -128,7 +130,6 @@ class GRPOLoop:
             self.trainer.load_state(state["trainer"])
             self.stream.cursor = state["cursor"]
             step = last_logged = state["step"]
-        self.engine.adopt_weights(str(step))
         self.metrics.rewind("train", last_logged)
         self.rollouts.rewind(last_logged)
         return step
@@ -136,12 +137,13 @@ class GRPOLoop:
     async def run(self) -> Path:
         """Train to the last step and return the last checkpoint."""
         try:
+            await self.engine.adopt_weights(self.step)
             await self._train()
         finally:
             for task in self.sampling.values():
                 task.cancel()
             await asyncio.gather(*self.sampling.values(), return_exceptions=True)
-            await self.policy.close()
+            await self.engine.close()
         newest = checkpoint.latest(self.checkpoints)
         assert newest is not None
         return newest
@@ -168,7 +170,7 @@ class GRPOLoop:
     async def _train_step(self) -> dict[str, Any]:
         """Sample a batch, make rows of it, step the trainer, and log the step; return its record."""
         started = time.perf_counter()
-        prefilled = self.engine.stats().prefilled_tokens
+        counts = self.engine.metrics()
         self._begin_sampling()
         await asyncio.sleep(0)  # each batch that was begun takes its tasks now
         batch = await self.sampling[self.step]
@@ -189,7 +191,7 @@ class GRPOLoop:
         if ahead:
             stats |= measure_staleness(batch.trajectories, self.step)
         self.step += 1
-        self.engine.adopt_weights(str(self.step))
+        await self.engine.adopt_weights(self.step)
         if recorded:
             self._record_batch(batch, rows, logprobs)
         valid, failures = _split_failures(batch.trajectories)
@@ -207,7 +209,7 @@ class GRPOLoop:
             "seconds": seconds,
             # What training waited for rollouts. With `rollout.ahead` they were sampled before, too.
             "rollout_seconds": rollout_seconds,
-            "prefilled_tokens": self.engine.stats().prefilled_tokens - prefilled,
+            **{name: count - counts[name] for name, count in self.engine.metrics().items()},
             "tokens_per_second": tokens / (seconds if ahead else rollout_seconds),
         }
         self._log_train_step(record)
@@ -231,8 +233,10 @@ class GRPOLoop:
                 self.sampling[step] = asyncio.create_task(batch)
 
     async def _update(self, rows: Sequence[Row], watch: WatchLogprobs | None) -> dict[str, float]:
-        """Step the trainer. Rollouts that run ahead get as much time after a pack as the pack took."""
+        """Step the trainer. Rollouts that run ahead in this process get as much time after a pack as the pack took."""
         work = self.trainer.iterate_grpo_step(rows, watch)
+        if self.engine.beside:
+            return await asyncio.to_thread(finish, work)
         while True:
             began = time.perf_counter()
             try:
@@ -310,6 +314,21 @@ class GRPOLoop:
         self.rollouts.append(records)
 
 
+def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Trainer:
+    """Return the trainer of a model that was read from the folder `start`; give the model the recipe's adapters."""
+    add_adapters(model, recipe.model.lora, seed)
+    return Trainer(
+        model,
+        recipe.optimizer,
+        recipe.algorithm.grpo(),
+        loss_agg=recipe.algorithm.loss_agg,
+        temperature=recipe.rollout.temperature,
+        num_steps_per_rollout=recipe.algorithm.num_steps_per_rollout,
+        seed=seed,
+        start=start,
+    )
+
+
 async def sample_batch(
     recipe: Recipe,
     runner: Runner,
@@ -334,13 +353,10 @@ async def sample_batch(
         if regrade is not None:
             groups = [regrade(task, group) for task, group in zip(tasks, groups, strict=True)]
         batch.tasks += tasks
-        for group in groups:
-            keep = not algorithm.dynamic_sampling or has_signal(group, algorithm.min_group_std)
-            (batch.groups if keep else batch.filtered).append(group)
+        batch.add(groups, algorithm)
         if len(batch.groups) == rollout.tasks_per_step:
             break
-    if not batch.groups:
-        batch.groups, batch.filtered = batch.filtered, []
+    batch.keep_some()
     return batch
 
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from core.config import Recipe, RecipeError
+from core.config import LoRASection, Recipe, RecipeError
 from core.engine.cache import cache_bytes, round_up
+from core.engine.lora import count_adapter_parameters
 from core.engine.model import CausalLM, ModelConfig
 from core.engine.trainer import pack_bytes
 
@@ -85,9 +86,12 @@ def plan_memory(
     """
     dtype = getattr(torch, recipe.model.dtype)
     weights, float32_weights = parameter_bytes(config, dtype), parameter_bytes(config, torch.float32)
-    copies = float32_weights if dtype != torch.float32 else 0
-    reference = weights if recipe.algorithm.kl_loss_coef else 0
-    kv, store = kv_bytes(recipe, config, dtype)
+    trained = adapter_bytes(config, lora) if (lora := recipe.model.lora) else float32_weights
+    weights += trained * dtype.itemsize // 4 if lora else 0
+    copies = trained if dtype != torch.float32 else 0
+    reference = weights if recipe.algorithm.kl_loss_coef and not lora else 0
+    served = bool(recipe.engine.servers)  # then the servers hold caches, and sampling takes nothing here
+    kv, store = (0, 0) if served else kv_bytes(recipe, config, dtype)
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
     kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
@@ -95,7 +99,7 @@ def plan_memory(
         _keep("process and libraries", PROCESS_BYTES[device]),
         _keep("weights", weights),
         _keep("float32 copies", copies),
-        _keep("moments", 2 * float32_weights),
+        _keep("moments", 2 * trained),
         _keep("reference", reference),
     ]
     for role, other in frozen.items():
@@ -106,8 +110,8 @@ def plan_memory(
     items += [
         MemoryItem("KV cache", kv, kept_kv),
         MemoryItem("prefix store", store, store if ahead else 0),
-        MemoryItem("prefill and sampling", rollout=rollout_bytes(recipe, config, dtype)),
-        MemoryItem("gradients", float32_weights if ahead else 0, float32_weights),
+        MemoryItem("prefill and sampling", rollout=0 if served else rollout_bytes(recipe, config, dtype)),
+        MemoryItem("gradients", trained if ahead else 0, trained),
         MemoryItem("activations and logits", update=pack),
         MemoryItem("holes between them", update=holes),
     ]
@@ -127,6 +131,12 @@ def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 def _count_parameters(config: ModelConfig) -> int:
     with torch.device("meta"):  # tensors without data
         return sum(parameter.numel() for parameter in CausalLM(config).parameters())
+
+
+def adapter_bytes(config: ModelConfig, section: LoRASection) -> int:
+    """Return the bytes of the adapters' weights in float32."""
+    with torch.device("meta"):
+        return 4 * count_adapter_parameters(CausalLM(config), section)
 
 
 def context_length(recipe: Recipe, config: ModelConfig) -> int:

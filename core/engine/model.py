@@ -7,6 +7,7 @@ core/engine/__init__.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -101,10 +102,14 @@ class Linear(nn.Linear):
     For one row of bfloat16, the CPU takes another kernel, which adds up in another order.
     """
 
+    adapter: Callable[[Tensor], Tensor] | None = None
+    """Is added to the map: see core/engine/lora.py."""
+
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu":
-            return super().forward(torch.cat([x, x]))[:1]
-        return super().forward(x)
+            return self.forward(torch.cat([x, x]))[:1]
+        y = super().forward(x)
+        return y if self.adapter is None else y + self.adapter(x)
 
 
 class RMSNorm(nn.Module):

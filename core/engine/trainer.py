@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
-from core.engine import weights
+from core.engine import lora, weights
 from core.engine.cache import return_freed_memory
 from core.engine.model import CausalLM, ModelConfig
 from core.engine.packing import Pack, pack_rows
@@ -55,8 +55,9 @@ class _StepRows(NamedTuple):
 class Trainer:
     """Owns the optimizer of one model. Rollouts must be sampled at `temperature`.
 
-    The reference of the KL term is the model as it is given here, before any checkpoint is read into it. A bfloat16
-    model is optimized through float32 copies of its weights: bfloat16 would round a step of 1e-6 away.
+    The reference of the KL term is the model as it is given here, before any checkpoint is read into it. If the model
+    has adapters, they alone are trained. A bfloat16 model is optimized through float32 copies of what is trained:
+    bfloat16 would round a step of 1e-6 away.
     """
 
     def __init__(
@@ -81,13 +82,15 @@ class Trainer:
         self.seed = seed
         # Pairs of a float32 copy and its bfloat16 parameter; none for a float32 model. Copies that all began at values
         # of bfloat16 would hide the first steps of RL: a weight of 0.06 changes only after a way of 1e-4.
-        bf16_parameters = [(name, p) for name, p in model.named_parameters() if p.dtype != torch.float32]
-        precise = weights.read(model, start) if start is not None and bf16_parameters else {}
+        trained = lora.trained_parameters(model)
+        bf16_parameters = [(name, p) for name, p in trained.items() if p.dtype != torch.float32]
+        self._adapted = bool(lora.adapters(model))
+        precise = weights.read(model, start) if start is not None and bf16_parameters and not self._adapted else {}
         self._copies = [
             (precise.get(name, p).detach().to(p.device, torch.float32).requires_grad_(), p)
             for name, p in bf16_parameters
         ]
-        self._optimized = [copy for copy, _ in self._copies] or list(model.parameters())
+        self._optimized = [copy for copy, _ in self._copies] or list(trained.values())
         groups: list[dict[str, Any]] = [
             {"params": [p for p in self._optimized if p.ndim > 1]},
             {"params": [p for p in self._optimized if p.ndim <= 1], "weight_decay": 0.0},
@@ -100,7 +103,8 @@ class Trainer:
             fused=True,
         )
         self.steps = 0
-        self.reference = deepcopy(model).requires_grad_(False) if self.grpo.kl_loss_coef else None
+        needs_copy = self.grpo.kl_loss_coef and not self._adapted
+        self.reference = deepcopy(model).requires_grad_(False) if needs_copy else None
         model.gradient_checkpointing = optimizer.gradient_checkpointing
         # What a large model frees stays in glibc's lists otherwise, where the next pack's tensors do not fit.
         large = sum(parameter.numel() for parameter in model.parameters()) > LARGE_MODEL_PARAMETERS
@@ -113,12 +117,7 @@ class Trainer:
         The `POLICY_STATISTICS` are averaged over the rows that were not skipped. Without any row, or any advantage that
         matters, it takes no step and changes nothing.
         """
-        work = self.iterate_grpo_step(rows)
-        while True:
-            try:
-                next(work)
-            except StopIteration as done:
-                return dict(done.value)
+        return finish(self.iterate_grpo_step(rows))
 
     def iterate_grpo_step(
         self, rows: Sequence[Row], watch: WatchLogprobs | None = None
@@ -162,6 +161,8 @@ class Trainer:
 
     def precise_weights(self) -> dict[str, Tensor]:
         """Return the weights in float32, by parameter name."""
+        if self._adapted:
+            return lora.merged_weights(self.model, torch.float32)
         named = self.model.named_parameters()
         return {name: p.detach() for (name, _), p in zip(named, self._optimized, strict=True)}
 
@@ -233,9 +234,9 @@ class Trainer:
         with self._autocast():
             logprobs_R, entropy_R = self._compute_logprobs(self.model, pack, self.temperature, with_entropy=True)
             ref_logprobs_R = None
-            if self.reference is not None:
-                with torch.no_grad():
-                    ref_logprobs_R = self._compute_logprobs(self.reference, pack, self.temperature)[0]
+            if self.grpo.kl_loss_coef:
+                with torch.no_grad(), self._open_reference() as reference:
+                    ref_logprobs_R = self._compute_logprobs(reference, pack, self.temperature)[0]
         # In the only step on a batch the policy has not moved yet: the old log-probs are those of this very forward.
         old_logprobs_R = logprobs_R.detach() if old is None else pack.gather(old, masks)
         if watch is not None:
@@ -311,10 +312,23 @@ class Trainer:
         self.steps += 1
         return {"grad_norm": norm.item(), "lr": rate, "nonfinite_steps": float(not torch.isfinite(norm))}
 
+    def _open_reference(self) -> AbstractContextManager[CausalLM]:
+        """Give the model that the KL term compares with: the copy of the start model, or the model without adapters."""
+        return lora.without_adapters(self.model) if self.reference is None else nullcontext(self.reference)
+
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.model.device.type == "cuda" and self.config.bf16_autocast:
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return nullcontext()
+
+
+def finish(work: Generator[None, None, dict[str, float]]) -> dict[str, float]:
+    """Do the rest of a step at once and return its statistics."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return dict(done.value)
 
 
 def _move_gradient(copy: Tensor, parameter: Tensor) -> None:

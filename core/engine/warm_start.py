@@ -11,6 +11,7 @@ from random import Random
 
 from core.config import OptimizerSection, Recipe, RecipeError
 from core.engine import checkpoint, weights
+from core.engine.lora import add_adapters
 from core.engine.trainer import Trainer
 from core.hub import resolve
 from core.rollout.method import preset_module
@@ -123,6 +124,7 @@ def train_supervised(
     assert steps is not None, "make_schedule sets it"
     partial = folder.with_name(f".{folder.name}.partial")
     model = weights.load(start, recipe.model.dtype, recipe.model.device)
+    add_adapters(model, recipe.model.lora)
     trainer = Trainer(model, schedule, start=start)
     newest = checkpoint.latest(partial)
     if newest is not None:

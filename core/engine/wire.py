@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from core.policy.base import Fault, PolicyError
 from core.types import Completion, Sampling
 
-_STATUS: dict[Fault, int] = {"bad_request": 400, "unavailable": 503}
+_STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable": 503}
 _OFF_AT_ONE = frozenset({"n", "repetition_penalty"})
 
 

@@ -1,11 +1,13 @@
-"""Check that what was trained is what was sampled, in recorded rollouts or in slime's dumps.
+"""Check that what was trained is what was sampled, in recorded rollouts or in dumps of slime, TRL and verl.
 
-DUMP is a run folder, a rollouts.jsonl.gz, or a file of slime's --save-debug-rollout-data. The exit status is 0 without
-drift, 1 with drift and 2 when nothing could be read. The kinds of drift are:
+DUMP is a run folder, a rollouts.jsonl.gz, a file of slime's --save-debug-rollout-data, or a batch of TRL or verl that
+was saved with torch.save (docs/debugging.md). The exit status is 0 without drift, 1 with drift and 2 when nothing could
+be read. The kinds of drift are:
 
   retokenised       a prompt has the text of an earlier turn of its row, but other ids
   not_extended      a prompt does not begin with an earlier turn of its row
   ids, mask         a row has other tokens, or another loss mask, than its turns give
+  mask              a token is trained that has no log-prob of the engine, where the trainer's is not near 0
   after_end         a completion goes on after the end token: the mask covers what was not sampled
   logprobs          a row has other log-probs than its turns, or one is missing, not finite or above 0
   shifted           the log-probs are those of the next or of the previous token
@@ -23,13 +25,14 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from core.runs.record import RecordedRollout, RecordedTurn, describe_row, read_rollouts
+from core.runs.dumps import is_dump, read_dump
+from core.runs.record import RecordedRollout, RecordedTurn, describe_row
 from core.runs.run_folder import RunFolder
-from core.runs.slime_dump import read_slime_dump
 from core.text.tokenizer import load_tokenizer, token_bytes
 
 SHOWN = 10
@@ -159,8 +162,11 @@ class DriftChecker:
         scored = score(rollout.prompts[place], turn.sampled) if score else None
         for reference, same_weights in ((turn.trainer_logprobs, current), (scored, True)):
             fault = None if reference is None else compare_logprobs(logprobs, reference)
+            at = None if reference is None else find_unsampled(logprobs, reference)
+            if at is not None and (fault is None or fault[0] != "shifted"):
+                fault = "mask", f"token {at} is trained, and has the log-prob 0 of what was not sampled"
             # Older weights than the trainer's have other log-probs, and should.
-            if fault and (same_weights or fault[0] == "shifted"):
+            if fault and (same_weights or fault[0] != "other_weights"):
                 yield fault
                 return
 
@@ -217,6 +223,12 @@ class DriftChecker:
         return None
 
 
+def find_unsampled(logprobs: Sequence[float], reference: Sequence[float | None]) -> int | None:
+    """Return the first token with the log-prob 0, which frameworks write beside a tool's text, that is not certain."""
+    pairs = enumerate(zip(logprobs, reference, strict=True))
+    return next((i for i, (ours, theirs) in pairs if ours == 0.0 and theirs is not None and theirs < -SAME), None)
+
+
 def compare_logprobs(logprobs: Sequence[float], reference: Sequence[float | None]) -> tuple[str, str] | None:
     """Return the kind of drift between log-probs and others of the same tokens, and the numbers; None without drift."""
 
@@ -268,35 +280,60 @@ def find_dumps(path: Path) -> list[Path]:
 
 def check_dump(path: Path, checker: DriftChecker) -> Iterator[tuple[RecordedRollout, str, list[Drift]]]:
     """Yield each rollout of a file with its name and its drift. Raises ValueError for a broken file."""
-    slime = path.suffix == ".pt"
-    for number, rollout in enumerate(read_slime_dump(path) if slime else read_rollouts(path)):
+    for number, rollout in enumerate(read_dump(path)):
         name = f"{path} {rollout.stage} step {rollout.step} task {rollout.task_id!r} rollout {number}"
-        # slime counts the weights from the start of its servers, and not by steps.
-        newest = None if slime else rollout.step - (rollout.stage == "train")
+        # Other frameworks count the weights from the start of their servers, and not by steps.
+        newest = None if is_dump(path) else rollout.step - (rollout.stage == "train")
         yield rollout, name, list(checker.check(rollout, name, newest))
+
+
+@dataclass
+class DriftReport:
+    """Holds what was found: how much was read, how often each kind, and a line for each of the first ones."""
+
+    rollouts: int = 0
+    tokens: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    lines: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        verdict = ", ".join(f"{count} x {kind}" for kind, count in self.counts.most_common()) or "no drift"
+        return f"{self.rollouts:,} rollouts with {self.tokens:,} sampled tokens: {verdict}"
+
+
+def check_dumps(
+    dumps: Iterable[Path], tokenizer: Any, weights: Mapping[str, str] | None = None, temperature: float = 1.0
+) -> DriftReport:
+    """Check run folders and files. `weights` maps weight versions to folders of models.
+
+    Raises:
+        ValueError: a file is broken, or there is none; the message names it.
+    """
+    report = DriftReport()
+    scores = {version: make_score(model, temperature) for version, model in (weights or {}).items()}
+    for path in (file for dump in dumps for file in find_dumps(dump)):
+        for rollout, name, drifts in check_dump(path, DriftChecker(tokenizer, scores)):
+            report.rollouts += 1
+            report.tokens += sum(len(turn.sampled) for turn in rollout.turns)
+            for kind, turn, text in drifts:
+                report.counts[kind] += 1
+                if report.counts[kind] <= SHOWN:
+                    report.lines.append(f"{kind}: {name}{'' if turn is None else f' turn {turn + 1}'}: {text}")
+    return report
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    counts: Counter[str] = Counter()
-    rollouts = tokens = 0
     try:
-        scores = {version: make_score(model, options.temperature) for version, model in options.weights}
         tokenizer = load_tokenizer(options.tokenizer, for_chat=False)
-        for path in (file for dump in options.dumps for file in find_dumps(dump)):
-            for rollout, name, drifts in check_dump(path, DriftChecker(tokenizer, scores)):
-                rollouts += 1
-                tokens += sum(len(turn.sampled) for turn in rollout.turns)
-                for kind, turn, text in drifts:
-                    counts[kind] += 1
-                    if counts[kind] <= SHOWN:
-                        print(f"{kind}: {name}{'' if turn is None else f' turn {turn + 1}'}: {text}")
+        report = check_dumps(options.dumps, tokenizer, dict(options.weights), options.temperature)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    verdict = ", ".join(f"{count} x {kind}" for kind, count in counts.most_common()) or "no drift"
-    print(f"{rollouts:,} rollouts with {tokens:,} sampled tokens: {verdict}")
-    return 1 if counts else 0
+    for line in report.lines:
+        print(line)
+    print(report)
+    return 1 if report.counts else 0
 
 
 def read_weights(text: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from core.runs.files import Record, append_batch, jsonable, make_folder, read_batches, sync, truncate
-from core.types import FinishReason, Row, Status, Task, Trajectory
+from core.types import Completion, FinishReason, Row, Status, Task, Trajectory, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +127,18 @@ class RecordedRollout(_Part):
             begin = [*prompts[earlier], *self.turns[earlier].sampled][:shared] if shared else []
             prompts.append(begin + turn.prompt)
         return prompts
+
+    def trajectory(self) -> Trajectory:
+        """Return the rollout as the method returned it, to the digits that float32 has."""
+        turns = []
+        for prompt, turn in zip(self.prompts, self.turns, strict=True):
+            logprobs = tuple(math.nan if x is None else x for x in turn.logprobs)
+            earlier = tuple(turn.earlier_versions)
+            completion = Completion(
+                tuple(turn.sampled), logprobs, turn.finish_reason, turn.weight_version, earlier_versions=earlier
+            )
+            turns.append(Turn(turn.role, tuple(prompt), completion, turn.trained))
+        return Trajectory(self.task_id, tuple(turns), self.status, self.reward, self.failure, self.metrics, self.log)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; one without a known piece shows its number."""

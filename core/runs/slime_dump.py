@@ -6,7 +6,7 @@ response tokens that are trained or have a log-prob. slime writes the log-prob 0
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,18 @@ STATUS = {"completed": "completed", "truncated": "truncated"}
 """Maps slime's status to ours; any other one is a failure of that name."""
 
 
-def read_slime_dump(path: Path) -> Iterator[RecordedRollout]:
-    """Yield the rollouts of a dump.
+def read_samples(dump: Mapping[str, Any], path: Path) -> Iterator[RecordedRollout]:
+    """Yield the rollouts of a loaded dump.
 
     Raises:
-        ValueError: the file is no such dump, or the parts of a Sample do not fit together; the message names it.
+        ValueError: it is no such dump, or the parts of a Sample do not fit together; the message names it.
     """
-    import torch
-
     try:
-        dump = torch.load(path, map_location="cpu", weights_only=True)  # a dump from elsewhere must not run code
         samples, number = dump["samples"], int(dump["rollout_id"])
-    except Exception as error:  # torch raises many types
-        raise ValueError(f"{path} is no dump of slime's --save-debug-rollout-data ({error})") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is no dump of slime's --save-debug-rollout-data, and no batch of TRL or verl ({error!r})"
+        ) from error
     for place, sample in enumerate(samples):
         try:
             turns, rows = _read_turns(sample)
@@ -75,7 +74,7 @@ def _read_turns(sample: Record) -> tuple[list[Record], list[Any]]:
             raise ValueError(f"{name} has {len(values)} entries for a response of {length} tokens")
     ours = (sample.get("train_metadata") or {}).get("turns")
     if ours is None:
-        turns = _split_response(sample, tokens, mask, logprobs)
+        turns = split_response(tokens, mask, logprobs, sample.get("weight_versions") or ())
     else:
         turns = [_convert_turn(turn) for turn in ours]
     if not turns or sample.get("remove_sample"):
@@ -98,11 +97,15 @@ def _convert_turn(turn: Record) -> Record:
     }
 
 
-def _split_response(
-    sample: Record, tokens: list[int], mask: Sequence[int], logprobs: Sequence[float | None]
+def split_response(
+    tokens: Sequence[int], mask: Sequence[int], logprobs: Sequence[float | None], versions: Sequence[object] = ()
 ) -> list[Record]:
-    """Make a turn of each run of sampled tokens; its prompt is all that comes before it."""
-    versions = sample.get("weight_versions") or ["?"]
+    """Make a turn of each run of sampled tokens; its prompt is all that comes before it.
+
+    `mask` and `logprobs` have one entry for each token of the response, with which `tokens` end. A token was sampled if
+    it is trained or has a log-prob other than 0. `versions` are the weights of each turn, if known.
+    """
+    versions = versions or ["?"]
     turns: list[Record] = []
     start = len(tokens) - len(mask)  # of the run, among the tokens
     done = 0  # the tokens up to the end of the turn before

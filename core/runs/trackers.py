@@ -1,4 +1,4 @@
-"""This module sends metrics to Weights & Biases and TensorBoard on request.
+"""This module sends metrics to Weights & Biases, TensorBoard and MLflow on request.
 
 Training never stops because a tracker fails: failures are counted.
 """
@@ -6,6 +6,7 @@ Training never stops because a tracker fails: failures are counted.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -100,7 +101,42 @@ class TensorBoardTracker:
         self._writer.close()
 
 
-TRACKER_PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboard"}
+class MLflowTracker:
+    """Writes to an SQLite store in `folder`; a run that resumes goes on in its MLflow run."""
+
+    def __init__(self, folder: Path, run_name: str, project: str, config: Mapping[str, Any]):
+        self._client, _, self._run = open_mlflow(folder, run_name, project)
+        self._client.log_dict(self._run, jsonable(config), "config.yaml")
+
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        from mlflow.entities import Metric
+
+        now = time.time_ns() // 1_000_000
+        self._client.log_batch(self._run, [Metric(name, value, now, step) for name, value in metrics.items()])
+
+    def close(self) -> None:
+        self._client.set_terminated(self._run)
+
+
+def open_mlflow(folder: Path, run_name: str, project: str) -> tuple[Any, str, str]:
+    """Open the store in `folder`; return MLflow's client, and the ids of the experiment and of the run `run_name`."""
+    import mlflow
+
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
+    client = mlflow.MlflowClient()
+    known = client.get_experiment_by_name(project)
+    if known is not None:
+        experiment = known.experiment_id
+    else:
+        experiment = client.create_experiment(project, artifact_location=(folder / "artifacts").as_uri())
+    runs = [run for run in client.search_runs([experiment]) if run.info.run_name == run_name]
+    run = runs[0] if runs else client.create_run(experiment, run_name=run_name)
+    return client, experiment, run.info.run_id
+
+
+TRACKER_PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboard", "mlflow": "mlflow"}
 """Maps the name of a tracker to the package that it needs."""
 
 
@@ -126,17 +162,23 @@ def open_trackers(
     makers: dict[str, Callable[[], Tracker]] = {
         "wandb": lambda: WandbTracker(folder, run_name, project, config, wandb_mode),
         "tensorboard": lambda: TensorBoardTracker(folder / "tensorboard"),
+        "mlflow": lambda: MLflowTracker(folder / "mlflow", run_name, project, config),
     }
     for name in names:
         if name not in makers:
             raise TrackerError(f"run.trackers: unknown tracker {name!r}; known: {', '.join(TRACKER_PACKAGES)}")
-        package = TRACKER_PACKAGES[name]
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise TrackerError(f"run.trackers: {name} needs a package: pip install {package} ({error})") from None
+        require_package(name)
         trackers.start(name, makers[name])
     return trackers
+
+
+def require_package(tracker: str) -> None:
+    """Raise TrackerError if the package of a tracker is not installed."""
+    package = TRACKER_PACKAGES[tracker]
+    try:
+        __import__(package)
+    except ImportError as error:
+        raise TrackerError(f"{tracker} needs a package: pip install {package} ({error})") from None
 
 
 def flatten_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

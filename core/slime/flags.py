@@ -67,6 +67,8 @@ def cluster(recipe: Recipe) -> SlimeSection:
         raise RecipeError(
             f"rollout.top_p is {recipe.rollout.top_p}; on slime rows are trained without top-p, set it to 1"
         )
+    if recipe.model.lora:
+        raise RecipeError("model.lora is for the embedded engine; on slime all weights are trained, set it to null")
     if recipe.rollout.ahead:
         raise RecipeError("rollout.ahead is for the embedded engine, and slime has a mode of its own; set it to 0")
     rollouts = recipe.rollout.tasks_per_step * recipe.rollout.group_size

@@ -1,4 +1,4 @@
-"""What every Policy promises, whatever is behind it: a script, our engine in process or over HTTP, a real SGLang.
+"""What every Policy promises, whatever is behind it: a script, our engine in process or over HTTP, two, a real SGLang.
 
 The last runs where `--sglang-url` names a server of this suite's tiny model, with a context of CONTEXT tokens.
 """
@@ -22,6 +22,7 @@ from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
 from core.policy.base import Policy, PolicyError
 from core.policy.scripted import ScriptedPolicy
+from core.policy.server_pool import ServerPool
 from core.policy.sglang import SGLangPolicy
 from core.types import Completion, Sampling
 from tests.kit import require
@@ -55,7 +56,8 @@ async def scripted(_: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     def respond(prompt: tuple[int, ...], sampling: Sampling) -> list[int] | Exception:
         budget = sampling.max_new_tokens
         if not prompt or not 0 <= min(prompt) <= max(prompt) < VOCAB or not 0 < budget <= CONTEXT - len(prompt):
-            return PolicyError("bad_request", "input_ids or max_new_tokens: refused")
+            beyond = len(prompt) + budget > CONTEXT
+            return PolicyError("too_long" if beyond else "bad_request", "input_ids or max_new_tokens: refused")
         draw = random.Random(hash(prompt) if sampling.temperature == 0 else hash((prompt, sampling.seed)))
         return [draw.randrange(VOCAB) for _ in range(CONTEXT)]
 
@@ -88,6 +90,24 @@ async def over_http(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
 
 
 @asynccontextmanager
+async def pool(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    """Two of our servers behind one policy."""
+    async with over_http(request) as one, over_http(request) as two:
+        assert isinstance(one.policy, SGLangPolicy)
+        assert isinstance(two.policy, SGLangPolicy)
+        assert one.running is not None
+        assert two.running is not None
+        running = [one.running, two.running]
+        policy = ServerPool([one.policy.url, two.policy.url], timeout_s=30)
+        yield Rig(policy, lambda: add_up(running))
+        await policy.close()
+
+
+async def add_up(counts: Sequence[Callable[[], Awaitable[int]]]) -> int:
+    return sum([await count() for count in counts])
+
+
+@asynccontextmanager
 async def sglang(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """A real worker, or a router in front of some. Without deterministic inference it repeats greedy calls alone."""
     url = request.config.getoption("--sglang-url")
@@ -107,7 +127,7 @@ async def sglang(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
         yield Rig(policy, running, sampling=GREEDY)
 
 
-@pytest.fixture(params=[scripted, embedded, over_http, sglang], ids=lambda rig: rig.__name__)
+@pytest.fixture(params=[scripted, embedded, over_http, pool, sglang], ids=lambda rig: rig.__name__)
 async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     async with request.param(request) as rig:
         yield rig
@@ -206,7 +226,8 @@ async def test_a_bad_call_is_refused_and_harms_no_other(rig: Rig, prompt: list[i
     outcomes = await asyncio.gather(good, bad, return_exceptions=True)
     assert isinstance(outcomes[0], Completion)
     assert isinstance(outcomes[1], PolicyError)
-    assert outcomes[1].kind == "bad_request"
+    beyond = len(prompt) + changes.get("max_new_tokens", 0) > CONTEXT
+    assert outcomes[1].kind == ("too_long" if beyond else "bad_request")
     assert any(named in str(outcomes[1]) for named in ("input_ids", "max_new_tokens", "tokens", "stop"))
 
 

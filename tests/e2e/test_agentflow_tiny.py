@@ -13,6 +13,7 @@ from agentic.agentflow.tiny import start_model
 from agentic.agentflow.tiny.facts import SPLITS
 from agentic.agentflow.tiny.tasks import generate
 from core.data import write_jsonl
+from core.engine import replay
 from core.runs.files import read_jsonl
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
@@ -71,6 +72,17 @@ def test_the_planner_alone_is_trained(run: Path):
     turns = [turn for rollout in read_rollouts(RunFolder(run).rollouts_path(0)) for turn in rollout.turns]
     assert turns
     assert all(turn.trained == turn.role.startswith("planner.") for turn in turns)
+
+
+def test_the_run_replays_bit_for_bit_and_its_own_code_gives_the_same_rewards(
+    run: Path, isolation: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The planner is the policy; frozen roles and tools run again."""
+    assert replay.main([str(run), "--reward", "method"]) == 0
+    printed = capsys.readouterr().out
+    assert "steps 1 to 2 from" in printed
+    assert printed.count(" 0 of 4 rollouts changed") == 2
+    assert printed.endswith("equal to the run\n")
 
 
 def test_every_variant_is_in_the_summary(run: Path):

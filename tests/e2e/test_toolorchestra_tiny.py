@@ -19,6 +19,7 @@ import yaml
 
 from agentic.toolorchestra.tiny import compare, facts, start_model, tasks
 from core.data import write_jsonl
+from core.engine import replay
 from core.runs.evaluation import EvalResult
 from core.runs.files import read_jsonl
 from core.runs.run_folder import RunFolder
@@ -113,6 +114,15 @@ def test_steps_are_logged_once_and_no_rollout_failed(run: RunFolder):
     records = [r for r in read_jsonl(run.seed_path(0) / "metrics.jsonl") if r["stage"] == "train"]
     assert [record["step"] for record in records] == [1, 2, 3, 4, 5]
     assert all(record["failures"] == {} and record["expert_failures"] == 0 for record in records)
+
+
+def test_the_last_step_replays_bit_for_bit_without_the_services(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert replay.main([str(run.path)]) == 0
+    printed = capsys.readouterr().out
+    assert "steps 5 to 5 from" in printed
+    assert printed.endswith("equal to the run\n")
 
 
 def test_every_variant_got_its_answers_over_http(variants: dict[str, EvalResult]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from core.config import Recipe
+from core.config import Recipe, RecipeError
+from core.engine import weights
 from core.engine.loop import GRPOLoop, TrainingError
 from core.policy.base import Roles
 from core.report.summary import build_summary
@@ -60,6 +61,8 @@ def make_loop(
     run: Mapping[str, Any] | None = None,
     ahead: int = 0,
     tokenizer: Any = None,
+    lora: Mapping[str, Any] | None = None,
+    servers: Sequence[str] = (),
     **algorithm: Any,
 ) -> GRPOLoop:
     """Train on four tasks, two of them a step, and evaluate on the first two."""
@@ -68,12 +71,12 @@ def make_loop(
             "method": "given",
             "preset": "test",
             "follows": "nothing",
-            "model": {"path": str(model), "device": "cpu"},
+            "model": {"path": str(model), "device": "cpu", "lora": lora},
             "data": {"train": "none", "eval": "none", "shuffle": False},
             "rollout": {"tasks_per_step": 2, "group_size": 4, "ahead": ahead},
             "algorithm": {"name": "grpo", "kl_loss_coef": 0, **algorithm},
             "optimizer": {"lr": 1e-3},
-            "engine": {"kv_tokens": 1024},
+            "engine": {"kv_tokens": 1024, "servers": servers},
             "run": {"steps": 1, "eval_every": 1, "record_every": 0, **(run or {})},
         }
     )
@@ -135,7 +138,7 @@ async def test_steps_without_a_valid_rollout_are_logged_and_change_no_weight(
     assert (loop.step, loop.trainer.steps, loop.stream.cursor) == (2, 0, 4)
     assert all(torch.equal(a, b) for a, b in zip(before, loop.model.parameters(), strict=True))
     loop._save()
-    await loop.policy.close()
+    await loop.engine.close()
 
     resumed = make_loop(qwen2, tmp_path / "run", method, run=run, num_steps_per_rollout=num_steps_per_rollout)
     await resumed.run()
@@ -251,6 +254,63 @@ def test_a_run_ahead_needs_a_correction_and_fixed_tasks(qwen2: Path, tmp_path: P
         make_loop(qwen2, tmp_path, OneCallMethod(), ahead=1, tis=[0, 2], dynamic_sampling=True)
 
 
+@pytest.fixture
+async def hosts(qwen2: Path) -> AsyncIterator[list[kit.ModelHost]]:
+    hosts = [kit.ModelHost(qwen2) for _ in range(2)]
+    for host in hosts:
+        await host.start()
+    yield hosts
+    for host in hosts:
+        await host.stop()
+
+
+async def test_rollouts_of_servers_train_as_those_of_this_process(qwen2: Path, tmp_path: Path, hosts) -> None:
+    """The servers get the weights of every step: their log-probs are the trainer's, and the end is the same."""
+    for name, servers in (("here", []), ("served", [host.url for host in hosts])):
+        run = {"steps": 4, "eval_every": 0}
+        loop = make_loop(qwen2, tmp_path / name, OneCallMethod(), regrade=first_is_best, run=run, servers=servers)
+        await loop.run()
+    for record in read_stage(tmp_path / "served", "train"):
+        assert record["servers_left_out"] == 0
+        assert record["train_rollout_logprob_abs_diff"] < 1e-5
+    assert {host.engine.weight_version for host in hosts} == {"4"}
+    here, served = (
+        weights.read(loop.model, RunFolder(tmp_path / n).checkpoints_path(0) / "step-000004")
+        for n in ("here", "served")
+    )
+    for tensor_name, tensor in here.items():
+        torch.testing.assert_close(served[tensor_name], tensor, atol=1e-6, rtol=1e-4)
+    assert not RunFolder(tmp_path / "served").served_path(0).exists()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_a_server_that_dies_in_mid_run_costs_no_group(qwen2: Path, tmp_path: Path, hosts, ahead: int) -> None:
+    method = SlowMethod()
+    servers = [host.url for host in hosts]
+    method.loop = make_loop(
+        qwen2, tmp_path, method, run={"steps": 8, "eval_every": 0}, ahead=ahead, tis=[0, 2], servers=servers
+    )
+    run = asyncio.create_task(method.loop.run())
+    while method.loop.step < 3:
+        await asyncio.sleep(0.01)
+    await hosts[0].stop()
+    while method.loop.step < 5:
+        await asyncio.sleep(0.01)
+    await hosts[0].start()
+    await run
+    records = read_stage(tmp_path, "train")
+    assert [record["tasks"] for record in records] == [["t0", "t1"], ["t2", "t3"]] * 4
+    assert sum(record["servers_left_out"] for record in records) >= 1
+    assert all(record["failures"] == {} for record in records)
+    assert all(0 <= record.get("staleness_max", 0) <= ahead for record in records)
+
+
+async def test_a_run_without_any_of_its_servers_ends_with_the_reason(qwen2: Path, tmp_path: Path) -> None:
+    loop = make_loop(qwen2, tmp_path, OneCallMethod(), servers=["http://127.0.0.1:9"])
+    with pytest.raises(RecipeError, match=r"engine\.servers: no server takes the weights: http://127\.0\.0\.1:9"):
+        await loop.run()
+
+
 async def test_a_step_is_recorded_token_by_token_and_shows_no_drift(qwen2: Path, tmp_path: Path) -> None:
     """The trainer's log-probs are the engine's; groups that were filtered out are there, and without rows."""
     tokenizer = kit.train_tokenizer("one two three", 300)
@@ -275,20 +335,22 @@ async def test_a_step_is_recorded_token_by_token_and_shows_no_drift(qwen2: Path,
     assert [list(checker.check(r, r.task_id, r.step + newest[r.stage])) for r in found] == [[]] * len(found)
 
 
-async def test_a_resumed_run_records_what_one_in_one_go_does(qwen2: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["all weights", "adapters"])
+async def test_a_resumed_run_records_what_one_in_one_go_does(qwen2: Path, tmp_path: Path, lora: Any) -> None:
     """The second step of the interrupted run was recorded, but not saved; it is sampled and recorded again."""
     tokenizer = kit.train_tokenizer("one two three", 300)
 
     def start(name: str) -> GRPOLoop:
         method, run = OneCallMethod(), {"steps": 3, "eval_every": 0, "record_every": 1, "save_every": 3}
-        return make_loop(qwen2, tmp_path / name, method, regrade=first_is_best, run=run, tokenizer=tokenizer)
+        options = {"regrade": first_is_best, "run": run, "tokenizer": tokenizer, "lora": lora}
+        return make_loop(qwen2, tmp_path / name, method, **options)
 
     await start("whole").run()
     interrupted = start("resumed")
     await interrupted._train_step()
     interrupted._save()
     await interrupted._train_step()
-    await interrupted.policy.close()
+    await interrupted.engine.close()
     await start("resumed").run()
     whole, resumed = (RunFolder(tmp_path / name).rollouts_path(0).read_bytes() for name in ("whole", "resumed"))
     assert whole == resumed

@@ -13,13 +13,24 @@ from transformers import Qwen2Config, Qwen3Config
 from core.config import Recipe, RecipeError
 from core.engine import memory, weights
 from core.engine.engine import Engine
-from core.engine.memory import check_memory, plan_memory
+from core.engine.lora import add_adapters, trained_parameters
+from core.engine.memory import check_memory, plan_memory, replace_keys
 from core.engine.model import ModelConfig
 from core.engine.trainer import Trainer
 from core.rollout.method import method_spec
 from core.training_options import read_bytes
 from core.types import Row
 
+QWEN2_3B = Qwen2Config(
+    vocab_size=151936,
+    hidden_size=2048,
+    intermediate_size=11008,
+    num_hidden_layers=36,
+    num_attention_heads=16,
+    num_key_value_heads=2,
+    max_position_embeddings=32768,
+    tie_word_embeddings=True,
+)
 QWEN2_7B = Qwen2Config(
     vocab_size=152064,
     hidden_size=3584,
@@ -70,6 +81,34 @@ def test_what_a_run_keeps_is_exact(any_model, dtype):
     engine = Engine(model, max_model_len=recipe.model.max_model_len, kv_tokens=2000)
     assert size_of(plan, "KV cache") == count_bytes([engine.cache.kv])
     assert size_of(plan, "prefix store") == count_bytes([engine.prefixes.pool])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_are_planned_exactly_and_need_no_reference(any_model, dtype):
+    settings = ("model.lora={rank: 3, targets: [q_proj, down_proj]}", "algorithm.kl_loss_coef=0.1")
+    recipe = make_recipe(any_model, f"model.dtype={dtype}", *settings)
+    model = weights.load(any_model, dtype, "cpu")
+    add_adapters(model, recipe.model.lora)
+    plan = plan_memory(recipe, model.config, "cpu")
+    trainer = Trainer(model, recipe.optimizer, recipe.algorithm.grpo())
+    gradients: list[torch.Tensor] = []
+    trainer.optimizer.register_step_pre_hook(lambda *_: gradients.extend(p.grad for p in trainer._optimized))
+    trainer.grpo_step([Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)])
+    adapters = trained_parameters(model).values()
+    assert size_of(plan, "weights") == count_bytes([*model.parameters(), *adapters])
+    assert size_of(plan, "float32 copies") == count_bytes(copy for copy, _ in trainer._copies)
+    assert size_of(plan, "gradients", "update") == count_bytes(gradients)
+    moments = [s[name] for s in trainer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    assert size_of(plan, "moments") == count_bytes(moments)
+    assert "reference" not in plan.table()
+
+
+@pytest.mark.parametrize(("hf_config", "card", "whole"), [(QWEN2_3B, 24e9, 70e9), (QWEN2_7B, 48e9, 160e9)])
+def test_one_card_holds_the_adapters_of_a_model_whose_weights_it_could_not_train(hf_config, card, whole):
+    config = ModelConfig.from_hf(hf_config)
+    recipe = method_spec("memagent").load("one-gpu", [])
+    check_memory(recipe, config, "cuda", int(0.9 * card), {})
+    assert plan_memory(replace_keys(recipe, {"model.lora": None}), config, "cuda").peak > whole
 
 
 def test_a_frozen_role_has_weights_and_a_cache_of_its_own(qwen2):

@@ -140,6 +140,7 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
         (["run.seeds=[0, 1]"], "set run.seeds=[0]"),
         (["model.dtype=float32"], "set model.dtype=bfloat16"),
         (["rollout.top_p=0.9"], "rollout.top_p is 0.9"),
+        (["model.lora={rank: 8}"], "model.lora is for the embedded engine"),
         (["algorithm.num_steps_per_rollout=3"], "let algorithm.num_steps_per_rollout divide"),
         (["roles={judge: 'model:/data/judge'}"], "slime.roles.judge, or set roles.judge=http"),
         (["slime.flags={--lr: 1e-5}"], "slime.flags.--lr: already in group OPTIMIZER"),

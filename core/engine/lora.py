@@ -1,0 +1,158 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021, section 4.1): W x + (alpha / rank) B A x, where A and B learn and W stays.
+
+Sampling and training compute this same sum, so their log-probs agree as they do without adapters. The start model is
+the model with its adapters switched off; the KL term needs no copy of it. A checkpoint holds the merged weights, and
+the adapters in PEFT's format. Tensor suffixes: core/engine/__init__.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from core.config import LoRASection
+from core.engine.model import CausalLM, Linear
+from core.hub import CheckpointError
+
+FOLDER = "adapter"
+WEIGHTS_FILE = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""Stands before the names of modules in PEFT's files."""
+
+
+class Adapter:
+    """Holds A [rank, inputs] and B [outputs, rank] of one linear map, in the number format of the model.
+
+    As in PEFT, A begins with small random values and B with zeros: the first forward is that of the start model.
+    """
+
+    def __init__(self, linear: Linear, section: LoRASection, generator: torch.Generator):
+        outputs, inputs = linear.weight.shape
+        # Drawn on the CPU in float32: the same values for every device and number format.
+        start = (2 * torch.rand(section.rank, inputs, generator=generator) - 1) * inputs**-0.5
+        self.lora_A = nn.Parameter(start.to(linear.weight))
+        self.lora_B = nn.Parameter(linear.weight.new_zeros(outputs, section.rank))
+        self.section = section
+        self.scale = section.alpha / section.rank
+
+    def __call__(self, x_TC: Tensor) -> Tensor:
+        return F.linear(F.linear(x_TC, self.lora_A), self.lora_B) * self.scale
+
+    def product(self) -> Tensor:
+        """Return what the adapter adds to the weight, in float32 [outputs, inputs]."""
+        return self.scale * (self.lora_B.detach().float() @ self.lora_A.detach().float())
+
+
+def add_adapters(model: CausalLM, section: LoRASection | None, seed: int = 0) -> None:
+    """Give each target of `section` an adapter, and freeze all other weights. Without a section change nothing."""
+    if section is None:
+        return
+    model.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for linear in _targets(model, section).values():
+        linear.adapter = Adapter(linear, section, generator)
+
+
+def _targets(model: CausalLM, section: LoRASection) -> dict[str, Linear]:
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, Linear) and name.rpartition(".")[2] in section.targets
+    }
+
+
+def count_adapter_parameters(model: CausalLM, section: LoRASection) -> int:
+    """Return the number of weights that the adapters of a section would have."""
+    return section.rank * sum(sum(linear.weight.shape) for linear in _targets(model, section).values())
+
+
+def adapters(model: CausalLM) -> dict[str, Adapter]:
+    """Return the adapters by the names of their modules; empty for a model that has none."""
+    return {
+        name: module.adapter
+        for name, module in model.named_modules()
+        if isinstance(module, Linear) and isinstance(module.adapter, Adapter)
+    }
+
+
+def trained_parameters(model: CausalLM) -> dict[str, nn.Parameter]:
+    """Return what an optimizer trains: the adapters', or all parameters of a model without adapters."""
+    found = adapters(model)
+    pairs = {f"{name}.{part}.weight": getattr(a, part) for name, a in found.items() for part in ("lora_A", "lora_B")}
+    return pairs or dict(model.named_parameters())
+
+
+@contextmanager
+def without_adapters(model: CausalLM) -> Iterator[CausalLM]:
+    """Make the model the start model for a while."""
+    found = [(model.get_submodule(name), adapter) for name, adapter in adapters(model).items()]
+    for module, _ in found:
+        module.adapter = None  # type: ignore[assignment]  # to mypy, what a module has are modules
+    try:
+        yield model
+    finally:
+        for module, adapter in found:
+            module.adapter = adapter  # type: ignore[assignment]
+
+
+def merged_weights(model: CausalLM, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Return all weights by parameter name with the adapters added, in `dtype` or that of the model."""
+    products = {f"{name}.weight": adapter for name, adapter in adapters(model).items()}
+    merged = {}
+    for name, parameter in model.named_parameters():
+        weight = parameter.detach()
+        if name in products:
+            weight = weight.float() + products[name].product()
+        merged[name] = weight.to(dtype or parameter.dtype)
+    return merged
+
+
+def save(model: CausalLM, folder: Path, base: Path) -> None:
+    """Write the adapters into `folder` in PEFT's format, as adapters of the model in the folder `base`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    section = next(iter(adapters(model).values())).section
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": str(base),
+        "r": section.rank,
+        "lora_alpha": section.alpha,
+        "target_modules": list(section.targets),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    tensors = {f"{PREFIX}{name}": p.detach().cpu().contiguous() for name, p in trained_parameters(model).items()}
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+@torch.no_grad()
+def load(model: CausalLM, folder: Path) -> None:
+    """Read what `save` wrote into the model's adapters.
+
+    Raises:
+        CheckpointError: the file is missing or broken, or belongs to other adapters.
+    """
+    path = folder / WEIGHTS_FILE
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}). Delete {folder.parent}; the run resumes from the one before."
+        ) from error
+    wanted = {f"{PREFIX}{name}": parameter for name, parameter in trained_parameters(model).items()}
+    shapes = {name: tuple(p.shape) for name, p in wanted.items()}
+    if shapes != {name: tuple(tensor.shape) for name, tensor in tensors.items()}:
+        raise CheckpointError(f"{path}: holds other adapters than model.lora of the recipe says")
+    for name, parameter in wanted.items():
+        parameter.copy_(tensors[name])

@@ -1,0 +1,75 @@
+"""MLflow's own client reads back what the record says: counts of spans, tokens and rewards.
+
+Needs `pip install mlflow` (pyproject.toml's extra `mlflow`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import yaml
+
+from core.report import traces
+from core.runs.files import write_text
+from core.runs.record import RolloutLog, read_rollouts
+from core.runs.trackers import open_trackers
+from core.text.tokenizer import token_bytes
+from core.types import Task
+from tests.unit.runs.fake_policy import FakePolicy, record_group, run_group
+
+pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
+mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install mlflow")
+
+
+@pytest.fixture
+def run(tokenizer: Any, tmp_path: Path) -> Path:
+    """A run folder with two recorded steps, whose rollouts have called tools."""
+    folder = tmp_path / "run"
+    write_text(folder / "config.yaml", yaml.safe_dump({"method": "memagent"}))
+    policy, rng = FakePolicy(tokenizer), Random(0)
+    log = RolloutLog(folder / "seed-0/rollouts.jsonl.gz", lambda ids: token_bytes(tokenizer, ids))
+    for step in (1, 2):
+        task = Task(f"t{step}", "What is <b>it</b>?", ("x",))
+        records = record_group(policy, task, run_group(policy, task, rng, str(step - 1)), step, rng)
+        for place, record in enumerate(records):
+            record["log"] = {"calls": [{"tool": "search", "seconds": 0.5}] * place}
+        log.append(records)
+    return folder
+
+
+def test_mlflow_reads_back_what_the_record_says(run: Path) -> None:
+    trackers = open_trackers(["mlflow"], run / "seed-0", run_name="run-seed-0", project="memagent", config={"a": 1})
+    for step in (1, 2):
+        trackers.log(step, {"train/reward": 0.25 * step})
+    trackers.close()
+    assert trackers.failures == {}
+    for step in (1, 2, 2):  # the second time there is nothing new
+        assert traces.main([str(run), "--to", "mlflow", "--step", str(step)]) == 0
+
+    mlflow.set_tracking_uri(f"sqlite:///{run}/seed-0/mlflow/mlflow.db")
+    client = mlflow.MlflowClient()
+    experiment = client.get_experiment_by_name("memagent").experiment_id
+    (logged,) = client.search_runs([experiment])
+    history = client.get_metric_history(logged.info.run_id, "train/reward")
+    assert [(metric.step, metric.value) for metric in history] == [(1, 0.25), (2, 0.5)]
+
+    found = client.search_traces(locations=[experiment], max_results=500)
+    recorded = list(read_rollouts(run / "seed-0/rollouts.jsonl.gz"))
+    spans = [span for trace in found for span in trace.data.spans]
+    assert len(found) == len(recorded) == 8
+    assert len(spans) == sum(1 + len(r.turns) + len(r.log["calls"]) for r in recorded)
+    by_kind = {name: [span for span in spans if span.name.split()[0] == name] for name in ("rollout", "turn", "tool")}
+    rewards = sorted(span.attributes["tokentrue.reward"] for span in by_kind["rollout"])
+    assert rewards == sorted(r.reward for r in recorded if r.reward is not None)
+    for name, counted in (
+        ("gen_ai.usage.input_tokens", sum(len(prompt) for r in recorded for prompt in r.prompts)),
+        ("gen_ai.usage.output_tokens", sum(len(turn.sampled) for r in recorded for turn in r.turns)),
+    ):
+        for kind in ("rollout", "turn"):
+            assert sum(span.attributes[name] for span in by_kind[kind]) == counted
+    texts = sorted(span.outputs for span in by_kind["turn"])
+    assert texts == sorted(r.decode(turn.sampled) for r in recorded for turn in r.turns)
+    assert {trace.info.trace_metadata.get("mlflow.sourceRun") for trace in found} == {logged.info.run_id}

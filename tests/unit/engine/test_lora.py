@@ -1,0 +1,144 @@
+"""Low-rank adapters: the start model stays, sampling and training agree, and PEFT reads what is saved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.algorithms.grpo import GRPOConfig
+from core.config import LoRASection, OptimizerSection
+from core.engine import checkpoint, lora, weights
+from core.engine.engine import Engine
+from core.engine.model import CausalLM
+from core.engine.trainer import Trainer
+from core.hub import CheckpointError
+from core.types import Row, Sampling
+from tests.unit.engine.conftest import drain, gradients
+
+SECTION = LoRASection(rank=4, alpha=8)
+ROWS = [Row((1, 2, 3, 4, 9), (1, 1), (-4.5, -4.5), 1.0, 0), Row((5, 6, 7), (1,), (-4.5,), -1.0, 1)]
+IDS = torch.arange(2, 40)
+
+
+def load(folder: Path, dtype: str = "float32", section: LoRASection | None = SECTION) -> CausalLM:
+    model = weights.load(folder, dtype, "cpu")
+    lora.add_adapters(model, section, seed=3)
+    return model
+
+
+def make_trainer(model: CausalLM, **grpo) -> Trainer:
+    return Trainer(model, OptimizerSection(lr=1e-2, bf16_autocast=False), GRPOConfig(**grpo))
+
+
+def trained(folder: Path, dtype: str = "float32", steps: int = 3) -> CausalLM:
+    model = load(folder, dtype)
+    trainer = make_trainer(model)
+    for _ in range(steps):
+        trainer.grpo_step(ROWS)
+    return model
+
+
+@torch.inference_mode()
+def logits(model: CausalLM) -> torch.Tensor:
+    engine = Engine(model, max_model_len=64, kv_tokens=64)
+    engine.submit(IDS.tolist(), Sampling(max_new_tokens=1, temperature=0.0))
+    return engine._prefill(engine.scheduler.admit())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_new_adapters_change_no_bit_and_trained_ones_leave_the_start_model_as_it_was(any_model, dtype):
+    start = weights.load(any_model, dtype, "cpu")
+    assert torch.equal(logits(load(any_model, dtype)), logits(start))
+    model = trained(any_model, dtype)
+    assert not torch.equal(logits(model), logits(start))
+    with lora.without_adapters(model):
+        assert torch.equal(logits(model), logits(start))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))
+    assert len(lora.adapters(model)) == 7 * model.config.num_layers
+
+
+def test_gradients_are_those_of_the_whole_weights_by_the_chain_rule(any_model):
+    """For W + s B A and the gradient G of W: that of B is s G A^T, that of A is s B^T G."""
+    model = trained(any_model)
+    tensors = lora.merged_weights(model)
+    folder = any_model.parent / f"{any_model.name}-merged"
+    weights.save(model, folder, like=any_model, tensors=tensors)
+    whole = gradients(folder, ROWS, max_tokens=1024)
+    section = OptimizerSection(lr=0.0, weight_decay=0.0, clip_grad=1e9, bf16_autocast=False)
+    trainer, found = Trainer(model, section), {}
+    trainer.optimizer.register_step_pre_hook(
+        lambda *_: found.update({n: p.grad.clone() for n, p in lora.trained_parameters(model).items()})
+    )
+    trainer.grpo_step(ROWS)
+    for name, adapter in lora.adapters(model).items():
+        whole_grad = adapter.scale * whole[f"{name}.weight"]
+        close = {"atol": 1e-6, "rtol": 1e-4}
+        torch.testing.assert_close(found[f"{name}.lora_B.weight"], whole_grad @ adapter.lora_A.detach().T, **close)
+        torch.testing.assert_close(found[f"{name}.lora_A.weight"], adapter.lora_B.detach().T @ whole_grad, **close)
+    assert len(found) == 2 * len(lora.adapters(model))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_trainer_sees_the_log_probs_that_were_sampled(qwen2, dtype):
+    model = trained(qwen2, dtype)
+    engine = Engine(model, max_model_len=64, kv_tokens=640)
+    requests = [engine.submit([i, 2, 3], Sampling(max_new_tokens=8, seed=i)) for i in range(8)]
+    drain(engine)
+    rows = [
+        Row((*r.prompt_ids, *r.output_ids), (1,) * len(r.output_ids), tuple(r.logprobs), (-1.0) ** i, i)
+        for i, r in enumerate(requests)
+    ]
+    gap = make_trainer(model).grpo_step(rows)["train_rollout_logprob_abs_diff"]
+    assert gap < (1e-5 if dtype == "float32" else 0.02)
+
+
+def test_the_start_model_is_the_reference_without_a_copy(qwen2):
+    trainer = make_trainer(load(qwen2), kl_loss_coef=0.1)
+    copying = make_trainer(weights.load(qwen2, device="cpu"), kl_loss_coef=0.1)
+    assert (trainer.reference is None, copying.reference is None) == (True, False)
+    kl = [trainer.grpo_step(ROWS)["kl_loss"] for _ in range(4)]
+    assert kl[0] == 0.0
+    assert kl[3] > 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_training_resumes_bit_for_bit(qwen2, tmp_path, dtype):
+    first = make_trainer(load(qwen2, dtype))
+    first.grpo_step(ROWS)
+    path = checkpoint.save(tmp_path, 1, first.model, qwen2, {"trainer": first.state()})
+    again = make_trainer(load(qwen2, dtype))
+    again.load_state(checkpoint.load(path, again.model)["trainer"])
+    assert [first.grpo_step(ROWS) for _ in range(2)] == [again.grpo_step(ROWS) for _ in range(2)]
+    pairs = zip(
+        lora.trained_parameters(first.model).values(), lora.trained_parameters(again.model).values(), strict=True
+    )
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_checkpoint_holds_the_merged_model_and_adapters_that_peft_reads(any_model, tmp_path):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = trained(any_model)
+    path = checkpoint.save(tmp_path, 3, model, any_model, {})
+    merged = weights.load(path, device="cpu")
+    torch.testing.assert_close(logits(merged), logits(model), atol=1e-5, rtol=0)
+    base = AutoModelForCausalLM.from_pretrained(any_model)
+    theirs = PeftModel.from_pretrained(base, path / lora.FOLDER).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(IDS[None]).logits[0, -1:], logits(model), atol=1e-5, rtol=0)
+    assert json.loads((path / lora.FOLDER / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
+        any_model
+    )
+
+
+def test_broken_or_other_adapters_are_refused_by_name(qwen2, tmp_path):
+    path = checkpoint.save(tmp_path, 1, load(qwen2), qwen2, {})
+    with pytest.raises(CheckpointError, match="other adapters than model"):
+        checkpoint.load(path, load(qwen2, section=LoRASection(rank=2)))
+    (path / lora.FOLDER / lora.WEIGHTS_FILE).write_bytes(b"broken")
+    with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors: cannot be read"):
+        checkpoint.load(path, load(qwen2))

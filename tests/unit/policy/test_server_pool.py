@@ -1,0 +1,148 @@
+"""A pool of real servers of ours: who gets a call, whose reply counts, and who comes back with which weights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from core.engine.engine import Engine
+from core.policy import server_pool
+from core.policy.base import PolicyError
+from core.policy.server_pool import ServerPool
+from core.types import Sampling
+from tests import kit
+from tests.kit import ModelHost
+
+SAMPLING = Sampling(max_new_tokens=4, seed=1)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return kit.save_model(folder / "start", seed=0), kit.save_model(folder / "trained", seed=1)
+
+
+@pytest.fixture
+async def hosts(models: tuple[Path, Path]) -> AsyncIterator[list[ModelHost]]:
+    hosts = [ModelHost(models[0]) for _ in range(3)]
+    for host in hosts:
+        await host.start()
+    yield hosts
+    for host in hosts:
+        await host.stop()
+
+
+@pytest.fixture
+async def pool(hosts: list[ModelHost], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServerPool]:
+    monkeypatch.setattr(server_pool, "FIRST_PAUSE_S", 0.02)
+    pool = ServerPool([host.url for host in hosts], timeout_s=20)
+    yield pool
+    await pool.close()
+
+
+async def call(pool: ServerPool, session: str | None = None, prompt: int = 5) -> str:
+    completion = await pool.generate(range(1, 1 + prompt), SAMPLING, session)
+    return completion.weight_version
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_every_server_gets_the_weights_and_says_so(pool, hosts, models) -> None:
+    start = (await pool.generate([1, 2, 3], SAMPLING)).logprobs
+    await pool.update_weights(models[1], 7)
+    assert [host.engine.weight_version for host in hosts] == ["7", "7", "7"]
+    completions = await asyncio.gather(*(pool.generate([1, 2, 3], SAMPLING) for _ in range(9)))
+    assert {completion.weight_version for completion in completions} == {"7"}
+    expected = Engine.from_pretrained(models[1], device="cpu", max_model_len=64, kv_tokens=64)
+    request = expected.submit([1, 2, 3], SAMPLING)
+    while expected.has_work():
+        expected.step()
+    assert all(completion == completions[0] for completion in completions)
+    assert completions[0].token_ids == request.completion.token_ids
+    assert completions[0].logprobs == pytest.approx(request.completion.logprobs, abs=1e-6) != start
+
+
+async def test_work_goes_where_least_is_waiting(pool, hosts, models) -> None:
+    """Two hosts answer nothing. Each holds a third of the first calls, and all later ones go to the third host."""
+    await pool.update_weights(models[0], 1)
+    for host in hosts[:2]:
+        host.open.clear()
+    held = [asyncio.create_task(call(pool)) for _ in range(6)]
+    await until(lambda: sum(host.calls for host in hosts) == 6)
+    assert [host.calls for host in hosts] == [2, 2, 2]
+    for _ in range(20):
+        await call(pool)
+    assert [host.calls for host in hosts] == [2, 2, 22]
+    for host in hosts:
+        host.open.set()
+    assert set(await asyncio.gather(*held)) == {"1"}
+
+
+async def test_a_session_stays_and_moves_at_most_once(pool, hosts, models) -> None:
+    await pool.update_weights(models[0], 1)
+    for _ in range(3):
+        await call(pool, "a")
+    (home,) = [host for host in hosts if host.calls == 3]
+    home.open.clear()
+    held = [asyncio.create_task(call(pool, "a", prompt=40)) for _ in range(2)]  # the second one moves
+    await until(lambda: sum(host.calls for host in hosts) == 5)
+    (second,) = [host for host in hosts if host.calls == 1]
+    second.open.clear()
+    held += [asyncio.create_task(call(pool, "a", prompt=40)) for _ in range(3)]  # and there it stays
+    await until(lambda: second.calls == 4)
+    assert home.calls == 4
+    for host in hosts:
+        host.open.set()
+    await asyncio.gather(*held)
+
+
+async def test_a_dead_server_is_left_out_and_comes_back_with_the_present_weights(pool, hosts, models) -> None:
+    await pool.update_weights(models[0], 1)
+    await hosts[0].stop()
+    assert [await call(pool) for _ in range(6)] == ["1"] * 6
+    assert (pool.left_out, hosts[1].calls + hosts[2].calls) == (1, 6)
+    await pool.update_weights(models[1], 2)
+    await hosts[0].start()
+    await until(lambda: hosts[0].engine.weight_version == "2")
+    hosts[0].calls = 0
+    await until(lambda: all(server.up for server in pool._servers))
+    assert {await call(pool) for _ in range(6)} == {"2"}
+
+
+async def test_a_reply_of_older_weights_is_refused(pool, hosts, models) -> None:
+    """A host that lost its weights answers with those it was started with: nobody gets to see that."""
+    await pool.update_weights(models[1], 3)
+    await hosts[0].stop()
+    await hosts[0].start()
+    assert hosts[0].engine.weight_version == "0"
+    assert await asyncio.gather(*(call(pool) for _ in range(9))) == ["3"] * 9
+    assert (pool.left_out, hosts[0].calls > 0) == (1, True)
+    await until(lambda: hosts[0].engine.weight_version == "3")
+
+
+async def test_calls_wait_while_all_servers_are_away_and_then_say_so(hosts, models, monkeypatch) -> None:
+    monkeypatch.setattr(server_pool, "FIRST_PAUSE_S", 0.02)
+    pool = ServerPool([host.url for host in hosts], timeout_s=1)
+    await pool.update_weights(models[0], 1)
+    for host in hosts:
+        await host.stop()
+    waiting = asyncio.create_task(call(pool))
+    await until(lambda: pool.left_out == 3)
+    await hosts[1].start()
+    assert await waiting == "1"
+    await hosts[1].stop()
+    with pytest.raises(PolicyError, match=r"none of http.* came back within 1 s"):
+        await call(pool)
+    await pool.close()
+
+
+async def test_weights_that_no_server_takes_are_an_error(pool, tmp_path) -> None:
+    with pytest.raises(PolicyError, match="no such folder"):
+        await pool.update_weights(tmp_path / "absent", 1)
