@@ -66,7 +66,11 @@ class ReleasedQuestions(Method):
                 self.released, self.renderer.tokenizer, task.question, run.documents, run.programs
             )
             messages = [self.renderer.message("system", SYSTEM), self.renderer.message("user", user)]
-            call = self.choose(await orchestrator.write(messages, tools))
+            text = await orchestrator.write(messages, tools)
+            if text is None:
+                run.counts["too_long"] += 1
+                break
+            call = self.choose(text)
             if call is None:
                 run.counts["malformed"] += 1
                 continue
