@@ -19,7 +19,7 @@ ERROR_TYPES = {
     413: "request_too_large", 429: "rate_limit_error",
 }  # fmt: skip
 
-_WITHOUT_EFFECT = ("metadata", "service_tier", "thinking", "context_management", "output_config", "betas")
+_WITHOUT_EFFECT = ("metadata", "service_tier", "thinking", "context_management", "betas")
 
 
 def read_request(value: Any, *, counting: bool = False) -> AgentRequest:
@@ -28,6 +28,9 @@ def read_request(value: Any, *, counting: bool = False) -> AgentRequest:
     choice = Body(body.take("tool_choice", dict, {}), "tool_choice")
     choice.take_only("type", "auto")
     choice.close()
+    output = Body(body.take("output_config", dict, {}), "output_config")
+    output.ignore(("effort",))  # a `format` is refused, as `response_format` is elsewhere
+    output.close()
     body.ignore(_WITHOUT_EFFECT)
     system = read_text(body.take("system", (str, list)), "system", ("text",))
     messages = [WireMessage("system", system)] if system else []

@@ -28,7 +28,8 @@ def read_request(value: Any) -> AgentRequest:
     body = Body(value)
     body.take_only("n", 1)
     body.take_only("tool_choice", "auto")
-    body.take_only("parallel_tool_calls", True)
+    tools = body.take_each("tools", _read_tool_again)
+    body.take_only("parallel_tool_calls", True, *([] if tools else [False]))
     body.take_only("response_format", {"type": "text"})
     body.take_only("frequency_penalty", 0)
     body.take_only("presence_penalty", 0)
@@ -41,7 +42,7 @@ def read_request(value: Any) -> AgentRequest:
     request = AgentRequest(
         model=body.need("model", str),
         messages=body.take_each("messages", _read_message_again),
-        tools=body.take_each("tools", _read_tool_again),
+        tools=tools,
         temperature=body.take_number("temperature", 0, 2),
         top_p=body.take_number("top_p", 0, 1),
         seed=body.take("seed", int),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from core.gateway.bodies import Body, read_schema, read_text, remember
@@ -26,7 +27,8 @@ def read_request(value: Any) -> AgentRequest:
     """Read a request body. Raises GatewayError as openai_chat."""
     body = Body(value)
     body.take_only("tool_choice", "auto")
-    body.take_only("parallel_tool_calls", True)
+    tools = tuple(chain.from_iterable(body.take_each("tools", _read_tools_again)))
+    body.take_only("parallel_tool_calls", True, *([] if tools else [False]))
     body.take_only("truncation", "disabled", "auto")
     body.take_only("background", False)
     text = Body(body.take("text", dict, {}), "text")
@@ -46,7 +48,7 @@ def read_request(value: Any) -> AgentRequest:
     request = AgentRequest(
         model=body.need("model", str),
         messages=tuple(messages),
-        tools=body.take_each("tools", _read_tool_again),
+        tools=tools,
         temperature=body.take_number("temperature", 0, 2),
         top_p=body.take_number("top_p", 0, 1),
         max_tokens=body.take_count("max_output_tokens"),
@@ -58,15 +60,25 @@ def read_request(value: Any) -> AgentRequest:
     return request
 
 
-def _read_tool(tool: Body) -> ToolSchema:
-    tool.take_only("type", "function")
-    schema = read_schema(tool.need("name", str), tool.take("description", str), tool.take("parameters", dict))
+def _read_tools(tool: Body, about: str = "", prefix: str = "") -> tuple[ToolSchema, ...]:
+    """Read one tool, or those of a namespace, which the policy sees as NAMESPACE.NAME and calls so."""
+    kind, name = tool.take("type", str, "function"), tool.need("name", str)
+    if "." in name:
+        raise refuse(tool.at("name"), f"{name!r} has a dot, which only parts a namespace from a name")
+    description = " ".join(filter(None, (about, tool.take("description", str))))
+    if kind == "namespace" and not prefix:
+        inner = tool.take_bodies("tools")
+        schemas = tuple(schema for each in inner for schema in _read_tools(each, description, f"{name}."))
+    elif kind == "function":
+        schemas = (read_schema(prefix + name, description, tool.take("parameters", dict)),)
+    else:
+        raise refuse(tool.at("type"), f"{kind!r} is not implemented; only function and namespace")
     tool.ignore(("strict",))
     tool.close()
-    return schema
+    return schemas
 
 
-_read_tool_again = remember(_read_tool)
+_read_tools_again = remember(_read_tools)
 
 
 def _read_items(items: list[Body]) -> list[WireMessage]:
@@ -107,7 +119,8 @@ def _read_answer_item(item: Body, kind: str) -> WireMessage:
         text = read_text(item.need("content", (str, list)), item.at("content"), _TEXTS)
         read = WireMessage("assistant", text, marks=(mark,))
     elif kind == "function_call":
-        call = WireCall(item.need("call_id", str), item.need("name", str), item.take("arguments", str, ""))
+        name = ".".join(filter(None, (item.take("namespace", str), item.need("name", str))))
+        call = WireCall(item.need("call_id", str), name, item.take("arguments", str, ""))
         read = WireMessage("assistant", "", calls=(call,), marks=(mark,))
     elif kind == "reasoning":
         thoughts = read_text(item.take("content", list), item.at("content"), ("reasoning_text", "text"))
@@ -119,7 +132,7 @@ def _read_answer_item(item: Body, kind: str) -> WireMessage:
             item.at("type"),
             f"{kind!r} is not implemented; only message, reasoning, function_call and function_call_output",
         )
-    item.ignore(("status", "phase", "namespace"))
+    item.ignore(("status", "phase"))
     item.close()
     return read
 
@@ -236,10 +249,12 @@ def _write_items(session: GatewaySession, node: Node) -> list[dict[str, Any]]:
             }
         )  # fmt: skip
     for place, call in enumerate(message.calls):
+        namespace, _, name = call.name.rpartition(".")
         items.append(
             {
                 "type": "function_call", "id": session.wire_id("fc", number, place), "call_id": call.call_id,
-                "name": call.name, "arguments": call.arguments, "status": "completed",
+                "name": name, "arguments": call.arguments, "status": "completed",
+                **({"namespace": namespace} if namespace else {}),
             }
         )  # fmt: skip
     return items

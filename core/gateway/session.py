@@ -174,6 +174,8 @@ class GatewaySession:
         self._salt = hashlib.blake2b((salt or session_id).encode(), digest_size=4).hexdigest()
         self._nodes: dict[int, Node] = {}
         self._by_content: defaultdict[tuple[Any, ...], list[Node]] = defaultdict(list)
+        self._found: dict[WireMessage, tuple[Node, Echo]] = {}
+        self._wire_ids = re.compile(rf"_{self._salt}n(\d{{1,9}})")
         self._unanswered: Counter[tuple[int, tuple[Any, ...]]] = Counter()
         self._calls_by_prompt: Counter[bytes] = Counter()
         self._echoes_seen: set[tuple[Echo, str]] = set()
@@ -196,7 +198,7 @@ class GatewaySession:
 
     def find_numbers(self, text: str) -> list[int]:
         """Return the numbers of the nodes of this session whose wire ids occur in `text`."""
-        return [int(found) for found in re.findall(rf"_{self._salt}n(\d{{1,9}})", text)]
+        return [int(found) for found in self._wire_ids.findall(text)]
 
     async def answer(self, request: AgentRequest) -> Node:
         """Sample the answer to a request. The node counts once `deliver` was called for it.
@@ -410,9 +412,16 @@ class GatewaySession:
 
     def _find(self, message: WireMessage, parent: Node | None, lead: Sequence[WireMessage]) -> tuple[Node | None, Echo]:
         """Find the answer that `message` repeats, and say how; an edited or foreign one has none."""
+        # A client sends all its messages with every request, and an id always means the same node.
+        known = self._found.get(message)
+        if known is not None and known[0].answered:
+            return known
         if node := self._find_numbered([*(call.call_id for call in message.calls), *message.marks]):
             echo = classify_echo(node, message)
-            return (None, echo) if echo == "edited" else (node, echo)
+            if echo == "edited":
+                return None, echo
+            self._found[message] = node, echo
+            return node, echo
         if not message.calls and len(message.text) <= MAX_FLATTENED:
             node = self._find_numbered([message.text])
             if node is not None and is_flattened(node.message, message):
@@ -437,10 +446,17 @@ class GatewaySession:
         """Return the prompt of a place, and for each stored answer in it whether it keeps its thoughts."""
         transcriber, renderer = self._transcriber, self._transcriber.renderer
         shown_tools = [tool.to_openai() for tool in tools]
-        stored = [i for i, entry in enumerate(place.entries) if isinstance(entry, Node)]
-        keep = dict.fromkeys(stored, True)
-        thinking = [i for i in stored if isinstance(e := place.entries[i], Node) and e.reasoning_tokens]
-        bare = [_BARE[e.message.role if isinstance(e, Node) else e.role] for e in place.entries]
+        keep: dict[int, bool] = {}
+        thinking: list[int] = []
+        bare: list[Message] = []
+        for i, entry in enumerate(place.entries):
+            if isinstance(entry, Node):
+                keep[i] = True
+                if entry.reasoning_tokens:
+                    thinking.append(i)
+                bare.append(_BARE["assistant"])
+            else:
+                bare.append(_BARE[entry.role])
         if self._settings.history == "template" and thinking:
             keep |= dict(zip(thinking, renderer.find_shown_thoughts(bare, thinking, shown_tools), strict=True))
         kept = tuple(keep.values())
@@ -496,6 +512,7 @@ def classify_echo(node: Node, message: WireMessage) -> Echo:
     """Say how a message repeats the answer of a node."""
     sent = node.message
     verbatim = message.text == sent.text and written_calls(message) == written_calls(sent)
+    message = message if verbatim else leave_out_defaults(message, node)
     if not verbatim and content_key(message) != content_key(sent):
         return "flattened" if is_flattened(sent, message) else "edited"
     if message.reasoning and fold(message.reasoning) != fold(sent.reasoning or ""):
@@ -503,6 +520,29 @@ def classify_echo(node: Node, message: WireMessage) -> Echo:
     if sent.reasoning and not message.reasoning:
         return "reasoning_dropped"
     return "verbatim" if verbatim else "reserialised"
+
+
+def leave_out_defaults(message: WireMessage, node: Node) -> WireMessage:
+    """Return a message without the arguments that a client filled in as the tool's schema says (Claude Code does)."""
+    if len(message.calls) != len(node.message.calls):
+        return message
+    schemas = {tool.name: tool.parameters.get("properties") for tool in node.tools}
+    pairs = zip(message.calls, node.message.calls, strict=True)
+    return replace(message, calls=tuple(_leave_out_defaults(*pair, schemas.get(pair[0].name)) for pair in pairs))
+
+
+def _leave_out_defaults(call: WireCall, sent: WireCall, properties: Any) -> WireCall:
+    try:
+        arguments, given = json.loads(call.arguments), json.loads(sent.arguments)
+    except (ValueError, RecursionError):
+        return call
+    if not all(isinstance(each, dict) for each in (arguments, given, properties)):
+        return call
+    schemas = {name: each for name, each in properties.items() if isinstance(each, dict) and "default" in each}
+    added = (name for name in arguments if name in schemas and name not in given)
+    filled = {name for name in added if repr(arguments[name]) == repr(schemas[name]["default"])}
+    kept = {name: value for name, value in arguments.items() if name not in filled}
+    return replace(call, arguments=json.dumps(kept)) if filled else call
 
 
 def is_flattened(sent: WireMessage, message: WireMessage) -> bool:

@@ -89,13 +89,11 @@ class Renderer:
         Raises:
             ValueError: the chat template drops a message or repeats one.
         """
-        return tuple(chain.from_iterable(ids for _, ids in self._render_pieces(messages, tools)))
+        return tuple(chain.from_iterable(self._render_pieces(messages, tools)))
 
     def render_after(self, place: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
         """Return the end of `render(messages, tools)` that follows the content of `messages[place]`."""
-        pieces = self._render_pieces(messages, tools)
-        start = next(i for i, (index, _) in enumerate(pieces) if index == place) + 1
-        return tuple(chain.from_iterable(ids for _, ids in pieces[start:]))
+        return tuple(chain.from_iterable(self._render_pieces(messages, tools, place)))
 
     def find_shown_thoughts(
         self, messages: Sequence[Message], thinking: Sequence[int], tools: Sequence[Mapping[str, Any]] = ()
@@ -127,9 +125,9 @@ class Renderer:
         return self._encode_markup(prompt.removeprefix(header)) if prompt.startswith(header) else ()
 
     def _render_pieces(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
-    ) -> list[tuple[int | None, Ids]]:
-        """Return the pieces of a prompt in order: the index of the message that it is the content of, or None; ids."""
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], after: int | None = None
+    ) -> list[Ids]:
+        """Return the pieces of a prompt in order; with `after`, those behind the content of `messages[after]`."""
         # Each mark in the text that the template renders stands for the entry of `spliced` with its number. The first
         # entries are the contents of the messages, the others are texts in the arguments of calls.
         spliced: list[Ids | str] = [message.ids for message in messages]
@@ -153,13 +151,14 @@ class Renderer:
         if missed or max(shown.values(), default=0) > 1:
             roles = ", ".join(message.role for message in messages)
             raise ValueError(f"the chat template does not show every message once; the roles are {roles}")
-        found: list[tuple[int | None, Ids]] = []
-        for i, piece in enumerate(pieces):
+        found: list[Ids] = []
+        start = 0 if after is None else 2 * pieces[1::2].index(str(after)) + 2
+        for i, piece in enumerate(pieces[start:], start):
             if i % 2 == 0:
                 content = spliced[int(pieces[i + 1])] if i + 1 < len(pieces) else ()
                 if piece.endswith(NO_THOUGHTS) and self._holds_thoughts(content):
                     piece = piece.removesuffix(NO_THOUGHTS)
-                found.append((None, self._encode_markup_cached(piece)))
+                found.append(self._encode_markup_cached(piece))
                 continue
             index = int(piece) if int(piece) < len(messages) else None
             entry = spliced[int(piece)]
@@ -168,7 +167,7 @@ class Renderer:
                 entry = self.tokenizer.decode(entry)  # Llama's template shows the results of tools as JSON
             if isinstance(entry, str):
                 entry = self._encode_text(json.dumps(entry, ensure_ascii=False)[1:-1] if quoted else entry)
-            found.append((index, entry))
+            found.append(entry)
         return found
 
     def _render_marks(self, roles: tuple[str, ...], tools: str) -> list[str]:

@@ -41,9 +41,16 @@ MUTATIONS = (
     Mutation(
         "edited text is not taken for what was sampled",
         "core/gateway/session.py",
-        '            return (None, echo) if echo == "edited" else (node, echo)',
-        "            return node, echo",
+        '            if echo == "edited":\n                return None, echo\n',
+        "",
         f"{SESSION}::test_how_an_answer_came_back_is_counted",
+    ),
+    Mutation(
+        "an argument that a client adds is an edit, unless it is the schema's default",
+        "core/gateway/session.py",
+        'repr(arguments[name]) == repr(schemas[name]["default"])',
+        "True",
+        f"{SESSION}::test_arguments_that_a_client_fills_in_as_the_schema_says_are_no_edit",
     ),
     Mutation(
         "edited thoughts are edits",

@@ -190,6 +190,43 @@ async def test_an_output_between_two_calls_of_one_answer_follows_it():
     assert "foreign" not in counters
 
 
+async def test_a_tool_of_a_namespace_is_called_by_its_full_name():
+    model = make_model(thinking=0.0)
+    inner = {"type": "function", "name": "wait", "description": "Wait.", "parameters": {"type": "object"}}
+    tools = [*RESPONSES_TOOLS, {"type": "namespace", "name": "team", "description": "Helpers.", "tools": [inner]}]
+    text = '<tool_call>\n{"name": "team.wait", "arguments": {}}\n</tool_call>'
+    model.policy = ScriptedPolicy(lambda prompt, _: [*model.encode(text), model.tokenizer.eos_token_id])
+    async with serve(model) as (_, client):
+        body = {"model": "policy", "tools": tools, "input": [{"role": "user", "content": "hello"}]}
+        for stream in (False, True):
+            reply = await client.post("/v1/responses", {**body, "stream": stream})
+            [call] = (reply[-1]["response"] if stream else reply)["output"]
+            assert (call["namespace"], call["name"]) == ("team", "wait")
+            result = {"type": "function_call_output", "call_id": call["call_id"], "output": "ok"}
+            body["input"] += [call, result]
+        await client.post("/v1/responses", body)
+        assert "Helpers. Wait." in model.tokenizer.decode(model.policy.calls[-1].prompt_ids)
+        for name, tool in (("tools.0.name", {**inner, "name": "a.b"}), ("tools.0.type", {**inner, "type": "custom"})):
+            error = await client.post("/v1/responses", {**body, "tools": [tool]}, status=400)
+            assert error["error"]["param"] == name
+        finished = await finish(client, model)
+    assert finished["counters"] == {"verbatim": 2, "refused_bad_request": 2}
+    assert len(finished["rows"]) == 1
+
+
+async def test_parallel_calls_may_be_off_where_there_is_no_tool():
+    hello = [{"role": "user", "content": "hello"}]
+    async with serve(make_model()) as (_, client):
+        for path, given, tools in (
+            ("/v1/chat/completions", {"messages": hello}, CHAT_TOOLS),
+            ("/v1/responses", {"input": hello}, RESPONSES_TOOLS),
+        ):
+            body = {"model": "policy", "parallel_tool_calls": False, **given}
+            error = await client.post(path, {**body, "tools": tools}, status=400)
+            assert error["error"]["param"] == "parallel_tool_calls"
+            await client.post(path, {**body, "tools": []})
+
+
 BAD_CHAT = {
     "n": ({"n": 2}, "n"),
     "forced tool": ({"tool_choice": "required"}, "tool_choice"),
@@ -229,6 +266,9 @@ async def test_what_cannot_be_served_is_refused_with_its_path():
                 assert response.status == 400
         error = (await client.post("/v1/messages", body, status=400))["error"]
         assert error["message"] == "max_tokens: is missing"
+        wanted = {"effort": "high", "format": {"type": "json_schema", "schema": {}}}
+        error = await client.post("/v1/messages", {**body, "max_tokens": 9, "output_config": wanted}, status=400)
+        assert error["error"]["message"] == "output_config.format: is not implemented"
         error = (await client.post("/v1/responses", {"model": "policy", "input": [{"type": "image"}]}, status=400))[
             "error"
         ]
@@ -237,7 +277,7 @@ async def test_what_cannot_be_served_is_refused_with_its_path():
         assert not model.policy.calls
         finished = await finish(client, model)
     assert finished["turns"] == []
-    refused = {"refused_bad_request": len(BAD_CHAT) + 6, "refused_model_not_found": 1}
+    refused = {"refused_bad_request": len(BAD_CHAT) + 7, "refused_model_not_found": 1}
     assert finished["counters"] == refused
     assert gateway.counters == finished["counters"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +30,8 @@ HISTORIES = ("sampled", "template")
 
 
 async def ask(session: GatewaySession, messages: Sequence[WireMessage], **fields: object) -> Node:
-    node = await session.answer(AgentRequest("policy", tuple(messages), (SEARCH,), **fields))  # type: ignore[arg-type]
+    request = AgentRequest("policy", tuple(messages), **{"tools": (SEARCH,), **fields})  # type: ignore[arg-type]
+    node = await session.answer(request)
     session.deliver(node)
     return node
 
@@ -254,6 +256,28 @@ def test_an_echo_with_another_number_of_calls_is_edited():
     assert classify_echo(node, replace(sent, calls=())) == "edited"
     assert classify_echo(node, replace(sent, calls=(call, call))) == "edited"
     assert classify_echo(node, sent) == "verbatim"
+
+
+DEFAULTS = {"type": "object", "properties": {"count": {"default": 3}, "query": {"default": "-"}, "odd": "default"}}
+
+
+@pytest.mark.parametrize(
+    ("added", "how"),
+    [({"count": 3}, "reserialised"), ({"count": 4}, "edited"), ({"query": "-"}, "edited"), ({"odd": 1}, "edited")],
+)
+async def test_arguments_that_a_client_fills_in_as_the_schema_says_are_no_edit(added, how):
+    model = RandomModel(make_tokenizer("qwen3"), "hermes")
+    text = '<tool_call>\n{"name": "search", "arguments": {"query": "hay"}}\n</tool_call>'
+    model.policy = ScriptedPolicy(lambda prompt, _: [*model.encode(text), model.tokenizer.eos_token_id])
+    session = open_session(model)
+    messages, tools = [WireMessage("user", "hello")], (ToolSchema("search", "-", DEFAULTS),)
+    node = await ask(session, messages, tools=tools)
+    [call] = node.message.calls
+    filled = replace(call, arguments=json.dumps({**json.loads(call.arguments), **added}))
+    echoed = replace(node.message, calls=(filled,))
+    await ask(session, [*messages, echoed, WireMessage("tool", "found", call_id=call.call_id)], tools=tools)
+    assert session.counters == {how: 1}
+    assert check(model, session.finish().turns) == (2 if how == "edited" else 1)
 
 
 @pytest.mark.parametrize("calling", [0.0, 1.0])
