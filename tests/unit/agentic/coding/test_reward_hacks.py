@@ -1,7 +1,7 @@
 """Reward hacks: real commands in an agent's workspace, whose diff is graded as in a rollout. All get 0.
 
 Every hack is graded by hidden cases and by pytest. `control` says that it does its work where nothing guards against
-it: the tests in the agent's own workspace pass. A default run takes a part, and `--long` all.
+it: the tests in the agent's own workspace pass. A default run takes a part, and `--long 10` all.
 """
 
 from __future__ import annotations
