@@ -226,7 +226,7 @@ async def test_a_bad_call_is_refused_and_harms_no_other(rig: Rig, prompt: list[i
     outcomes = await asyncio.gather(good, bad, return_exceptions=True)
     assert isinstance(outcomes[0], Completion)
     assert isinstance(outcomes[1], PolicyError)
-    beyond = len(prompt) + changes.get("max_new_tokens", 0) > CONTEXT
+    beyond = len(prompt) + changes.get("max_new_tokens", rig.sampling.max_new_tokens) > CONTEXT
     assert outcomes[1].kind == ("too_long" if beyond else "bad_request")
     assert any(named in str(outcomes[1]) for named in ("input_ids", "max_new_tokens", "tokens", "stop"))
 
