@@ -26,9 +26,9 @@ class Subcommand(NamedTuple):
 
 
 GROUPS = {
-    "evaluate": "Compare models on a benchmark",
+    "evaluate": "Compare models",
     "serve": "Start a server, or all services of a run",
-    "inspect": "Look into the rollouts of a run",
+    "inspect": "Look into rollouts",
     "data": "Download, generate or rewrite data sets",
     "convert": "Convert checkpoints",
     "speed": "Measure speed and memory",

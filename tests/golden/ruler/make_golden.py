@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 
 from tests.golden.ruler import describe
-from tests.golden.ruler.predictions import cases
+from tests.golden.ruler.predictions import Case, cases
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -58,17 +58,17 @@ def main() -> None:
     parser.add_argument("--only", choices=("scorers", "generators"))
     args = parser.parse_args()
     if args.only != "generators":
-        _write("scorers.json", score_all(args.ruler_root, args.memagent_root))
+        _write("scorers.json", score_all(args.ruler_root, args.memagent_root, cases()))
     if args.only != "scorers":
         _write("generators.json", generate_all(args.ruler_root, args.data))
 
 
-def score_all(ruler: Path, memagent: Path) -> dict[str, Any]:
+def score_all(ruler: Path, memagent: Path, samples: Sequence[Case]) -> dict[str, Any]:
+    """Return what the official scorers of checkouts say about the samples."""
     match = _load(ruler / "scripts/eval/synthetic/constants.py")
     evaluation = _load(memagent / "taskutils/memory_eval/utils/__init__.py")
     reward = _load(memagent / "verl/utils/reward_score/hotpotqa.py")
     math = _load(memagent / "verl/utils/reward_score/math.py")
-    samples = cases()
 
     def boxed(response: str) -> str | None:
         try:
