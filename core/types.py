@@ -55,6 +55,9 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    frequency_penalty: float = 0.0
+    """Lowers the logit of a token by this much for each time that it was sampled in this completion. SGLang's servers
+    know it, our own engine refuses it: its log-probs would belong to no distribution that training knows."""
 
 
 @dataclass(frozen=True, slots=True)

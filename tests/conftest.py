@@ -17,7 +17,7 @@ pytest_plugins = ["pytester"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sglang-url", help="a real SGLang server, for tests/contract/test_policy.py (see there)")
-    parser.addoption("--long", type=float, default=0.0, help="minutes that each long test of tests/faults may take")
+    parser.addoption("--long", type=float, default=0.0, help="runs long tests too, each for so many minutes")
     parser.addoption("--fuzz", type=int, default=2000, help="cases of each fuzz test, such as 100000")
 
 
@@ -44,6 +44,12 @@ def isolation() -> None:
         Sandbox()
     except SandboxUnavailable as problem:
         pytest.skip(f"needs isolation for the sandbox: {' '.join(str(problem).split())}")
+
+
+@pytest.fixture(scope="session")
+def long(request: pytest.FixtureRequest) -> None:
+    """Skip the test unless the command line asks for long ones."""
+    kit.require(request.config.getoption("--long"), kit.LONG)
 
 
 @pytest.fixture(scope="session")

@@ -209,6 +209,8 @@ def _make_payload(prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, An
     }
     if sampling.stop:
         params["stop"] = list(sampling.stop)
+    if sampling.frequency_penalty:
+        params["frequency_penalty"] = sampling.frequency_penalty
     if sampling.seed is not None:
         params["sampling_seed"] = sampling.seed
     return {"input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}

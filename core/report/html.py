@@ -103,11 +103,15 @@ def _render_overview(summary: Mapping[str, Any], metrics: Mapping[int, Sequence[
     mean = [line for line in lines if not line.faint]
     learned = line_chart(mean, "training step", width=470, height=220)
     figures = _wrap_figure("Did it learn? The mean reward", legend(mean) + learned) if learned else ""
-    bars = []
-    for color, (variant, cells) in enumerate(list(summary["variants"].items())[:MAX_BARS]):
-        length, cell = list(cells.items())[-1]
-        bars.append(Bar(variant, cell["score"]["mean"], *cell["score"]["ci95"], color=color))
-    if bars:
+    lengths = Counter(length for cells in summary["variants"].values() for length in cells)
+    if lengths:
+        # The length that most variants have, of these the longest.
+        length = max(lengths, key=lambda each: (lengths[each], int(each)))
+        scores = {variant: cells[length]["score"] for variant, cells in summary["variants"].items() if length in cells}
+        bars = [
+            Bar(variant, score["mean"], score["ci95"][0], score["ci95"][1], color)
+            for color, (variant, score) in enumerate(list(scores.items())[:MAX_BARS])
+        ]
         where = f"{summary['data']}, {format_length(int(length))} tokens" if int(length) else str(summary["data"])
         figures += _wrap_figure(f"Against what? Scores in % on {where}", bar_chart(bars))
     routes = stacked_bars(_count_routes(summary["variants"]))
@@ -122,14 +126,16 @@ def _wrap_figure(title: str, content: str) -> str:
 def _count_routes(variants: Variants, label: str | None = None) -> list[tuple[str, Mapping[str, float]]]:
     """Return the mean calls of tools and experts: of each variant, or by the values of a label before and after."""
     names = [variant for variant in variants if label is None or variant in ROUTED]
-    rows: list[tuple[str, Mapping[str, float]]] = []
-    for variant in sorted(names, key=lambda name: ROUTED.index(name) if name in ROUTED else len(ROUTED))[:MAX_BARS]:
+    names.sort(key=lambda name: ROUTED.index(name) if name in ROUTED else len(ROUTED))
+    rows: list[tuple[str, str, Mapping[str, float]]] = []
+    for variant in names[:MAX_BARS]:
         (cell, *_) = variants[variant].values()
-        parts = {variant: cell} if label is None else cell["by"].get(label, {})
+        parts = {"": cell} if label is None else cell["by"].get(label, {})
         for value, part in parts.items():
             calls = {k.removeprefix(CALLS): v for k, v in part["measures"].items() if k.startswith(CALLS)}
-            rows.append((value if label is None else f"{value} · {variant}", calls))
-    return rows if label is None else sorted(rows, key=lambda row: row[0].rpartition(" · ")[0])
+            rows.append((value, variant, calls))
+    rows.sort(key=lambda row: row[0])
+    return [(f"{variant} · {value}" if value else variant, calls) for value, variant, calls in rows]
 
 
 def _render_tiles(summary: Mapping[str, Any]) -> str:

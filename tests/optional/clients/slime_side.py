@@ -26,7 +26,7 @@ TEMPLATE = (
     "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.reasoning_content and loop.index0 > ns.last %}<think>\n{{ m.reasoning_content.strip() }}\n</think>\n\n"
-    "{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n"
+    "{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ '\\n<tool_call>\\n' }}"
     '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}'
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )

@@ -109,7 +109,8 @@ async def test_a_batch_of_verl(policy: FakePolicy, tmp_path: Path, faulty: bool)
     # The lines of docs/debugging.md, and the trainer's log-probs, which verl adds to the batch before the update.
     batch = DataProto.load_from_disk(tmp_path / "gen_batch.dp")
     old = [[*line.trainer, *[0.0] * (length - len(line.trainer))] for line in lines]
-    torch.save({**batch.batch, "old_log_probs": torch.tensor(old)}, tmp_path / "step_3.pt")
+    tensors = {name: tensor.clone() for name, tensor in batch.batch.items()}  # as they are, they share one storage
+    torch.save({**tensors, "old_log_probs": torch.tensor(old)}, tmp_path / "step_3.pt")
     assert_read(tmp_path / "step_3.pt", lines)
     assert [rollout.reward for rollout in read_dump(tmp_path / "step_3.pt")] == [1.0] * len(lines)
     assert find_kinds(tmp_path / "step_3.pt", policy) & {"shifted"} == ({"shifted"} if faulty else set())

@@ -137,10 +137,16 @@ async def test_request_and_reply() -> None:
     assert worker.headers[0]["X-SMG-Routing-Key"] == "s1"
 
 
+async def test_a_frequency_penalty_is_sent() -> None:
+    worker = Worker(reply([1]))
+    await ask(worker, Sampling(max_new_tokens=4, frequency_penalty=1.2))
+    assert worker.payloads[0]["sampling_params"]["frequency_penalty"] == 1.2
+
+
 async def test_no_seed_and_no_session_are_not_sent() -> None:
     worker = Worker(reply([1]))
     await ask(worker)
-    assert "sampling_seed" not in worker.payloads[0]["sampling_params"]
+    assert not {"sampling_seed", "frequency_penalty"} & worker.payloads[0]["sampling_params"].keys()
     assert "X-SMG-Routing-Key" not in worker.headers[0]
 
 

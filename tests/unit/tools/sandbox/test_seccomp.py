@@ -18,8 +18,8 @@ FORBIDDEN = {
 }
 
 
-def verdict(program: bytes, number: int, arch: int, argument: int = 0, fourth: int = 0) -> int:
-    data = struct.pack("=IIQ6Q", number, arch, 0, 0, argument, 0, fourth, 0, 0)
+def verdict(program: bytes, number: int, arch: int, argument: int = 0, fourth: int = 0, first: int = 0) -> int:
+    data = struct.pack("=IIQ6Q", number, arch, 0, first, argument, 0, fourth, 0, 0)
     accumulator = position = 0
     while True:
         code, if_true, if_false, operand = struct.unpack_from("=HBBI", program, position * 8)
@@ -80,6 +80,20 @@ def test_memory_is_mapped_but_none_of_the_hosts_huge_pages(machine: str) -> None
     program, number = compile_filter(machine), other_calls(machine)["mmap"]
     assert verdict(program, number, ARCH[machine], fourth=0x22) == ALLOW
     assert verdict(program, number, ARCH[machine], fourth=0x40022) == REFUSE
+
+
+@pytest.mark.parametrize(("machine", "clone"), [("x86_64", 56), ("aarch64", 220)])
+def test_a_workspace_may_start_processes_but_make_no_namespace(machine: str, clone: int) -> None:
+    program, allowed = compile_filter(machine, processes=True), allowed_calls(machine, processes=True)
+    assert {"execve", "kill", "pipe2"} <= allowed.keys() - allowed_calls(machine).keys()
+    # Threads as pthread_create makes them, and processes as fork does; then each kind of namespace.
+    assert [verdict(program, clone, ARCH[machine], first=flags) for flags in (0x3D0F00, 0x1200011)] == [ALLOW, ALLOW]
+    kinds = [1 << bit for bit in (17, 25, 26, 27, 28, 29, 30)]
+    assert {verdict(program, clone, ARCH[machine], first=kind | 17) for kind in kinds} == {REFUSE}
+    assert verdict(program, 435, ARCH[machine]) == 0x00050026, "ENOSYS"
+    still = set(FORBIDDEN[machine].values()) - set(allowed.values()) - {clone, 435}
+    assert {verdict(program, number, ARCH[machine]) for number in still} == {REFUSE}
+    assert verdict(compile_filter(machine), clone, ARCH[machine]) == REFUSE
 
 
 def test_numbers_are_unique() -> None:
