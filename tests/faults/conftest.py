@@ -23,5 +23,11 @@ def long_s(request: pytest.FixtureRequest) -> float:
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Write a line into the terminal, also of a test that passes."""
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    return lambda line: reporter.write_line(f"\nfaults: {line}")
+    plugins = request.config.pluginmanager
+    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+
+    def write(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            reporter.write_line(f"\nfaults: {line}")
+
+    return write

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from core.data import write_jsonl
+from tests import kit
 from tests.e2e.conftest import Launcher
 from tests.e2e.test_resume import assert_same_run
 
@@ -53,10 +54,11 @@ def make_arguments(method: str, folder: Path, preset: Path) -> list[str]:
     return ["--preset", "tiny", *(word for key, value in values.items() for word in ("--set", f"{key}={value}"))]
 
 
-def list_children() -> set[str]:
-    """List our child processes. Orphans become ours, so nothing that a run starts can be missed."""
+def list_children() -> set[int]:
+    """List our child processes that run. Orphans become ours, so nothing that a run starts can be missed."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    return {int(pid) for text in lists for pid in text.split() if kit.is_running(int(pid))}
 
 
 def list_files(folder: Path) -> set[str]:
@@ -106,7 +108,7 @@ def test_a_run_ends_as_one_that_was_not_touched(
         assert_same_run(run, untouched)
         assert list_files(run) == list_files(untouched)
         runs += 1
-    assert list_children() == children
+    kit.wait_until(lambda: list_children() == children)  # what sees its parent gone needs a moment to end
     assert Path("/proc/self/mountinfo").read_text() == mounts
     tell(f"{method}: {kills} kills in {runs} runs ({dict(paces)}); lost 0, repeated 0, left 0")
     assert kills > 0
