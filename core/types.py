@@ -20,7 +20,7 @@ RowUnit = Literal["turn", "segment"]
 CALLS = "calls_"
 """Begins the name of a metric that counts the calls of one tool or expert, such as `calls_search`."""
 
-COUNTED_METRICS = ("drift",)
+COUNTED_METRICS = ("drift", "own_faults")
 """Names the metrics that count events: they are summed over rollouts, and all others are averaged."""
 
 
@@ -55,6 +55,9 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    frequency_penalty: float = 0.0
+    """Lowers the logit of a token by this much for each time that it was sampled in this completion. SGLang's servers
+    know it, our own engine refuses it: its log-probs would belong to no distribution that training knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """Holds one rollout of one task. When `status` is `failed`, `failure` names the reason, and there is no reward.
+
+    A `truncated` one may have a `failure` too: one that the policy is to blame for, with reward 0.
 
     `metrics` are numbers to average over rollouts (those in COUNTED_METRICS are summed); `log` is free-form and is only
     shown.

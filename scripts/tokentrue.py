@@ -39,9 +39,8 @@ COMMANDS = {
     "evaluate heldout": Subcommand("benchmarks.heldout.evaluate", "Held-out tasks of any method, with its baselines"),
     "evaluate aime": Subcommand("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),
     "evaluate tau2": Subcommand("benchmarks.tau2.evaluate", "Conversations of tau2-bench"),
-    "evaluate table": Subcommand(
-        "benchmarks.table", "All published scores beside ours, and how to get the missing ones"
-    ),
+    "evaluate questions": Subcommand("benchmarks.questions.evaluate", "FRAMES or HLE, as ToolOrchestra's evaluation"),
+    "evaluate table": Subcommand("benchmarks.table.command", "Every published score: run what is missing, and compare"),
     "serve model": Subcommand("core.engine.server", "A model behind SGLang's endpoints"),
     "serve gateway": Subcommand("core.gateway.__main__", "OpenAI's and Anthropic's protocols, for agents of any kind"),
     "serve retrieval": Subcommand("core.tools.retrieval.__main__", "Passages of a corpus"),
@@ -68,6 +67,7 @@ COMMANDS = {
     "speed ahead": Subcommand("benchmarks.speed.ahead", "Training in turn beside sampling ahead, with slow tools"),
     "speed retrieval": Subcommand("benchmarks.speed.retrieval", "Recall and latency of the retrieval service"),
     "speed gateway": Subcommand("benchmarks.speed.gateway", "The CPU that the gateway takes for a call"),
+    "speed record": Subcommand("benchmarks.speed.record", "The time and the bytes that recording every token takes"),
     "speed prompt-order": Subcommand(
         "benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"
     ),

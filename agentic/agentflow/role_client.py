@@ -67,7 +67,8 @@ class RolePrompter:
         """Return the rollout's sampling for the policy. Frozen models belong to the environment and are greedy."""
         if self.section.engine != POLICY:
             sampling = Sampling(temperature=0.0, seed=sampling.seed)
-        return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,))
+        penalty = self.section.frequency_penalty
+        return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,), frequency_penalty=penalty)
 
     def read(self, completion: Completion) -> RoleOutput:
         ids = tuple(i for i in completion.token_ids if i not in self._special)

@@ -47,8 +47,10 @@ class AgentFlow(Method):
     """Runs the method. Roles: planner.plan, planner.next_step, planner.final, executor, verifier, those of tools."""
 
     def __init__(self, config: AgentFlowSection, toolbox: Toolbox, tokenizer: Any):
+        self.own_faults = ("too_long",)  # it fills its memory itself
         self.config = config
         self.toolbox = toolbox
+        self.sandbox = toolbox.isolation
         self.tokenizer = tokenizer
         self.format = FORMATS[config.format]
         self.prompters = {

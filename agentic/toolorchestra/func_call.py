@@ -59,6 +59,9 @@ class FuncCallRollout:
         self._begin(start)
         for _ in range(self._config.max_turns):
             text = await orchestrator.write(self._prompt(), self._shown_tools)
+            if text is None:
+                self.failures["own_faults"] += 1
+                break
             chosen = self._format.parse_action(text, self._tools)
             if isinstance(chosen, CallError):
                 orchestrator.refuse(chosen)

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from agentic.toolorchestra.config import ToolOrchestraSection
-from core.policy.base import Policy
+from core.policy.base import Policy, PolicyError
 from core.rollout.rows import extends
 from core.rollout.turns import Turns
 from core.text.conversation import Message, Renderer
@@ -33,8 +33,8 @@ class Orchestrator:
         self._recorder = Turns(replace(sampling, stop_token_ids=stop), session)
         self.turns = self._recorder.recorded
 
-    async def write(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        """Return what the orchestrator writes after `messages`.
+    async def write(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str | None:
+        """Return what the orchestrator writes after `messages`; None if what it did has outgrown the context.
 
         An append-only prompt that does not extend the turn before it starts a new segment, which `drift` counts.
 
@@ -46,8 +46,14 @@ class Orchestrator:
         if self._config.context == "append_only" and self.turns:
             self.drift += not extends(prompt, self.turns[-1])
         began = time.monotonic()
-        completion = await self._recorder.ask(self._policy, "orchestrator", prompt, self._config.max_tokens)
-        self.seconds += time.monotonic() - began
+        try:
+            completion = await self._recorder.ask(self._policy, "orchestrator", prompt, self._config.max_tokens)
+        except PolicyError as error:
+            if error.kind != "too_long" or not self.turns:
+                raise
+            return None
+        finally:
+            self.seconds += time.monotonic() - began
         return str(self._renderer.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
 
     def refuse(self, error: CallError) -> None:

@@ -31,6 +31,7 @@ class QaTools:
             options = {**config.coder, "name": "enhance_reasoning", "source": "query"}
             tools.append(make_tool(f"{PythonCoder.__module__}.PythonCoder", options))
         self._toolbox = Toolbox(tools)
+        self.isolation = self._toolbox.isolation
 
     async def run(self, name: ToolName, query: str) -> ToolResult:
         tool = self._toolbox.find(name)
@@ -67,6 +68,9 @@ class QaRollout:
         """Take turns until there is an answer, at most `max_turns`."""
         for _ in range(self._config.max_turns):
             text = await orchestrator.write(self._prompt(), self._shown_tools)
+            if text is None:
+                self.failures["own_faults"] += 1
+                break
             call = FORMATS[self._config.style].parse_call(text, self.schemas)
             if isinstance(call, CallError):
                 orchestrator.refuse(call)

@@ -56,6 +56,7 @@ class ToolOrchestra(Method):
             self.tools = QaTools(self.config)
         except ToolError as error:
             raise RecipeError(f"toolorchestra.search or toolorchestra.coder: {error}") from error
+        self.sandbox = self.tools.isolation
         self.environments = make_environment_factory(self.config.environment)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:

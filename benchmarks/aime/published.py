@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from agentic.agentflow.config import AgentFlowRecipe
+from benchmarks.harness.plan import without_ports
 from benchmarks.harness.published import Protocol, Settings
 from core.report.table import PublishedScore
 from core.rollout.method import method_spec
@@ -83,7 +84,7 @@ def protocol(variant: str, preset: str) -> Protocol:
     settings = agent_settings(recipe, recipe.agentflow.planner.next_step.max_tokens, sampling, 3)
     models = {f"model of {role}": model for role, model in RELEASED_MODELS.items() if role != "policy"}
     tools = {f"tool {name}": tool for name, tool in RELEASED_TOOLS.items()}
-    other = {"frequency penalty": 1.2, "step without a tool": "kept without the reason, then verified"}
+    other = {"step without a tool": "kept without the reason, then verified"}
     return Protocol(RELEASED, {**settings, **models, **tools, **other}, _ESSENTIAL)
 
 
@@ -99,10 +100,10 @@ def agent_settings(recipe: AgentFlowRecipe, budget: int, sampling: Sampling, sam
         "reward": section.reward,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        "frequency penalty": 0,
+        "frequency penalty": section.planner.next_step.frequency_penalty,
         "samples of a problem": samples,
         "step without a tool": "shown with the reason, not verified",
-        **{f"model of {engine}": recipe.roles.get(engine) for engine in engines if engine != "policy"},
+        **{f"model of {engine}": without_ports(recipe.roles.get(engine)) for engine in engines if engine != "policy"},
         **{f"tool {name}": tool.path for name, tool in section.tools.items()},
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -119,6 +120,15 @@ def file_fingerprint(path: Path) -> str:
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
     return f"{path.name} sha256:{digest[:12]}"
+
+
+def without_ports(value: Any) -> Any:
+    """Return a value without the ports of addresses on this machine, where a server has another one at each start."""
+    if isinstance(value, str):
+        return re.sub(r"^(https?://(?:127\.0\.0\.1|localhost)):\d+", r"\1", value)
+    if isinstance(value, Mapping):
+        return {name: without_ports(item) for name, item in value.items()}
+    return [without_ports(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _digest(value: Any) -> str:

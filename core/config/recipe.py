@@ -261,6 +261,8 @@ class Recipe(Section):
     roles: Mapping[str, str] = {}
     """Maps each further role to `http://host:port` of a server with SGLang's API, `model:FOLDER_OR_HUB_ID` for a frozen
     model in this process, or `python:package.module.function`. `policy` is always the model being trained."""
+    role_key_files: Mapping[str, str] = {}
+    """Maps a role that is a URL to the file with the API key of its server."""
     slime: SlimeSection | None = None
     """Describes the cluster, for `--engine slime`."""
 
@@ -309,6 +311,9 @@ class Recipe(Section):
         for role, place in self.roles.items():
             if not place.startswith(("http://", "https://", "model:", "python:")):
                 raise ValueError(f"roles.{role} is {place!r}; use http://HOST:PORT, model:PATH or python:a.b.f")
+        for role in self.role_key_files:
+            if not self.roles.get(role, "").startswith("http"):
+                raise ValueError(f"role_key_files.{role}: roles.{role} is no URL, and only servers take a key")
         return self
 
     def dump(self) -> dict[str, Any]:

@@ -190,8 +190,11 @@ def read_hub_records(hub: str, split: str) -> Iterator[tuple[SourceLocation, dic
         DataError: the hub does not give it.
     """
     from datasets import load_dataset
+    from huggingface_hub import HfApi
 
     try:
+        # Loading would try for half a minute to reach a hub that is not there.
+        HfApi().dataset_info(hub, timeout=10)
         rows = load_dataset(hub, split=split)
     except Exception as error:  # datasets raises what its many parts raise
         raise _hub_error(hub, error) from error
@@ -205,10 +208,13 @@ def fetch_hub_file(hub: str, file: str) -> Path:
     Raises:
         DataError: the hub does not give it.
     """
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import snapshot_download
 
-    try:
-        return Path(hf_hub_download(hub, file, repo_type="dataset"))
+    try:  # hf_hub_download would try for half a minute to reach a hub that is not there
+        path = Path(snapshot_download(hub, repo_type="dataset", allow_patterns=[file])) / file
+        if not path.is_file():
+            raise FileNotFoundError(f"it has no file {file}")
+        return path
     except Exception as error:  # httpx, the hub and the file system raise their own
         raise _hub_error(hub, error) from error
 

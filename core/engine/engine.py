@@ -138,6 +138,8 @@ class Engine:
             raise ValueError("stop: a text must not be empty")
         if sampling.stop and self.decode is None:
             raise ValueError("stop: this engine has no tokenizer to read texts with; use stop_token_ids")
+        if sampling.frequency_penalty:
+            raise ValueError("frequency_penalty: our engine has none; serve the model with SGLang, or set it to 0")
         if sampling.top_k == 0 or sampling.top_k < -1:
             raise ValueError(f"top_k: must be -1 (off) or at least 1, is {sampling.top_k}")
 

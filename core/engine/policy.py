@@ -15,7 +15,7 @@ from core.engine.engine import Engine
 from core.engine.model import CausalLM
 from core.engine.scheduler import Request
 from core.hub import resolve
-from core.policy.base import PolicyError
+from core.policy.base import PolicyError, classify_status
 from core.text.tokenizer import find_tokenizer
 from core.types import Completion, Sampling
 
@@ -50,7 +50,7 @@ class EmbeddedPolicy:
             try:
                 self.engine.submit(prompt_ids, sampling, session, request_id)
             except ValueError as error:
-                future.set_exception(PolicyError("bad_request", str(error)))
+                future.set_exception(PolicyError(classify_status(400, str(error)), str(error)))
             except Exception as error:  # fails this caller alone; all callers depend on the driver
                 future.set_exception(error)
             else:

@@ -19,6 +19,19 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+TOOL_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}"
+    "{{ tool.function.name }}({{ tool.function.parameters.properties | join(', ') }})\n{% endfor %}"
+    "<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Has tools in Hermes' format. A tool is shown as its name and the names of its arguments: a model this small reads no
+JSON schema."""
+
 
 def parse_options(description: str) -> argparse.Namespace:
     """Parse the options of a method's command that writes its start model: `seed`, and `out`, a folder it creates."""

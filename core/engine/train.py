@@ -70,13 +70,14 @@ def main(arguments: list[str] | None = None) -> int:
             print("".join(f"# {line}\n" for line in describe_memory(recipe, options.memory)), end="")
             return 0
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
-        check_inputs(spec, recipe)
+        sandbox = check_inputs(spec, recipe)
         check_baseline(recipe, options.baseline)
         recipe = settle_dtype(recipe, None if options.fresh else out)
         check_fit(recipe, options.memory)
         folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh, may_differ=CHANGEABLE_KEYS)
         with folder.lock():
             folder.update_config(recipe.dump())
+            folder.record_sandbox(sandbox)
             train(spec, recipe, folder, options.baseline)
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
@@ -87,8 +88,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def check_inputs(spec: MethodSpec, recipe: Recipe) -> None:
+def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
     """Check data, tokenizer, tools and roles before the run folder exists and the warm start costs time.
+
+    Return the `sandbox` of the method.
 
     Raises:
         RecipeError, DataError, CheckpointError: something is missing or broken; the message names it and the fix.
@@ -98,6 +101,7 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> None:
     method = spec.build(recipe, load_tokenizer(resolve(recipe.model.path, weights=False)))
     try:
         check_roles(method, recipe.roles)
+        return method.sandbox
     finally:
         asyncio.run(method.close())
 

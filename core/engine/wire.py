@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from core.policy.base import Fault, PolicyError
 from core.types import Completion, Sampling
 
-_STATUS: dict[Fault, int] = {"bad_request": 400, "unavailable": 503}
+_STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable": 503}
 _OFF_AT_ONE = frozenset({"n", "repetition_penalty"})
 
 
@@ -42,6 +42,7 @@ class SamplingParams(_StrictBody):
     stop_token_ids: list[int] | None = None
     stop: str | list[str] | None = None
     sampling_seed: int | None = None
+    frequency_penalty: float = 0.0
     # These three change only the text; the first alone has an effect here.
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -56,6 +57,7 @@ class SamplingParams(_StrictBody):
             stop_token_ids=tuple(self.stop_token_ids or ()),
             seed=self.sampling_seed,
             stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            frequency_penalty=self.frequency_penalty,
         )
 
 

@@ -47,7 +47,7 @@ SESSION_NAME = re.compile(r"[A-Za-z0-9._:@+~-]{1,200}")
 KEPT_CLOSED = 10_000
 """Bounds the closed sessions that are remembered, so that a late request gets 410 and not 404."""
 
-_STATUS: dict[Fault, int] = {"bad_request": 400, "unavailable": 503, "timeout": 504}
+_STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable": 503, "timeout": 504}
 
 
 @dataclass(frozen=True, slots=True)

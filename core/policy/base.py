@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
 from core.types import Completion, Sampling
@@ -13,10 +15,11 @@ from core.types import Completion, Sampling
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Fault = Literal["bad_request", "engine", "unavailable", "timeout", "bad_reply"]
+Fault = Literal["bad_request", "too_long", "engine", "unavailable", "timeout", "bad_reply"]
 """Names why there is no completion; the same fault has the same name whatever is behind the policy.
 
 `bad_request`: the call can never succeed as it is (HTTP 4xx, but for those below).
+`too_long`: the prompt and the completion that it asks for do not fit the model's context (an HTTP 400 that says so).
 `engine`: the engine failed during the call (HTTP 5xx, but for those below).
 `unavailable`: nobody takes calls now, or the connection was lost: a closed policy, HTTP 408, 429, 502 to 504.
 `timeout`: there was no completion within the policy's own limit.
@@ -68,6 +71,24 @@ Decode = Callable[[Sequence[int]], str]
 """Turns token ids into text, special tokens included: `tokenizer.decode`."""
 
 
+# What engines say of a prompt that does not fit: SGLang and vLLM `context length`, ours `the context of N`.
+_TOO_LONG = re.compile(r"context length|the context of \d")
+
+
+def read_key_header(file: str | Path | None) -> dict[str, str]:
+    """Return the header that carries the API key in `file`; none without a file.
+
+    Raises:
+        PolicyError: the file cannot be read.
+    """
+    if file is None:
+        return {}
+    try:
+        return {"Authorization": f"Bearer {Path(file).read_text(encoding='utf-8').strip()}"}
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError("bad_request", f"api_key_file: {error}; write the key into it") from error
+
+
 def completes_a_stop(token_ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
     """Return whether the last of `token_ids` completes one of the texts `stop`. Callers ask after every token."""
     # A token is a byte at least, so a text of n bytes lies within the last n tokens.
@@ -76,8 +97,10 @@ def completes_a_stop(token_ids: Sequence[int], stop: Sequence[str], decode: Deco
     return any(text in tail for text in stop)
 
 
-def classify_status(status: int) -> Fault:
-    """Return the fault that an HTTP status other than 200 means."""
+def classify_status(status: int, text: str = "") -> Fault:
+    """Return the fault that an HTTP status other than 200 means, with the text of the reply."""
+    if status == 400 and _TOO_LONG.search(text):
+        return "too_long"
     if status in (408, 429, 502, 503, 504):
         return "unavailable"
     return "bad_request" if 400 <= status < 500 else "engine"

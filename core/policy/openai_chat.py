@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from core.policy.base import Fault, PolicyError, call_with_retries, classify_status
+from core.policy.base import Fault, PolicyError, call_with_retries, classify_status, read_key_header
 
 Message = Mapping[str, Any]
 """Holds what OpenAI's protocol holds: {role, content, tool_calls, tool_call_id}."""
@@ -136,16 +136,10 @@ class OpenAIChat:
 
     def _http(self) -> aiohttp.ClientSession:
         if self._session is None:
-            headers = {}
-            if self._key_file is not None:
-                try:
-                    headers["Authorization"] = f"Bearer {self._key_file.read_text().strip()}"
-                except OSError as error:
-                    raise PolicyError("bad_request", f"api_key_file: {error}; write the key into it") from error
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=30.0),
-                headers=headers,
+                headers=read_key_header(self._key_file),
             )
         return self._session
 

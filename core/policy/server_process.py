@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Literal
@@ -47,10 +47,12 @@ def serve(
     python: str = sys.executable,
     host: str = "127.0.0.1",
     start_s: float = 1800.0,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """Yield the URL of a server that holds `model` (folder or hub id) and answers `/health`; end it afterwards.
 
-    `args` go to the server unchanged; `python` is the interpreter that has the server installed; `log` gets its output.
+    `args` go to the server unchanged; `python` is the interpreter that has the server installed; `log` gets its output;
+    `environment` is added to ours, such as CUDA_VISIBLE_DEVICES.
     Entering blocks until the server is ready, for at most `start_s` seconds (a hub id is downloaded first).
 
     Raises:
@@ -58,12 +60,14 @@ def serve(
     """
     port = find_free_port(host)
     command = make_server_command(backend, model, host=host, port=port, args=args, python=python)
-    with run_server(command, f"http://{host}:{port}", log=log, start_s=start_s) as url:
+    with run_server(command, f"http://{host}:{port}", log=log, start_s=start_s, environment=environment) as url:
         yield url
 
 
 @contextmanager
-def run_server(command: Sequence[str], url: str, *, log: Path, start_s: float) -> Iterator[str]:
+def run_server(
+    command: Sequence[str], url: str, *, log: Path, start_s: float, environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Yield `url` while `command` serves it. Like `serve`, but the server may be any that answers `/health`.
 
     Raises:
@@ -71,21 +75,25 @@ def run_server(command: Sequence[str], url: str, *, log: Path, start_s: float) -
     """
     if _is_healthy(url):
         raise ServerError(f"another server answers at {url} already: end it, or choose another port")
-    with start_server(command, log) as keeper:
+    with start_server(command, log, environment) as keeper:
         wait_until_healthy(url, lambda: keeper.poll() is None, start_s, log)
         yield url
 
 
 @contextmanager
-def start_server(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def start_server(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Yield the keeper of a started server, which need not answer yet; end both afterwards. `log` grows."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output, start_keeper(command, output) as keeper:
+    with log.open("ab") as output, start_keeper(command, output, environment) as keeper:
         yield keeper
 
 
 @contextmanager
-def start_keeper(command: Sequence[str], output: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def start_keeper(
+    command: Sequence[str], output: IO[bytes] | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """Yield the keeper of a process that ends when we end or are killed. Its exit status is that of `command`."""
     keeper = subprocess.Popen(
         [sys.executable, "-P", __file__, *command],
@@ -93,6 +101,7 @@ def start_keeper(command: Sequence[str], output: IO[bytes] | None = None) -> Ite
         stdout=output,
         stderr=None if output is None else subprocess.STDOUT,
         start_new_session=True,
+        env={**os.environ, **environment} if environment else None,
     )
     assert keeper.stdin is not None
     try:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from core.policy.base import Fault, PolicyError, call_with_retries, classify_status
+from core.policy.base import Fault, PolicyError, call_with_retries, classify_status, read_key_header
 from core.types import Completion, Sampling
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ class SGLangPolicy:
     fail again. An attempt that is given up (cancelled, timed out, disconnected) is aborted on the workers, so no orphan
     goes on decoding. SGLang's router does not forward aborts, so they go to each of its workers.
 
+    The key of a server that wants one is read from `api_key_file` at the first call.
+
     `session` travels as the header `routing_header`; a consistent-hashing router uses it to keep a conversation on one
     worker.
 
@@ -51,6 +53,7 @@ class SGLangPolicy:
         max_retries: int = 3,
         backoff_s: float = 0.5,
         routing_header: str = ROUTING_HEADER,
+        api_key_file: str | Path | None = None,
     ):
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"policy url {url!r} has no scheme; write it as http://host:port")
@@ -59,6 +62,7 @@ class SGLangPolicy:
         self._max_retries = max_retries
         self._backoff_s = backoff_s
         self._routing_header = routing_header
+        self._key_file = api_key_file
         self._session: aiohttp.ClientSession | None = None
         self._workers: list[str] | None = None
         self._aborts: set[asyncio.Task[None]] = set()
@@ -126,7 +130,7 @@ class SGLangPolicy:
             if response.status >= 500:  # a gateway may have given up on a worker that is still decoding
                 await self._abort(rid)
             text = body.decode(errors="replace")[:500]
-            raise PolicyError(classify_status(response.status), f"{self.url}: HTTP {response.status}: {text}")
+            raise PolicyError(classify_status(response.status, text), f"{self.url}: HTTP {response.status}: {text}")
         try:
             return json.loads(body)
         except ValueError as error:
@@ -173,6 +177,7 @@ class SGLangPolicy:
         if self._session is None:
             # No limit of our own on connections: how many rollouts run at once is the caller's choice.
             self._session = aiohttp.ClientSession(
+                headers=read_key_header(self._key_file),
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=30.0),
             )
@@ -204,6 +209,8 @@ def _make_payload(prompt_ids: Sequence[int], sampling: Sampling) -> dict[str, An
     }
     if sampling.stop:
         params["stop"] = list(sampling.stop)
+    if sampling.frequency_penalty:
+        params["frequency_penalty"] = sampling.frequency_penalty
     if sampling.seed is not None:
         params["sampling_seed"] = sampling.seed
     return {"input_ids": list(prompt_ids), "sampling_params": params, "return_logprob": True}

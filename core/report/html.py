@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from core.report.bars import Bar, bar_chart, stacked_bars
 from core.report.charts import Point, Series, legend, line_chart, seed_series
 from core.report.table import (
     PublishedScore,
@@ -32,12 +33,18 @@ from core.report.trajectories import best_and_worst, choose_trajectories, descri
 from core.runs.files import Record
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder, read_steps
-from core.types import COUNTED_METRICS
+from core.types import CALLS, COUNTED_METRICS
 
 HIDDEN_METRICS = {"stage", "step", "seed", "seconds", "time", "n", "length"}
 """These fields of a metrics record get no chart."""
 
 MAX_SMALL_CHARTS = 12
+MAX_BARS = 8
+"""Limits the variants of the overview."""
+MAX_ROWS = 12
+"""Folds longer tables."""
+ROUTED = ("untrained", "trained")
+"""Names the variants whose calls are compared in pictures."""
 
 Curves = Mapping[str, Mapping[int, Sequence[Point]]]
 """Maps a metric to its (step, value) points by seed."""
@@ -80,8 +87,55 @@ def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequen
         f"<style>{Path(__file__).with_name('style.css').read_text(encoding='utf-8')}</style></head><body><main>"
         f'<header class="top"><p class="kicker">run report</p><h1>{method}</h1>'
         f'<p class="meta">preset <b>{preset}</b> · seeds <b>{", ".join(map(str, summary["seeds"])) or "–"}</b> · '
-        f"{made_with}</p><nav>{links}</nav></header>{_render_tiles(summary)}{body}</main></body></html>\n"
+        f"{made_with}</p><nav>{links}</nav></header>{_render_tiles(summary)}"
+        f"{_render_overview(summary, metrics)}{body}</main></body></html>\n"
     )
+
+
+def _render_overview(summary: Mapping[str, Any], metrics: Mapping[int, Sequence[Record]]) -> str:
+    """Render what a reader asks first: did it learn, against which baselines, and where did its calls go."""
+    train, evaluation = _read_curves(metrics, "train"), _read_curves(metrics, "eval")
+    rewards = {"training": train.get("reward", {}), "held-out tasks": evaluation.get("reward", {})}
+    lines: list[Series] = []
+    for color, (name, by_seed) in enumerate(rewards.items()):
+        steps = max((len(points) for points in by_seed.values()), default=0)
+        lines += seed_series(by_seed, name, color, max(1, steps // 25) | 1)
+    mean = [line for line in lines if not line.faint]
+    learned = line_chart(mean, "training step", width=470, height=220)
+    figures = _wrap_figure("Did it learn? The mean reward", legend(mean) + learned) if learned else ""
+    lengths = Counter(length for cells in summary["variants"].values() for length in cells)
+    if lengths:
+        # The length that most variants have, of these the longest.
+        length = max(lengths, key=lambda each: (lengths[each], int(each)))
+        scores = {variant: cells[length]["score"] for variant, cells in summary["variants"].items() if length in cells}
+        bars = [
+            Bar(variant, score["mean"], score["ci95"][0], score["ci95"][1], color)
+            for color, (variant, score) in enumerate(list(scores.items())[:MAX_BARS])
+        ]
+        where = f"{summary['data']}, {format_length(int(length))} tokens" if int(length) else str(summary["data"])
+        figures += _wrap_figure(f"Against what? Scores in % on {where}", bar_chart(bars))
+    routes = stacked_bars(_count_routes(summary["variants"]))
+    more = _wrap_figure("Where its calls go", routes) if routes else ""
+    return f'<div class="grid2 overview">{figures}</div>{more}' if figures or more else ""
+
+
+def _wrap_figure(title: str, content: str) -> str:
+    return f'<figure class="card"><figcaption>{escape(title)}</figcaption>{content}</figure>'
+
+
+def _count_routes(variants: Variants, label: str | None = None) -> list[tuple[str, Mapping[str, float]]]:
+    """Return the mean calls of tools and experts: of each variant, or by the values of a label before and after."""
+    names = [variant for variant in variants if label is None or variant in ROUTED]
+    names.sort(key=lambda name: ROUTED.index(name) if name in ROUTED else len(ROUTED))
+    rows: list[tuple[str, str, Mapping[str, float]]] = []
+    for variant in names[:MAX_BARS]:
+        (cell, *_) = variants[variant].values()
+        parts = {"": cell} if label is None else cell["by"].get(label, {})
+        for value, part in parts.items():
+            calls = {k.removeprefix(CALLS): v for k, v in part["measures"].items() if k.startswith(CALLS)}
+            rows.append((value, variant, calls))
+    rows.sort(key=lambda row: row[0])
+    return [(f"{variant} · {value}" if value else variant, calls) for value, variant, calls in rows]
 
 
 def _render_tiles(summary: Mapping[str, Any]) -> str:
@@ -124,6 +178,10 @@ def _render_evaluation(summary: Mapping[str, Any], published: Sequence[Published
     for data, section in sections.items():
         if has_lengths(section["variants"]):
             content += f"<h3>{escape(data)}</h3>{_render_length_chart(section['variants'])}"
+        else:
+            for label in dict.fromkeys(label for cell in list_cells(section["variants"]) for label in cell["by"]):
+                routes = stacked_bars(_count_routes(section["variants"], label))
+                content += _wrap_figure(f"{data} · calls by {label}, before and after", routes) if routes else ""
         for title, table in section_tables(data, section, show=_render_score):
             content += f"<h3>{escape(title)}</h3>{_render_table(table)}"
     note = (
@@ -250,7 +308,8 @@ def _render_table(table: Table) -> str:
         "<tr>" + "".join(f"<td>{cell if isinstance(cell, SafeHtml) else escape(cell)}</td>" for cell in row) + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    whole = f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f"<details><summary>{len(rows)} rows</summary>{whole}</details>" if len(rows) > MAX_ROWS else whole
 
 
 def _format_interval(score: Mapping[str, Any]) -> str:

@@ -172,7 +172,8 @@ def log_to_mlflow(folder: Path, traces: Sequence[Trace], run_name: str, project:
     import mlflow
 
     client, experiment, run = open_mlflow(folder, run_name, project)
-    known, page = set(), None
+    known: set[str | None] = set()
+    page = None
     while True:
         found = client.search_traces(locations=[experiment], max_results=500, page_token=page, include_spans=False)
         known.update(info.tags.get("rollout") for info in (trace.info for trace in found))
@@ -233,7 +234,7 @@ def log_to_wandb(folder: Path, traces: Sequence[Trace], run_name: str, project: 
     folder.mkdir(parents=True, exist_ok=True)
     settings = wandb.Settings(silent=True)
     run = wandb.init(dir=str(folder), name=f"{run_name} traces", project=project, mode="offline", settings=settings)
-    run.log({"rollouts": wandb.Table(columns=columns, data=rows)})
+    run.log({"rollouts": wandb.Table(columns=[*columns], data=rows)})
     run.finish()
 
 

@@ -23,11 +23,19 @@ class Method(Protocol):
     needs: tuple[str, ...] = ()
     """Names the roles that it asks, beside `policy`."""
 
+    sandbox: str | None = None
+    """Names what isolates the programs that its tools run, for the run folder; None if there are none."""
+
+    own_faults: tuple[str, ...] = ()
+    """Names the failures that are the policy's own doing, such as `too_long` for a prompt that outgrew the context. A
+    rollout that fails so after a turn of the policy is a 0 in its group, and trained, instead of left out of it."""
+
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run one task to its end. `sampling` holds temperature, filters and seed; the method sets the lengths.
 
         Raises:
-            RolloutError: the rollout failed; it is counted under its kind and left out of the baseline.
+            RolloutError: the rollout failed; it is counted under its kind and left out of the baseline, unless
+                `own_faults` has the kind.
         """
         ...
 

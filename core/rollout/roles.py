@@ -1,7 +1,7 @@
 """Opens a recipe's further roles: a server by its URL, a frozen model in this process, a policy made by a function.
 
 `roles.NAME` is `http://host:port`, `model:FOLDER_OR_HUB_ID` or `python:package.module.function`. The function is called
-with (recipe, tokenizer). Roles with the same value share one policy.
+with (recipe, tokenizer). Roles with the same value share one policy. `role_key_files.NAME` holds a server's API key.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ async def open_roles(
         RecipeError: a function cannot be imported, or a model cannot be loaded or has no place here.
     """
     async with AsyncExitStack() as stack:
-        policies: dict[str, Policy] = {}
-        for role, place in recipe.roles.items():
-            if place in policies:
+        policies: dict[tuple[str, str | None], Policy] = {}
+        where = {role: (place, recipe.role_key_files.get(role)) for role, place in recipe.roles.items()}
+        for role, (place, key_file) in where.items():
+            if (place, key_file) in policies:
                 continue
             kind, _, name = place.partition(":")
             if kind == "python":
-                policies[place] = _call_function(role, name, recipe, tokenizer)
+                policies[place, key_file] = _call_function(role, name, recipe, tokenizer)
             elif kind != "model":
-                policies[place] = await stack.enter_async_context(SGLangPolicy(place))
+                remote = SGLangPolicy(place, api_key_file=key_file)
+                policies[place, key_file] = await stack.enter_async_context(remote)
             elif open_model is None:
                 raise RecipeError(
                     f"roles.{role} is {place!r}, a model in the trainer's own process, which this engine has no room "
@@ -47,10 +49,10 @@ async def open_roles(
                 )
             else:
                 try:
-                    policies[place] = await stack.enter_async_context(open_model(name, recipe))
+                    policies[place, key_file] = await stack.enter_async_context(open_model(name, recipe))
                 except ValueError as error:
                     raise RecipeError(f"roles.{role}: {place!r}: {error}") from error
-        yield {role: policies[place] for role, place in recipe.roles.items()}
+        yield {role: policies[found] for role, found in where.items()}
 
 
 def _call_function(role: str, path: str, recipe: Recipe, tokenizer: Any) -> Policy:

@@ -15,6 +15,7 @@ from statistics import stdev
 
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, RolloutError, derive_seed
+from core.rollout.turns import collect_turns
 from core.types import Sampling, Task, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -93,21 +94,29 @@ class Runner:
         return [list(trajectories[i : i + group_size]) for i in range(0, len(trajectories), group_size)]
 
     async def run_one(self, task: Task, sampling: Sampling) -> Trajectory:
-        """Run one rollout; a failure is a Trajectory too."""
+        """Run one rollout; a failure is a Trajectory too, and one of the method's `own_faults` has the reward 0."""
         async with self._slots:
-            try:
-                async with asyncio.timeout(self.deadline_s) as limit:
-                    return await self.method.rollout(task, self.roles, sampling)
-            except asyncio.CancelledError:
-                if _cancelled_from_outside():
-                    raise
-                return failed_trajectory(task.task_id, "cancelled", traceback.format_exc())
-            except (RolloutError, PolicyError) as error:
-                return failed_trajectory(task.task_id, error.kind, str(error))
-            except Exception as error:
-                if limit.expired():
-                    return failed_trajectory(task.task_id, "deadline", f"not finished after {self.deadline_s:g} s")
-                return failed_trajectory(task.task_id, f"exception_{type(error).__name__}", traceback.format_exc())
+            with collect_turns() as turns:
+                trajectory = await self._run(task, sampling)
+        if trajectory.failure in self.method.own_faults and any(turn.trained for turn in turns):
+            metrics = {**trajectory.metrics, "own_faults": 1.0}
+            return replace(trajectory, turns=tuple(turns), status="truncated", reward=0.0, metrics=metrics)
+        return trajectory
+
+    async def _run(self, task: Task, sampling: Sampling) -> Trajectory:
+        try:
+            async with asyncio.timeout(self.deadline_s) as limit:
+                return await self.method.rollout(task, self.roles, sampling)
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                raise
+            return failed_trajectory(task.task_id, "cancelled", traceback.format_exc())
+        except (RolloutError, PolicyError) as error:
+            return failed_trajectory(task.task_id, error.kind, str(error))
+        except Exception as error:
+            if limit.expired():
+                return failed_trajectory(task.task_id, "deadline", f"not finished after {self.deadline_s:g} s")
+            return failed_trajectory(task.task_id, f"exception_{type(error).__name__}", traceback.format_exc())
 
 
 def _cancelled_from_outside() -> bool:

@@ -1,6 +1,6 @@
 """This module reads batches of padded tensors, as TRL and verl have them, as recorded rollouts.
 
-Neither writes token ids to the disk by itself; docs/debugging.md has the lines that save a batch with `torch.save`.
+TRL writes no ids to the disk, and verl a pickle; docs/debugging.md has the lines that save a batch with `torch.save`.
 The names of the tensors are the frameworks' own:
 
     TRL   what GRPOTrainer._generate_and_score_completions returns: prompt_ids, prompt_mask, completion_ids,

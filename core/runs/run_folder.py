@@ -224,6 +224,12 @@ class RunFolder:
     def _config_path(self) -> Path:
         return self.path / "config.yaml"
 
+    def record_sandbox(self, backend: str | None) -> None:
+        """Add the isolation of this process's sandbox to versions.json, which lists every one that the run had."""
+        seen = self.versions.get("sandbox", [])
+        if backend is not None and backend not in seen:
+            write_json(self.path / "versions.json", {**self.versions, "sandbox": [*seen, backend]})
+
     def _record_versions(self) -> None:
         """Write the versions of the first process; add those of a process that resumes on something else."""
         now, before = collect_versions(), self.versions
@@ -231,7 +237,10 @@ class RunFolder:
             write_json(self.path / "versions.json", now)
             return
         resumed = before.get("resumed_with", [])
-        if now not in ({key: value for key, value in before.items() if key != "resumed_with"}, *resumed):
+        if now not in (
+            {key: value for key, value in before.items() if key not in ("resumed_with", "sandbox")},
+            *resumed,
+        ):
             write_json(self.path / "versions.json", {**before, "resumed_with": [*resumed, now]})
 
 

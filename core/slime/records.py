@@ -24,13 +24,30 @@ def to_record(task: Task) -> dict[str, Any]:
     return {"prompt": task.question, "label": next(iter(task.answers), ""), "metadata": task_to_record(task)}
 
 
-def convert(source: Path, target: Path, limit: int | None = None) -> int:
+def convert(source: Path, target: Path, limit: int | None = None) -> int | None:
     """Write the first `limit` tasks (all by default) and return their number. A broken task writes nothing.
+
+    None says that `target` holds them already: the file beside it names the same source, as it still is.
 
     Raises:
         DataError: as `core.data.iter_tasks`.
     """
-    return write_jsonl(target, islice(iter_tasks(source, require_context=False), limit), to_record)
+    note = target.with_name(target.name + ".source")
+    made_from = describe_source(source, limit)
+    if made_from and target.is_file() and note.is_file() and note.read_text(encoding="utf-8") == made_from:
+        return None
+    note.unlink(missing_ok=True)
+    count = write_jsonl(target, islice(iter_tasks(source, require_context=False), limit), to_record)
+    note.write_text(made_from, encoding="utf-8")
+    return count
+
+
+def describe_source(source: Path, limit: int | None) -> str:
+    """Describe a file by its place, size and time of change, which takes no reading; "" if it is not there."""
+    if not source.is_file():
+        return ""
+    state = source.stat()
+    return f"{source.resolve()} {state.st_size} bytes {state.st_mtime_ns} ns limit {limit}\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DataError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{options.target}: {count} tasks of {options.source}")
+    done = "there already" if count is None else f"{count} tasks of {options.source}"
+    print(f"{options.target}: {done}")
     return 0
 
 

@@ -117,7 +117,7 @@ def read_trajectory(sample: Any, reward_key: str | None) -> Trajectory:
         turns=tuple(map(_read_turn, sample.train_metadata["turns"])),
         status="failed" if failed else notes["status"],
         reward=None if failed else read_reward(sample, reward_key),
-        failure=(notes["failure"] or "removed") if failed else None,
+        failure=notes["failure"] or ("removed" if failed else None),
         metrics=notes["metrics"],
         log={"error": notes["error"]},
     )

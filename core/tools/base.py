@@ -74,6 +74,11 @@ class Tool(BaseModel, ABC):
         """Return the roles that the tool asks."""
         return ()
 
+    @property
+    def isolation(self) -> str | None:
+        """Name what isolates the programs that the tool runs; None if it runs none."""
+        return None
+
     @abstractmethod
     async def call(self, arguments: Any, context: ToolContext) -> ToolResult:
         """Run the tool. A failure is a result too; its text helps the planner to do better."""

@@ -60,6 +60,10 @@ class PythonCoder(Tool):
             raise ToolError(f"tool {self.name}: {error}") from error
 
     @property
+    def isolation(self) -> str:
+        return self._sandbox.backend
+
+    @property
     def required_roles(self) -> tuple[str, ...]:
         return (self.role,) if self.source == "coder" else ()
 

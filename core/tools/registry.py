@@ -50,6 +50,11 @@ class Toolbox:
     def names(self) -> list[str]:
         return [tool.name for tool in self]
 
+    @property
+    def isolation(self) -> str | None:
+        """Return the first `isolation` of a tool: all take the same, unless their options name others."""
+        return next((tool.isolation for tool in self if tool.isolation), None)
+
     def find(self, name: str) -> Tool | None:
         return self._tools.get(_normalize(name))
 

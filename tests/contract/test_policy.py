@@ -56,7 +56,8 @@ async def scripted(_: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     def respond(prompt: tuple[int, ...], sampling: Sampling) -> list[int] | Exception:
         budget = sampling.max_new_tokens
         if not prompt or not 0 <= min(prompt) <= max(prompt) < VOCAB or not 0 < budget <= CONTEXT - len(prompt):
-            return PolicyError("bad_request", "input_ids or max_new_tokens: refused")
+            beyond = len(prompt) + budget > CONTEXT
+            return PolicyError("too_long" if beyond else "bad_request", "input_ids or max_new_tokens: refused")
         draw = random.Random(hash(prompt) if sampling.temperature == 0 else hash((prompt, sampling.seed)))
         return [draw.randrange(VOCAB) for _ in range(CONTEXT)]
 
@@ -225,7 +226,8 @@ async def test_a_bad_call_is_refused_and_harms_no_other(rig: Rig, prompt: list[i
     outcomes = await asyncio.gather(good, bad, return_exceptions=True)
     assert isinstance(outcomes[0], Completion)
     assert isinstance(outcomes[1], PolicyError)
-    assert outcomes[1].kind == "bad_request"
+    beyond = len(prompt) + changes.get("max_new_tokens", rig.sampling.max_new_tokens) > CONTEXT
+    assert outcomes[1].kind == ("too_long" if beyond else "bad_request")
     assert any(named in str(outcomes[1]) for named in ("input_ids", "max_new_tokens", "tokens", "stop"))
 
 

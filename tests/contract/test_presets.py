@@ -14,8 +14,8 @@ from core.rollout.method import method_spec
 AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
 PRESETS = sorted((path.parents[1].name, path.stem) for path in AGENTIC.glob("*/presets/*.yaml"))
 METHODS = sorted({method for method, _ in PRESETS})
-PAPERS = [method for method in METHODS if method not in ("agent", "compaction")]
-"""The methods of a paper; the agents of `agent` are other people's, and `compaction` is ours."""
+PAPERS = [method for method in METHODS if method not in ("agent", "coding", "compaction")]
+"""The methods of a paper; the agents of `agent` are other people's, and `coding` and `compaction` are ours."""
 
 
 @pytest.mark.parametrize("method", METHODS)

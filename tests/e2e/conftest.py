@@ -97,9 +97,9 @@ class Launcher:
     process: subprocess.Popen[str]
     log: Path
 
-    def start(self, arguments: list[str]) -> int:
-        """The process id of a new run of `core.engine.train memagent`."""
-        self._say("\t".join(arguments))
+    def start(self, arguments: list[str], method: str = "memagent") -> int:
+        """The process id of a new run of `core.engine.train METHOD`."""
+        self._say("\t".join([method, *arguments]))
         return int(self._hear())
 
     def run(self, arguments: list[str], status: int = 0) -> str:
@@ -139,7 +139,7 @@ os.dup2(2, 1)
 while line := sys.stdin.readline():
     pid = os.fork()
     if pid == 0:
-        status = main(["memagent", *line.rstrip("\\n").split("\\t")])
+        status = main(line.rstrip("\\n").split("\\t"))
         sys.stdout.flush()
         os._exit(status)
     os.write(answers, f"{pid}\\n".encode())

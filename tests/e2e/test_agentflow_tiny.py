@@ -25,6 +25,7 @@ SMALLEST = {
     "warm_start.steps": 8, "warm_start.copy_steps": 1, "warm_start.batch_size": 4, "rollout.tasks_per_step": 2,
     "rollout.group_size": 2, "run.steps": 2, "run.eval_every": 1, "run.eval_tasks": 2, "run.seeds": [0],
     "model.device": "cpu",
+    "algorithm.entropy_coef": 0.01,  # so that steps without a reward have a gradient, which a replay must repeat
     "model.max_model_len": 384,  # a policy of nine steps rambles, and its memory outgrows the preset's 192
 }  # fmt: skip
 VARIANTS = ("trained", "untrained", "always-python-coder", "always-base-generator", "random-tool", "no-tool")
@@ -82,6 +83,7 @@ def test_the_run_replays_bit_for_bit_and_its_own_code_gives_the_same_rewards(
     printed = capsys.readouterr().out
     assert "steps 1 to 2 from" in printed
     assert printed.count(" 0 of 4 rollouts changed") == 2
+    assert printed.count("grad_norm") == 2
     assert printed.endswith("equal to the run\n")
 
 

@@ -15,18 +15,6 @@ from agentic.agent.tiny.demonstrations import demonstrate
 from agentic.agent.tiny.world import LOOK_UP, NAMES, RELATIONS, THINGS
 from core.engine import start_model
 
-# A tool is shown as its name and the names of its arguments: a model this small reads no JSON schema.
-CHAT_TEMPLATE = (
-    "{% if tools %}<|im_start|>system\n{% for tool in tools %}"
-    "{{ tool.function.name }}({{ tool.function.parameters.properties | join(', ') }})\n{% endfor %}"
-    "<|im_end|>\n{% endif %}"
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
-    "{% for call in message.tool_calls or [] %}<tool_call>\n"
-    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
-    "{% endfor %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
 
 def build(folder: Path, seed: int) -> Path:
     """Write the start model, which depends on `seed` alone, to `folder`."""
@@ -35,7 +23,9 @@ def build(folder: Path, seed: int) -> Path:
 
 def train_tokenizer(vocab_size: int = 768) -> PreTrainedTokenizerBase:
     words = (*RELATIONS, *THINGS, *NAMES)
-    return start_model.train_tokenizer(_corpus(), words=words, vocab_size=vocab_size, chat_template=CHAT_TEMPLATE)
+    return start_model.train_tokenizer(
+        _corpus(), words=words, vocab_size=vocab_size, chat_template=start_model.TOOL_TEMPLATE
+    )
 
 
 def _corpus() -> Iterator[str]:

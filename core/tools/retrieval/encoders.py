@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -114,6 +115,20 @@ FAMILIES = {
 }
 
 
+def _answers(model: str) -> bool:
+    """Return whether the hub answers to the id `model`; loading would try for a minute to reach one that does not."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        HfApi().model_info(model, timeout=10)
+    except HfHubHTTPError:  # it says no, and loading says so better
+        return True
+    except Exception:  # the transport has kinds of its own
+        return False
+    return True
+
+
 class TransformerEncoder:
     """Encodes with a Hugging Face checkpoint, in float16 on a GPU and float32 elsewhere."""
 
@@ -129,8 +144,9 @@ class TransformerEncoder:
         # Padding is on the left: the last position is the last token of every text.
         side = "left" if family.pooling == "last" else "right"
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(model, padding_side=side)
-            self._model = AutoModel.from_pretrained(model, dtype=dtype).to(self._device).eval()
+            cached = {"local_files_only": not (Path(model).is_dir() or _answers(model))}
+            self._tokenizer = AutoTokenizer.from_pretrained(model, padding_side=side, **cached)
+            self._model = AutoModel.from_pretrained(model, dtype=dtype, **cached).to(self._device).eval()
         except (OSError, ValueError) as error:
             raise EncoderError(f"encoder {model}: neither a model folder nor had from the hub ({error})") from error
         self.dimension = int(self._model.config.hidden_size)

@@ -32,7 +32,7 @@ ENVIRONMENT = {
 LIBRARIES = ("numpy", "sympy", "mpmath")
 _START = "import marshal, sys; exec(marshal.load(sys.stdin.buffer))"
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null")
-_CLONE = {"x86_64": 56, "aarch64": 220}
+CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 
 # What a failed step of inside.py or of bwrap needs, by how its message begins.
 _FIXES = {
@@ -116,7 +116,7 @@ def make_instructions(backend: Backend, code: str, limits: SandboxLimits, report
             "namespaces": backend == "landlock",
             "isolated": isolated,
             "landlock_required": backend == "landlock",
-            "clone": _CLONE.get(machine),
+            "clone": CLONE_NUMBERS.get(machine),
             "mounts": list(_list_mounts()),
             "private_folder": f"size={limits.folder_mb}m,nr_inodes={limits.files + 2},mode=1777",
             "seccomp": compile_filter(machine) if isolated else b"",

@@ -147,8 +147,11 @@ def die_with_parent() -> None:
     call("parent-death signal", libc.prctl, PDEATHSIG, SIGKILL, 0, 0, 0)
 
 
-def apply_landlock(required: bool) -> None:
-    """Allow reading anywhere and writing in /tmp; forbid executing, TCP, outside abstract sockets and signals."""
+def apply_landlock(required: bool, writable: tuple[str, ...] = ("/tmp",), execute: bool = False) -> None:
+    """Allow reading anywhere and writing in `writable`; forbid TCP, outside abstract sockets and signals.
+
+    Executing is forbidden too, unless `execute` allows it.
+    """
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_long(0), 1)
     if abi < 1:
         if required:
@@ -157,7 +160,8 @@ def apply_landlock(required: bool) -> None:
     files = (1 << (13 + (abi >= 2) + (abi >= 3) + (abi >= 5))) - 1
     ruleset = struct.pack("=3Q", files, 3 * (abi >= 4), 3 * (abi >= 6))
     rules = call("Landlock", libc.syscall, CREATE_RULESET, ruleset, len(ruleset), 0)
-    for path, allowed in (("/", 0b1100), ("/tmp", files & ~1), ("/dev/null", 0b0110 | (files & (1 << 14)))):
+    own = [(path, files if execute else files & ~1) for path in writable]
+    for path, allowed in (("/", 0b1100 | execute), *own, ("/dev/null", 0b0110 | (files & (1 << 14)))):
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
         call("Landlock", libc.syscall, ADD_RULE, rules, 1, struct.pack("=Qi", allowed, folder), 0)
         os.close(folder)

@@ -16,6 +16,7 @@ from agentic.agentflow import released
 from agentic.memagent.prompts import final_message, update_message
 from agentic.toolorchestra.environment import Start
 from agentic.toolorchestra.tau2.compat import PASSAGES, rewrite
+from benchmarks.questions import prompts as questions
 from benchmarks.ruler.templates import CWE, FWE, NIAH, QA, VT
 from benchmarks.ruler.variants import WHOLE_THE_ANSWER_IS
 from tests.golden.prompts.make_golden import GOLDEN, digest
@@ -29,6 +30,27 @@ BOXED_TWICE = ("memagent/trainer/final", "\\boxed{{}}", "\\boxed{}")
 def fill(message: str, **values: str) -> str:
     slots = {**STAND_INS, "problem": STAND_INS["question"], **values}
     return re.sub(r"\{([a-z_]+)\}", lambda match: slots[match[1]], message)
+
+
+def question_prompts() -> Mapping[str, str]:
+    """Return the prompts of FRAMES and HLE under their names."""
+    problem = STAND_INS["question"]
+    shared = {
+        "program": questions.PROGRAM.replace("{problem}", problem),
+        "boxed": questions.BOXED,
+        "think": questions.THINK_HARD,
+        "wrap": questions.WRAP,
+        "judge": questions.judge_message(problem, STAND_INS["sub_goal"], STAND_INS["memory"]),
+    }
+    return {
+        f"toolorchestra/{data}/{name}": text
+        for data, released in questions.RELEASED.items()
+        for name, text in {
+            **shared,
+            "search": released.search.replace("{problem}", problem),
+            "choose": f"Problem: {problem}\n\n{STAND_INS['context']}\n\n{released.choose}",
+        }.items()
+    } | {"toolorchestra/tools": str(list(questions.read_tools()))}
 
 
 def our_prompts() -> Mapping[str, str]:
@@ -56,6 +78,7 @@ def our_prompts() -> Mapping[str, str]:
         "agentflow/system": released.SYSTEM,
         **{f"agentflow/{role}": fill(message) for role, message in released.MESSAGES.items()},
         **{f"agentflow/{name}": released.describe_tool(name) for name in released.read_tools()},
+        **question_prompts(),
         "toolorchestra/policy": rewrite(Start(policy, (), "")).policy,
         **{
             f"ruler/{task}/template": fill(template.before, **slots)

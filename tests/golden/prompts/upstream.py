@@ -7,6 +7,7 @@ whose syntax tree it reads and never imports.
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -16,6 +17,9 @@ MEMAGENT = ("BytedTsinghua-SIA/MemAgent", "76b7a658988e4ea53d7388a62de6c0ce79084
 AGENTFLOW = ("lupantech/AgentFlow", "b94006436b8712ab8682846fb0d886a5f174f2d4")
 RULER = ("NVIDIA/RULER", "c3f5e3b4f87f97e048793bb510a3a6b19a46bf3a")
 TOOLORCHESTRA = ("Weili-0234/ToolOrchestra", "8bb9e69a155c568a3a5592366e58afddef59baf9")
+
+QUESTIONS = ("Weili-0234/ToolOrchestra", "9d34d87a39289e24528c2c50894528fd3822e545")
+"""NVIDIA's upload: the evaluations of FRAMES and HLE."""
 
 STAND_INS = {
     "question": "Who wrote it?",
@@ -110,6 +114,22 @@ def tool_metadata(text: str, line: int) -> str:
     )
 
 
+def question_prompt(text: str, line: int) -> str:
+    """Evaluate the f-string or string that begins on a line, in a function of eval_frames.py or eval_hle.py."""
+    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.JoinedStr | ast.Constant) and n.lineno == line]
+    joined = [n for n in nodes if isinstance(n, ast.JoinedStr)]
+    if not joined:
+        return next(str(n.value) for n in nodes if isinstance(n, ast.Constant) and len(str(n.value)) > len("content"))
+    arguments = {"problem": STAND_INS["question"], "answer": STAND_INS["memory"]}
+    names = {"arguments": arguments, "pred": STAND_INS["sub_goal"], "problem": STAND_INS["question"]}
+    return str(_evaluate(joined[-1], {**names, "context_str": STAND_INS["context"]}))
+
+
+def whole_json(text: str, line: int) -> str:
+    """Return a file of JSON as Python prints it."""
+    return str(json.loads(text))
+
+
 def ruler_prompt(task: str, field: str, **values: str) -> Callable[[str, int], str]:
     """Return how a field of a task in a constants.py of RULER or of MemAgent's copy is rendered."""
 
@@ -174,6 +194,20 @@ def _ruler_sources() -> list[Source]:
     return sources
 
 
+QUESTION_LINES = {
+    "frames": {"program": 176, "boxed": 238, "think": 275, "wrap": 290, "judge": 321, "search": 339, "choose": 523},
+    "hle": {"program": 135, "boxed": 192, "think": 229, "wrap": 245, "judge": 276, "search": 294, "choose": 473},
+}
+
+
+def _question_sources() -> list[Source]:
+    return [
+        Source(f"toolorchestra/{data}/{name}", QUESTIONS, f"evaluation/eval_{data}.py", line, question_prompt)
+        for data, lines in QUESTION_LINES.items()
+        for name, line in lines.items()
+    ]
+
+
 SOURCES = (
     Source("memagent/recurrent/update", MEMAGENT, f"{_EVAL}/recurrent.py", 5, with_format),
     Source("memagent/recurrent/final", MEMAGENT, f"{_EVAL}/recurrent.py", 22, with_format),
@@ -197,5 +231,7 @@ SOURCES = (
     Source("agentflow/Wikipedia_RAG_Search_Tool", AGENTFLOW, f"{_FLOW}/tools/wikipedia_search/tool.py", 118,
            tool_metadata),
     Source("toolorchestra/policy", TOOLORCHESTRA, "evaluation/tau2-bench/tau2/utils/llm_utils.py", 215, tau2_policy),
+    Source("toolorchestra/tools", QUESTIONS, "evaluation/tools.json", 1, whole_json),
+    *_question_sources(),
     *_ruler_sources(),
 )  # fmt: skip

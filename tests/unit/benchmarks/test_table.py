@@ -1,58 +1,111 @@
-"""One table of all published scores: each has our cell, a command that makes it, or says that there is none."""
+"""One table of all published scores: each has our cell, an evaluation that makes it, or says that there is none."""
 
 from __future__ import annotations
 
-import shlex
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from agentic.agentflow.rollout import SPEC as AGENTFLOW
-from benchmarks import table
-from benchmarks.table import AIME_BUDGET, describe_missing, find_evaluation, list_published, place_servers
+from benchmarks.table import command
+from benchmarks.table.evaluations import (
+    AIME_BUDGET,
+    SEED_BUDGET,
+    Evaluation,
+    Places,
+    find_evaluation,
+    list_published,
+)
+from benchmarks.table.servers import USABLE, Place, Servers, memory_needed, place_servers
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 
-MODULES = {"ruler": "benchmarks.ruler.evaluate", "aime": "benchmarks.aime.evaluate", "tau2": "benchmarks.tau2.evaluate"}
+RELEASED = (
+    "RL-MemoryAgent-7B",
+    "agentflow-planner-7b",
+    "Orchestrator-8B",
+    "MemAgent_Slime_Agentic_Qwen2.5_7B",
+    "AgentFlow_Slime_Agentic_Qwen2.5_7B",
+)
+"""Name the released checkpoints that have published scores under a protocol that is stated."""
+
+
+def list_evaluations() -> list[Evaluation]:
+    found = (find_evaluation(row) for row in list_published())
+    return list(dict.fromkeys(evaluation for evaluation in found if evaluation is not None))
 
 
 def test_every_command_is_one_that_its_evaluator_reads() -> None:
-    commands = {found.command for row in list_published() if (found := find_evaluation(row)) is not None}
-    assert len(commands) >= 12
-    for command in commands:
-        _, benchmark, *words = shlex.split(command)
-        options = import_module(MODULES[benchmark]).make_parser().parse_args(words)
-        assert options.model
-    assert AGENTFLOW.load("published").agentflow.planner.next_step.max_tokens == AIME_BUDGET
+    evaluations = list_evaluations()
+    assert len(evaluations) == len({evaluation.name for evaluation in evaluations}) >= 19
+    for evaluation in evaluations:
+        urls = dict.fromkeys(evaluation.models, "http://127.0.0.1:1")
+        benchmark, *words = evaluation.command(extra=evaluation.address(urls, stand_in=False))
+        options = import_module(f"benchmarks.{benchmark}.evaluate").make_parser().parse_args(words)
+        assert options.model == evaluation.model
+        assert options.policy_url == "http://127.0.0.1:1"
+    for preset, budget in (("published", AIME_BUDGET), ("seed", SEED_BUDGET)):
+        assert AGENTFLOW.load(preset).agentflow.planner.next_step.max_tokens == budget
 
 
 def test_rows_without_a_protocol_or_a_model_are_told() -> None:
-    lines = describe_missing(list_published(), 8, 80)
-    beyond = lines[lines.index("No cell can be had for:") + 1 :]
-    assert any("ToolOrchestra_Slime_Agentic_Qwen3_8B" in line for line in beyond)
-    assert any("Qwen2.5-7B, YaRN" in line for line in beyond)
-    assert not any("Orchestrator-8B, tau2" in line for line in beyond)
+    beyond = command.describe_unreachable(list_published(), Places())
+    assert "ToolOrchestra_Slime_Agentic_Qwen3_8B" in beyond
+    assert "Qwen2.5-7B, YaRN, ruler-hqa 50: 52.3" in beyond
+    assert "Orchestrator-8B, " not in beyond
 
 
 @pytest.mark.parametrize(
     ("needed", "gpus", "places"),
     [
         ({"a": 70.0, "b": 20.0}, 1, None),
-        ({"a": 40.0, "b": 30.0}, 1, {"a": [0], "b": [0]}),
-        ({"small": 20.0, "large": 200.0}, 4, None),
-        ({"small": 20.0, "large": 200.0}, 8, {"large": [0, 1, 2, 3], "small": [4]}),
+        ({"a": 40.0, "b": 30.0}, 1, {"a": Place((0,), 0.5), "b": Place((0,), 0.75)}),
+        ({"small": 23.0, "large": 200.0}, 4, None),
+        ({"small": 20.0, "large": 200.0}, 4, {"large": Place((0, 1, 2, 3), 0.625), "small": Place((0,), 20 / 30)}),
+        ({"small": 20.0, "large": 200.0}, 8, {"large": Place((0, 1, 2, 3), 0.625), "small": Place((4,), 0.25)}),
     ],
 )
 def test_servers_are_placed_where_they_fit(
-    needed: dict[str, float], gpus: int, places: dict[str, list[int]] | None
+    needed: dict[str, float], gpus: int, places: dict[str, Place] | None
 ) -> None:
+    """A share is of the memory that is free when the server starts: b takes 30 of the 40 GB that a leaves."""
     assert place_servers(needed, gpus, 80) == places
 
 
+@pytest.mark.parametrize("gpus", [1, 4, 8])
+def test_a_plan_for_the_released_checkpoints_fits_or_says_why_not(gpus: int) -> None:
+    servers = Servers(Path(), gpus=gpus, gigabytes=80.0)
+    seen = set()
+    for evaluation in list_evaluations():
+        asked = evaluation.models, evaluation.cached_tokens
+        places, needed = servers.place(*asked), memory_needed(*asked)
+        if places is None:
+            seen.add((evaluation.benchmark, evaluation.model.rpartition("/")[2]))
+            enough = int(servers.explain(*asked).partition(" it needs ")[2].split()[0])
+            assert enough > gpus
+            assert place_servers(needed, enough, 80.0) is not None
+            assert place_servers(needed, enough - 1, 80.0) is None
+            continue
+        used = [0.0] * gpus
+        for model, place in places.items():
+            for gpu in place.gpus:
+                assert needed[model] / len(place.gpus) == pytest.approx(place.share * (80.0 - used[gpu]), rel=1e-9) or (
+                    needed[model] / len(place.gpus) < place.share * (80.0 - used[gpu])
+                )
+                used[gpu] += needed[model] / len(place.gpus)
+        assert max(used) <= USABLE * 80.0
+    experts = {("questions", "Orchestrator-8B"), ("tau2", "Orchestrator-8B")}
+    fitting = {("ruler", name) for name in RELEASED} | {("aime", name) for name in RELEASED}
+    assert not (fitting & seen), "a checkpoint of 7B parameters and its frozen roles fit one GPU"
+    assert (experts & seen) == {1: experts, 4: {("questions", "Orchestrator-8B")}, 8: experts & seen}[gpus]
+    assert ("tau2", "Orchestrator-8B") not in seen or gpus == 1
+
+
 def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert table.main(["--runs", str(tmp_path), "--dry-run"]) == 0
-    before, *_ = capsys.readouterr().out.split()
+    arguments = ["--runs", str(tmp_path), "--dry-run", "--gpus", "1"]
+    assert command.main(arguments) == 0
+    before = capsys.readouterr().out
     folder = RunFolder.create(tmp_path / "ours", {"method": "memagent", "preset": "published"})
     notes = {"protocol": "memagent recurrent"}
     folder.save_evaluation(
@@ -61,8 +114,13 @@ def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest
             model="BytedTsinghua-SIA/RL-MemoryAgent-7B", notes=notes,
         )
     )  # fmt: skip
-    assert table.main(["--runs", str(tmp_path)]) == 0
+    assert command.main(arguments) == 0
     text = capsys.readouterr().out
     (row,) = [line for line in text.splitlines() if line.startswith("| RL-MemAgent-7B | ruler-hqa | 50 |")]
     assert "| 75.0 (" in row
-    assert f"\n{int(before) - 1} of " in text
+
+    def count(text: str) -> int:
+        return int(text.partition(" published scores have none")[0].rpartition("\n")[2])
+
+    assert count(text) == count(before) - 1
+    assert "7 rows (RL-MemAgent-7B, ruler-hqa)" in text

@@ -230,6 +230,7 @@ def test_bfloat16_gives_the_same_tokens_alone_and_in_a_batch(qwen2):
         ([1], Sampling(temperature=-1.0, max_new_tokens=1), "temperature"),
         ([1], Sampling(top_p=0.0, max_new_tokens=1), "top_p"),
         ([1], Sampling(top_k=0, max_new_tokens=1), "top_k"),
+        ([1], Sampling(frequency_penalty=1.2, max_new_tokens=1), "frequency_penalty"),
     ],
 )
 def test_impossible_requests_name_the_field(qwen2, ids, sampling, field):

@@ -118,6 +118,13 @@ def test_a_server_ends_with_a_keeper_that_is_killed(fake, tmp_path):
     os.kill(child, signal.SIGKILL)  # SGLang's children see to that themselves
 
 
+def test_a_server_sees_the_gpus_that_it_is_given(tmp_path):
+    show = [sys.executable, "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], 'PATH' in os.environ)"]
+    with (tmp_path / "log").open("ab") as output, start_keeper(show, output, {"CUDA_VISIBLE_DEVICES": "2,3"}) as keeper:
+        keeper.wait()
+    assert (tmp_path / "log").read_text() == "2,3 True\n"
+
+
 def test_another_server_at_the_address_is_not_taken_for_ours(tmp_path):
     app = web.Application()
     app.router.add_get("/health", answer_health)

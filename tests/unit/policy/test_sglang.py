@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,10 +137,16 @@ async def test_request_and_reply() -> None:
     assert worker.headers[0]["X-SMG-Routing-Key"] == "s1"
 
 
+async def test_a_frequency_penalty_is_sent() -> None:
+    worker = Worker(reply([1]))
+    await ask(worker, Sampling(max_new_tokens=4, frequency_penalty=1.2))
+    assert worker.payloads[0]["sampling_params"]["frequency_penalty"] == 1.2
+
+
 async def test_no_seed_and_no_session_are_not_sent() -> None:
     worker = Worker(reply([1]))
     await ask(worker)
-    assert "sampling_seed" not in worker.payloads[0]["sampling_params"]
+    assert not {"sampling_seed", "frequency_penalty"} & worker.payloads[0]["sampling_params"].keys()
     assert "X-SMG-Routing-Key" not in worker.headers[0]
 
 
@@ -170,6 +177,39 @@ async def test_a_prompt_that_would_end_a_worker_is_not_sent(prompt: list[int], s
             await policy.generate(prompt, sampling)
     assert caught.value.kind == "bad_request"
     assert worker.payloads == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+        "This model's maximum context length is 8192 tokens.",
+        "input_ids: 9000 prompt tokens and max_new_tokens 4 exceed the context of 8192; shorten the prompt",
+    ],
+)
+async def test_a_prompt_beyond_the_context_has_a_name_of_its_own(text: str) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.json_response({"error": {"message": text}}, status=400)
+
+    assert (await failure(Worker(refuse))).kind == "too_long"
+
+
+async def test_the_key_of_a_server_is_read_from_a_file(tmp_path: Path) -> None:
+    async def check(request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Authorization") != "Bearer open sesame":
+            return web.json_response({}, status=401)
+        return await reply([1])(request)
+
+    key = tmp_path / "key"
+    async with serving(Worker(check, check, check).app) as url:
+        async with SGLangPolicy(url, api_key_file=key) as policy:
+            with pytest.raises(PolicyError, match="write the key into it"):
+                await policy.generate(PROMPT, Sampling())
+            key.write_text("open sesame\n")
+            assert (await policy.generate(PROMPT, Sampling(max_new_tokens=1))).token_ids == (1,)
+        async with SGLangPolicy(url) as without:
+            with pytest.raises(PolicyError, match="401"):
+                await without.generate(PROMPT, Sampling())
 
 
 async def test_retries_are_bounded() -> None:

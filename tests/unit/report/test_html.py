@@ -54,7 +54,8 @@ def test_the_page_has_every_section_and_loads_nothing(run: RunFolder, hostile: s
     for part in ("Evaluation", "Training reward", "Warm start", "drift in training", "Published / ours",
                  "Trajectories", "config.yaml", "trained at 120K tokens", "chunks of 96 tokens"):  # fmt: skip
         assert part in page.text
-    assert page.tags.count("svg") == 5
+    assert page.tags.count("svg") == 7
+    assert page.source.index("Did it learn?") < page.source.index("Against what?") < page.source.index("<h2>")
     assert hostile in page.text, "a model's text is shown as it was written"
 
 
@@ -79,6 +80,19 @@ def test_data_without_lengths_has_a_table_for_each_label_and_its_trajectories(em
     text = Page(empty).text
     for part in ("change", "+50.0", "dev · by kind", "trained on dev", "trained · step 0", hostile):
         assert part in text
+    for part in ("Where its calls go", "dev · calls by kind, before and after", f"trained · {hostile}"):
+        assert part in text
+
+
+def test_a_long_table_is_folded(empty: RunFolder) -> None:
+    labels = [f"k{i}" for i in range(13)]
+    scores = {"official": [1.0] * 13}
+    empty.save_evaluation(
+        EvalResult("trained", "dev", 0, 0, 13, scores, [1] * 13, [0] * 13, 1.0, labels={"kind": labels})
+    )
+    write_report(empty)
+    # One row for each label, and one for all.
+    assert "<details><summary>14 rows</summary>" in Page(empty).source
 
 
 def record(stage: str, step: int, reward: float | None) -> dict:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from pydantic import ValidationError
 
 from core.config import Recipe, RecipeError
 from core.engine.policy import open_frozen_model
@@ -13,6 +15,7 @@ from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.roles import open_roles
 from core.types import Sampling
+from tests import kit
 
 
 def recipe(roles: dict[str, str], kv_tokens: int = 1024) -> Recipe:
@@ -60,6 +63,31 @@ async def test_a_role_that_cannot_be_opened_is_named(qwen2: Path, place: str, kv
     with pytest.raises(RecipeError, match=rf"roles\.judge: .*{named}"):
         async with open_roles(recipe(roles, kv_tokens), None, open_frozen_model):
             pass
+
+
+async def test_a_server_that_wants_a_key_gets_that_of_its_role(tmp_path: Path) -> None:
+    seen: dict[str, str] = {}
+
+    async def answer(request: web.Request) -> web.Response:
+        seen[request.headers["X-SMG-Routing-Key"]] = request.headers.get("Authorization", "")
+        return kit.make_sglang_reply([7])
+
+    app = web.Application()
+    app.router.add_post("/generate", answer)
+    (tmp_path / "key").write_text("open sesame\n")
+    with kit.serve_app(app) as url:
+        asked = recipe({"judge": url, "verifier": url}).model_copy(
+            update={"role_key_files": {"judge": str(tmp_path / "key")}}
+        )
+        async with open_roles(asked, None) as opened:
+            for role, policy in opened.items():
+                await policy.generate((1,), Sampling(max_new_tokens=1), session=role)
+    assert seen == {"judge": "Bearer open sesame", "verifier": ""}
+
+
+def test_a_key_for_what_is_no_server_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"role_key_files\.judge: roles\.judge is no URL"):
+        Recipe.model_validate({**recipe({"judge": "model:/m"}).dump(), "role_key_files": {"judge": "key"}})
 
 
 async def test_a_model_is_refused_by_name_where_there_is_no_engine_for_it() -> None:

@@ -12,14 +12,15 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.policy.base import Policy, PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.method import RolloutError, derive_seed
+from core.rollout.method import Method, RolloutError, derive_seed
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, failed_trajectory, has_signal
+from core.rollout.turns import Turns
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 Rollout = Callable[[Task, Roles, Sampling], Awaitable[Trajectory]]
 
 
-class FromFunction:
+class FromFunction(Method):
     """A method whose rollout is a function."""
 
     def __init__(self, function: Rollout):
@@ -67,6 +68,31 @@ async def test_groups_come_in_the_order_of_tasks_and_members_have_their_own_seed
     assert seeds == [[t.log["seed"] for t in group] for group in again]
     assert not {s for g in seeds for s in g} & {t.log["seed"] for g in other for t in g}
     assert seeds[1][2] == derive_seed("s", 1, 2)
+
+
+@pytest.mark.parametrize("asked", [0, 2])
+async def test_a_failure_of_the_policys_own_doing_is_a_zero_with_its_turns(asked: int):
+    """Unless the policy had no turn yet: then the task or the recipe is to blame."""
+
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        turns = Turns(sampling)
+        for call in range(asked):
+            await asyncio.create_task(turns.ask(roles["policy"], "policy", (1, call), 4))
+        raise PolicyError("too_long", "the prompt grew")
+
+    rollouts = runner(rollout, ScriptedPolicy(lambda prompt, sampling: [7]))
+    (plain,) = (await rollouts.run_groups(make_tasks(1), 1, Sampling(), seed=0))[0]
+    rollouts.method.own_faults = ("too_long",)
+    first, second = (await rollouts.run_groups(make_tasks(1), 2, Sampling(), seed=0))[0]
+    assert (plain.status, plain.reward, plain.turns) == ("failed", None, ())
+    assert {t.failure for t in (plain, first, second)} == {"too_long"}
+    if asked:
+        assert (first.status, first.reward, first.metrics) == ("truncated", 0.0, {"own_faults": 1.0})
+        assert (
+            [turn.prompt_ids for turn in first.turns] == [turn.prompt_ids for turn in second.turns] == [(1, 0), (1, 1)]
+        )
+    else:
+        assert (first.status, first.reward) == ("failed", None)
 
 
 async def test_no_more_than_concurrency_at_once():

@@ -87,6 +87,15 @@ def test_a_run_has_one_writer_and_fresh_does_not_delete_it(tmp_path: Path, confi
         pass
 
 
+def test_the_sandboxes_of_a_run_stand_in_its_versions(tmp_path: Path, config: dict) -> None:
+    folder = start_run(tmp_path, config)
+    for backend in (None, "landlock", "landlock", "bubblewrap"):
+        folder.record_sandbox(backend)
+    resumed = RunFolder.create(tmp_path, config)
+    assert resumed.versions["sandbox"] == ["landlock", "bubblewrap"]
+    assert "resumed_with" not in resumed.versions
+
+
 def test_a_second_process_touches_nothing_while_the_first_writes(
     tmp_path: Path, config: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from core.config import Recipe, RecipeError
-from core.policy.base import Roles
+from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.runner import EMPTY_STEPS
+from core.rollout.turns import Turns
 from core.slime import bridge as bridge_module
 from core.slime.bridge import LoopResources, SlimeBridge
 from core.slime.roles import RolloutRoles, router_urls
-from core.slime.samples import fill_sample
+from core.slime.samples import fill_sample, read_trajectory
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 from tests.unit.slime.conftest import trajectory, turn
 from tests.unit.slime.standin import SAMPLING, Sample, arguments
@@ -187,6 +188,24 @@ async def test_a_rollout_that_fails_is_named(connect: Any, fields: dict[str, Any
     done = await connect(Echo()).generate(arguments(RECIPE), sample(**fields), SAMPLING)
     assert done.metadata["agentic"]["failure"] == failure
     assert (done.status, done.reward, done.remove_sample) == (Sample.Status.FAILED, 0.0, True)
+
+
+async def test_a_rollout_that_outgrew_the_context_is_a_zero_where_the_method_says_so(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def outgrow(self: OneTurn, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        await Turns(sampling).ask(roles["policy"], "only", (1, 2), 4)
+        raise PolicyError("too_long", "the prompt grew")
+
+    monkeypatch.setattr(OneTurn, "rollout", outgrow)
+    monkeypatch.setattr(OneTurn, "own_faults", ("too_long",))
+    hooks = connect(Echo())
+    done = await hooks.generate(arguments(RECIPE), sample(group_index=0), SAMPLING)
+    assert (done.status, done.reward, done.remove_sample) == (Sample.Status.TRUNCATED, 0.0, False)
+    assert (done.tokens, done.loss_mask) == ([1, 2, 5, 6], [1, 1])
+    assert read_trajectory(done, None).failure == "too_long"
+    rows = hooks.convert(arguments(RECIPE, global_batch_size=2), [done, *filled(0, 1.0)])
+    assert rows["raw_reward"] == [0.0, 1.0]
 
 
 def filled(group_index: int, *rewards: float | None) -> list[Sample]:

@@ -292,3 +292,16 @@ def test_records_keep_the_whole_task(tmp_path: Path) -> None:
     own = tmp_path / "metadata.jsonl"
     own.write_text("".join(json.dumps(line["metadata"]) + "\n" for line in lines))
     assert read_tasks(own) == TASKS[:3]
+
+
+def test_data_that_is_there_is_not_converted_again(tmp_path: Path) -> None:
+    source, target = tmp_path / "tasks.jsonl", tmp_path / "run" / "train.jsonl"
+    write_jsonl(source, TASKS)
+    assert records.convert(source, target) == len(TASKS)
+    assert records.convert(source, target) is None
+    assert records.convert(source, target, limit=1) == 1
+    write_jsonl(source, TASKS[:1])
+    os.utime(source, ns=(1, 1))
+    assert records.convert(source, target, limit=1) == 1, "another file of that name"
+    target.unlink()
+    assert records.convert(source, target, limit=1) == 1

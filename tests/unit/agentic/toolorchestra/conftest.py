@@ -144,9 +144,13 @@ def tell(tokenizer: Any, services: Services) -> Tell:
     """Run one task with an orchestrator that writes `texts`, the last one for ever."""
 
     async def run(
-        texts: Sequence[str], task: Task = QUESTION, roles: Mapping[str, ScriptedPolicy] | None = None, **changes: Any
+        texts: Sequence[str | Exception],
+        task: Task = QUESTION,
+        roles: Mapping[str, ScriptedPolicy] | None = None,
+        **changes: Any,
     ) -> Story:
-        policy = script_policy(tokenizer, [tokenizer.encode(text, add_special_tokens=False) for text in texts])
+        answers = [t if isinstance(t, Exception) else tokenizer.encode(t, add_special_tokens=False) for t in texts]
+        policy = script_policy(tokenizer, answers)
         method = ToolOrchestra(recipe(services, **changes), tokenizer)
         try:
             made = await method.rollout(task, Roles({"policy": policy, **(roles or {})}), Sampling(seed=3))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agentic.toolorchestra.reward import regrade
+from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
@@ -161,6 +162,14 @@ async def test_experts_never_see_the_preference(tell: Tell, services: Services) 
     story = await tell([call("answer", model="answer-1")], task)
     assert "Keep it cheap." in story.prompts[0]
     assert all("cheap." not in body["messages"][0]["content"] for _, body in services.asked)
+
+
+async def test_a_prompt_that_outgrew_the_context_ends_the_rollout_unanswered(tell: Tell) -> None:
+    story = await tell([call("search", model="search-1"), PolicyError("too_long", "no room")], context="append_only")
+    assert (story.trajectory.status, story.trajectory.reward) == ("truncated", 0.0)
+    assert (len(story.trajectory.turns), story.metrics["own_faults"]) == (1, 1)
+    with pytest.raises(PolicyError):  # before any turn it is the question that is too long
+        await tell([PolicyError("too_long", "no room")], context="append_only")
 
 
 async def test_append_only_is_one_row_with_what_was_sampled_trained(tell: Tell) -> None:

@@ -1,6 +1,6 @@
 """A honeypot for the sandbox: sets out what the probes reach for, runs all probes as one user, prints JSON.
 
-    python -m tests.unit.tools.sandbox.honeypot me|nobody bubblewrap|landlock|unsafe_local probes|controls|RUNS
+    python -m tests.unit.tools.sandbox.honeypot me|nobody bubblewrap|landlock|unsafe_local probes|controls|hoard|RUNS
 
 It is a process of its own, so it can belong to another user, and nothing but the sandbox changes what it looks at: its
 children, descriptors, memory, temporary folders, and the files, servers and processes within the probes' reach.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import gc
 import json
 import os
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from core.tools.sandbox import Sandbox, SandboxLimits
-from core.tools.sandbox.seccomp import allowed_calls, checked_calls
+from core.tools.sandbox.seccomp import allowed_calls, other_calls
 from tests.unit.tools.sandbox.probes import PROBES, Probe
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -71,7 +72,7 @@ def honeypot() -> Iterator[dict[str, Any]]:
             "unix": str(folder / "socket"),
             "abstract": abstract,
             "victim": victim.pid,
-            "allowed_calls": [*allowed_calls(machine).values(), *checked_calls(machine)],
+            "allowed_calls": [*allowed_calls(machine).values(), *other_calls(machine).values()],
             "servers": (tcp, udp, unix, hidden),
         }
     finally:
@@ -95,7 +96,19 @@ def read_honeypot(bait: dict[str, Any]) -> dict[str, object]:
         "victim": is_unharmed(bait["victim"]),
         "calls": [was_called(server) for server in bait["servers"]],
         "dev_null": (null.st_mode, null.st_uid, null.st_mtime_ns),
+        "mounts": Path("/proc/self/mountinfo").read_text(),
+        "shared": read_shared(),
     }
+
+
+def read_shared() -> tuple[int, list[str]]:
+    """Return the bytes that a new pipe of this user gets, and the locks that anyone holds on a library."""
+    ends = os.pipe()
+    size = fcntl.fcntl(ends[0], fcntl.F_GETPIPE_SZ)
+    for end in ends:
+        os.close(end)
+    inode = str(os.stat(os.__file__).st_ino)
+    return size, [line for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
 
 
 def is_unharmed(pid: int) -> tuple[bool, int]:
@@ -145,6 +158,37 @@ async def run_probes(backend: Any, probes: list[Probe]) -> dict[str, dict[str, A
         after = {**read_honeypot(bait), **read_own_state()}
     traces = {"before": before, "after": after, "grown_mb": grown}
     return {"traces": traces} | {probe.name: result for probe, result in zip(probes, results, strict=True)}
+
+
+HOARD = """
+import fcntl, os, select, signal, threading, time
+library, held = open(os.__file__), []
+signal.pthread_sigmask(signal.SIG_BLOCK, [40])
+for take in (
+    lambda: fcntl.lockf(library, fcntl.LOCK_SH | fcntl.LOCK_NB),
+    lambda: fcntl.flock(library, fcntl.LOCK_SH | fcntl.LOCK_NB),
+    lambda: signal.pthread_kill(threading.get_ident(), 40),
+    lambda: held.append(os.pipe()),
+    lambda: held.append(select.epoll()),
+):
+    try:
+        for _ in range(100): take()
+    except OSError: pass
+time.sleep(4)
+"""
+
+
+async def hoard(backend: Any, runs: int) -> dict[str, Any]:
+    """Let `runs` programs at once hold whatever they can take; return what this process still got, at its worst."""
+    sandbox = Sandbox(SandboxLimits(timeout_s=60), backend, slots=runs)
+    before = read_shared()
+    work = asyncio.gather(*(sandbox.run(HOARD) for _ in range(runs)))
+    seen = []
+    while not work.done():
+        seen.append(read_shared())
+        await asyncio.sleep(0.1)
+    statuses = sorted({result.status for result in await work})
+    return {"statuses": statuses, "before": before, "worst": (min(s[0] for s in seen), max(s[1] for s in seen))}
 
 
 async def stress(backend: Any, runs: int) -> dict[str, Any]:
@@ -215,8 +259,13 @@ def start(user: str, *arguments: str) -> Any:
 
 def main(user: str, backend: str, task: str) -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us, where they are counted
-    chosen = [p for p in PROBES if p.control] if task == "controls" else PROBES
-    work = stress(backend, int(task)) if task.isdigit() else run_probes(backend, chosen)
+    works = {
+        "probes": lambda: run_probes(backend, PROBES),
+        "controls": lambda: run_probes(backend, [probe for probe in PROBES if probe.control]),
+        # 36 programs with 30 pipes each would be over the pages of pipes that a user has (pipe(7)).
+        "hoard": lambda: hoard(backend, 36),
+    }
+    work = works[task]() if task in works else stress(backend, int(task))
     with tempfile.TemporaryDirectory() as tempfile.tempdir:
         print(json.dumps(asyncio.run(work)))
 

@@ -36,6 +36,16 @@ def harmless(name: str, code: str, *statuses: str) -> Probe:
     return Probe(name, code, statuses)
 
 
+def read(name: str, path: str, control: bool = True) -> Probe:
+    """Read a file or list a folder whose path may hold fields of `W`."""
+    return deny(
+        f"read_{name}",
+        f"import os\npath = f{path!r}\n"
+        "print('ESCAPED', os.listdir(path) if os.path.isdir(path) else open(path, 'rb').read(99))",
+        control,
+    )
+
+
 def raw(name: str, x86_64: int, aarch64: int, *arguments: object, control: bool = False) -> Probe:
     """Make a system call through ctypes; -1 means refused."""
     words = ", ".join(str(argument) for argument in arguments)
@@ -211,7 +221,13 @@ LIMITS = [
     limit("full_folder", "n = 0\nwhile True: open(f'f{n}', 'wb').write(bytes(1 << 20)); n += 1", "error"),
     limit("many_files", "n = 0\nwhile True: open(f'f{n}', 'w').close(); n += 1", "error"),
     limit("many_descriptors", "x = []\nwhile True: x.append(open('main.py'))", "error"),
-    limit("many_pipes", "import os\nwhile True: os.pipe()", "error"),
+    limit("many_events", "import os\nwhile True: os.eventfd(0)", "error"),
+    limit("many_pollers", "import select\nx = []\nwhile True: x.append(select.epoll())", "error"),
+    limit("many_mappings", "import mmap\nx = []\nwhile True: x.append(mmap.mmap(-1, 1 << 14))", "memory", "error"),
+    limit("deep_folders", "import os\nwhile True: os.mkdir('d'); os.chdir('d')", "error"),
+    limit("many_links", "import os\nn = 0\nwhile True: os.link('main.py', f'l{n}'); n += 1", "error"),
+    limit("long_links", "import os\nn = 0\nwhile True: os.symlink('x' * 4000, f'l{n}'); n += 1", "error"),
+    limit("reserved_file", "import os; os.posix_fallocate(open('f', 'w').fileno(), 0, 1 << 30)", "error"),
     limit("raise_limit", "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 40, 1 << 40))", "error"),
     endless("endless_loop", "while True: pass"),
     endless("sleep", "import time; time.sleep(1000)"),
@@ -279,20 +295,30 @@ SHARED = [  # counted by user or held by file, so it would be felt outside
         "lock_file", "import fcntl, os; fcntl.flock(open(os.__file__), fcntl.LOCK_SH | fcntl.LOCK_NB); print('ESCAPED')"
     ),
     deny(
-        "lock_record",
-        "import fcntl, os; fcntl.lockf(open(os.__file__), fcntl.LOCK_SH | fcntl.LOCK_NB); print('ESCAPED')",
-    ),
-    deny(
         "lock_description",
         "import fcntl\nfcntl.fcntl(open('main.py'), 37, bytes(32)); print('ESCAPED')",
     ),
     deny("lease", "import fcntl; fcntl.fcntl(open('main.py'), 1024, fcntl.F_RDLCK); print('ESCAPED')"),
     deny("watch_folder", "import fcntl, os; fcntl.fcntl(os.open('.', 0), 1026, 1); print('ESCAPED')"),
-    deny("size_of_pipe", "import fcntl, os; fcntl.fcntl(os.pipe()[1], 1031, 1 << 17); print('ESCAPED')"),
+    deny("size_of_pipe", "import fcntl, os; fcntl.fcntl(1, 1031, 1 << 17); print('ESCAPED')"),
+    deny("owner_of_signals", "import fcntl, os; fcntl.fcntl(1, fcntl.F_SETOWN, os.getpid()); print('ESCAPED')"),
+    deny("signal_of_pipe", "import fcntl; fcntl.fcntl(1, 10, 40); print('ESCAPED')"),
+    deny("make_pipe", "import os; os.pipe(); print('ESCAPED')"),
+    deny("named_pipe", "import os; os.mkfifo('p'); print('ESCAPED')"),
+    raw("pages_into_pipe", 278, 75, 1, 0, 0, 0, control=True),
+    deny("lease_of_library", "import fcntl, os; fcntl.fcntl(open(os.__file__), 1024, 0); print('ESCAPED')", False),
+    deny("seal_file", "import fcntl; fcntl.fcntl(open('main.py'), 1033, 1); print('ESCAPED')", False),
     deny(
-        "owner_of_signals", "import fcntl, os; fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, os.getpid()); print('ESCAPED')"
+        "hint_of_library", "import fcntl, os; fcntl.fcntl(open(os.__file__), 1036, bytes(8)); print('ESCAPED')", False
     ),
-    deny("signal_of_pipe", "import fcntl, os; fcntl.fcntl(os.pipe()[0], 10, 40); print('ESCAPED')"),
+    raw("watch_all_files", 300, 262, "0x200", 0, control=True),
+    raw("pin_memory", 149, 228, "ctypes.create_string_buffer(9)", 9, control=True),
+    deny("drop_cache", "import os; os.posix_fadvise(os.open(os.__file__, 0), 0, 0, 4); print('ESCAPED')"),
+    deny(
+        "huge_pages",  # there may be none: refused must mean forbidden
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.mmap(None, 2 << 20, 3, 0x40022, -1, 0)\n"
+        "if ctypes.get_errno() == 1: raise PermissionError\nprint('ESCAPED')",
+    ),
     deny(
         "queued_signals",
         "import signal, threading\nsignal.pthread_sigmask(signal.SIG_BLOCK, [40])\n"
@@ -307,6 +333,120 @@ SHARED = [  # counted by user or held by file, so it would be felt outside
     ),
 ]
 
+SIGNALS = [
+    deny("queue_signal", "import ctypes; assert ctypes.CDLL(None).sigqueue(W['victim'], 0, 0) == 0; print('ESCAPED')"),
+    deny(
+        "queue_signal_of_thread",
+        "import ctypes, os, struct\ninfo = struct.pack('iii116x', 0, 0, -1)\n"
+        "number = {'x86_64': 297, 'aarch64': 240}[os.uname().machine]\n"
+        "assert ctypes.CDLL(None).syscall(number, W['victim'], W['victim'], 0, info) == 0; print('ESCAPED')",
+    ),
+    raw("thread_kill_alone", 200, 130, "W['victim']", 0, control=True),
+    deny(
+        "signal_by_descriptor",
+        "import os, signal; signal.pidfd_send_signal(os.pidfd_open(W['victim']), 0); print('ESCAPED')",
+    ),
+    deny("signal_of_group", "import os; os.killpg(os.getpgrp(), 0); print('ESCAPED')"),
+    deny("wait_for_anyone", "import os; os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG); print('ESCAPED')", False),
+    raw("signal_file", 289, 74, -1, "ctypes.create_string_buffer(8)", 8, 0, control=True),
+    raw("adopt_orphans", 157, 167, 36, 1, 0, 0, 0, control=True),
+    raw("become_traceable", 157, 167, 4, 1, 0, 0, 0, control=True),
+    raw("stop_being_killed_first", 157, 167, 28, 0, 0, 0, 0),
+    harmless(
+        "stop_itself", "import signal, threading; signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)", "ok"
+    ),
+    harmless(
+        "kill_itself", "import signal, threading; signal.pthread_kill(threading.get_ident(), signal.SIGKILL)", "ok"
+    ),
+]
+
+TIMERS = [
+    raw("timer_file", 283, 85, 1, 0, control=True),
+    raw("adjust_clock", 159, 171, "ctypes.create_string_buffer(256)", control=True),
+    raw("adjust_one_clock", 305, 266, 0, "ctypes.create_string_buffer(256)", control=True),
+    raw("set_clock", 227, 112, 0, "ctypes.create_string_buffer(b'\\xff' * 16)"),
+    deny("clock_of_process", "import time; print('ESCAPED', time.clock_gettime((~W['victim'] << 3) | 2))"),
+    deny(
+        "wake_the_machine",
+        "import ctypes; assert ctypes.CDLL(None).clock_nanosleep(8, 0, bytes(16), None) == 0; print('ESCAPED')",
+        False,
+    ),
+    deny("cores_of_process", "import os; os.sched_setaffinity(W['victim'], os.sched_getaffinity(0)); print('ESCAPED')"),
+    deny("own_cores", "import os; os.sched_setaffinity(0, os.sched_getaffinity(0)); print('ESCAPED')"),
+    deny("scheduler", "import os; os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)); print('ESCAPED')"),
+    raw("disk_priority", 251, 30, 1, "W['victim']", "3 << 13", control=True),
+    deny("see_cores", "import os; print('ESCAPED', os.sched_getaffinity(W['victim']))"),
+    deny("see_priority", "import os; print('ESCAPED', os.getpriority(os.PRIO_PROCESS, W['victim']))"),
+    deny("see_group", "import os; print('ESCAPED', os.getpgid(W['victim']))"),
+    deny("see_session", "import os; print('ESCAPED', os.getsid(W['victim']))"),
+    deny("see_limits", "import resource as r; print('ESCAPED', r.prlimit(W['victim'], r.RLIMIT_NOFILE))"),
+    deny("set_limits", "import resource as r; r.prlimit(W['victim'], r.RLIMIT_CORE, (0, 0)); print('ESCAPED')"),
+    raw("robust_futexes", 274, 100, "W['victim']", "ctypes.create_string_buffer(8)", "bytes(8)", control=True),
+]
+
+KEYRINGS = [
+    raw("new_session_keyring", 250, 219, 1, 0, control=True),
+    raw("users_keyring", 250, 219, 6, -4, 0, 0, control=True),
+    raw("link_keyrings", 250, 219, 8, -4, -5),
+    raw("request_key", 249, 218, "b'user'", "b'x'", 0, -3),
+]
+
+NAMESPACES = [
+    raw("unshare_mounts", 272, 97, "0x10020000", control=True),
+    raw("unshare_processes", 272, 97, "0x30000000", control=True),
+    raw("unshare_ipc_and_name", 272, 97, "0x1C000000", control=True),
+    raw("unshare_time", 272, 97, "0x10000080", control=True),
+    raw("unshare_cgroup", 272, 97, "0x12000000", control=True),
+    raw("unshare_files", 272, 97, "0x200", control=True),
+    raw("clone3_user", 435, 435, "b'\\x00\\x00\\x00\\x10' + bytes(84)", 88),
+    deny(
+        "enter_victim",
+        "import ctypes, os\nfd = os.open(f'/proc/{W[\"victim\"]}/ns/mnt', 0)\n"
+        "assert ctypes.CDLL(None).setns(fd, 0) == 0; print('ESCAPED')",
+        False,
+    ),
+    raw("new_proc", 430, 430, "b'proc'", 0),
+    raw("new_proc_the_old_way", 165, 40, "b'proc'", "b'/tmp'", "b'proc'", 0, 0),
+    raw("move_mount", 429, 429, -100, "b'/tmp'", -100, "b'/dev'", 0),
+    raw("writable_root", 442, 442, -100, "b'/'", 0, "(1).to_bytes(16, 'big') + bytes(16)", 32),
+    raw("list_mounts", 458, 458, "b'\\x18' + bytes(7) + b'\\xff' * 8 + bytes(8)", "bytes(800)", 100, 0, control=True),
+    deny("own_root", "import ctypes; assert ctypes.CDLL(None).chroot(b'/tmp') == 0; print('ESCAPED')", False),
+    deny("set_groups", "import os; os.setgroups([0]); print('ESCAPED')", False),
+    deny("be_another", "import os; os.setresuid(1, 1, 1); print('ESCAPED')", False),
+]
+
+PROCFS = [
+    *(
+        read(f"proc_{name.replace('/', '_')}", f"/proc/{name}")
+        for name in (
+            "mounts",
+            "loadavg",
+            "locks",
+            "net/tcp",
+            "keys",
+            "key-users",
+            "sysvipc/shm",
+            "self/status",
+            "self/uid_map",
+            "self/cgroup",
+            "self/fd",
+            "self/cmdline",
+            "thread-self/comm",
+            "sys/fs/pipe-user-pages-soft",
+            "sys/kernel/core_pattern",
+        )
+    ),
+    *(read(f"victim_{name}", f"/proc/{{W['victim']}}/{name}") for name in ("cmdline", "maps", "fd", "task", "syscall")),
+    read("root_of_victim", "/proc/{W['victim']}/root{W['file']}"),
+    deny("comm_of_victim", "open(f'/proc/{W[\"victim\"]}/comm', 'w').write('sleep'); print('ESCAPED')"),
+    deny("oom_score_of_victim", "open(f'/proc/{W[\"victim\"]}/oom_score_adj', 'w').write('0'); print('ESCAPED')"),
+    deny("memory_of_victim", "open(f'/proc/{W[\"victim\"]}/mem', 'rb'); print('ESCAPED')"),
+    deny("own_memory", "open('/proc/self/mem', 'rb+'); print('ESCAPED')"),
+    deny("sysrq", "open('/proc/sysrq-trigger', 'w'); print('ESCAPED')", False),
+    deny("reopen_output", "open('/dev/stdout', 'w').write('ESCAPED')"),
+    *(read(f"folder_{name}", f"/{name}") for name in ("dev/shm", "sys/fs", "run", "var", "home")),
+]
+
 ORDINARY = [
     harmless("arithmetic", "print(sum(range(10)))", "ok"),
     harmless("libraries", "import numpy, sympy; print(sympy.factor('x**2-1'), numpy.linalg.det(numpy.eye(99)))", "ok"),
@@ -318,6 +458,15 @@ ORDINARY = [
     harmless(
         "own_files",
         "import os, shutil; os.mkdir('d'); open('d/f', 'w').write('x'); shutil.copytree('d', 'e'); shutil.rmtree('d')",
+        "ok",
+    ),
+    harmless(
+        "database",
+        "import sqlite3\nfor mode in ('delete', 'wal'):\n"
+        "    with sqlite3.connect(f'{mode}.db') as base, sqlite3.connect(f'{mode}.db') as other:\n"
+        "        base.execute(f'pragma journal_mode={mode}')\n"
+        "        base.execute('create table t (a)'); base.execute('insert into t values (7)'); base.commit()\n"
+        "        assert other.execute('select a from t').fetchall() == [(7,)]",
         "ok",
     ),
     harmless("temporary_file", "import tempfile\nwith tempfile.TemporaryFile() as f: f.write(b'x' * 999)", "ok"),
@@ -356,4 +505,5 @@ ORDINARY = [
     harmless("set_user_bit", "import os; os.chmod('main.py', 0o6755)", "ok"),
 ]
 
-PROBES = [*FILES, *SECRETS, *NETWORK, *PROCESSES, *LIMITS, *CALLS, *SHARED, *ORDINARY]
+PROBES = [*FILES, *SECRETS, *NETWORK, *PROCESSES, *LIMITS, *CALLS, *SHARED]
+PROBES += [*SIGNALS, *TIMERS, *KEYRINGS, *NAMESPACES, *PROCFS, *ORDINARY]

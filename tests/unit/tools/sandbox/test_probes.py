@@ -51,6 +51,14 @@ def test_probes_leave_no_trace(user: str, backend: str) -> None:
     assert traces["grown_mb"] < 32
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_programs_that_hold_all_they_can_are_not_felt_outside(backend: str) -> None:
+    """Pipes are counted by user, locks by file. As a plain user: root has no share that could run out."""
+    seen = outcomes("nobody", backend, "hoard")
+    assert seen["statuses"] == ["ok"]
+    assert seen["worst"] == seen["before"]
+
+
 @pytest.mark.parametrize("probe", [probe for probe in PROBES if probe.control], ids=lambda probe: probe.name)
 @pytest.mark.parametrize("user", USERS)
 def test_probe_gets_out_without_a_sandbox(probe: Probe, user: str) -> None:

@@ -1,0 +1,77 @@
+"""Defines the section `coding` of a recipe: the agent's tools and limits, and the sandbox of its repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from core.config import Recipe, Section, WarmStartSection
+from core.tools.workspace import WorkspaceLimits
+
+PRESETS = Path(__file__).parent / "presets"
+
+ToolName = Literal["bash", "read", "edit", "delegate"]
+
+
+class CodingSection(Section):
+    tools: tuple[ToolName, ...] = ("bash",)
+    """Names the agent's tools. `delegate` hands a question to a sub-agent, which has the other tools but `edit`."""
+    backend: Literal["auto", "bubblewrap", "landlock", "docker"] = "auto"
+    """Says where repositories live. `docker` needs `metadata.image` in every record; the others need
+    `metadata.repository`."""
+    workspace: WorkspaceLimits = WorkspaceLimits()
+    show_source: bool = False
+    """Puts the Python files of the repository, but not its tests, into the first message, with numbered lines."""
+    max_turns: PositiveInt = 40
+    subagent_turns: PositiveInt = 10
+    max_tokens: PositiveInt = 2048
+    """Limits the tokens of a turn."""
+    context_tokens: PositiveInt
+    """Limits prompt plus completion of every call."""
+    max_summary_tokens: NonNegativeInt = 0
+    """Limits a summary. A conversation that would outgrow the context is summed up; with 0 it ends instead."""
+    time_limit_s: PositiveFloat = 1800.0
+    """Limits the agent's wall clock, the policy's time included. What it has changed until then is graded."""
+    command_timeout_s: PositiveFloat = 120.0
+    test_timeout_s: PositiveFloat = 600.0
+    """Limits the tests that decide the reward."""
+    output_chars: PositiveInt = 8000
+    """Limits what the agent is shown of an output: half from its head, half from its tail."""
+    remember: NonNegativeInt = 0
+    """Says how many verdicts are kept and returned again for the same task and diff. It needs tests without chance."""
+
+
+class CodingWarmStart(WarmStartSection):
+    copy_steps: NonNegativeInt = 0
+    """Counts the steps on copying drills, which come first."""
+    batch_size: PositiveInt = 16
+
+    @property
+    def total_steps(self) -> int:
+        return self.copy_steps + self.steps
+
+
+class CodingRecipe(Recipe):
+    coding: CodingSection
+    warm_start: CodingWarmStart | None = None
+
+    @model_validator(mode="after")
+    def _model_takes_the_context(self) -> CodingRecipe:
+        limit = self.model.max_model_len
+        if limit is not None and limit < self.coding.context_tokens:
+            raise ValueError(
+                f"coding.context_tokens is {self.coding.context_tokens}, and model.max_model_len={limit} refuses "
+                "longer calls; lower the first or raise the second"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rows_are_segments(self) -> CodingRecipe:
+        if self.algorithm.rows != "segment":
+            raise ValueError(
+                f"algorithm.rows is {self.algorithm.rows}, and the conversations of an agent are trained as segments; "
+                "set algorithm.rows=segment"
+            )
+        return self

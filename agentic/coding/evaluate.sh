@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Evaluate a run or any checkpoint on held-out tasks, with the baselines; --help lists the options:
+#   bash agentic/coding/evaluate.sh --run runs/coding-tiny --data runs/data/coding-tiny/test.jsonl --by kind
+# A command that was interrupted continues where it stopped when it is run again.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
+prepare_python --no-dev
+exec "$python" -m benchmarks.heldout coding "$@"

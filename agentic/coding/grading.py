@@ -1,0 +1,236 @@
+"""Grades a diff: it is applied to a clean copy of the repository in a new sandbox, and the task's tests decide.
+
+Only the diff leaves the agent's sandbox. In the clean copy, files that belong to the tests or configure them are then
+restored, so the tests run as the task has them.
+
+- `cases` are calls whose outcomes the host compares. The code under test runs in a process that never sees the right
+  outcome, so nothing that it patches, prints or skips helps it.
+- `FAIL_TO_PASS` and `PASS_TO_PASS` are tests of pytest, in one process with the code under test. Each must be reported
+  as passed, and tests of ours, which must fail, have to fail: a pytest that passes everything is `tampered`. Code that
+  is written against this very plugin could still lie; use cases where that matters.
+- `eval_cmd` and `f2p_script` count by their exit code, as in slime. A package that ends its process with 0 passes them.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Literal, get_args
+
+from agentic.coding.records import RepositoryTask
+from core.tools.workspace import Workspace, WorkspaceError
+from core.tools.workspace.base import GIT
+
+Verdict = Literal[
+    "solved", "tests_failed", "does_not_apply", "symlink", "submodule", "huge_diff", "no_diff", "no_report",
+    "tampered", "test_timeout", "test_output_limit", "workspace_lost",
+]  # fmt: skip
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+"""Names all ends of a grading. All but `solved` have the reward 0."""
+
+PROTECTED_NAMES = frozenset(
+    """
+    conftest.py pytest.ini .pytest.ini tox.ini setup.cfg setup.py pyproject.toml noxfile.py sitecustomize.py
+    usercustomize.py pytest.py unittest.py .gitattributes .gitmodules .coveragerc
+    """.split()
+)
+PROTECTED_FOLDERS = frozenset(("tests", "test", "testing", "__pycache__", "_pytest", "pytest", ".git"))
+OUTPUT_BYTES = 1 << 20
+
+# Runs as the process of the code under test: calls functions and writes their outcomes to the stream that was stdout.
+_CALLER = """
+import importlib, json, os, sys
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+sys.path.insert(0, os.getcwd())
+for line in sys.stdin.read().splitlines():
+    function, arguments = json.loads(line)
+    module, _, name = function.rpartition(".")
+    try:
+        outcome = {"returns": getattr(importlib.import_module(module), name)(*arguments)}
+        text = json.dumps(outcome, sort_keys=True)
+    except BaseException as error:
+        text = json.dumps({"raises": type(error).__name__})
+    answers.write(text + "\\n")
+answers.flush()
+"""
+
+# A plugin of pytest: writes the outcome of every test as a line of JSON to the stream that was stdout.
+_REPORTER = """
+import json, os
+answers = os.fdopen(os.dup(9), "w")
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.outcome != "passed":
+        answers.write(json.dumps([report.nodeid, report.outcome]) + "\\n")
+        answers.flush()
+"""
+_CONTROLS = """
+import unittest
+def test_NAME_1():
+    assert 1 == 2
+def test_NAME_2():
+    raise RuntimeError
+class Test_NAME(unittest.TestCase):
+    def test_3(self):
+        self.assertEqual([1], [2])
+"""
+_CONTROL_COUNT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """Holds the verdict on a diff, and what a reader should know of it."""
+
+    verdict: Verdict
+    detail: str = ""
+
+    @property
+    def reward(self) -> float:
+        return float(self.verdict == "solved")
+
+
+async def grade(workspace: Workspace, task: RepositoryTask, diff: bytes, timeout_s: float) -> Grade:
+    """Grade a diff in `workspace`, a clean copy of the repository that has been started.
+
+    Raises:
+        WorkspaceError: the workspace failed before any code of the diff ran.
+    """
+    if len(diff) > workspace.limits.diff_bytes:
+        return Grade("huge_diff", f"{len(diff)} bytes")
+    if diff.strip():
+        result = await workspace.exec(
+            f"{GIT} apply --index --whitespace=nowarn -", diff, timeout_s=workspace.limits.start_timeout_s
+        )
+        if not result.ok:
+            return Grade("does_not_apply", result.stderr.decode(errors="replace")[:500])
+    refused = await _restore(workspace)
+    if refused is not None:
+        return refused
+    try:
+        if task.cases:
+            return await _run_cases(workspace, task, timeout_s)
+        if task.tests:
+            return await _run_tests(workspace, task, timeout_s)
+        command = task.eval_cmd or f"python3 -c {shlex.quote(task.script)}"
+        result = await workspace.exec(command, timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
+        return _judge(result.reason) or Grade("solved" if result.ok else "tests_failed", _tail(result.stdout))
+    except WorkspaceError as error:
+        return Grade("workspace_lost", str(error))  # by the code of the diff: the copy was fine before
+
+
+async def _restore(workspace: Workspace) -> Grade | None:
+    """Bring back every protected file as it was. Return a grade if the diff holds what none may hold."""
+    command = f"{GIT} diff --cached --raw -z --no-renames --no-ext-diff {workspace.base}"
+    result = await workspace.exec(
+        command, timeout_s=workspace.limits.start_timeout_s, output_bytes=2 * workspace.limits.diff_bytes
+    )
+    if not result.ok:
+        return Grade("does_not_apply", result.stderr.decode(errors="replace")[:500])
+    # For each file: `:OLDMODE NEWMODE OLDHASH NEWHASH STATUS`, then its path.
+    fields = result.stdout.decode("utf-8", "surrogateescape").split("\0")
+    added: list[str] = []
+    changed: list[str] = []
+    for head, path in zip(fields[0::2], fields[1::2], strict=False):
+        old_mode, new_mode = head[1:].split()[:2]
+        if "120000" in (old_mode, new_mode):
+            return Grade("symlink", path)
+        if "160000" in (old_mode, new_mode):
+            return Grade("submodule", path)
+        if is_protected(path):
+            (added if old_mode == "000000" else changed).append(path)
+    for undo, paths in ((f"{GIT} rm -q -f", added), (f"{GIT} checkout -q {workspace.base}", changed)):
+        if not paths:
+            continue
+        listed = "\0".join(paths).encode("utf-8", "surrogateescape")
+        command = f"GIT_LITERAL_PATHSPECS=1 {undo} --pathspec-from-file=- --pathspec-file-nul"
+        undone = await workspace.exec(command, listed, timeout_s=workspace.limits.start_timeout_s)
+        if not undone.ok:  # such as a file where the tests have a folder
+            return Grade("does_not_apply", undone.stderr.decode(errors="replace")[:500])
+    return None
+
+
+def is_protected(path: str) -> bool:
+    """Say whether a file belongs to the tests or configures them; a change of it never counts."""
+    parts = [part.lower() for part in PurePosixPath(path).parts]
+    name = parts[-1]
+    return (
+        name in PROTECTED_NAMES
+        or not PROTECTED_FOLDERS.isdisjoint(parts)
+        or name.startswith("test_")
+        or name.endswith(("_test.py", ".pth", ".pyc", ".so"))
+    )
+
+
+async def _run_cases(workspace: Workspace, task: RepositoryTask, timeout_s: float) -> Grade:
+    calls = "\n".join(json.dumps([case["function"], case["arguments"]]) for case in task.cases)
+    # -I: neither variables nor the repository decide which modules the interpreter itself takes.
+    command = f"exec python3 -I -B -c {shlex.quote(_CALLER)} 2>/dev/null"
+    result = await workspace.exec(command, calls.encode(), timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
+    if (ended := _judge(result.reason)) is not None:
+        return ended
+    right = [_canonical({key: case[key] for key in ("returns", "raises") if key in case}) for case in task.cases]
+    answers = [_read_outcome(line) for line in result.stdout.splitlines()]
+    if len(answers) != len(right):
+        return Grade("no_report", f"{len(answers)} answers to {len(right)} calls")
+    wrong = sum(answer != expected for answer, expected in zip(answers, right, strict=True))
+    return Grade("tests_failed", f"{wrong} of {len(right)} cases") if wrong else Grade("solved")
+
+
+def _canonical(outcome: object) -> str:
+    """Return JSON as one text, in which 1, 1.0 and true differ."""
+    return json.dumps(outcome, sort_keys=True)
+
+
+def _read_outcome(line: bytes) -> str:
+    try:
+        return _canonical(json.loads(line))
+    except (ValueError, RecursionError):
+        return ""
+
+
+async def _run_tests(workspace: Workspace, task: RepositoryTask, timeout_s: float) -> Grade:
+    """Run the named tests by pytest under a configuration of ours, and the controls among them."""
+    secret = secrets.token_hex(8)
+    folder = f"/tmp/{secret}"
+    plugin, controls = f"report_{secret}", f"{folder}/test_{secret}.py"
+    await workspace.put(f"{folder}/{plugin}.py", _REPORTER.encode())
+    await workspace.put(f"{folder}/pytest.ini", b"[pytest]\n")
+    await workspace.put(controls, _CONTROLS.replace("NAME", secret).encode())
+    names = " ".join(map(shlex.quote, (*task.tests, controls)))
+    command = (
+        # The repository is added to sys.path last: a file of it replaces no module of Python or pytest.
+        f"PYTHONPATH={folder}:$PYTHONPATH:{shlex.quote(workspace.workdir)} PYTEST_ADDOPTS= exec python3 -P -m pytest "
+        f"-p {plugin} -p no:cacheprovider -c {folder}/pytest.ini --rootdir {shlex.quote(workspace.workdir)} "
+        f"-q {names} 9>&1 >/dev/null 2>&1"
+    )
+    result = await workspace.exec(command, timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
+    if (ended := _judge(result.reason)) is not None:
+        return ended
+    outcomes: dict[str, set[str]] = {}
+    for line in result.stdout.splitlines():
+        try:
+            name, outcome = json.loads(line)
+        except ValueError:
+            return Grade("no_report", "a line is no report")
+        outcomes.setdefault(str(name), set()).add(str(outcome))
+    failed_controls = sum(seen == {"failed"} for name, seen in outcomes.items() if secret in name)
+    if not outcomes or not any(secret in name for name in outcomes):
+        return Grade("no_report", f"exit code {result.exit_code}")
+    if failed_controls != _CONTROL_COUNT:
+        return Grade("tampered", f"{failed_controls} of {_CONTROL_COUNT} controls failed")
+    wrong = [name for name in task.tests if outcomes.get(name) != {"passed"}]
+    return Grade("tests_failed", " ".join(wrong)[:500]) if wrong else Grade("solved")
+
+
+def _judge(reason: str) -> Grade | None:
+    """Return the grade of tests that a limit ended."""
+    if reason == "exit":
+        return None
+    return Grade("test_timeout" if reason == "timeout" else "test_output_limit")
+
+
+def _tail(output: bytes) -> str:
+    return output.decode(errors="replace")[-500:]

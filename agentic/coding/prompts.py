@@ -1,0 +1,38 @@
+"""Holds what the agent is told, and its tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.text.tool_calls import ToolSchema
+
+TASK = "{statement}\n"
+INSTRUCTIONS = (
+    "Repair the repository in the current folder. Change its source, not its tests. When you are done, answer without "
+    "a tool call.\n"
+)
+SUMMARY_REQUEST = (
+    "The conversation will be cut. Sum up what you have learned and changed, and what is left to do. Call no tool."
+)
+SUBAGENT = (
+    "You help an agent that repairs the repository in the current folder. Look into it and answer this. Change "
+    "nothing.\n"
+)
+
+
+def _schema(name: str, description: str, required: Mapping[str, str], **optional: str) -> ToolSchema:
+    """Make a schema from the arguments and their types."""
+    properties = {argument: {"type": kind} for argument, kind in {**required, **optional}.items()}
+    return ToolSchema(name, description, {"type": "object", "properties": properties, "required": list(required)})
+
+
+BASH = _schema("bash", "Runs a shell command in the repository and shows its output.", {"command": "string"})
+READ = _schema("read", "Shows a file with numbered lines.", {"path": "string"}, first="integer", last="integer")
+EDIT = _schema(
+    "edit",
+    "Replaces a line of a file, or the lines up to `last`, by a text. An empty text removes them.",
+    {"path": "string", "line": "integer", "text": "string"},
+    last="integer",
+)
+DELEGATE = _schema("delegate", "Asks a helper to look into something; it cannot edit.", {"question": "string"})
+SCHEMAS = {schema.name: schema for schema in (BASH, READ, EDIT, DELEGATE)}

@@ -1,0 +1,161 @@
+"""Reads the metadata of a repository task. The fields are slime's, SWE-smith's and our own.
+
+| field | meaning |
+|---|---|
+| image | the Docker image that holds the repository (slime) |
+| repository | or the repository itself, as path -> text (ours) |
+| workdir | the repository's folder, /testbed if it is missing (slime) |
+| problem_statement | what is wrong; else the question (slime) |
+| pre_commands | shell commands that prepare the repository, for the agent and again for the tests (slime) |
+| cases | hidden calls with their outcomes: function, arguments, returns or raises (ours) |
+| FAIL_TO_PASS, PASS_TO_PASS | names of pytest's tests, all of which must pass (SWE-smith, SWE-Gym) |
+| eval_cmd | or a shell command, where exit code 0 means solved (slime) |
+| remote_env_info | holds image_url, workdir, f2p_script (a Python file whose exit code decides) or the names (slime) |
+| patch | the right diff, for checks alone (SWE-smith) |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from agentic.coding.config import CodingRecipe
+from core.types import Task
+
+Fault = tuple[str, str, str]
+"""Says what is wrong with a record: field, problem, fix."""
+
+
+class RecordError(ValueError):
+    """Says what is wrong with a record; `fault` holds field, problem and fix."""
+
+    def __init__(self, *fault: str):
+        super().__init__(" ".join(fault))
+        self.fault: Fault = (fault[0], fault[1], fault[2])
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryTask:
+    """Holds what a rollout needs of a task. One of `cases`, `tests`, `eval_cmd` and `script` decides the reward."""
+
+    statement: str
+    workdir: str
+    image: str
+    files: Mapping[str, bytes]
+    pre_commands: str
+    cases: tuple[Mapping[str, Any], ...]
+    tests: tuple[str, ...]
+    eval_cmd: str
+    script: str
+
+
+def read_task(task: Task) -> RepositoryTask:
+    """Read a task's metadata.
+
+    Raises:
+        RecordError: a field is missing, has another type, or cannot be graded here.
+    """
+    data = task.metadata
+    remote = _mapping(data, "remote_env_info")
+    found = RepositoryTask(
+        statement=_text(data, "problem_statement") or task.question,
+        workdir=_text(data, "workdir") or _text(remote, "workdir") or "/testbed",
+        image=_text(data, "image") or _text(remote, "image_url") or _text(remote, "image"),
+        files=_read_files(_mapping(data, "repository")),
+        pre_commands=_commands(data) or _commands(remote),
+        cases=tuple(_read_cases(data)),
+        tests=(*_names(data, remote, "FAIL_TO_PASS"), *_names(data, remote, "PASS_TO_PASS")),
+        eval_cmd=_text(data, "eval_cmd"),
+        script=_text(remote, "f2p_script"),
+    )
+    path = PurePosixPath(found.workdir)
+    if not path.is_absolute() or ".." in path.parts or str(path) in ("/", "/tmp"):
+        raise RecordError("metadata.workdir", f"is {found.workdir!r}", "give a folder such as /testbed")
+    if not (found.cases or found.tests or found.eval_cmd or found.script):
+        if "swepro" in data:
+            raise RecordError("metadata.swepro", "needs files of the host", "give FAIL_TO_PASS, PASS_TO_PASS instead")
+        raise RecordError("metadata", "has nothing that grades", "give cases, FAIL_TO_PASS or eval_cmd")
+    if found.tests and not (data.get("FAIL_TO_PASS") or remote.get("FAIL_TO_PASS")):
+        raise RecordError("metadata.FAIL_TO_PASS", "is empty", "name the tests that a repair makes pass")
+    return found
+
+
+def check_task(recipe: CodingRecipe, task: Task) -> Fault | None:
+    """Return what is wrong with a task's record, or None."""
+    try:
+        found = read_task(task)
+    except RecordError as error:
+        return error.fault
+    if recipe.coding.backend == "docker":
+        if not found.image:
+            return "metadata.image", "is missing", "name the Docker image, or set coding.backend=auto"
+    elif not found.files:
+        fix = "give the repository as path -> text, or set coding.backend=docker and metadata.image"
+        return "metadata.repository", "is missing", fix
+    return None
+
+
+def _text(data: Mapping[str, Any], field: str) -> str:
+    value = data.get(field)
+    if value is not None and not isinstance(value, str):
+        raise RecordError(f"metadata.{field}", f"must be a text, is a {type(value).__name__}", "quote it")
+    return value or ""
+
+
+def _mapping(data: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    value = data.get(field)
+    if value is not None and not isinstance(value, Mapping):
+        raise RecordError(f"metadata.{field}", f"must be an object, is a {type(value).__name__}", "write a JSON object")
+    return value or {}
+
+
+def _commands(data: Mapping[str, Any]) -> str:
+    value = data.get("pre_commands")
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    return _text(data, "pre_commands")
+
+
+def _read_files(repository: Mapping[str, Any]) -> dict[str, bytes]:
+    for path, text in repository.items():
+        parts = PurePosixPath(path).parts
+        if not parts or path.startswith("/") or ".." in parts or ".git" in parts:
+            raise RecordError("metadata.repository", f"has the path {path!r}", "give paths inside the repository")
+        if not isinstance(text, str):
+            raise RecordError("metadata.repository", f"{path} must be a text", "give the file's text")
+    return {path: text.encode("utf-8", "surrogatepass") for path, text in repository.items()}
+
+
+def _read_cases(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    cases = data.get("cases") or []
+    if not isinstance(cases, list):
+        raise RecordError("metadata.cases", "must be a list", "list calls with function, arguments and returns")
+    for number, case in enumerate(cases):
+        fix = 'write {"function": "package.module.name", "arguments": [...], "returns": ...}'
+        if not isinstance(case, Mapping) or not isinstance(case.get("arguments"), list):
+            raise RecordError(f"metadata.cases[{number}]", "has no list of arguments", fix)
+        if not isinstance(name := case.get("function"), str) or "." not in name:
+            raise RecordError(f"metadata.cases[{number}]", "names no function", fix)
+        if ("returns" in case) == ("raises" in case):
+            raise RecordError(f"metadata.cases[{number}]", "must have one of returns and raises", fix)
+    return cases
+
+
+def _names(data: Mapping[str, Any], remote: Mapping[str, Any], field: str) -> list[str]:
+    """Read names of tests: a list, or the same as JSON text, as SWE-bench has it."""
+    value = data.get(field) or remote.get(field) or []
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise RecordError(f"metadata.{field}", "must be a list of pytest's names", "such as tests/test_a.py::test_b")
+    if any(name.startswith(("-", "/")) or ".." in PurePosixPath(name.split("::")[0]).parts for name in value):
+        raise RecordError(
+            f"metadata.{field}", "names a path outside the repository", "give names such as tests/t.py::t"
+        )
+    return value

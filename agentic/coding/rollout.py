@@ -1,0 +1,263 @@
+"""Coding: an agent repairs a repository in a sandbox, and the task's tests decide its reward.
+
+Every rollout opens the repository in a workspace of its own. The agent calls tools until it answers without a call or
+meets a limit. What it changed leaves the workspace as a git diff, and is graded in another, clean one (grading.py).
+
+Follows slime's examples/coding_agent_rl in its records and in grading a diff in a second sandbox. There, Claude Code
+or Codex is the agent, and E2B the sandbox. Here, the agent is the loop below, and the sandbox is a process or Docker.
+
+A sub-agent (`delegate`) is a branch of the conversation, and a compaction cuts it. Both become segments of the same
+rollout, so each sampled token is trained once and the rollout counts once.
+
+Run:  bash agentic/coding/run.sh                            # tiny: two CPU cores, minutes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from dataclasses import replace
+from typing import Any, Literal
+from uuid import uuid4
+
+from agentic.coding.config import PRESETS, CodingRecipe, CodingSection
+from agentic.coding.grading import Grade, grade, is_protected
+from agentic.coding.prompts import DELEGATE, INSTRUCTIONS, SCHEMAS, SUBAGENT, SUMMARY_REQUEST, TASK
+from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
+from agentic.coding.tools import number_lines, run_tool, shorten
+from core.config import RecipeError
+from core.policy.base import Roles
+from core.rollout.conversation import Conversation
+from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.turns import Turns
+from core.slime.hooks import SlimeHooks
+from core.text.call_formats import detect_format, read_reply
+from core.text.conversation import Message, Renderer
+from core.text.tool_calls import ToolCall, ToolSchema, check_call
+from core.tools.workspace import (
+    DockerWorkspace,
+    IsolatedWorkspace,
+    Workspace,
+    WorkspaceError,
+    WorkspaceUnavailable,
+)
+from core.types import CALLS, Completion, Sampling, Task, Trajectory
+
+End = Literal["answered", "cut_answer", "turn_limit", "time_limit", "context_limit", "workspace_lost"]
+"""Names how an agent ends. All but `answered` give the status `truncated`; what was changed is graded all the same."""
+
+
+class CodingAgent(Method):
+    """Runs the method. Its one role, `policy`, writes the turns `act`, `subagent` and `summary`."""
+
+    def __init__(self, recipe: CodingRecipe, tokenizer: Any):
+        self.config = recipe.coding
+        self.tokenizer = tokenizer
+        self.renderer = Renderer(tokenizer)
+        self.call_format = detect_format(tokenizer)
+        if self.call_format is None:
+            raise RecipeError(
+                f"model.path: the chat template of {recipe.model.path} shows no tool calls in a known way"
+            )
+        self.grades: OrderedDict[tuple[str, bytes], Grade] = OrderedDict()
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        """Let the agent work on the task's repository, and grade what it changed.
+
+        Raises:
+            RolloutError: the record is broken (`bad_task`), or no sandbox can be had (`workspace`): this says nothing
+                about the policy.
+        """
+        try:
+            repository = read_task(task)
+        except RecordError as error:
+            raise RolloutError("bad_task", f"task {task.task_id}: {error}") from error
+        turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)), session=uuid4().hex)
+        counts: Counter[str] = Counter()
+        async with self.make_workspace(repository) as workspace:
+            opening = await self.start(workspace, repository)
+            chat = Conversation(
+                roles["policy"], self.renderer, turns, [opening], [tool.to_openai() for tool in self.list_tools()]
+            )
+            loop = Loop(self, workspace, counts, time.monotonic() + self.config.time_limit_s)
+            end: End = "workspace_lost"
+            graded: Grade | None = None
+            try:
+                end = await loop.work(chat, "act", self.config.max_turns)
+                diff = await workspace.diff()
+            except WorkspaceError as error:  # by the agent's doing: the workspace was fine before
+                diff, graded = b"", Grade("huge_diff" if error.kind == "huge_diff" else "no_diff", str(error))
+        graded = graded or await self.grade(task, repository, diff)
+        return Trajectory(
+            task_id=task.task_id,
+            turns=tuple(turns.recorded),
+            status="completed" if end == "answered" else "truncated",
+            reward=graded.reward,
+            metrics={
+                "turns": len(turns.recorded),
+                "diff_bytes": len(diff),
+                f"end_{end}": 1.0,
+                f"verdict_{graded.verdict}": 1.0,
+                **{name: float(count) for name, count in counts.items()},
+            },
+            log={
+                "end": end,
+                "verdict": graded.verdict,
+                "detail": graded.detail,
+                "diff": diff.decode(errors="replace"),
+            },
+        )
+
+    def make_workspace(self, repository: RepositoryTask) -> Workspace:
+        """Return a workspace for the task, not yet started. Raises RolloutError (`workspace`) if there is none."""
+        config = self.config
+        try:
+            if config.backend == "docker":
+                return DockerWorkspace(repository.image, config.workspace, repository.workdir)
+            return IsolatedWorkspace(config.workspace, repository.workdir, config.backend)
+        except WorkspaceUnavailable as error:
+            raise RolloutError("workspace", str(error)) from error
+
+    async def start(self, workspace: Workspace, repository: RepositoryTask) -> Message:
+        """Start a workspace and prepare the repository in it. Return the first message, which states the problem.
+
+        With `show_source` the message holds the numbered source too.
+
+        Raises:
+            RolloutError: the workspace cannot be started (kind `workspace`).
+        """
+        timeout_s = self.config.workspace.start_timeout_s
+        parts = [TASK.format(statement=repository.statement), INSTRUCTIONS]
+        try:
+            await workspace.start(repository.files, repository.pre_commands)
+            if self.config.show_source:
+                listed = await workspace.exec("git ls-files -z '*.py'", timeout_s=timeout_s)
+                paths = listed.stdout.decode(errors="replace").strip("\0").split("\0")
+                for path in paths if paths != [""] else []:
+                    text = "" if is_protected(path) else (await workspace.get(path)).decode(errors="replace")
+                    parts += [f"{path}\n{number_lines(text)}"] if text else []
+        except (WorkspaceUnavailable, WorkspaceError) as error:
+            raise RolloutError("workspace", str(error)) from error
+        return self.renderer.message("user", shorten("".join(parts), 4 * self.config.output_chars))
+
+    def list_tools(self, role: str = "act") -> list[ToolSchema]:
+        """Return the tools of the agent, or of its sub-agent."""
+        refused = () if role == "act" else ("edit", "delegate")
+        return [SCHEMAS[name] for name in self.config.tools if name not in refused]
+
+    async def grade(self, task: Task, repository: RepositoryTask, diff: bytes) -> Grade:
+        """Grade a diff in a clean workspace, or return the grade that is remembered.
+
+        Raises:
+            RolloutError: the clean copy cannot be made (kind `workspace`).
+        """
+        key = (task.task_id, diff)
+        if key not in self.grades:
+            async with self.make_workspace(repository) as workspace:
+                await self.start(workspace, repository)
+                try:
+                    graded = await grade(workspace, repository, diff, self.config.test_timeout_s)
+                except WorkspaceError as error:
+                    raise RolloutError("workspace", f"task {task.task_id}: {error}") from error
+            if graded.verdict == "test_timeout":  # it may end in time on a quieter machine
+                return graded
+            self.grades[key] = graded
+            while len(self.grades) > self.config.remember:
+                self.grades.popitem(last=False)
+            return graded
+        return self.grades[key]
+
+
+class Loop:
+    """Runs the conversation of an agent in its workspace until it answers or meets a limit."""
+
+    def __init__(self, method: CodingAgent, workspace: Workspace, counts: Counter[str], deadline: float):
+        self.method = method
+        self.config: CodingSection = method.config
+        self.workspace = workspace
+        self.counts = counts
+        self.deadline = deadline
+
+    async def work(self, chat: Conversation, role: str, max_turns: int) -> End:
+        """Ask and run tools in turn. The last message of `chat` is then what the agent wrote last."""
+        tools = self.method.list_tools(role)
+        for _ in range(max_turns):
+            if not self.has_room(chat) and not (await self.compact(chat) and self.has_room(chat)):
+                return "context_limit"
+            left = self.deadline - time.monotonic()
+            try:
+                completion = await asyncio.wait_for(chat.ask(role, self.config.max_tokens), max(0.0, left))
+            except TimeoutError:
+                return "time_limit"
+            if completion.finish_reason == "length":
+                return "cut_answer"
+            results = await self.run_calls(chat, completion, tools)
+            if not results:
+                return "answered"
+            chat.messages += results
+        return "turn_limit"
+
+    async def run_calls(self, chat: Conversation, completion: Completion, tools: list[ToolSchema]) -> list[Message]:
+        """Run the calls of a reply in order, and return what they say; a reply without calls gives nothing."""
+        text = self.method.tokenizer.decode(chat.messages[-1].ids)
+        opened = bool(self.method.renderer.opening_ids)
+        reply = read_reply(text, self.method.call_format, tools, opened=opened)
+        if reply.error is not None:
+            self.counts[f"malformed_{reply.error.kind}"] += 1
+            return [self.method.renderer.message("tool", f"error: {reply.error.message}")]
+        return [await self.run_call(chat, call, tools) for call in reply.calls]
+
+    async def run_call(self, chat: Conversation, call: ToolCall, tools: list[ToolSchema]) -> Message:
+        renderer = self.method.renderer
+        if (error := check_call(call, tools)) is not None:
+            self.counts[f"malformed_{error.kind}"] += 1
+            return renderer.message("tool", f"error: {error.message}")
+        self.counts[f"{CALLS}{call.name}"] += 1
+        if call.name == DELEGATE.name:
+            return await self.delegate(chat, call.arguments["question"])
+        timeout_s = max(0.1, min(self.config.command_timeout_s, self.deadline - time.monotonic()))
+        said = await run_tool(self.workspace, call.name, call.arguments, timeout_s, self.config.output_chars)
+        return renderer.message("tool", said)
+
+    async def delegate(self, chat: Conversation, question: str) -> Message:
+        """Let a sub-agent work in the same workspace, and return what it answers."""
+        renderer = self.method.renderer
+        helper = chat.branch([renderer.message("user", SUBAGENT, question)])
+        end = await self.work(helper, "subagent", self.config.subagent_turns)
+        answer = helper.messages[-1]
+        if end != "answered" or answer.role != "assistant":
+            return renderer.message("tool", f"error: the helper ended with {end}")
+        return renderer.message("tool", renderer.quote(answer.ids))
+
+    def has_room(self, chat: Conversation) -> bool:
+        """Return whether the context can hold the next turn."""
+        return chat.count_tokens() + self.config.max_tokens <= self.config.context_tokens
+
+    async def compact(self, chat: Conversation) -> bool:
+        """Sum the conversation up to make room. Return False where that is off, or has no room itself."""
+        config, request = self.config, self.method.renderer.message("user", SUMMARY_REQUEST)
+        # Results of tools are dropped from the end until the request fits; the summary says what is known without them.
+        while len(chat.messages) > 2 and chat.count_tokens(request) + config.max_summary_tokens > config.context_tokens:
+            chat.messages.pop()
+        if not config.max_summary_tokens or len(chat.messages) < 3:
+            return False
+        await chat.compact(request, config.max_summary_tokens)
+        return True
+
+
+def build(recipe: CodingRecipe, tokenizer: Any) -> CodingAgent:
+    return CodingAgent(recipe, tokenizer)
+
+
+SPEC = MethodSpec("coding", CodingRecipe, PRESETS, build, check_task=check_task)
+
+# slime imports these names by path.
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log

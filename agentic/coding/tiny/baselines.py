@@ -1,0 +1,55 @@
+"""Baselines of the `tiny` preset: an agent that edits at random, and one that makes the best constant change.
+
+| variant | what it does |
+|---|---|
+| random-edit | changes one place of the function at random, as the demonstrations of the warm start do |
+| best-constant | moves the bound of the comparison in every task: the one change that repairs the most of them |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from agentic.coding.config import CodingRecipe
+from agentic.coding.repairs.mutations import list_mutations
+from agentic.coding.rollout import CodingAgent
+from agentic.coding.tiny.demonstrations import DONE, choose_mutation, write_edit
+from core.policy.base import Roles
+from core.policy.scripted import ScriptedPolicy
+from core.rollout.method import Method
+from core.text.tokenizer import encode_text
+from core.types import Sampling, Task, Trajectory
+
+
+class ScriptedEditor(CodingAgent):
+    """Makes one edit, which `choose` takes from the text before, and ends."""
+
+    def __init__(self, recipe: CodingRecipe, tokenizer: Any, choose: Callable[[str, Random], str]):
+        super().__init__(recipe, tokenizer)
+        self.choose = choose
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        path, text = next(iter(task.metadata["repository"].items()))
+        edited = self.choose(text, Random(f"{task.task_id}-{sampling.seed}"))
+        replies = [write_edit(path, text, edited)] if edited != text else []
+        left = iter([*replies, DONE])
+
+        def respond(prompt: tuple[int, ...], request: Sampling) -> tuple[int, ...]:
+            return (*encode_text(self.tokenizer, next(left)), self.tokenizer.eos_token_id)
+
+        return await super().rollout(task, Roles({"policy": ScriptedPolicy(respond)}), sampling)
+
+
+def edit_the_bound(text: str, rng: Random) -> str:
+    """Move the bound of the comparison, and leave a function without one as it is."""
+    return next((mutation.source for mutation in list_mutations(text) if mutation.kind == "bound"), text)
+
+
+BASELINES: Mapping[str, Callable[[CodingRecipe, Any], Method]] = {
+    "random-edit": lambda recipe, tokenizer: ScriptedEditor(
+        recipe, tokenizer, lambda text, rng: choose_mutation(rng, text)
+    ),
+    "best-constant": lambda recipe, tokenizer: ScriptedEditor(recipe, tokenizer, edit_the_bound),
+}

@@ -1,0 +1,147 @@
+"""Evaluate an orchestrator on FRAMES or HLE as ToolOrchestra's released evaluation does.
+
+    tokentrue evaluate questions --protocol frames --data data/frames.jsonl --model ID --policy-url http://host:30000
+
+The preset `published` says where the experts, the judge and the retrieval service are; README.md of
+agentic/toolorchestra says how to start them. Each question is logged as it ends (benchmarks/harness/samples.py): the
+same command continues where a killed one stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from agentic.toolorchestra.rollout import SPEC
+from benchmarks.harness.command import EvalPlan, create_folder, run_evaluator, sampling_fields
+from benchmarks.harness.models import EvalModels, weights_digest
+from benchmarks.harness.options import make_evaluator_parser
+from benchmarks.harness.plan import EvalCell, is_saved, without_ports
+from benchmarks.harness.published import mark_cell, save_published
+from benchmarks.harness.run import Samples, build_result, evaluate_cell, open_agent, without_prompts
+from benchmarks.harness.samples import flat
+from benchmarks.questions.method import ReleasedQuestions
+from benchmarks.questions.published import DATA, our_settings, protocol, published_scores
+from core.data.files import DataError
+from core.data.sets import sha256
+from core.data.tasks import read_tasks
+from core.runs.evaluation import EvalResult
+from core.runs.files import Record
+from core.types import CALLS, Task, Trajectory
+
+
+@dataclass(frozen=True)
+class QuestionsPlan(EvalPlan):
+    """Holds what a call evaluates: one cell."""
+
+    tasks: Sequence[Task]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return run_evaluator(make_parser().parse_args(arguments), prepare, evaluate)
+
+
+def prepare(options: argparse.Namespace) -> QuestionsPlan:
+    """Turn the options into a plan, checked as far as possible without running anything."""
+    recipe = SPEC.load(options.preset, [*options.overrides, f"model.path={options.model}"])
+    defaults = {"temperature": recipe.run.eval_temperature, "top_p": recipe.run.eval_top_p}
+    vars(options).update({name: value for name, value in defaults.items() if getattr(options, name) is None})
+    path = Path(options.data or f"data/{options.protocol}.jsonl")
+    if not path.is_file():
+        raise DataError(
+            f"{path}: missing. Fix: copy evaluation/{options.protocol}.jsonl of NVlabs/ToolOrchestra (git-lfs), or "
+            f"tokentrue data download {options.protocol}."
+        )
+    tasks = read_tasks(path, limit=options.tasks, require_context=False)
+    digest = sha256(path)
+    settings = {
+        "method": "toolorchestra",
+        "preset": recipe.preset,
+        "protocol": options.protocol,
+        "file": f"{path.name} sha256:{digest[:12]}",
+        "recipe": without_ports(recipe.model_dump(mode="json", include={"toolorchestra", "roles"})),
+    }
+    weights = {"weights": found} if (found := weights_digest(options.model)) else {}
+    folder = create_folder(options, f"{options.protocol}-{Path(options.model).name}", {**settings, **weights})
+    models = EvalModels.from_options(options, recipe)
+    seeds = options.seeds or (0,)
+    theirs = protocol(options.protocol)
+    cells = []
+    for seed in seeds:
+        cell = models.make_cell(
+            folder,
+            options.model,
+            settings=settings,
+            variant="trained",
+            data=options.protocol,
+            length=0,
+            seed=seed,
+            n=len(tasks),
+            **sampling_fields(options),
+        )
+        ours = our_settings(options.protocol, recipe, cell.sampling, digest)
+        cells.append(mark_cell(cell, theirs, ours, options.published_as))
+    rows = [row for row in published_scores() if row.data == options.protocol]
+    save_published(folder, rows, theirs.list_departures(ours))
+    return QuestionsPlan(folder, models, cells, tasks)
+
+
+async def evaluate(plan: QuestionsPlan) -> None:
+    """Run every cell that the folder lacks and save it there."""
+    for cell in plan.cells:
+        if not is_saved(cell, plan.folder):
+            build = partial(_build, data=cell.data)
+            opener = partial(open_agent, build, plan.models, cell)
+            await evaluate_cell(cell, plan.tasks, plan.folder, opener, question_result, grade)
+
+
+def _build(recipe, tokenizer, data):  # type: ignore[no-untyped-def]
+    return ReleasedQuestions(recipe, tokenizer, data)
+
+
+async def grade(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
+    """Log without the prompts, which repeat the documents in every turn."""
+    return without_prompts(trajectory), {}
+
+
+def question_result(cell: EvalCell, samples: Samples) -> EvalResult:
+    """Build a result with score, cost and calls of every question; a failed one scores 0 and has no measures."""
+    records = flat(samples)
+    names = dict.fromkeys(name for record in records for name in record["metrics"])
+    failed = [record["status"] == "failed" for record in records]
+    measures = {
+        name: [None if bad else record["metrics"].get(name, 0.0) for record, bad in zip(records, failed, strict=True)]
+        for name in names
+        if name.startswith(CALLS) or name in ("cost", "malformed", "expert_failures", "tool_failures")
+    }
+    return build_result(cell, samples, scores={"official": [record["reward"] for record in records]}, measures=measures)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options."""
+    parser = make_evaluator_parser(
+        "questions",
+        __doc__,
+        *("context", "kv_tokens", "seeds", "retry_failed"),
+        model={"required": True, "help": "the orchestrator"},
+        preset={"default": "published", "help": "recipe of experts and their models (default: published)"},
+        variants={"choices": ("trained",), "metavar": None},
+        tasks={"help": "only the first N questions"},
+        seeds={"help": "default: 0"},
+        temperature={"default": None, "help": "default: 1, as in the preset published"},
+        top_p={"default": None, "help": "default: run.eval_top_p of the recipe"},
+        deadline={"default": 7200.0},
+    )
+    own = parser.add_argument_group("questions")
+    own.add_argument("--protocol", choices=tuple(DATA), required=True, help="whose prompts and limits")
+    own.add_argument("--data", metavar="FILE", help="the questions (default: data/PROTOCOL.jsonl)")
+    own.add_argument("--published-as", metavar="NAME", help="the published model that --model stands for")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

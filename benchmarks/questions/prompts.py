@@ -1,0 +1,257 @@
+"""The prompts, the limits and the reading of replies of ToolOrchestra's released evaluation on FRAMES and HLE.
+
+Sources: evaluation/eval_frames.py, eval_hle.py and tools.json of ToolOrchestra as NVIDIA uploaded it (9d34d87 of
+Weili-0234/ToolOrchestra). The texts are theirs, with their faults: released checkpoints and published scores depend on
+them. tests/golden/prompts holds them by their hashes; tests/optional/questions plays both codes against each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from core.text.tokenizer import encode_text
+
+Data = Literal["frames", "hle"]
+Tool = Literal["search", "enhance_reasoning", "answer"]
+Message = Mapping[str, str]
+
+SYSTEM = "You are good at using tools."
+BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
+PROGRAM = (
+    "Question: {problem}\nInstead of directly answering the question, please write additional python code that will "
+    "give intermidiate results after execution. Wrap the code within ```python and ```. The code should be "
+    "self-contained with all the import and initialization."
+)
+THINK_HARD = (
+    "\n\nTake a deep breath and think hard with high reasoning, wrap the thoughts within <think> and </think>, and "
+    "wrap only the exact answer without any explanation within <answer> and </answer>."
+    "Output using the following format:\n<think>\n...\n</think>\n<answer>\n...\n</answer>"
+)
+WRAP = (
+    "\nWrap the thinking process and explanation between <think> and </think> and wrap only the exact answer without "
+    "any explanation within <answer> and </answer>."
+)
+JUDGE = (
+    "Question: {problem}\n\nStudent answer: {answer}\n\nReference answer: {reference}\n\n"
+    "Assume that the reference answer is correct. Output <correct>True</correct> if the student answer matches the "
+    "reference answer. Output <correct>False</correct> if the student answer does not match the reference answer."
+)
+PROGRAMS_HEADING = "\npython code and execution outputs:\n"
+TOOLS_FILE = Path(__file__).with_name("tools.json")
+
+Limits = tuple[int, int]
+"""Are the tokens of the programs, and of everything before the question, in the prompt of an expert."""
+
+
+@dataclass(frozen=True)
+class Released:
+    """Describes what differs between the evaluations of the two data sets."""
+
+    choose: str
+    """Ends the orchestrator's prompt."""
+    search: str
+    ask: str
+    """Stands between context and question where an expert answers."""
+    shortest_query: int
+    """A query of fewer characters is not searched for."""
+    empty_query_is_question: bool
+    """Says whether the question itself is searched for where GPT-5 wrote nothing."""
+    passages: int
+    document: tuple[int, str]
+    """Are the characters of a document that the orchestrator reads, and what stands behind them."""
+    gpt: Limits
+    llama: Limits
+    context: int
+    """Limits the tokens of what the orchestrator reads beside the question."""
+    counts_question: bool
+    """Says whether the question counts in `context`, and an empty list of programs has no heading."""
+    searches_again: bool
+    """Says whether `search` stays among the tools once there are documents."""
+    short_documents: int | None
+    """Limits the characters of a document for an expert with a short context."""
+    runs_programs: bool
+    """In FRAMES a fault of the released code loses every program before it is run."""
+
+
+RELEASED: Mapping[Data, Released] = {
+    "frames": Released(
+        choose="Choose an appropriate tool.",
+        search="Question: {problem}\nInstead of directly answering the question, please think hard and write a concise "
+        "query to search Wikipedia. Wrap the query within <query> and </query>.",
+        ask="\n\n",
+        shortest_query=10,
+        empty_query_is_question=True,
+        passages=150,
+        document=(4000, ""),
+        gpt=(40_000, 160_000),
+        llama=(40_000, 80_000),
+        context=24_000,
+        counts_question=False,
+        searches_again=False,
+        short_documents=None,
+        runs_programs=False,
+    ),
+    "hle": Released(
+        choose="Choose an appropriate tool.'",
+        search="Question: {problem}\nInstead of directly answering the question, please write a query to search for a "
+        "piece of relevant and missing information. The query should be a few key words about the information to "
+        "search or a short sentence. Wrap the query within <query> and </query>.",
+        ask="\n\nProblem:\n",
+        shortest_query=5,
+        empty_query_is_question=False,
+        passages=50,
+        document=(1200, " ..."),
+        gpt=(40_000, 120_000),
+        llama=(10_000, 80_000),
+        context=27_000,
+        counts_question=True,
+        searches_again=True,
+        short_documents=1000,
+        runs_programs=True,
+    ),
+}
+
+QUERY_CHARACTERS = 390
+LONGEST_ANSWER = 500
+"""Limits the words of an answer: a longer one is wrong."""
+
+
+@cache
+def read_tools() -> tuple[Mapping[str, Any], ...]:
+    """Return the tools as the orchestrator sees them, in OpenAI's form."""
+    return tuple(json.loads(TOOLS_FILE.read_text(encoding="utf-8")))
+
+
+def shown_tools(released: Released, has_documents: bool) -> list[Mapping[str, Any]]:
+    """Return the tools of a turn."""
+    hidden = has_documents and not released.searches_again
+    return [tool for tool in read_tools() if not (hidden and tool["function"]["name"] == "search")]
+
+
+def find_family(model: str) -> str:
+    """Return what decides over an expert's prompt: gpt, llama, coder, math or qwen3. Raises ValueError."""
+    names = {
+        "gpt-5": "gpt",
+        "llama-3.3": "llama",
+        "qwen2.5-coder": "coder",
+        "qwen2.5-math": "math",
+        "qwen3": "qwen3",
+    }
+    found = [family for name, family in names.items() if name in model.lower()]
+    if not found:
+        raise ValueError(f"the released evaluation has no prompt for the model {model}")
+    return found[0]
+
+
+def find_limits(released: Released, family: str) -> Limits:
+    known = {"coder": (16_000, 24_000), "math": (1000, 2000), "qwen3": (12_000, 24_000)}
+    return {"gpt": released.gpt, "llama": released.llama, **known}[family]
+
+
+def cut(tokenizer: Any, text: str, tokens: int) -> tuple[str, int]:
+    """Return the end of a text, each of its tokens decoded alone, and the number of tokens of the whole text."""
+    ids = encode_text(tokenizer, text)
+    if not ids:
+        return "", 0
+    end = [[token] for token in ids[-tokens:]]
+    return "".join(tokenizer.batch_decode(end, skip_special_tokens=True)), len(ids)
+
+
+def list_documents(documents: Sequence[str], characters: int | None = None, mark: str = "") -> str:
+    shown = (document[:characters] for document in documents)
+    return "".join(f"Doc {number}: {document}{mark}\n\n" for number, document in enumerate(shown, 1))
+
+
+def list_programs(programs: Sequence[tuple[str, str]]) -> str:
+    return "".join(f"```python\n{code}\n```\n\n```output\n{output}\n```\n\n" for code, output in programs)
+
+
+def orchestrator_message(
+    released: Released, tokenizer: Any, problem: str, documents: Sequence[str], programs: Sequence[tuple[str, str]]
+) -> str:
+    """Return the user's message of a turn of the orchestrator; SYSTEM stands before it."""
+    shown = list_documents(documents, *released.document)
+    code, tokens = cut(tokenizer, list_programs(programs), 12_000)
+    if code and not code.startswith("```"):
+        code = f"```\n{code}"
+    limit = released.context
+    if released.counts_question:
+        limit -= len(encode_text(tokenizer, problem))
+    context = code
+    if tokens < limit:
+        heading = "" if released.counts_question and not code else PROGRAMS_HEADING
+        context, _ = cut(tokenizer, f"{shown}{heading}{code}", limit)
+        if shown:
+            context = f"Documents:\n{context}"
+    return f"Problem: {problem}\n\n{context}\n\n{released.choose}"
+
+
+def expert_context(
+    released: Released,
+    tokenizer: Any,
+    tool: Tool,
+    family: str,
+    problem: str,
+    documents: Sequence[str],
+    programs: Sequence[tuple[str, str]],
+) -> str:
+    """Return what an expert reads before the question."""
+    long = family == "gpt" or (family == "llama" and tool == "answer")
+    shown = list_documents(documents, None if long else released.short_documents)
+    code_tokens, all_tokens = find_limits(released, family)
+    code, _ = cut(tokenizer, list_programs(programs), code_tokens)
+    if code and not code.startswith("```"):
+        code = f"```\n{code}"
+    context, _ = cut(tokenizer, shown + code, all_tokens - len(encode_text(tokenizer, problem)))
+    return f"Documents:\n{context}" if shown else context
+
+
+def expert_messages(released: Released, tool: Tool, family: str, problem: str, context: str) -> list[Message]:
+    """Return the messages to an expert."""
+    context = context.strip()
+    if tool != "answer":
+        message = PROGRAM if tool == "enhance_reasoning" else released.search
+        return [{"role": "user", "content": f"{context}\n\n{message.replace('{problem}', problem)}"}]
+    asked = {"role": "user", "content": f"{context}{released.ask}{problem}"}
+    if family in ("qwen3", "math"):
+        return [{"role": "system", "content": BOXED}, asked]
+    return [{**asked, "content": asked["content"] + (THINK_HARD if family == "gpt" else WRAP)}]
+
+
+def read_answer(family: str, text: str) -> str:
+    """Return the answer in an expert's reply, empty without one."""
+    if family in ("qwen3", "math"):
+        if "\\boxed{" not in text:
+            return ""
+        return "}".join(text.split("\\boxed{")[-1].split("}")[:-1]).strip()
+    return text.split("<answer>")[-1].split("</answer>")[0].strip()
+
+
+def read_query(text: str) -> str:
+    return text.split("<query>")[-1].split("</query>")[0]
+
+
+def read_program(text: str) -> str:
+    return text.split("```python")[-1].split("```")[0]
+
+
+def judge_message(problem: str, answer: str, reference: str) -> str:
+    values = {"problem": problem, "answer": answer, "reference": reference}
+    parts = JUDGE.split("{")
+    return parts[0] + "".join(values[name] + rest for name, _, rest in (part.partition("}") for part in parts[1:]))
+
+
+def agrees_at_once(answer: str, reference: str) -> bool | None:
+    """Say whether an answer is right without a judge; None: the judge decides."""
+    if not answer.strip() or len(answer.split(" ")) > LONGEST_ANSWER:
+        return False
+    return True if answer.strip().lower() == reference.strip().lower() else None
+
+
+def read_verdict(text: str) -> bool:
+    return text.split("<correct>")[-1].split("</correct>")[0].lower() == "true"

@@ -1,0 +1,98 @@
+"""The published scores on FRAMES and HLE, and the protocol behind them as settings.
+
+Sources: arXiv 2511.21689, Table 1; evaluation/eval_frames.py, eval_hle.py and LLM_CALL.py of ToolOrchestra at 9d34d87
+of Weili-0234/ToolOrchestra, which is NVIDIA's upload; the hashes are those of evaluation/frames.jsonl and of the
+git-lfs pointer evaluation/hle.jsonl there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agentic.toolorchestra.config import ToolOrchestraRecipe
+from agentic.toolorchestra.rollout import SPEC
+from benchmarks.harness.published import Protocol, Settings
+from benchmarks.questions.prompts import RELEASED, Data
+from core.report.table import PublishedScore
+from core.types import Sampling
+
+PAPER = "arXiv 2511.21689, Table 1"
+SCORES: tuple[tuple[str, str, Data, float], ...] = (
+    # name, model, data, per cent
+    ("Orchestrator-8B", "Orchestrator-8B", "frames", 76.3),
+    ("Qwen3-8B with experts, untrained", "Qwen3-8B", "frames", 68.9),
+    ("Orchestrator-8B", "Orchestrator-8B", "hle", 37.1),
+    ("Qwen3-8B with experts, untrained", "Qwen3-8B", "hle", 30.6),
+)
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """Describes a file of questions: its SHA-256 and, where it is known, the number of its questions."""
+
+    sha256: str
+    n: int | None
+
+
+DATA: Mapping[Data, QuestionSet] = {
+    "frames": QuestionSet("3241d653b91c44adfc86c261c9df63b5e7a0a334dd0b43ccd961e206db6423d3", 824),
+    "hle": QuestionSet("d025de84d8a9cd2e952550f4dad559a1b6dce0697ba5a148d4dd41b0e7fa3e49", None),
+}
+
+
+def protocol_name(data: Data) -> str:
+    return f"toolorchestra {data}"
+
+
+def published_scores() -> list[PublishedScore]:
+    """Return the published scores of both data sets."""
+    return [
+        PublishedScore(
+            name, data, 0, percent / 100, PAPER, "trained", "official", model, protocol_name(data), DATA[data].n
+        )
+        for name, model, data, percent in SCORES
+    ]
+
+
+def protocol(data: Data) -> Protocol:
+    """Return what the published scores of a data set follow from."""
+    recipe = SPEC.load("published")
+    sampling = Sampling(temperature=recipe.run.eval_temperature, top_p=recipe.run.eval_top_p)
+    settings = {
+        **our_settings(data, recipe, sampling, DATA[data].sha256),
+        "question whose request failed": "asked again without end",
+        "programs": "run without isolation for 60 seconds" if RELEASED[data].runs_programs else "lost by a fault",
+        "passages": "as they are",
+    }
+    return Protocol(protocol_name(data), settings, frozenset({"prompts", "max_turns"}))
+
+
+def our_settings(data: Data, recipe: ToolOrchestraRecipe, sampling: Sampling, sha256: str) -> Settings:
+    """Return the settings of a cell of ours, in the words of `protocol`."""
+    section = recipe.toolorchestra
+
+    def describe(alias: str) -> str:
+        model = section.models[section.model_mapping.get(alias, alias)]
+        named: Any = model.name or section.model_mapping.get(alias, alias)
+        tokens = (model.body.get("max_completion_tokens") if model.body else None) or model.max_tokens
+        return (
+            f"{named}, {tokens:,} tokens, temperature {'its own' if 'temperature' in model.body else model.temperature}"
+        )
+
+    return {
+        "prompts": f"released for {data}",
+        "questions": f"sha256 {sha256[:12]}",
+        "max_turns": section.max_turns,
+        "max_tokens": section.max_tokens,
+        "thinking": section.thinking,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        **{f"model of {alias}": describe(alias) for alias in section.aliases},
+        "judge": describe(str(section.judge)),
+        "retrieval": {name: value for name, value in asdict(RELEASED[data]).items() if name == "passages"}["passages"],
+        "question whose request failed": "wrong",
+        "programs": "run in the sandbox" if RELEASED[data].runs_programs else "not run",
+        "passages": "without white space around title and text",
+    }

@@ -1,0 +1,24 @@
+"""Gives an agent a repository in a sandbox: it runs commands there, and what it changed comes back as a diff.
+
+Two backends have one protocol (start, exec, put, get, diff, stop): processes in namespaces of their own, and Docker.
+"""
+
+from core.tools.workspace.base import (
+    CommandResult,
+    Workspace,
+    WorkspaceError,
+    WorkspaceLimits,
+    WorkspaceUnavailable,
+)
+from core.tools.workspace.docker import DockerWorkspace
+from core.tools.workspace.isolated import IsolatedWorkspace
+
+__all__ = [
+    "CommandResult",
+    "DockerWorkspace",
+    "IsolatedWorkspace",
+    "Workspace",
+    "WorkspaceError",
+    "WorkspaceLimits",
+    "WorkspaceUnavailable",
+]

@@ -1,0 +1,236 @@
+"""Runs a workspace as processes in namespaces of their own: no root, no network, nothing to install.
+
+`core/tools/sandbox` has the isolation: user, mount, PID, network and IPC namespaces, Landlock and a list of system
+calls. Other than a sandbox for one program, a workspace may start processes, and keeps its files between commands. Its
+files are in memory, so nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import marshal
+import math
+import os
+import platform
+import shutil
+import signal
+import struct
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from core.tools.sandbox import SandboxUnavailable
+from core.tools.sandbox import inside as isolation
+from core.tools.sandbox.backends import CLONE_NUMBERS, check_platform, explain
+from core.tools.sandbox.seccomp import compile_filter
+from core.tools.workspace import inside
+from core.tools.workspace.base import (
+    ENVIRONMENT,
+    CommandResult,
+    Reason,
+    Workspace,
+    WorkspaceError,
+    WorkspaceLimits,
+    WorkspaceUnavailable,
+)
+
+Isolation = Literal["bubblewrap", "landlock"]
+
+SHELL = "/bin/sh"
+PACKAGES = ("pytest", "numpy")
+"""Names libraries whose folders are shown to the repository, read-only. One that is not installed is left out."""
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+_START = (
+    "import marshal, sys; names = {'__name__': 'isolation'}; exec(marshal.load(sys.stdin.buffer), names); "
+    "names['__name__'] = '__main__'; exec(marshal.load(sys.stdin.buffer), names)"
+)
+_REASONS: tuple[Reason, ...] = ("exit", "timeout", "output_limit")
+_STOP_S = 5.0
+
+
+class IsolatedWorkspace(Workspace):
+    """Is a workspace in namespaces. `auto` takes bubblewrap if it is installed, else Landlock's own namespaces.
+
+    Root is given Landlock: the kernel does not count root's processes, and bubblewrap leaves root what it is.
+    """
+
+    def __init__(
+        self,
+        limits: WorkspaceLimits | None = None,
+        workdir: str = "/testbed",
+        backend: Literal["auto"] | Isolation = "auto",
+    ):
+        super().__init__(limits, workdir)
+        self.backend: Isolation = choose_backend() if backend == "auto" else backend
+        try:
+            check_platform(self.backend)
+        except SandboxUnavailable as problem:
+            raise WorkspaceUnavailable(str(problem)) from problem
+        if self.backend == "bubblewrap" and os.geteuid() == 0:
+            raise WorkspaceUnavailable("bubblewrap cannot count the processes of root; use the backend landlock")
+        self._process: asyncio.subprocess.Process | None = None
+        self._turn = asyncio.Lock()
+
+    async def open(self) -> None:
+        interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+        python = [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
+        self._process = await asyncio.create_subprocess_exec(
+            *(self._wrap(python, interpreter) if self.backend == "bubblewrap" else python),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=ENVIRONMENT,
+            cwd="/",
+            start_new_session=True,
+        )
+        spec = {
+            "namespaces": self.backend == "landlock",
+            "parent": None if self.backend == "bubblewrap" else os.getpid(),
+            "clone": CLONE_NUMBERS.get(platform.machine()),
+            "mounts": list(list_mounts()),
+            "folders": ["/tmp", self.workdir],
+            "folder_options": f"size={self.limits.disk_mb}m,nr_inodes={self.limits.files + 2},mode=1777",
+            "workdir": self.workdir,
+            "seccomp": compile_filter(platform.machine(), processes=True),
+        }
+        try:
+            reason, _, _, _, problem = await asyncio.wait_for(
+                self._exchange(_programs() + marshal.dumps(spec)), self.limits.start_timeout_s
+            )
+        except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+            said = await self._stop_and_read_errors()
+            raise WorkspaceUnavailable(f"{self.backend}: {explain(said) if said else repr(error)}") from error
+        if reason != inside.EXIT:
+            await self.stop()
+            raise WorkspaceUnavailable(f"{self.backend}: {explain(problem.decode(errors='replace'))}")
+
+    def _wrap(self, python: list[str], interpreter: str) -> list[str]:
+        """Return the command that starts `python` under bubblewrap."""
+        binds = [word for source, target in list_mounts() for word in _bind(source, target)]
+        return [
+            shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1",
+            "--cap-add", "CAP_SYS_ADMIN", *binds, "--dir", "/tmp", "--dir", self.workdir,
+            "--ro-bind", interpreter, interpreter, "--chdir", "/tmp", *python,
+        ]  # fmt: skip
+
+    async def exec(
+        self, command: str, stdin: bytes = b"", *, timeout_s: float, output_bytes: int = 1 << 20
+    ) -> CommandResult:
+        limits = self.limits
+        request = {
+            "argv": [SHELL, "-c", command],
+            "stdin": stdin,
+            "timeout_s": timeout_s,
+            "output_bytes": output_bytes,
+            "environment": make_environment(),
+            "rlimits": {
+                "RLIMIT_AS": limits.memory_mb << 20,
+                "RLIMIT_CPU": math.ceil(timeout_s) + 1,
+                "RLIMIT_NPROC": limits.processes,
+                "RLIMIT_NOFILE": 256,
+                "RLIMIT_CORE": 0,
+            },
+        }
+        async with self._turn:
+            done = False
+            try:
+                # The program inside keeps the time; this wait only ends if something has stopped it.
+                reason, code, seconds, stdout, stderr = await asyncio.wait_for(
+                    self._exchange(marshal.dumps(request)), timeout_s + limits.start_timeout_s
+                )
+                done = True
+            except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+                raise WorkspaceError("lost", f"the workspace gave no answer ({error!r})") from error
+            finally:
+                if not done:  # what is on its way now would be taken for the answer to the next command
+                    await self.stop()
+        if reason >= len(_REASONS):
+            raise WorkspaceError("lost", stderr.decode(errors="replace"))
+        return CommandResult(_REASONS[reason], code, stdout, stderr, seconds)
+
+    async def _exchange(self, request: bytes) -> tuple[int, int, float, bytes, bytes]:
+        """Send a request and return the answer."""
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise BrokenPipeError("the workspace is not open")
+        process.stdin.write(request)
+        await process.stdin.drain()
+        header = await process.stdout.readexactly(struct.calcsize(inside.HEADER))
+        reason, code, seconds, out, err = struct.unpack(inside.HEADER, header)
+        return reason, code, seconds, await process.stdout.readexactly(out), await process.stdout.readexactly(err)
+
+    async def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        if self._turn.locked():  # a command is running, and the program inside does not look at its stdin
+            _kill(process.pid)
+        try:
+            await asyncio.wait_for(process.wait(), _STOP_S)
+        except TimeoutError:
+            _kill(process.pid)
+            await process.wait()
+
+    async def _stop_and_read_errors(self) -> str:
+        """Stop, and return what the program said when it could not even begin."""
+        process = self._process
+        await self.stop()
+        if process is None or process.stderr is None:
+            return ""
+        with contextlib.suppress(TimeoutError):
+            return (await asyncio.wait_for(process.stderr.read(), 1)).decode(errors="replace").strip()
+        return ""
+
+
+def choose_backend() -> Isolation:
+    """Return the kind of isolation that this machine and user have."""
+    return "bubblewrap" if shutil.which("bwrap") and os.geteuid() != 0 else "landlock"
+
+
+def make_environment() -> dict[str, str]:
+    """Return the variables of every command: Python and its libraries are found, and nothing of ours is told."""
+    packages = ":".join(target for _, target in _package_mounts())
+    return ENVIRONMENT | {"PATH": f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": packages}
+
+
+@cache
+def list_mounts() -> tuple[tuple[str, str], ...]:
+    """List (path on the host, path in the workspace) of the system's programs, Python and packages, all read-only."""
+    python = () if sys.base_prefix.startswith("/usr") else (f"{sys.base_prefix}/bin", f"{sys.base_prefix}/lib")
+    paths = [path for path in (*_SYSTEM, *_DEVICES, *python) if os.path.exists(path)]
+    return (*((os.path.realpath(path), path) for path in paths), *_package_mounts())
+
+
+@cache
+def _package_mounts() -> tuple[tuple[str, str], ...]:
+    specs = (importlib.util.find_spec(name) for name in PACKAGES)
+    folders = dict.fromkeys(str(Path(spec.origin).parents[1]) for spec in specs if spec and spec.origin)
+    return tuple((os.path.realpath(folder), f"/packages{number}") for number, folder in enumerate(folders))
+
+
+@cache
+def _programs() -> bytes:
+    """Return the two programs that the workspace begins with, compiled once."""
+    paths: list[Any] = [isolation.__file__, inside.__file__]
+    return b"".join(marshal.dumps(compile(Path(path).read_bytes(), Path(path).name, "exec")) for path in paths)
+
+
+def _bind(source: str, target: str) -> tuple[str, str, str]:
+    return ("--dev-bind" if target.startswith("/dev/") else "--ro-bind", source, target)
+
+
+def _kill(pid: int) -> None:
+    """Kill the monitor's child, which is the first process of its namespace, so all others die; then the monitor."""
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)

@@ -1,0 +1,116 @@
+"""Repair tasks: one seed gives one task, splits share no shape of a function, and a bug is one change that shows."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from itertools import combinations
+from random import Random
+
+import pytest
+
+from agentic.coding.grading import grade
+from agentic.coding.records import read_task
+from agentic.coding.repairs.functions import (
+    HELPERS,
+    REPORTS,
+    SPLITS,
+    Split,
+    draw_report,
+    find_shape,
+    helpers_of,
+    reports_of,
+    write_helper,
+    write_report,
+)
+from agentic.coding.repairs.generate import SHIPPED, call_source, draw_record
+from agentic.coding.repairs.mutations import list_mutations
+from core.tools.workspace import IsolatedWorkspace
+from core.types import Task
+
+
+def test_a_seed_gives_the_same_task_and_two_seeds_give_two() -> None:
+    assert draw_record("train", 7, "package") == draw_record("train", 7, "package")
+    assert draw_record("train", 7, "package") != draw_record("train", 8, "package")
+    assert sum(SHIPPED.values()) == 200
+
+
+def test_splits_share_no_shape_of_a_function() -> None:
+    """Also a broken function has no shape that is right in another split's task by a change of names."""
+    shapes = {
+        split: {write_report(*report, "order", "total").shape for report in reports_of(split)}
+        | {helper.shape for helper in helpers_of(split)}
+        for split in SPLITS
+    }
+    assert all(not shapes[one] & shapes[other] for one, other in combinations(SPLITS, 2))
+    assert sum(map(len, shapes.values())) == len(HELPERS) + len(REPORTS) * 6 * 4
+    drawn = draw_record("test", 1, "package")["metadata"]["repository"]
+    sources = [
+        ast.unparse(node) for text in drawn.values() for node in parse(text) if isinstance(node, ast.FunctionDef)
+    ]
+    made = [source for source in sources if '"""' in source]
+    assert len(made) == 5
+    right = sum(find_shape(source) in shapes["test"] for source in made)
+    assert right >= 4, "all but the broken one"
+
+
+def parse(text: str) -> list[ast.stmt]:
+    return ast.parse(text).body if "def " in text else []
+
+
+def test_every_split_has_every_comparison_and_value() -> None:
+    for split in SPLITS:
+        for place in range(3):
+            assert len({report[place] for report in reports_of(split)}) == (len(REPORTS), 6, 4)[place]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_right_functions_do_what_their_own_tests_say_and_are_never_slow(split: Split) -> None:
+    rng = Random(split)
+    made = [*helpers_of(split), *(draw_report(rng, split, ("order", "total")) for _ in range(20))]
+    for function in made:
+        outcomes = [call_source(function.source, function.name, function.draw(rng)) for _ in range(20)]
+        assert all("returns" in outcome for outcome in outcomes), function.source
+        assert len({str(outcome) for outcome in outcomes}) > 1, function.source
+
+
+def test_a_mutation_changes_one_line_and_has_every_kind() -> None:
+    kinds: Counter[str] = Counter()
+    for source, draw in HELPERS:
+        made = write_helper(source, draw)
+        for mutation in list_mutations(made.source):
+            pairs = zip(made.source.splitlines(), mutation.source.splitlines(), strict=True)
+            assert sum(before != after for before, after in pairs) == 1
+            kinds[mutation.kind] += 1
+    assert kinds.keys() == {"operator", "bound", "off_by_one", "name", "swapped"}
+
+
+def test_every_mutation_can_be_undone_by_another() -> None:
+    """So a policy that learns to make mutations can make every repair."""
+    source = write_report("count", "at least", "{field} times count", "order", "total").source
+    for mutation in list_mutations(source):
+        assert source in [back.source for back in list_mutations(mutation.source)], mutation.source
+
+
+async def check(split: Split, number: int) -> tuple[str, str]:
+    """Return the verdicts on the right patch and on no patch."""
+    record = draw_record(split, number, "package")
+    task = read_task(Task(record["label"], record["prompt"], (record["label"],), metadata=record["metadata"]))
+    verdicts = []
+    for diff in (record["metadata"]["patch"].encode(), b""):
+        async with IsolatedWorkspace(workdir=task.workdir) as workspace:
+            await workspace.start(task.files)
+            verdicts.append((await grade(workspace, task, diff, timeout_s=60)).verdict)
+    return verdicts[0], verdicts[1]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+async def test_the_right_patch_is_solved_and_none_is_not(isolation: None, split: Split) -> None:
+    assert await check(split, 0) == ("solved", "tests_failed")
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("split", SPLITS)
+async def test_all_shipped_tasks_are_solved_by_their_patch_alone(isolation: None, long: None, split: Split) -> None:
+    verdicts = [await check(split, number) for number in range(SHIPPED[split])]
+    assert verdicts == [("solved", "tests_failed")] * SHIPPED[split]

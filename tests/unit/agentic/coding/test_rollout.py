@@ -1,0 +1,169 @@
+"""The agent edits by tools in its workspace, ends in ways that have names, and is rewarded by its diff alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from agentic.coding.prompts import INSTRUCTIONS
+from agentic.coding.repairs.generate import draw_record
+from agentic.coding.rollout import SPEC, CodingAgent
+from agentic.coding.tiny.demonstrations import DONE, write_edit
+from agentic.coding.tools import number_lines, shorten
+from core.config import RecipeError
+from core.policy.base import Roles
+from core.policy.scripted import ScriptedPolicy
+from core.rollout.method import RolloutError
+from core.rollout.rows import split_segments
+from core.text.tokenizer import encode_text
+from core.types import Sampling, Task, Trajectory
+from tests.kit import script_policy
+
+RECORD = draw_record("test", 3, "function")
+PATH, TEXT = next(iter(RECORD["metadata"]["repository"].items()))
+PATCH = RECORD["metadata"]["patch"].splitlines(keepends=True)
+RIGHT = TEXT.replace(
+    next(line[1:] for line in PATCH[3:] if line.startswith("-")),
+    next(line[1:] for line in PATCH[3:] if line.startswith("+")),
+)
+TASK = Task("t", RECORD["prompt"], (RECORD["label"],), metadata=RECORD["metadata"])
+REPAIR = write_edit(PATH, TEXT, RIGHT)
+ROOMY = [
+    "coding.max_turns=20",
+    "coding.tools=[bash, read, edit, delegate]",
+    "coding.context_tokens=4000",
+    "model.max_model_len=null",
+]
+
+
+def call(name: str, **arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def make(tokenizer: Any, *overrides: str) -> CodingAgent:
+    recipe = SPEC.load("tiny", [*ROOMY, "coding.max_tokens=400", *overrides])
+    method = SPEC.build(recipe, tokenizer)
+    assert isinstance(method, CodingAgent)
+    return method
+
+
+async def play(method: CodingAgent, answers: Sequence[str], task: Task = TASK) -> Trajectory:
+    policy = script_policy(method.tokenizer, answers, last=False)
+    return await method.rollout(task, Roles({"policy": policy}), Sampling(seed=1))
+
+
+def show(method: CodingAgent, trajectory: Trajectory, turn: int = -1) -> str:
+    return str(method.tokenizer.decode(trajectory.turns[turn].prompt_ids))
+
+
+async def test_an_edit_repairs_and_the_conversation_is_one_row(isolation: None, tokenizer: Any) -> None:
+    method = SPEC.build(SPEC.load("tiny"), tokenizer)
+    trajectory = await play(method, [REPAIR, DONE])
+    assert (trajectory.reward, trajectory.status, trajectory.log["verdict"]) == (1.0, "completed", "solved")
+    assert [turn.role for turn in trajectory.turns] == ["act", "act"]
+    assert len(split_segments(trajectory, "segment")) == 1
+    shown = show(method, trajectory, 0)
+    assert f"A test of {PATH} fails.\n{INSTRUCTIONS}{PATH}\n{number_lines(TEXT)}" in shown
+    assert "tests/" not in shown, "the source is shown without its tests"
+    assert trajectory.metrics["calls_edit"] == 1
+    assert (await play(method, [DONE])).log["verdict"] == "tests_failed"
+
+
+async def test_tools_show_what_they_did(isolation: None, tokenizer: Any) -> None:
+    method = make(tokenizer)
+    trajectory = await play(
+        method,
+        [
+            call("read", path=PATH, first=1, last=1),
+            call("bash", command="echo hi; echo no >&2; exit 4"),
+            call("edit", path=PATH, line=999, text="x"),
+            call("read", path="missing.py"),
+            call("bash", command="sleep 9"),
+            call("edit", path=PATH, line=1, last=2, text="a\nb") + call("edit", path=PATH, line=2, text=""),
+            call("bash", command=f"head -1 {PATH}; git status --short"),
+            DONE,
+        ],
+    )  # fmt: skip
+    method_text = show(method, trajectory)
+    for said in (
+        number_lines(TEXT, 1, 1),
+        "hi\nno\n\nexit code 4",
+        "has the lines 1 to",
+        "error: get:",
+        f"a\n M {PATH}",
+    ):
+        assert said in method_text
+    assert trajectory.metrics["calls_edit"] == 3
+
+
+async def test_commands_and_outputs_are_bounded(isolation: None, tokenizer: Any) -> None:
+    method = make(tokenizer, "coding.command_timeout_s=0.3", "coding.output_chars=60")
+    trajectory = await play(method, [call("bash", command="seq 999; sleep 9"), call("bash", command="yes"), DONE])
+    shown = show(method, trajectory)
+    assert "characters left out" in shown
+    assert "took more than 0.3 seconds" in shown
+    assert "wrote too much" in shown
+    assert shorten("abcdefgh", 4) == "ab\n... 4 characters left out ...\ngh"
+
+
+async def test_every_end_has_a_name_and_what_was_changed_is_graded(isolation: None, tokenizer: Any) -> None:
+    look = call("bash", command="true")
+    turns = await play(make(tokenizer, "coding.max_turns=2"), [REPAIR, look])
+    assert (turns.log["end"], turns.status, turns.reward) == ("turn_limit", "truncated", 1.0)
+    context = await play(make(tokenizer, "coding.context_tokens=700"), [REPAIR, call("bash", command="seq 300"), look])
+    assert (context.log["end"], context.reward) == ("context_limit", 1.0)
+    cut = await play(make(tokenizer, "coding.max_tokens=40"), ["word " * 90])
+    assert (cut.log["end"], cut.log["verdict"]) == ("cut_answer", "tests_failed")
+    lost = await play(make(tokenizer), [call("bash", command="rm -rf .git"), DONE])
+    assert (lost.log["end"], lost.log["verdict"], lost.reward) == ("answered", "no_diff", 0.0)
+    method = make(tokenizer, "coding.time_limit_s=0.2")
+    slow = ScriptedPolicy(lambda prompt, sampling: encode_text(method.tokenizer, DONE), latency=2.0)
+    late = await method.rollout(TASK, Roles({"policy": slow}), Sampling(seed=1))
+    assert (late.log["end"], late.turns) == ("time_limit", ())
+
+
+async def test_a_malformed_call_is_told_and_counted(isolation: None, tokenizer: Any) -> None:
+    method = make(tokenizer)
+    trajectory = await play(method, ["<tool_call>{</tool_call>", call("fly"), call("bash"), DONE])
+    assert {name for name in trajectory.metrics if name.startswith("malformed_")} == {
+        "malformed_not_json", "malformed_unknown_tool", "malformed_missing_argument",
+    }  # fmt: skip
+    assert "there is no tool 'fly'" in show(method, trajectory)
+
+
+async def test_a_sub_agent_looks_but_cannot_edit_and_is_a_segment(isolation: None, tokenizer: Any) -> None:
+    method = make(tokenizer)
+    answers = [call("delegate", question="Where is it?"), REPAIR, "It is in the loop.", DONE]
+    trajectory = await play(method, answers)
+    assert [turn.role for turn in trajectory.turns] == ["act", "subagent", "subagent", "act"]
+    assert len(split_segments(trajectory, "segment")) == 2
+    assert trajectory.metrics["malformed_unknown_tool"] == 1
+    assert "It is in the loop." in show(method, trajectory)
+    assert trajectory.log["verdict"] == "tests_failed"
+
+
+async def test_a_full_context_is_summed_up(isolation: None, tokenizer: Any) -> None:
+    method = make(tokenizer, "coding.context_tokens=900", "coding.max_summary_tokens=64")
+    answers = [call("bash", command="seq 150"), "I have counted.", REPAIR, DONE]
+    trajectory = await play(method, answers)
+    assert [turn.role for turn in trajectory.turns] == ["act", "summary", "act", "act"]
+    assert len(split_segments(trajectory, "segment")) == 2
+    assert "I have counted." in show(method, trajectory)
+    assert trajectory.reward == 1.0
+
+
+async def test_a_broken_record_fails_with_a_name(isolation: None, tokenizer: Any) -> None:
+    method = make(tokenizer)
+    with pytest.raises(RolloutError) as failure:
+        await play(method, [DONE], Task("t", "q", ("a",), metadata={}))
+    assert failure.value.kind == "bad_task"
+
+
+def test_wrong_recipes_are_refused(tokenizer: Any) -> None:
+    with pytest.raises(RecipeError, match=r"coding.context_tokens is 320, and model.max_model_len=100"):
+        SPEC.load("tiny", ["model.max_model_len=100"])
+    with pytest.raises(RecipeError, match=r"algorithm\.rows is turn"):
+        SPEC.load("tiny", ["algorithm.rows=turn"])
