@@ -102,7 +102,7 @@ def remember(read: Callable[[Body], T]) -> Callable[[Any, str], T]:
     read_again = lru_cache(MAX_REMEMBERED)(lambda written, path: read(Body(marshal.loads(written), path)))
 
     def read_value(value: Any, path: str) -> T:
-        # Writing a value so takes a twentieth of the time of JSON. Version 2 writes equal values equally.
+        # It takes a fraction of the time of JSON. Version 2 writes equal values equally.
         written = marshal.dumps(value, 2)
         return read_again(written, path) if len(written) <= MAX_REMEMBERED else read(Body(value, path))
 
