@@ -94,7 +94,7 @@ def test_a_missing_package_names_the_script_that_installs(monkeypatch, capsys: p
         ("tokentrue ev", ["evaluate"]),
         ("tokentrue evaluate ", ["ruler", "heldout", "aime", "tau2", "questions", "table"]),
         (".venv/bin/tokentrue train mem", ["memagent"]),
-        ("tokentrue train memagent --preset ", ["laptop", "paper", "published", "seed", "tiny"]),
+        ("tokentrue train memagent --preset ", ["laptop", "one-gpu", "paper", "published", "seed", "tiny"]),
         ("tokentrue train memagent --engine s", ["slime"]),
         ("tokentrue convert to-hf --iter", ["--iterations"]),
         ("tokentrue report ", ["runs/one"]),
