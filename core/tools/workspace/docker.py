@@ -1,7 +1,7 @@
 """Runs a workspace in a Docker container without network, from the image of the task.
 
 Every command is a call of the `docker` program. The image needs a shell, git and tar, as the images of repository
-tasks have; `sleep` keeps it running.
+tasks have.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from core.tools.workspace.base import (
 )
 
 _CHUNK = 65536
+_WAIT = "while :; do sleep 1000 & wait; done"
+"""Keeps the container running. Its shell is the first process, which nothing inside can kill; the sleep can be."""
 
 
 class DockerWorkspace(Workspace):
@@ -55,11 +57,11 @@ class DockerWorkspace(Workspace):
         limits = self.limits
         environment = [word for name, value in ENVIRONMENT.items() for word in ("--env", f"{name}={value}")]
         return [
-            self.runtime, "run", "--detach", "--rm", "--init", "--name", self.name, "--network", "none",
+            self.runtime, "run", "--detach", "--rm", "--name", self.name, "--network", "none",
             "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--pids-limit", str(limits.processes),
             "--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m", "--cpus", "1",
             "--tmpfs", f"/tmp:exec,size={limits.disk_mb}m", *environment, "--workdir", self.workdir,
-            "--entrypoint", "sleep", self.image, "infinity",
+            "--entrypoint", "/bin/sh", self.image, "-c", _WAIT,
         ]  # fmt: skip
 
     def exec_command(self, command: str) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,10 +176,33 @@ def test_a_container_has_no_network_no_privileges_and_bounds(tmp_path: Path) -> 
     words = " ".join(workspace.start_command())
     for wanted in (
         "--network none", "--cap-drop ALL", "--security-opt no-new-privileges", "--pids-limit 20", "--memory 512m",
-        "--tmpfs /tmp:exec,size=32m", "--workdir /repo", "--rm", "--entrypoint sleep an/image infinity",
+        "--tmpfs /tmp:exec,size=32m", "--workdir /repo", "--rm", "--entrypoint /bin/sh an/image -c while",
     ):  # fmt: skip
         assert wanted in words
     assert "-v" not in words.split()
+    assert "--init" not in words.split(), "its child, which keeps the container running, can be killed from inside"
+
+
+async def test_a_container_survives_the_end_of_a_command(tmp_path: Path) -> None:
+    """Its first process runs in a PID namespace, as in Docker, and another process there kills all it can."""
+    try_out = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if not shutil.which("unshare") or subprocess.run([*try_out, "true"], capture_output=True).returncode:
+        pytest.skip("needs namespaces of the user: unshare")
+    (tmp_path / "docker").touch(mode=0o755)
+    words = DockerWorkspace("an/image", runtime=str(tmp_path / "docker")).start_command()
+    first = [words[words.index("--entrypoint") + 1], *words[words.index("an/image") + 1 :]]
+    process = await asyncio.create_subprocess_exec(*try_out, *first)
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        for _ in range(2):
+            await asyncio.sleep(0.3)
+            (pid,) = children.read_text().split()
+            enter = ["nsenter", "--target", pid, "--user", "--pid", "--preserve-credentials", "/bin/sh", "-c"]
+            ended = await asyncio.create_subprocess_exec(*enter, "sleep 60 & kill -9 -1")
+            assert await ended.wait() == 0
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def test_a_docker_that_does_not_answer_is_unavailable() -> None:
