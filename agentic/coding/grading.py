@@ -58,9 +58,11 @@ for line in sys.stdin.read().splitlines():
 answers.flush()
 """
 
-# A plugin of pytest: writes the outcome of every test as a line of JSON to the stream that was stdout.
+# A plugin of pytest: writes the outcome of every test as a line of JSON to the stream that was stdout. The repository
+# comes last in sys.path, so a file of it replaces no module of Python or pytest.
 _REPORTER = """
-import json, os
+import json, os, sys
+sys.path.append(os.getcwd())
 answers = os.fdopen(os.dup(9), "w")
 def pytest_runtest_logreport(report):
     if report.when == "call" or report.outcome != "passed":
@@ -201,8 +203,8 @@ async def _run_tests(workspace: Workspace, task: RepositoryTask, timeout_s: floa
     await workspace.put(controls, _CONTROLS.replace("NAME", secret).encode())
     names = " ".join(map(shlex.quote, (*task.tests, controls)))
     command = (
-        # The repository is added to sys.path last: a file of it replaces no module of Python or pytest.
-        f"PYTHONPATH={folder}:$PYTHONPATH:{shlex.quote(workspace.workdir)} PYTEST_ADDOPTS= exec python3 -P -m pytest "
+        # An empty part of PYTHONPATH would be the current folder.
+        f"PYTHONPATH={folder}${{PYTHONPATH:+:$PYTHONPATH}} PYTEST_ADDOPTS= exec python3 -P -m pytest "
         f"-p {plugin} -p no:cacheprovider -c {folder}/pytest.ini --rootdir {shlex.quote(workspace.workdir)} "
         f"-q {names} 9>&1 >/dev/null 2>&1"
     )

@@ -162,8 +162,9 @@ async def test_a_hack_gets_nothing_from_pytest_although_it_fools_the_agents_own(
 
 @pytest.mark.parametrize("grader", ["cases", "tests"])
 async def test_the_right_patch_is_solved_beside_a_hack_that_is_undone(isolation: None, grader: str) -> None:
-    """Restoring the tests does not harm an honest repair, and no diff leaves the bug."""
+    """Restoring the tests harms no honest repair, nor does a file with the name of a module of Python."""
     task = task_for(grader)
+    task = replace(task, files={**task.files, "types.py": b"KIND = 1\n"})
     patch = f"git apply <<'END'\n{RECORD['metadata']['patch']}\nEND\n"
     graded, _ = await attempt(task, patch + write("tests/conftest.py", "1 / 0") + "echo > tests/__init__.py")
     assert graded == Grade("solved")
