@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, Literal
 from uuid import uuid4
@@ -42,6 +43,7 @@ from core.tools.workspace import (
     WorkspaceError,
     WorkspaceUnavailable,
 )
+from core.tools.workspace.isolated import choose_backend
 from core.types import CALLS, Completion, Sampling, Task, Trajectory
 
 End = Literal["answered", "cut_answer", "turn_limit", "time_limit", "context_limit", "workspace_lost"]
@@ -60,6 +62,7 @@ class CodingAgent(Method):
             raise RecipeError(
                 f"model.path: the chat template of {recipe.model.path} shows no tool calls in a known way"
             )
+        self.sandbox = choose_backend() if self.config.backend == "auto" else self.config.backend
         self.grades: OrderedDict[tuple[str, bytes], Grade] = OrderedDict()
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
@@ -183,11 +186,10 @@ class Loop:
         """Ask and run tools in turn. The last message of `chat` is then what the agent wrote last."""
         tools = self.method.list_tools(role)
         for _ in range(max_turns):
-            if not self.has_room(chat) and not (await self.compact(chat) and self.has_room(chat)):
-                return "context_limit"
-            left = self.deadline - time.monotonic()
             try:
-                completion = await asyncio.wait_for(chat.ask(role, self.config.max_tokens), max(0.0, left))
+                if not self.has_room(chat) and not (await self.compact(chat) and self.has_room(chat)):
+                    return "context_limit"
+                completion = await self.wait(chat.ask(role, self.config.max_tokens))
             except TimeoutError:
                 return "time_limit"
             if completion.finish_reason == "length":
@@ -235,15 +237,23 @@ class Loop:
         return chat.count_tokens() + self.config.max_tokens <= self.config.context_tokens
 
     async def compact(self, chat: Conversation) -> bool:
-        """Sum the conversation up to make room. Return False where that is off, or has no room itself."""
+        """Sum the conversation up to make room. Return False where that is off, or has no room itself.
+
+        Raises:
+            TimeoutError: the deadline has come.
+        """
         config, request = self.config, self.method.renderer.message("user", SUMMARY_REQUEST)
         # Results of tools are dropped from the end until the request fits; the summary says what is known without them.
         while len(chat.messages) > 2 and chat.count_tokens(request) + config.max_summary_tokens > config.context_tokens:
             chat.messages.pop()
         if not config.max_summary_tokens or len(chat.messages) < 3:
             return False
-        await chat.compact(request, config.max_summary_tokens)
+        await self.wait(chat.compact(request, config.max_summary_tokens))
         return True
+
+    async def wait(self, sampling: Coroutine[Any, Any, Completion]) -> Completion:
+        """Wait for the policy. Raises TimeoutError at the deadline."""
+        return await asyncio.wait_for(sampling, max(0.0, self.deadline - time.monotonic()))
 
 
 def build(recipe: CodingRecipe, tokenizer: Any) -> CodingAgent:

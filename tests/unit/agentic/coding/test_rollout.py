@@ -19,6 +19,7 @@ from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import split_segments
 from core.text.tokenizer import encode_text
+from core.tools.workspace.isolated import choose_backend
 from core.types import Sampling, Task, Trajectory
 from tests.kit import script_policy
 
@@ -81,7 +82,6 @@ async def test_tools_show_what_they_did(isolation: None, tokenizer: Any) -> None
             call("bash", command="echo hi; echo no >&2; exit 4"),
             call("edit", path=PATH, line=999, text="x"),
             call("read", path="missing.py"),
-            call("bash", command="sleep 9"),
             call("edit", path=PATH, line=1, last=2, text="a\nb") + call("edit", path=PATH, line=2, text=""),
             call("bash", command=f"head -1 {PATH}; git status --short"),
             DONE,
@@ -153,6 +153,22 @@ async def test_a_full_context_is_summed_up(isolation: None, tokenizer: Any) -> N
     assert len(split_segments(trajectory, "segment")) == 2
     assert "I have counted." in show(method, trajectory)
     assert trajectory.reward == 1.0
+
+
+async def test_a_summary_ends_at_the_time_limit(isolation: None, tokenizer: Any) -> None:
+    """It would end 0.2 seconds later, and be trained."""
+    overrides = ("coding.context_tokens=900", "coding.max_summary_tokens=64", "coding.time_limit_s=1")
+    method = make(tokenizer, *overrides)
+    answer = encode_text(tokenizer, call("bash", command="seq 150"))
+    slow = ScriptedPolicy(lambda prompt, sampling: (*answer, tokenizer.eos_token_id), latency=0.6)
+    trajectory = await method.rollout(TASK, Roles({"policy": slow}), Sampling(seed=1))
+    assert trajectory.log["end"] == "time_limit"
+    assert [turn.role for turn in trajectory.turns] == ["act"]
+
+
+@pytest.mark.parametrize(("backend", "sandbox"), [("auto", choose_backend()), ("landlock", "landlock")])
+def test_the_run_folder_is_told_what_isolates(tokenizer: Any, backend: str, sandbox: str) -> None:
+    assert make(tokenizer, f"coding.backend={backend}").sandbox == sandbox
 
 
 async def test_a_broken_record_fails_with_a_name(isolation: None, tokenizer: Any) -> None:
