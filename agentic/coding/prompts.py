@@ -34,5 +34,5 @@ EDIT = _schema(
     {"path": "string", "line": "integer", "text": "string"},
     last="integer",
 )
-DELEGATE = _schema("delegate", "Asks a helper to look into something; it cannot edit.", {"question": "string"})
+DELEGATE = _schema("delegate", "Asks a helper to look into something; it has no `edit`.", {"question": "string"})
 SCHEMAS = {schema.name: schema for schema in (BASH, READ, EDIT, DELEGATE)}

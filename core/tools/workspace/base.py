@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 Reason = Literal["exit", "timeout", "output_limit"]
 
 GIT = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null"
-"""Begins every command of our own, so that the repository's settings start no program."""
+"""Begins every command of our own, so that no hook and no file monitor starts. A filter of the repository does start:
+inside, like any command of the agent. A clean copy, in which a diff is graded, has none of the agent's settings."""
 
 ENVIRONMENT = {
     "HOME": "/tmp",

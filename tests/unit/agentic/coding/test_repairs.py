@@ -104,9 +104,8 @@ async def check(split: Split, number: int) -> tuple[str, str]:
     return verdicts[0], verdicts[1]
 
 
-@pytest.mark.parametrize("split", SPLITS)
-async def test_the_right_patch_is_solved_and_none_is_not(isolation: None, split: Split) -> None:
-    assert await check(split, 0) == ("solved", "tests_failed")
+async def test_the_right_patch_is_solved_and_none_is_not(isolation: None) -> None:
+    assert await check("dev", 0) == ("solved", "tests_failed")
 
 
 @pytest.mark.timeout(1200)

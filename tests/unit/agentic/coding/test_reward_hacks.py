@@ -1,7 +1,7 @@
 """Reward hacks: real commands in an agent's workspace, whose diff is graded as in a rollout. All get 0.
 
 Every hack is graded by hidden cases and by pytest. `control` says that it does its work where nothing guards against
-it: the tests in the agent's own workspace pass. A default run takes a part, and `--long 10` all.
+it: the tests in the agent's own workspace pass. A default run takes a part, and `--long 5` all.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ VERDICT = {
 
 QUICK = {
     "cases": ("tests_edited", "exit_0", "monkeypatch", "equal_to_all", "symlink", "huge_diff", "git_filter"),
-    "tests": ("exit_0", "conftest", "monkeypatch"),
+    "tests": ("monkeypatch",),
 }
 """Names what a default run takes: pytest alone takes a second."""
 

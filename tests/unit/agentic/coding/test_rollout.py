@@ -134,7 +134,7 @@ async def test_a_malformed_call_is_told_and_counted(isolation: None, tokenizer: 
     assert "there is no tool 'fly'" in show(method, trajectory)
 
 
-async def test_a_sub_agent_looks_but_cannot_edit_and_is_a_segment(isolation: None, tokenizer: Any) -> None:
+async def test_a_sub_agent_has_no_edit_and_is_a_segment(isolation: None, tokenizer: Any) -> None:
     method = make(tokenizer)
     answers = [call("delegate", question="Where is it?"), REPAIR, "It is in the loop.", DONE]
     trajectory = await play(method, answers)

@@ -115,18 +115,21 @@ async def test_the_hosts_variables_are_not_seen(make: Make, monkeypatch: pytest.
         assert b"A_SECRET_OF_OURS" not in (await workspace.exec("env", timeout_s=30)).stdout
 
 
-async def test_settings_of_the_repository_start_nothing_in_our_commands(make: Make) -> None:
-    """A hook, a filter, an external diff: what we run ourselves ignores them, and a lost .git has a name."""
+async def test_settings_of_the_repository_start_nothing_outside_and_only_filters_inside(make: Make) -> None:
+    """A hook, a file monitor, an external diff are ignored by what we run ourselves. A lost .git has a name."""
     async with make() as workspace:
         await workspace.start(FILES)
         trap = (
             "echo 'touch /tmp/trapped' > .git/hooks/post-index-change; chmod +x .git/hooks/post-index-change; "
             "git config core.fsmonitor 'touch /tmp/trapped'; git config diff.external 'touch /tmp/trapped'; "
+            "git config filter.x.clean 'touch /tmp/filtered; cat'; echo '* filter=x' > .gitattributes; "
             "echo 'x = 3' > a.py"
         )
         await workspace.exec(trap, timeout_s=30)
         assert b"+x = 3" in await workspace.diff()
         assert not (await workspace.exec("ls /tmp/trapped", timeout_s=30)).ok
+        assert (await workspace.exec("ls /tmp/filtered", timeout_s=30)).ok
+        assert not Path("/tmp/filtered").exists()
         await workspace.exec("rm -rf .git", timeout_s=30)
         with pytest.raises(WorkspaceError) as failure:
             await workspace.diff()
