@@ -21,7 +21,7 @@ from pathlib import PurePosixPath
 from typing import Literal, get_args
 
 from agentic.coding.records import RepositoryTask
-from core.tools.workspace import Workspace, WorkspaceError
+from core.tools.workspace import RepositoryWorkspace, WorkspaceError
 from core.tools.workspace.base import GIT
 
 Verdict = Literal[
@@ -83,7 +83,7 @@ _CONTROL_COUNT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Grade:
+class DiffGrade:
     """Holds the verdict on a diff, and what a reader should know of it."""
 
     verdict: Verdict
@@ -94,20 +94,20 @@ class Grade:
         return float(self.verdict == "solved")
 
 
-async def grade(workspace: Workspace, task: RepositoryTask, diff: bytes, timeout_s: float) -> Grade:
+async def grade(workspace: RepositoryWorkspace, task: RepositoryTask, diff: bytes, timeout_s: float) -> DiffGrade:
     """Grade a diff in `workspace`, a clean copy of the repository that has been started.
 
     Raises:
         WorkspaceError: the workspace failed before any code of the diff ran.
     """
     if len(diff) > workspace.limits.diff_bytes:
-        return Grade("huge_diff", f"{len(diff)} bytes")
+        return DiffGrade("huge_diff", f"{len(diff)} bytes")
     if diff.strip():
         result = await workspace.exec(
             f"{GIT} apply --index --whitespace=nowarn -", diff, timeout_s=workspace.limits.start_timeout_s
         )
         if not result.ok:
-            return Grade("does_not_apply", result.stderr.decode(errors="replace")[:500])
+            return DiffGrade("does_not_apply", result.stderr.decode(errors="replace")[:500])
     refused = await _restore(workspace)
     if refused is not None:
         return refused
@@ -118,19 +118,19 @@ async def grade(workspace: Workspace, task: RepositoryTask, diff: bytes, timeout
             return await _run_tests(workspace, task, timeout_s)
         command = task.eval_cmd or f"python3 -c {shlex.quote(task.script)}"
         result = await workspace.exec(command, timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
-        return _judge(result.reason) or Grade("solved" if result.ok else "tests_failed", _tail(result.stdout))
+        return _judge(result.reason) or DiffGrade("solved" if result.ok else "tests_failed", _tail(result.stdout))
     except WorkspaceError as error:
-        return Grade("workspace_lost", str(error))  # by the code of the diff: the copy was fine before
+        return DiffGrade("workspace_lost", str(error))  # by the code of the diff: the copy was fine before
 
 
-async def _restore(workspace: Workspace) -> Grade | None:
+async def _restore(workspace: RepositoryWorkspace) -> DiffGrade | None:
     """Bring back every protected file as it was. Return a grade if the diff holds what none may hold."""
     command = f"{GIT} diff --cached --raw -z --no-renames --no-ext-diff {workspace.base}"
     result = await workspace.exec(
         command, timeout_s=workspace.limits.start_timeout_s, output_bytes=2 * workspace.limits.diff_bytes
     )
     if not result.ok:
-        return Grade("does_not_apply", result.stderr.decode(errors="replace")[:500])
+        return DiffGrade("does_not_apply", result.stderr.decode(errors="replace")[:500])
     # For each file: `:OLDMODE NEWMODE OLDHASH NEWHASH STATUS`, then its path.
     fields = result.stdout.decode("utf-8", "surrogateescape").split("\0")
     added: list[str] = []
@@ -138,9 +138,9 @@ async def _restore(workspace: Workspace) -> Grade | None:
     for head, path in zip(fields[0::2], fields[1::2], strict=False):
         old_mode, new_mode = head[1:].split()[:2]
         if "120000" in (old_mode, new_mode):
-            return Grade("symlink", path)
+            return DiffGrade("symlink", path)
         if "160000" in (old_mode, new_mode):
-            return Grade("submodule", path)
+            return DiffGrade("submodule", path)
         if is_protected(path):
             (added if old_mode == "000000" else changed).append(path)
     for undo, paths in ((f"{GIT} rm -q -f", added), (f"{GIT} checkout -q {workspace.base}", changed)):
@@ -150,7 +150,7 @@ async def _restore(workspace: Workspace) -> Grade | None:
         command = f"GIT_LITERAL_PATHSPECS=1 {undo} --pathspec-from-file=- --pathspec-file-nul"
         undone = await workspace.exec(command, listed, timeout_s=workspace.limits.start_timeout_s)
         if not undone.ok:  # such as a file where the tests have a folder
-            return Grade("does_not_apply", undone.stderr.decode(errors="replace")[:500])
+            return DiffGrade("does_not_apply", undone.stderr.decode(errors="replace")[:500])
     return None
 
 
@@ -166,7 +166,7 @@ def is_protected(path: str) -> bool:
     )
 
 
-async def _run_cases(workspace: Workspace, task: RepositoryTask, timeout_s: float) -> Grade:
+async def _run_cases(workspace: RepositoryWorkspace, task: RepositoryTask, timeout_s: float) -> DiffGrade:
     calls = "\n".join(json.dumps([case["function"], case["arguments"]]) for case in task.cases)
     # -I: neither variables nor the repository decide which modules the interpreter itself takes.
     command = f"exec python3 -I -B -c {shlex.quote(_CALLER)} 2>/dev/null"
@@ -176,9 +176,9 @@ async def _run_cases(workspace: Workspace, task: RepositoryTask, timeout_s: floa
     right = [_canonical({key: case[key] for key in ("returns", "raises") if key in case}) for case in task.cases]
     answers = [_read_outcome(line) for line in result.stdout.splitlines()]
     if len(answers) != len(right):
-        return Grade("no_report", f"{len(answers)} answers to {len(right)} calls")
+        return DiffGrade("no_report", f"{len(answers)} answers to {len(right)} calls")
     wrong = sum(answer != expected for answer, expected in zip(answers, right, strict=True))
-    return Grade("tests_failed", f"{wrong} of {len(right)} cases") if wrong else Grade("solved")
+    return DiffGrade("tests_failed", f"{wrong} of {len(right)} cases") if wrong else DiffGrade("solved")
 
 
 def _canonical(outcome: object) -> str:
@@ -193,7 +193,7 @@ def _read_outcome(line: bytes) -> str:
         return ""
 
 
-async def _run_tests(workspace: Workspace, task: RepositoryTask, timeout_s: float) -> Grade:
+async def _run_tests(workspace: RepositoryWorkspace, task: RepositoryTask, timeout_s: float) -> DiffGrade:
     """Run the named tests by pytest under a configuration of ours, and the controls among them."""
     secret = secrets.token_hex(8)
     folder = f"/tmp/{secret}"
@@ -216,22 +216,22 @@ async def _run_tests(workspace: Workspace, task: RepositoryTask, timeout_s: floa
         try:
             name, outcome = json.loads(line)
         except ValueError:
-            return Grade("no_report", "a line is no report")
+            return DiffGrade("no_report", "a line is no report")
         outcomes.setdefault(str(name), set()).add(str(outcome))
     failed_controls = sum(seen == {"failed"} for name, seen in outcomes.items() if secret in name)
     if not outcomes or not any(secret in name for name in outcomes):
-        return Grade("no_report", f"exit code {result.exit_code}")
+        return DiffGrade("no_report", f"exit code {result.exit_code}")
     if failed_controls != _CONTROL_COUNT:
-        return Grade("tampered", f"{failed_controls} of {_CONTROL_COUNT} controls failed")
+        return DiffGrade("tampered", f"{failed_controls} of {_CONTROL_COUNT} controls failed")
     wrong = [name for name in task.tests if outcomes.get(name) != {"passed"}]
-    return Grade("tests_failed", " ".join(wrong)[:500]) if wrong else Grade("solved")
+    return DiffGrade("tests_failed", " ".join(wrong)[:500]) if wrong else DiffGrade("solved")
 
 
-def _judge(reason: str) -> Grade | None:
+def _judge(reason: str) -> DiffGrade | None:
     """Return the grade of tests that a limit ended."""
     if reason == "exit":
         return None
-    return Grade("test_timeout" if reason == "timeout" else "test_output_limit")
+    return DiffGrade("test_timeout" if reason == "timeout" else "test_output_limit")
 
 
 def _tail(output: bytes) -> str:

@@ -23,7 +23,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from agentic.coding.config import PRESETS, CodingRecipe, CodingSection
-from agentic.coding.grading import Grade, grade, is_protected
+from agentic.coding.grading import DiffGrade, grade, is_protected
 from agentic.coding.prompts import DELEGATE, INSTRUCTIONS, SCHEMAS, SUBAGENT, SUMMARY_REQUEST, TASK
 from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
 from agentic.coding.tools import number_lines, run_tool, shorten
@@ -39,7 +39,7 @@ from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.tools.workspace import (
     DockerWorkspace,
     IsolatedWorkspace,
-    Workspace,
+    RepositoryWorkspace,
     WorkspaceError,
     WorkspaceUnavailable,
 )
@@ -63,7 +63,7 @@ class CodingAgent(Method):
                 f"model.path: the chat template of {recipe.model.path} shows no tool calls in a known way"
             )
         self.sandbox = choose_backend() if self.config.backend == "auto" else self.config.backend
-        self.grades: OrderedDict[tuple[str, bytes], Grade] = OrderedDict()
+        self.grades: OrderedDict[tuple[str, bytes], DiffGrade] = OrderedDict()
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Let the agent work on the task's repository, and grade what it changed.
@@ -85,12 +85,12 @@ class CodingAgent(Method):
             )
             loop = Loop(self, workspace, counts, time.monotonic() + self.config.time_limit_s)
             end: End = "workspace_lost"
-            graded: Grade | None = None
+            graded: DiffGrade | None = None
             try:
                 end = await loop.work(chat, "act", self.config.max_turns)
                 diff = await workspace.diff()
             except WorkspaceError as error:  # by the agent's doing: the workspace was fine before
-                diff, graded = b"", Grade("huge_diff" if error.kind == "huge_diff" else "no_diff", str(error))
+                diff, graded = b"", DiffGrade("huge_diff" if error.kind == "huge_diff" else "no_diff", str(error))
         graded = graded or await self.grade(task, repository, diff)
         return Trajectory(
             task_id=task.task_id,
@@ -112,7 +112,7 @@ class CodingAgent(Method):
             },
         )
 
-    def make_workspace(self, repository: RepositoryTask) -> Workspace:
+    def make_workspace(self, repository: RepositoryTask) -> RepositoryWorkspace:
         """Return a workspace for the task, not yet started. Raises RolloutError (`workspace`) if there is none."""
         config = self.config
         try:
@@ -122,7 +122,7 @@ class CodingAgent(Method):
         except WorkspaceUnavailable as error:
             raise RolloutError("workspace", str(error)) from error
 
-    async def start(self, workspace: Workspace, repository: RepositoryTask) -> Message:
+    async def start(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> Message:
         """Start a workspace and prepare the repository in it. Return the first message, which states the problem.
 
         With `show_source` the message holds the numbered source too.
@@ -149,7 +149,7 @@ class CodingAgent(Method):
         refused = () if role == "act" else ("edit", "delegate")
         return [SCHEMAS[name] for name in self.config.tools if name not in refused]
 
-    async def grade(self, task: Task, repository: RepositoryTask, diff: bytes) -> Grade:
+    async def grade(self, task: Task, repository: RepositoryTask, diff: bytes) -> DiffGrade:
         """Grade a diff in a clean workspace, or return the grade that is remembered.
 
         Raises:
@@ -175,7 +175,7 @@ class CodingAgent(Method):
 class Loop:
     """Runs the conversation of an agent in its workspace until it answers or meets a limit."""
 
-    def __init__(self, method: CodingAgent, workspace: Workspace, counts: Counter[str], deadline: float):
+    def __init__(self, method: CodingAgent, workspace: RepositoryWorkspace, counts: Counter[str], deadline: float):
         self.method = method
         self.config: CodingSection = method.config
         self.workspace = workspace

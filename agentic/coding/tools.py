@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.tools.workspace import Workspace, WorkspaceError
+from core.tools.workspace import RepositoryWorkspace, WorkspaceError
 
 READ_BYTES = 1 << 20
 
 
 async def run_tool(
-    workspace: Workspace, name: str, arguments: Mapping[str, Any], timeout_s: float, output_chars: int
+    workspace: RepositoryWorkspace, name: str, arguments: Mapping[str, Any], timeout_s: float, output_chars: int
 ) -> str:
     """Run bash, read or edit.
 
@@ -45,7 +45,7 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[:head]}\n... {len(text) - limit} characters left out ...\n{text[len(text) - tail :]}"
 
 
-async def _run_bash(workspace: Workspace, command: str, timeout_s: float, output_chars: int) -> str:
+async def _run_bash(workspace: RepositoryWorkspace, command: str, timeout_s: float, output_chars: int) -> str:
     result = await workspace.exec(
         f"exec 2>&1\n{command}", timeout_s=timeout_s, output_bytes=max(1 << 16, 4 * output_chars)
     )
@@ -58,11 +58,11 @@ async def _run_bash(workspace: Workspace, command: str, timeout_s: float, output
     return text if result.exit_code == 0 else f"{text}\nexit code {result.exit_code}"
 
 
-async def _read_text(workspace: Workspace, path: str) -> str:
+async def _read_text(workspace: RepositoryWorkspace, path: str) -> str:
     return (await workspace.get(path, READ_BYTES)).decode(errors="surrogateescape")
 
 
-async def _edit(workspace: Workspace, path: str, text: str, arguments: Mapping[str, Any]) -> str:
+async def _edit(workspace: RepositoryWorkspace, path: str, text: str, arguments: Mapping[str, Any]) -> str:
     lines = text.splitlines(keepends=True)
     first, last = arguments["line"], arguments.get("last", arguments["line"])
     if not 1 <= first <= last <= len(lines):

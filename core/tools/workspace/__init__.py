@@ -5,7 +5,7 @@ Two backends have one protocol (start, exec, put, get, diff, stop): processes in
 
 from core.tools.workspace.base import (
     CommandResult,
-    Workspace,
+    RepositoryWorkspace,
     WorkspaceError,
     WorkspaceLimits,
     WorkspaceUnavailable,
@@ -17,7 +17,7 @@ __all__ = [
     "CommandResult",
     "DockerWorkspace",
     "IsolatedWorkspace",
-    "Workspace",
+    "RepositoryWorkspace",
     "WorkspaceError",
     "WorkspaceLimits",
     "WorkspaceUnavailable",

@@ -85,7 +85,7 @@ class CommandResult:
         return self.reason == "exit" and self.exit_code == 0
 
 
-class Workspace(ABC):
+class RepositoryWorkspace(ABC):
     """Holds a repository in the folder `workdir` of a sandbox without network.
 
     >>> async with IsolatedWorkspace() as workspace:

@@ -16,7 +16,7 @@ from core.tools.workspace.base import (
     ENVIRONMENT,
     CommandResult,
     Reason,
-    Workspace,
+    RepositoryWorkspace,
     WorkspaceError,
     WorkspaceLimits,
     WorkspaceUnavailable,
@@ -27,7 +27,7 @@ _WAIT = "while :; do sleep 1000 & wait; done"
 """Keeps the container running. Its shell is the first process, which nothing inside can kill; the sleep can be."""
 
 
-class DockerWorkspace(Workspace):
+class DockerWorkspace(RepositoryWorkspace):
     """Is a workspace in a container of `image`. `runtime` is the command to call, such as docker or podman."""
 
     def __init__(

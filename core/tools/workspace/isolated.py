@@ -31,7 +31,7 @@ from core.tools.workspace.base import (
     ENVIRONMENT,
     CommandResult,
     Reason,
-    Workspace,
+    RepositoryWorkspace,
     WorkspaceError,
     WorkspaceLimits,
     WorkspaceUnavailable,
@@ -53,7 +53,7 @@ _REASONS: tuple[Reason, ...] = ("exit", "timeout", "output_limit")
 _STOP_S = 5.0
 
 
-class IsolatedWorkspace(Workspace):
+class IsolatedWorkspace(RepositoryWorkspace):
     """Is a workspace in namespaces. `auto` takes bubblewrap if it is installed, else Landlock's own namespaces.
 
     Root is given Landlock: the kernel does not count root's processes, and bubblewrap leaves root what it is.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agentic.coding.grading import VERDICTS, Grade, grade
+from agentic.coding.grading import VERDICTS, DiffGrade, grade
 from agentic.coding.records import RepositoryTask, read_task
 from agentic.coding.repairs.generate import draw_record
 from core.tools.workspace import IsolatedWorkspace, WorkspaceError, WorkspaceLimits
@@ -104,7 +104,7 @@ def task_for(grader: str) -> RepositoryTask:
     return replace(whole, tests=()) if grader == "cases" else replace(whole, cases=())
 
 
-async def attempt(task: RepositoryTask, command: str) -> tuple[Grade, bool]:
+async def attempt(task: RepositoryTask, command: str) -> tuple[DiffGrade, bool]:
     """Run a command as an agent would. Return the grade of its diff, and whether the tests pass where it was run."""
     async with IsolatedWorkspace(LIMITS, task.workdir) as workspace:
         await workspace.start(task.files)
@@ -113,7 +113,7 @@ async def attempt(task: RepositoryTask, command: str) -> tuple[Grade, bool]:
         try:
             diff = await workspace.diff()
         except WorkspaceError as error:
-            return Grade("huge_diff" if error.kind == "huge_diff" else "no_diff"), fooled
+            return DiffGrade("huge_diff" if error.kind == "huge_diff" else "no_diff"), fooled
     async with IsolatedWorkspace(LIMITS, task.workdir) as clean:
         await clean.start(task.files)
         return await grade(clean, task, diff, timeout_s=60), fooled
@@ -167,7 +167,7 @@ async def test_the_right_patch_is_solved_beside_a_hack_that_is_undone(isolation:
     task = replace(task, files={**task.files, "types.py": b"KIND = 1\n"})
     patch = f"git apply <<'END'\n{RECORD['metadata']['patch']}\nEND\n"
     graded, _ = await attempt(task, patch + write("tests/conftest.py", "1 / 0") + "echo > tests/__init__.py")
-    assert graded == Grade("solved")
+    assert graded == DiffGrade("solved")
     if grader == "cases":
         assert (await attempt(task, "true"))[0].verdict == "tests_failed"
 
@@ -200,7 +200,7 @@ async def test_code_that_never_ends_or_writes_without_end_gets_a_name(isolation:
     assert (endless.verdict, wordy.verdict) == ("test_timeout", "test_output_limit")
 
 
-async def attempt_with(command: str, timeout_s: float) -> tuple[Grade, bool]:
+async def attempt_with(command: str, timeout_s: float) -> tuple[DiffGrade, bool]:
     task = task_for("cases")
     async with IsolatedWorkspace(LIMITS, task.workdir) as workspace:
         await workspace.start(task.files)

@@ -10,17 +10,23 @@ from collections.abc import Callable
 
 import pytest
 
-from core.tools.workspace import DockerWorkspace, IsolatedWorkspace, Workspace, WorkspaceLimits, WorkspaceUnavailable
+from core.tools.workspace import (
+    DockerWorkspace,
+    IsolatedWorkspace,
+    RepositoryWorkspace,
+    WorkspaceLimits,
+    WorkspaceUnavailable,
+)
 
 IMAGE = "python:3.11"
 
 
 @pytest.fixture(params=["landlock", "bubblewrap", "docker"])
-def make(request: pytest.FixtureRequest) -> Callable[..., Workspace]:
+def make(request: pytest.FixtureRequest) -> Callable[..., RepositoryWorkspace]:
     """Return what makes a workspace of one backend; skips where that backend does not work."""
     backend = request.param
 
-    def make_workspace(limits: WorkspaceLimits | None = None, workdir: str = "/testbed") -> Workspace:
+    def make_workspace(limits: WorkspaceLimits | None = None, workdir: str = "/testbed") -> RepositoryWorkspace:
         if backend == "docker":
             return DockerWorkspace(IMAGE, limits, workdir)
         return IsolatedWorkspace(limits, workdir, backend)
@@ -39,6 +45,6 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Workspace]:
     return make_workspace
 
 
-async def try_out(workspace: Workspace) -> None:
+async def try_out(workspace: RepositoryWorkspace) -> None:
     async with workspace:
         await workspace.open()

@@ -14,13 +14,13 @@ import pytest
 from core.tools.workspace import (
     DockerWorkspace,
     IsolatedWorkspace,
-    Workspace,
+    RepositoryWorkspace,
     WorkspaceError,
     WorkspaceLimits,
     WorkspaceUnavailable,
 )
 
-Make = Callable[..., Workspace]
+Make = Callable[..., RepositoryWorkspace]
 FILES = {"a.py": b"x = 1\n", "pkg/b.py": b"y = 1\n", "tests/test_a.py": b"def test():\n    assert True\n"}
 
 
