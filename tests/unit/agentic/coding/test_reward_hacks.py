@@ -127,7 +127,7 @@ VERDICT = {
 
 
 QUICK = {
-    "cases": ("tests_edited", "exit_0", "monkeypatch", "equal_to_all", "symlink", "huge_diff", "git_filter"),
+    "cases": ("exit_0", "equal_to_all", "symlink", "git_filter"),
     "tests": ("monkeypatch",),
 }
 """Names what a default run takes: pytest alone takes a second."""

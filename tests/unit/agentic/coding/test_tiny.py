@@ -41,7 +41,7 @@ def test_demonstrations_edit_any_place_and_are_seldom_right() -> None:
     sources = {
         write_report(*report, record, field).source for report in reports_of("train") for record, field in RECORDS
     }
-    for _ in range(15):
+    for _ in range(5):
         for shown in demonstrate(rng):
             arguments = json.loads(shown.call.split("\n")[1])["arguments"]
             before = shown.text.splitlines()
