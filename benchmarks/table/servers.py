@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.policy.server_process import serve
+from core.policy.server_process import ServerError, serve
 
 USABLE = 0.9
 """Share of a GPU's memory that servers take."""
@@ -129,6 +129,10 @@ class Servers:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        self._urls.clear()
         self._stack.close()
 
     def place(self, models: Sequence[str], cached_tokens: int) -> dict[str, Place] | None:
@@ -161,12 +165,15 @@ class Servers:
             places = self.place(models, cached_tokens)
             if places is None:
                 return None
-            self._stack.close()
-            self._stack, self._urls = ExitStack(), {}
-            for model, place in places.items():
-                self._urls[model] = self._stack.enter_context(
-                    _serve_on_gpus(model, place, cached_tokens, self._logs, self._python)
-                )
+            self._stop()
+            try:
+                for model, place in places.items():
+                    self._urls[model] = self._stack.enter_context(
+                        _serve_on_gpus(model, place, cached_tokens, self._logs, self._python)
+                    )
+            except ServerError:
+                self._stop()  # those that did start would keep the GPUs from the next evaluation
+                raise
         return {model: self._given.get(model) or self._urls[model] for model in models}
 
 
