@@ -20,7 +20,7 @@ from agentic.toolorchestra.rollout import SPEC
 from benchmarks.harness.command import EvalPlan, create_folder, run_evaluator, sampling_fields
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser
-from benchmarks.harness.plan import EvalCell, is_saved, drop_ports
+from benchmarks.harness.plan import EvalCell, drop_ports, is_saved
 from benchmarks.harness.published import mark_cell, save_published
 from benchmarks.harness.run import Samples, build_result, evaluate_cell, open_agent, without_prompts
 from benchmarks.harness.samples import flat

@@ -119,7 +119,7 @@ def make_traces(rollouts: Sequence[RecordedRollout], ended: int) -> list[Trace]:
 
 
 def _name_all(rollouts: Sequence[RecordedRollout]) -> list[str]:
-    """Name rollouts by their place in their group, which a selection has whole: a name is the same in each selection."""
+    """Name rollouts by their place in their group. A selection has whole groups, so names do not depend on it."""
     groups = Counter[str]()
     names = []
     for rollout in rollouts:
