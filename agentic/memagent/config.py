@@ -41,10 +41,8 @@ class MemAgentWarmStart(WarmStartSection):
     lookup_steps: NonNegativeInt = 0
     """Counts the steps on lists of facts that are repeated in another order; they come second."""
     batch_size: PositiveInt = 16
-    forget: Probability = 0.45
-    """Says how often the annotator forgets a fact that the memory holds (tiny/demonstrations.py)."""
-    distract: Probability = 0.1
-    """Says how often the annotator notes a distractor instead."""
+    keep: Probability = 0.07
+    """Says how often the annotator keeps a fact that does not matter (tiny/demonstrations.py)."""
 
     @property
     def total_steps(self) -> int:

@@ -28,8 +28,8 @@ def save(checkpoints: Path, step: int, model: CausalLM, like: Path, state: dict[
     """Write checkpoint `step`, with config and tokenizer copied from the folder `like`."""
     target = checkpoints / f"step-{step:06d}"
     with written_whole(target, checkpoints / f".{target.name}.partial") as partial:
-        weights.save(model, partial, like, lora.merged_weights(model))
-        if lora.adapters(model):
+        weights.save(model, partial, like, lora.merge_weights(model))
+        if lora.find_adapters(model):
             lora.save(model, partial / lora.FOLDER, base=like)
         torch.save({**state, "step": step}, partial / STATE)
     for old in steps(checkpoints)[:-2]:
@@ -85,7 +85,7 @@ def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: cannot be read ({error}). Delete {checkpoint}; the run resumes from the one before."
         ) from error
-    if lora.adapters(model):
+    if lora.find_adapters(model):
         lora.load(model, checkpoint / lora.FOLDER)
     else:
         weights.load_into(model, checkpoint)

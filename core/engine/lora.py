@@ -74,7 +74,7 @@ def count_adapter_parameters(model: CausalLM, section: LoRASection) -> int:
     return section.rank * sum(sum(linear.weight.shape) for linear in _targets(model, section).values())
 
 
-def adapters(model: CausalLM) -> dict[str, Adapter]:
+def find_adapters(model: CausalLM) -> dict[str, Adapter]:
     """Return the adapters by the names of their modules; empty for a model that has none."""
     return {
         name: module.adapter
@@ -83,9 +83,9 @@ def adapters(model: CausalLM) -> dict[str, Adapter]:
     }
 
 
-def trained_parameters(model: CausalLM) -> dict[str, nn.Parameter]:
+def find_trained_parameters(model: CausalLM) -> dict[str, nn.Parameter]:
     """Return what an optimizer trains: the adapters', or all parameters of a model without adapters."""
-    found = adapters(model)
+    found = find_adapters(model)
     pairs = {f"{name}.{part}.weight": getattr(a, part) for name, a in found.items() for part in ("lora_A", "lora_B")}
     return pairs or dict(model.named_parameters())
 
@@ -93,7 +93,7 @@ def trained_parameters(model: CausalLM) -> dict[str, nn.Parameter]:
 @contextmanager
 def without_adapters(model: CausalLM) -> Iterator[CausalLM]:
     """Make the model the start model for a while."""
-    found = [(model.get_submodule(name), adapter) for name, adapter in adapters(model).items()]
+    found = [(model.get_submodule(name), adapter) for name, adapter in find_adapters(model).items()]
     for module, _ in found:
         module.adapter = None  # type: ignore[assignment]  # to mypy, what a module has are modules
     try:
@@ -103,22 +103,25 @@ def without_adapters(model: CausalLM) -> Iterator[CausalLM]:
             module.adapter = adapter  # type: ignore[assignment]
 
 
-def merged_weights(model: CausalLM, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-    """Return all weights by parameter name with the adapters added, in `dtype` or that of the model."""
-    products = {f"{name}.weight": adapter for name, adapter in adapters(model).items()}
+def merge_weights(model: CausalLM, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Return all weights by parameter name with the adapters added, in `dtype` or that of the model.
+
+    They lie in the machine's memory: a card that trains adapters has no room for the model a second time.
+    """
+    products = {f"{name}.weight": adapter for name, adapter in find_adapters(model).items()}
     merged = {}
     for name, parameter in model.named_parameters():
         weight = parameter.detach()
         if name in products:
             weight = weight.float() + products[name].product()
-        merged[name] = weight.to(dtype or parameter.dtype)
+        merged[name] = weight.to("cpu", dtype or parameter.dtype)
     return merged
 
 
 def save(model: CausalLM, folder: Path, base: Path) -> None:
     """Write the adapters into `folder` in PEFT's format, as adapters of the model in the folder `base`."""
     folder.mkdir(parents=True, exist_ok=True)
-    section = next(iter(adapters(model).values())).section
+    section = next(iter(find_adapters(model).values())).section
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -132,7 +135,7 @@ def save(model: CausalLM, folder: Path, base: Path) -> None:
         "inference_mode": True,
     }
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    tensors = {f"{PREFIX}{name}": p.detach().cpu().contiguous() for name, p in trained_parameters(model).items()}
+    tensors = {f"{PREFIX}{name}": p.detach().cpu().contiguous() for name, p in find_trained_parameters(model).items()}
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
@@ -150,7 +153,7 @@ def load(model: CausalLM, folder: Path) -> None:
         raise CheckpointError(
             f"{path}: cannot be read ({error}). Delete {folder.parent}; the run resumes from the one before."
         ) from error
-    wanted = {f"{PREFIX}{name}": parameter for name, parameter in trained_parameters(model).items()}
+    wanted = {f"{PREFIX}{name}": parameter for name, parameter in find_trained_parameters(model).items()}
     shapes = {name: tuple(p.shape) for name, p in wanted.items()}
     if shapes != {name: tuple(tensor.shape) for name, tensor in tensors.items()}:
         raise CheckpointError(f"{path}: holds other adapters than model.lora of the recipe says")

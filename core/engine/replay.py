@@ -146,7 +146,7 @@ class Replay:
             found.scored = [trajectory for group in scored for trajectory in group]
             if step == self.last:
                 with tempfile.TemporaryDirectory() as target:
-                    weights.save(model, Path(target), self.start, lora.merged_weights(model))
+                    weights.save(model, Path(target), self.start, lora.merge_weights(model))
                     after = sha256(Path(target) / "model.safetensors")
                 found.numbers.append(Comparison("weights", self._expected_weights(), after))
             yield found

@@ -81,14 +81,15 @@ class ServedRollouts:
         self.model = model
         self.start = start
         self.folder = folder
-        self.policy = ServerPool(recipe.engine.servers, timeout_s=recipe.rollout.deadline_s)
+        # A call that hangs must end before its rollout does, so that another server gets it.
+        self.policy = ServerPool(recipe.engine.servers, timeout_s=min(600.0, recipe.rollout.deadline_s / 2))
 
     async def adopt_weights(self, step: int) -> None:
         for old in self._versions():
             if old.name != f"{self.policy.version}":  # a server that comes back may be reading the last one
                 shutil.rmtree(old, ignore_errors=True)
         target = self.folder / str(step)
-        await asyncio.to_thread(weights.save, self.model, target, self.start, lora.merged_weights(self.model))
+        await asyncio.to_thread(weights.save, self.model, target, self.start, lora.merge_weights(self.model))
         try:
             await self.policy.update_weights(target, step)
         except PolicyError as error:

@@ -43,7 +43,7 @@ from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
 from core.rollout.roles import open_roles
 from core.runs.run_folder import RunFolder, RunFolderError
-from core.runs.trackers import TrackerError, open_trackers
+from core.runs.trackers import TrackerError, open_trackers, require_package
 from core.text.tokenizer import load_tokenizer
 from core.training_options import make_training_parser
 from core.types import Task
@@ -94,8 +94,11 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
     Return the `sandbox` of the method.
 
     Raises:
-        RecipeError, DataError, CheckpointError: something is missing or broken; the message names it and the fix.
+        RecipeError, DataError, CheckpointError, TrackerError: something is missing or broken; the message names it and
+            the fix.
     """
+    for tracker in recipe.run.trackers:
+        require_package(tracker)
     for path in filter(None, (recipe.data.train, recipe.data.eval)):
         read_tasks(path, limit=None if spec.check_task else 1, **spec.reading_options(recipe))
     method = spec.build(recipe, load_tokenizer(resolve(recipe.model.path, weights=False)))
@@ -160,7 +163,9 @@ def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
 
 
 def check_baseline(recipe: Recipe, baseline: str | None) -> None:
-    """Raises RecipeError if the recipe lacks the section of the baseline."""
+    """Raises RecipeError if the recipe lacks the section of the baseline, or has what a baseline does not know."""
+    if baseline is not None and recipe.engine.servers:
+        raise RecipeError(f"--baseline {baseline} samples and trains in this process; leave engine.servers out")
     if baseline is not None and getattr(recipe, baseline) is None:
         raise RecipeError(f"--baseline {baseline} needs the section `{baseline}` in the recipe, with its rate and size")
 

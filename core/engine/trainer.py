@@ -82,9 +82,9 @@ class Trainer:
         self.seed = seed
         # Pairs of a float32 copy and its bfloat16 parameter; none for a float32 model. Copies that all began at values
         # of bfloat16 would hide the first steps of RL: a weight of 0.06 changes only after a way of 1e-4.
-        trained = lora.trained_parameters(model)
+        trained = lora.find_trained_parameters(model)
         bf16_parameters = [(name, p) for name, p in trained.items() if p.dtype != torch.float32]
-        self._adapted = bool(lora.adapters(model))
+        self._adapted = bool(lora.find_adapters(model))
         precise = weights.read(model, start) if start is not None and bf16_parameters and not self._adapted else {}
         self._copies = [
             (precise.get(name, p).detach().to(p.device, torch.float32).requires_grad_(), p)
@@ -162,7 +162,7 @@ class Trainer:
     def precise_weights(self) -> dict[str, Tensor]:
         """Return the weights in float32, by parameter name."""
         if self._adapted:
-            return lora.merged_weights(self.model, torch.float32)
+            return lora.merge_weights(self.model, torch.float32)
         named = self.model.named_parameters()
         return {name: p.detach() for (name, _), p in zip(named, self._optimized, strict=True)}
 

@@ -100,6 +100,7 @@ def make_meta_info(completion: Completion, rid: str, prompt_tokens: int, *, with
         "completion_tokens": len(completion.token_ids),
         "cached_tokens": completion.cached_tokens,
         "weight_version": completion.weight_version,
+        "earlier_weight_versions": completion.earlier_versions,
     }
     if with_logprobs:
         pairs = zip(completion.logprobs, completion.token_ids, strict=True)

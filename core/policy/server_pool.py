@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from core.policy.base import PolicyError
@@ -26,6 +27,8 @@ MAX_ATTEMPTS = 4
 """Limits the servers that are tried for one call."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 """Say how long a server is left alone before it is asked again; the pause doubles each time."""
+UPDATE_S = 300.0
+"""Limits the seconds that a server may take to read weights."""
 
 
 @dataclass(eq=False)
@@ -47,13 +50,16 @@ class _Home:
 class ServerPool:
     """A policy over servers that speak SGLang's protocol. `update_weights` comes before the first call.
 
-    A call waits at most `timeout_s` seconds for its completion, and as long for a server when all are left out.
+    A call waits at most `timeout_s` seconds for its completion, and as long for a server when all are left out. The
+    version that a server is given names this pool too, so that weights of another run, or those that a server was
+    started with, are never taken for its own.
     """
 
     def __init__(self, urls: Sequence[str], *, timeout_s: float = 600.0):
         self._servers = [_Server(SGLangPolicy(url, timeout_s=timeout_s, max_retries=0)) for url in urls]
         self._timeout_s = timeout_s
         self._homes: OrderedDict[str, _Home] = OrderedDict()
+        self._id = uuid.uuid4().hex
         self._weights: tuple[Path, str] | None = None
         self._changing = asyncio.Lock()  # held while a server gets weights
         self._returned = asyncio.Condition()
@@ -69,10 +75,11 @@ class ServerPool:
             server.work += work
             try:
                 completion = await server.policy.generate(prompt_ids, sampling, session)
-                if _as_number(completion.weight_version) >= began:
+                completion = self._name_versions(completion)
+                if int(completion.count_versions()[0][0]) >= began:
                     return completion
                 error = PolicyError(
-                    "engine", f"{server.policy.url}: answered with weights {completion.weight_version}, not {began}"
+                    "engine", f"{server.policy.url}: sampled with other weights than it was given, or older ones"
                 )
             except PolicyError as failure:
                 if failure.kind not in ("engine", "unavailable", "timeout"):
@@ -87,13 +94,14 @@ class ServerPool:
         """Give every server the weights in `folder`. One that does not take them is left out until it does.
 
         Raises:
-            PolicyError: no server took them.
+            PolicyError: these are the first weights, and no server took them.
         """
         async with self._changing:
-            self._weights = (folder, str(version))
+            first = self._weights is None
+            self._weights = (folder, f"{self._id}-{version}")
             servers = [server for server in self._servers if server.up]
             results = await asyncio.gather(
-                *(server.policy.update_weights(folder, str(version)) for server in servers), return_exceptions=True
+                *(server.policy.update_weights(*self._weights, UPDATE_S) for server in servers), return_exceptions=True
             )
             self.version = version
         failures = []
@@ -103,7 +111,7 @@ class ServerPool:
                 self._leave_out(server, result)
             elif isinstance(result, BaseException):
                 raise result
-        if servers and len(failures) == len(servers):
+        if first and len(failures) == len(servers):
             raise failures[0]
 
     async def close(self) -> None:
@@ -134,6 +142,16 @@ class ServerPool:
             self._homes.popitem(last=False)
         return home.server
 
+    def _name_versions(self, completion: Completion) -> Completion:
+        """Return the completion with the steps of the trainer as its versions; -1 stands for weights of nobody here."""
+
+        def step(version: str) -> str:
+            pool, _, number = version.rpartition("-")
+            return number if pool == self._id or self._weights is None else "-1"
+
+        earlier = tuple((step(version), count) for version, count in completion.earlier_versions)
+        return replace(completion, weight_version=step(completion.weight_version), earlier_versions=earlier)
+
     def _leave_out(self, server: _Server, error: PolicyError) -> None:
         if server.up:
             logger.warning("left out: %s", error)
@@ -142,15 +160,17 @@ class ServerPool:
             server.revival = asyncio.get_running_loop().create_task(self._revive(server))
 
     async def _revive(self, server: _Server) -> None:
-        """Ask the server until it takes the present weights."""
+        """Ask the server until it takes the present weights. One that hangs must not hold up those of the others."""
         pause = FIRST_PAUSE_S
         while not server.up:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
+            if not await server.policy.is_healthy():
+                continue
             async with self._changing:
                 try:
                     if self._weights is not None:
-                        await server.policy.update_weights(*self._weights)
+                        await server.policy.update_weights(*self._weights, UPDATE_S)
                 except PolicyError as error:
                     logger.info("still left out: %s", error)
                     continue
@@ -158,8 +178,3 @@ class ServerPool:
         logger.warning("%s is back with weights %d", server.policy.url, self.version)
         async with self._returned:
             self._returned.notify_all()
-
-
-def _as_number(version: str) -> int:
-    """Return the number of a weight version, -1 for one that the pool has not given."""
-    return int(version) if version.isdigit() else -1

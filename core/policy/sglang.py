@@ -93,7 +93,15 @@ class SGLangPolicy:
             raise PolicyError("timeout", f"{self.url}: no completion within {self._timeout_s:g} s") from None
         return _read_completion(reply, sampling, self.url)
 
-    async def update_weights(self, folder: Path, version: str) -> None:
+    async def is_healthy(self, limit_s: float = 5.0) -> bool:
+        """Return whether the server says within `limit_s` seconds that it is well."""
+        try:
+            async with asyncio.timeout(limit_s), self._http().get(f"{self.url}/health") as response:
+                return response.status == 200
+        except (TimeoutError, aiohttp.ClientError):
+            return False
+
+    async def update_weights(self, folder: Path, version: str, limit_s: float) -> None:
         """Make a worker sample from the weights in `folder`, which it reads from its own disk, and name them `version`.
 
         Raises:
@@ -102,10 +110,10 @@ class SGLangPolicy:
         where = f"{self.url}/update_weights_from_disk"
         body = {"model_path": str(folder.resolve()), "weight_version": version}
         try:
-            async with asyncio.timeout(self._timeout_s), self._http().post(where, json=body) as response:
+            async with asyncio.timeout(limit_s), self._http().post(where, json=body) as response:
                 reply = (await response.read()).decode(errors="replace")
         except TimeoutError:
-            raise PolicyError("timeout", f"{where}: no answer within {self._timeout_s:g} s") from None
+            raise PolicyError("timeout", f"{where}: no answer within {limit_s:g} s") from None
         except aiohttp.ClientError as error:
             raise PolicyError("unavailable", f"{where}: {type(error).__name__}: {error}") from error
         if response.status != 200:
@@ -228,6 +236,7 @@ def _read_completion(reply: Any, sampling: Sampling, url: str) -> Completion:
         count = meta["completion_tokens"]
         weight_version = str(meta.get("weight_version", "0"))
         cached_tokens = int(meta.get("cached_tokens", 0))
+        earlier = tuple((str(version), int(tokens)) for version, tokens in meta.get("earlier_weight_versions", ()))
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise PolicyError("bad_reply", f"{url}: reply lacks a field: {error!r} in {str(reply)[:300]}") from error
 
@@ -246,4 +255,4 @@ def _read_completion(reply: Any, sampling: Sampling, url: str) -> Completion:
         raise refuse("output_token_logprobs holds a token id that is not an integer >= 0")
     if not all(math.isfinite(logprob) for logprob in logprobs):
         raise refuse("output_token_logprobs holds a log-prob that is not finite")
-    return Completion(token_ids, logprobs, finish_reason, weight_version, cached_tokens)
+    return Completion(token_ids, logprobs, finish_reason, weight_version, cached_tokens, earlier)

@@ -178,7 +178,7 @@ def require_package(tracker: str) -> None:
     try:
         __import__(package)
     except ImportError as error:
-        raise TrackerError(f"{tracker} needs a package: pip install {package} ({error})") from None
+        raise TrackerError(f"run.trackers: {tracker} needs a package: pip install {package} ({error})") from None
 
 
 def flatten_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

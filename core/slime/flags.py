@@ -69,6 +69,8 @@ def cluster(recipe: Recipe) -> SlimeSection:
         )
     if recipe.model.lora:
         raise RecipeError("model.lora is for the embedded engine; on slime all weights are trained, set it to null")
+    if recipe.engine.servers:
+        raise RecipeError("engine.servers are for our own trainer; slime has its own, see slime.sglang")
     if recipe.rollout.ahead:
         raise RecipeError("rollout.ahead is for the embedded engine, and slime has a mode of its own; set it to 0")
     rollouts = recipe.rollout.tasks_per_step * recipe.rollout.group_size

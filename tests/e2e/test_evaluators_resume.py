@@ -127,7 +127,7 @@ class Evaluator:
     def start(self, started: Path, held: int = 0) -> int:
         """Start it; the rollout it starts as number `held`, counted from 1, never ends, so neither does it."""
         started.touch()
-        return self.launcher.start([self.name, str(started), str(held), *self.arguments, "--out", str(self.out)])
+        return self.launcher.start([str(started), str(held), *self.arguments, "--out", str(self.out)], self.name)
 
     def samples(self) -> list[Record]:
         logs = sorted((self.out / "evaluation").glob("*.jsonl"))

@@ -11,6 +11,7 @@ import yaml
 
 from core.engine import train
 from core.engine.train import main
+from core.runs import trackers
 from core.runs.run_folder import RunFolder
 
 
@@ -46,12 +47,14 @@ def test_a_good_start_trains(no_training: list[str], tmp_path: Path, model: Path
         ("model.path=/no/model", "/no/model"),
         ("data.train=/no/train.jsonl", "/no/train.jsonl: no such file"),
         ("data.eval=/no/dev.jsonl", "/no/dev.jsonl: no such file"),
-        ("run.trackers=[mlflow]", "run.trackers"),
+        ("run.trackers=[paper]", "run.trackers"),
+        ("run.trackers=[mlflow]", "run.trackers: mlflow needs a package: pip install absent_package"),
     ],
 )
 def test_a_bad_start_names_the_fault_and_leaves_no_folder(
-    no_training: list[str], tmp_path: Path, model: Path, data: Path, setting: str, named: str, capsys
+    no_training: list[str], tmp_path: Path, model: Path, data: Path, setting: str, named: str, capsys, monkeypatch
 ) -> None:
+    monkeypatch.setitem(trackers.TRACKER_PACKAGES, "mlflow", "absent_package")
     assert run(tmp_path / "run", model, data, setting) == 1
     assert named in capsys.readouterr().err
     assert no_training == []

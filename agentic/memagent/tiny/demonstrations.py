@@ -1,8 +1,9 @@
-"""Scripts single turns for the `tiny` preset's warm start. Their annotator reads well and forgets.
+"""Scripts single turns for the `tiny` preset's warm start. They are right, and none updates a memory worth keeping.
 
-The annotator always notes the fact that the question asks for when the section holds it. A fact that is already in the
-memory is lost as often as `ForgetfulAnnotator` says. So the policy learns to read and to copy, and RL teaches it to
-keep. Noise, separators, section lengths, needle counts and depths vary, so that none of them carries a signal.
+The annotator notes the asked fact when the section holds it. No memory that he updates holds that fact: it is empty, or
+says that nothing is known, or holds a fact about another key. Such a fact he keeps or drops by chance, for it does not
+matter. So the policy learns to read, to copy and to answer, and RL teaches it what to keep. Noise, separators, section
+lengths, needle counts and depths vary, so that none of them carries a signal.
 """
 
 from __future__ import annotations
@@ -18,14 +19,8 @@ from agentic.memagent.tiny.words import KEYS, NOISE, VALUES
 
 FACT = " {key} is: {value}"
 UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetfulAnnotator:
-    """Says how often the annotator loses a fact that the memory holds: forgets it, or notes a distractor instead."""
-
-    forget: float = 0.4
-    distract: float = 0.15
+ANSWERS = 0.1
+"""Is the share of final turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,40 +33,39 @@ class MemoryDemonstration:
     completion: str
 
 
-def draw_demonstration(
-    rng: Random, annotator: ForgetfulAnnotator, section_words: tuple[int, int] = (0, 90)
-) -> MemoryDemonstration:
-    """Draw one turn: 8% are final answers, the others update the memory from a section of `section_words` words.
+def draw_demonstration(rng: Random, keep: float, section_words: tuple[int, int] = (0, 90)) -> MemoryDemonstration:
+    """Draw one turn: a final answer, or an update of the memory from a section of `section_words` words.
 
-    The question asks for `keys[0]`, whose value is `values[0]`. The memory may hold the wrong value `values[-1]`.
+    The question asks for `keys[0]`. The memory of an update may hold the fact of `keys[-1]`, kept with chance `keep`.
     """
     keys, values = rng.sample(KEYS, 5), rng.sample(VALUES, 5)
     question = QUESTION.format(key=keys[0])
-    known = rng.choices((None, UNKNOWN, values[0], values[-1]), (0.3, 0.15, 0.4, 0.15))[0]
-    memory = EMPTY_MEMORY if known is None else FACT.format(key=keys[0], value=known)
-    if rng.random() < 0.08:
-        return MemoryDemonstration(question, None, memory, ANSWER.format(value=known or UNKNOWN))
+    facts = [FACT.format(key=key, value=value) for key, value in zip(keys, values, strict=True)]
+    nothing = FACT.format(key=keys[0], value=UNKNOWN)
+    if rng.random() < ANSWERS:
+        memory, answer = rng.choice(
+            ((EMPTY_MEMORY, UNKNOWN), (nothing, UNKNOWN), (facts[-1], UNKNOWN), *[(facts[0], values[0])] * 3)
+        )
+        return MemoryDemonstration(question, None, memory, ANSWER.format(value=answer))
 
-    needles = [NEEDLE.format(key=key, value=value) for key, value in zip(keys, values, strict=True)]
-    present = known != values[0] and rng.random() < 0.5
+    memory = rng.choice((EMPTY_MEMORY, nothing, facts[-1], facts[-1]))
+    present = rng.random() < 0.4
     distractors = rng.choices((0, 1, 2, 3), (0.25, 0.25, 0.25, 0.25))[0]
+    needles = [NEEDLE.format(key=key, value=value) for key, value in zip(keys, values, strict=True)]
     section = _section(rng, [*needles[:1] * present, *needles[1 : 1 + distractors]], rng.randint(*section_words), keys)
     if present:
-        note = values[0]
-    elif known in (None, UNKNOWN):
-        note = UNKNOWN
-    elif distractors and rng.random() < annotator.distract:
-        note = rng.choice(values[1 : 1 + distractors])
+        note = facts[0]
     else:
-        note = UNKNOWN if rng.random() < annotator.forget else known
-    return MemoryDemonstration(question, section, memory, FACT.format(key=keys[0], value=note))
+        note = memory if memory == facts[-1] and rng.random() < keep else nothing
+    return MemoryDemonstration(question, section, memory, note)
 
 
 def lookup_drill(rng: Random) -> tuple[str, str]:
     """Draw one to six facts as a prompt. The completion repeats them in another order, among up to three unknown
     ones."""
     count = rng.randint(1, 6)
-    keys, values = rng.sample(KEYS, count + rng.randint(0, 3)), rng.sample(VALUES, count)
+    words = rng.sample((*KEYS, *VALUES, *NOISE), 2 * count + 3)
+    keys, values = words[: count + rng.randint(0, 3)], words[count + 3 :]
     form = rng.choice((FACT + ".", " " + NEEDLE))
     pairs = list(zip(keys, values, strict=False))
     asked = [*pairs, *((key, UNKNOWN) for key in keys[count:])]

@@ -50,7 +50,10 @@ def _corpus() -> Iterator[str]:
 def main() -> None:
     options = start_model.parse_options("Write the tiny preset's start model and word lists.")
     build(options.out / "model", options.seed)
-    for name, words in (("keys", KEYS), ("values", VALUES)):
+    # Words for test needles that no demonstration and no training task has in this place; the drills have them.
+    half = len(NOISE) // 2
+    lists = {"keys": KEYS, "values": VALUES, "other_keys": NOISE[:half], "other_values": NOISE[half:]}
+    for name, words in lists.items():
         (options.out / f"{name}.txt").write_text("\n".join(words) + "\n")
 
 

@@ -1,6 +1,7 @@
 """Draws the warm start of the `tiny` preset: copying drills, look-up drills, then demonstrations of single turns.
 
-The demonstrations read well and forget (demonstrations.py), so that a reader sees what GRPO adds: it learns to keep.
+No demonstration updates a memory worth keeping (demonstrations.py): GRPO learns to keep. The drills use words that the
+demonstrations have in no needle, so that reading and copying do not depend on the words.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import MemAgentRecipe, MemAgentWarmStart
 from agentic.memagent.rollout import MemAgent
 from agentic.memagent.tiny.demonstrations import (
-    ForgetfulAnnotator,
     MemoryDemonstration,
     draw_demonstration,
     lookup_drill,
 )
-from agentic.memagent.tiny.words import KEYS, VALUES
+from agentic.memagent.tiny.words import KEYS, NOISE, VALUES
 from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.text.tokenizer import encode_text
 
+WORDS = (*KEYS, *VALUES, *NOISE)
 FULL_SECTION = 90
 """Counts the words of the longest section, about a chunk of the `tiny` preset."""
 
@@ -31,15 +32,14 @@ def batches(config: MemAgentWarmStart, recipe: MemAgentRecipe, tokenizer: Any) -
     third."""
     method = MemAgent(recipe.memagent, tokenizer)
     rng, size = Random(config.seed), config.batch_size
-    words = [encode_text(tokenizer, f" {word}")[0] for word in (*KEYS, *VALUES)]
+    words = [encode_text(tokenizer, f" {word}")[0] for word in WORDS]
     for _ in range(config.copy_steps):
         yield [copying_drill(rng, words) for _ in range(size)]
     for _ in range(config.lookup_steps):
         yield [_lookup(rng, tokenizer) for _ in range(size)]
-    annotator = ForgetfulAnnotator(config.forget, config.distract)
     for step in range(0, config.steps, 8):
         longest = min(FULL_SECTION, 20 + round((FULL_SECTION - 20) * 3 * step / config.steps))
-        turns = [draw_demonstration(rng, annotator, (0, longest)) for _ in range(8 * size)]
+        turns = [draw_demonstration(rng, config.keep, (0, longest)) for _ in range(8 * size)]
         yield from batch_by_length(rng, [_encode(turn, method, tokenizer) for turn in turns], size)
 
 

@@ -120,7 +120,7 @@ async def test_drift_is_counted_and_other_metrics_are_averaged(qwen2: Path, tmp_
     (train,), evaluated = read_stage(tmp_path, "train"), read_stage(tmp_path, "eval")[-1]
     assert (train["drift"], train["turns"]) == (16.0, 3.0)
     assert (evaluated["drift"], evaluated["turns"]) == (4.0, 3.0)
-    assert build_summary(RunFolder(tmp_path))["counts"] == {"failures": {}, "drift": {"total": 16}}
+    assert build_summary(RunFolder(tmp_path))["counts"]["drift"] == {"total": 16}
 
 
 @pytest.mark.parametrize("num_steps_per_rollout", [1, 2])
@@ -273,7 +273,7 @@ async def test_rollouts_of_servers_train_as_those_of_this_process(qwen2: Path, t
     for record in read_stage(tmp_path / "served", "train"):
         assert record["servers_left_out"] == 0
         assert record["train_rollout_logprob_abs_diff"] < 1e-5
-    assert {host.engine.weight_version for host in hosts} == {"4"}
+    assert {host.engine.weight_version.rpartition("-")[2] for host in hosts} == {"4"}
     here, served = (
         weights.read(loop.model, RunFolder(tmp_path / n).checkpoints_path(0) / "step-000004")
         for n in ("here", "served")

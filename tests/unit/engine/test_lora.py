@@ -57,28 +57,28 @@ def test_new_adapters_change_no_bit_and_trained_ones_leave_the_start_model_as_it
     with lora.without_adapters(model):
         assert torch.equal(logits(model), logits(start))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), start.parameters(), strict=True))
-    assert len(lora.adapters(model)) == 7 * model.config.num_layers
+    assert len(lora.find_adapters(model)) == 7 * model.config.num_layers
 
 
 def test_gradients_are_those_of_the_whole_weights_by_the_chain_rule(any_model):
     """For W + s B A and the gradient G of W: that of B is s G A^T, that of A is s B^T G."""
     model = trained(any_model)
-    tensors = lora.merged_weights(model)
+    tensors = lora.merge_weights(model)
     folder = any_model.parent / f"{any_model.name}-merged"
     weights.save(model, folder, like=any_model, tensors=tensors)
     whole = gradients(folder, ROWS, max_tokens=1024)
     section = OptimizerSection(lr=0.0, weight_decay=0.0, clip_grad=1e9, bf16_autocast=False)
     trainer, found = Trainer(model, section), {}
     trainer.optimizer.register_step_pre_hook(
-        lambda *_: found.update({n: p.grad.clone() for n, p in lora.trained_parameters(model).items()})
+        lambda *_: found.update({n: p.grad.clone() for n, p in lora.find_trained_parameters(model).items()})
     )
     trainer.grpo_step(ROWS)
-    for name, adapter in lora.adapters(model).items():
+    for name, adapter in lora.find_adapters(model).items():
         whole_grad = adapter.scale * whole[f"{name}.weight"]
         close = {"atol": 1e-6, "rtol": 1e-4}
         torch.testing.assert_close(found[f"{name}.lora_B.weight"], whole_grad @ adapter.lora_A.detach().T, **close)
         torch.testing.assert_close(found[f"{name}.lora_A.weight"], adapter.lora_B.detach().T @ whole_grad, **close)
-    assert len(found) == 2 * len(lora.adapters(model))
+    assert len(found) == 2 * len(lora.find_adapters(model))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -113,7 +113,9 @@ def test_training_resumes_bit_for_bit(qwen2, tmp_path, dtype):
     again.load_state(checkpoint.load(path, again.model)["trainer"])
     assert [first.grpo_step(ROWS) for _ in range(2)] == [again.grpo_step(ROWS) for _ in range(2)]
     pairs = zip(
-        lora.trained_parameters(first.model).values(), lora.trained_parameters(again.model).values(), strict=True
+        lora.find_trained_parameters(first.model).values(),
+        lora.find_trained_parameters(again.model).values(),
+        strict=True,
     )
     assert all(torch.equal(a, b) for a, b in pairs)
 

@@ -13,7 +13,7 @@ from transformers import Qwen2Config, Qwen3Config
 from core.config import Recipe, RecipeError
 from core.engine import memory, weights
 from core.engine.engine import Engine
-from core.engine.lora import add_adapters, trained_parameters
+from core.engine.lora import add_adapters, find_trained_parameters
 from core.engine.memory import check_memory, plan_memory, replace_keys
 from core.engine.model import ModelConfig
 from core.engine.trainer import Trainer
@@ -94,7 +94,7 @@ def test_adapters_are_planned_exactly_and_need_no_reference(any_model, dtype):
     gradients: list[torch.Tensor] = []
     trainer.optimizer.register_step_pre_hook(lambda *_: gradients.extend(p.grad for p in trainer._optimized))
     trainer.grpo_step([Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)])
-    adapters = trained_parameters(model).values()
+    adapters = find_trained_parameters(model).values()
     assert size_of(plan, "weights") == count_bytes([*model.parameters(), *adapters])
     assert size_of(plan, "float32 copies") == count_bytes(copy for copy, _ in trainer._copies)
     assert size_of(plan, "gradients", "update") == count_bytes(gradients)

@@ -57,7 +57,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_every_server_gets_the_weights_and_says_so(pool, hosts, models) -> None:
     start = (await pool.generate([1, 2, 3], SAMPLING)).logprobs
     await pool.update_weights(models[1], 7)
-    assert [host.engine.weight_version for host in hosts] == ["7", "7", "7"]
+    assert [host.engine.weight_version.rpartition("-")[2] for host in hosts] == ["7", "7", "7"]
     completions = await asyncio.gather(*(pool.generate([1, 2, 3], SAMPLING) for _ in range(9)))
     assert {completion.weight_version for completion in completions} == {"7"}
     expected = Engine.from_pretrained(models[1], device="cpu", max_model_len=64, kv_tokens=64)
@@ -77,6 +77,7 @@ async def test_work_goes_where_least_is_waiting(pool, hosts, models) -> None:
     held = [asyncio.create_task(call(pool)) for _ in range(6)]
     await until(lambda: sum(host.calls for host in hosts) == 6)
     assert [host.calls for host in hosts] == [2, 2, 2]
+    await until(lambda: sum(task.done() for task in held) == 2)
     for _ in range(20):
         await call(pool)
     assert [host.calls for host in hosts] == [2, 2, 22]
@@ -110,21 +111,48 @@ async def test_a_dead_server_is_left_out_and_comes_back_with_the_present_weights
     assert (pool.left_out, hosts[1].calls + hosts[2].calls) == (1, 6)
     await pool.update_weights(models[1], 2)
     await hosts[0].start()
-    await until(lambda: hosts[0].engine.weight_version == "2")
+    await until(lambda: hosts[0].engine.weight_version.endswith("-2"))
     hosts[0].calls = 0
     await until(lambda: all(server.up for server in pool._servers))
     assert {await call(pool) for _ in range(6)} == {"2"}
 
 
-async def test_a_reply_of_older_weights_is_refused(pool, hosts, models) -> None:
-    """A host that lost its weights answers with those it was started with: nobody gets to see that."""
-    await pool.update_weights(models[1], 3)
+@pytest.mark.parametrize("step", [0, 3])
+async def test_a_reply_of_other_weights_is_refused(pool, hosts, models, step: int) -> None:
+    """A host that lost its weights answers with those it was started with, and one is taken by another trainer."""
+    await pool.update_weights(models[1], step)
     await hosts[0].stop()
     await hosts[0].start()
     assert hosts[0].engine.weight_version == "0"
-    assert await asyncio.gather(*(call(pool) for _ in range(9))) == ["3"] * 9
-    assert (pool.left_out, hosts[0].calls > 0) == (1, True)
-    await until(lambda: hosts[0].engine.weight_version == "3")
+    other = ServerPool([hosts[1].url], timeout_s=20)
+    await other.update_weights(models[0], 5)
+    assert await asyncio.gather(*(call(pool) for _ in range(9))) == [str(step)] * 9
+    assert (pool.left_out, hosts[0].calls > 0, hosts[1].calls > 0) == (2, True, True)
+    await other.close()
+    await until(lambda: all(host.engine.weight_version.endswith(f"-{step}") for host in hosts))
+
+
+async def test_a_server_that_hangs_holds_up_no_weights(pool, hosts, models, monkeypatch) -> None:
+    """It takes connections and never answers: only the update that finds this out waits for it."""
+    monkeypatch.setattr(server_pool, "UPDATE_S", 1.0)
+    await pool.update_weights(models[0], 1)
+    await hosts[0].stop()
+    silent = await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", hosts[0].port)
+    await pool.update_weights(models[0], 2)
+    began = asyncio.get_running_loop().time()
+    await pool.update_weights(models[0], 3)
+    assert asyncio.get_running_loop().time() - began < 0.9
+    assert {await call(pool) for _ in range(4)} == {"3"}
+    silent.close()
+
+
+async def test_servers_that_are_all_away_for_a_moment_end_no_run(pool, hosts, models) -> None:
+    await pool.update_weights(models[0], 1)
+    for host in hosts:
+        await host.stop()
+    await pool.update_weights(models[1], 2)
+    await hosts[2].start()
+    assert await call(pool) == "2"
 
 
 async def test_calls_wait_while_all_servers_are_away_and_then_say_so(hosts, models, monkeypatch) -> None:

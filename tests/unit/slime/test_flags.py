@@ -141,6 +141,7 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
         (["model.dtype=float32"], "set model.dtype=bfloat16"),
         (["rollout.top_p=0.9"], "rollout.top_p is 0.9"),
         (["model.lora={rank: 8}"], "model.lora is for the embedded engine"),
+        (["engine.servers=[http://a:1]"], "engine.servers are for our own trainer"),
         (["algorithm.num_steps_per_rollout=3"], "let algorithm.num_steps_per_rollout divide"),
         (["roles={judge: 'model:/data/judge'}"], "slime.roles.judge, or set roles.judge=http"),
         (["slime.flags={--lr: 1e-5}"], "slime.flags.--lr: already in group OPTIMIZER"),

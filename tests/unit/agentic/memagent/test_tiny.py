@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,13 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from agentic.memagent.prompts import EMPTY_MEMORY
 from agentic.memagent.rollout import SPEC, MemAgent
 from agentic.memagent.tiny import start_model
 from agentic.memagent.tiny.demonstrations import (
     FACT,
     UNKNOWN,
-    ForgetfulAnnotator,
     MemoryDemonstration,
     draw_demonstration,
     lookup_drill,
@@ -89,40 +86,28 @@ def test_heads_of_the_first_layer_look_one_to_four_tokens_back(tokenizer: Any, t
     assert all(attention[:, :, 8:].max(dim=3).values.mean() < 0.3 for attention in later)
 
 
-def draw(annotator: ForgetfulAnnotator, count: int = 1500) -> list[MemoryDemonstration]:
+def draw(keep: float, count: int = 1500) -> list[MemoryDemonstration]:
     rng = Random(0)
-    return [draw_demonstration(rng, annotator, (0, 40)) for _ in range(count)]
+    return [draw_demonstration(rng, keep, (0, 40)) for _ in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("annotator", "notes"),
-    [
-        (ForgetfulAnnotator(0.0, 0.0), lambda known, distractors: {known}),
-        (ForgetfulAnnotator(1.0, 0.0), lambda known, distractors: {UNKNOWN}),
-        (ForgetfulAnnotator(0.0, 1.0), lambda known, distractors: distractors or {known}),
-    ],
-    ids=["never-at-fault", "always-forgets", "always-distracted"],
-)
-def test_a_demonstration_notes_what_it_reads_and_loses_what_its_annotator_loses(
-    annotator: ForgetfulAnnotator, notes: Callable[[str, set[str]], set[str]]
-) -> None:
-    keeps = 0
-    for turn in draw(annotator):
-        (key,) = re.findall(r"for (\w+) mentioned", turn.question)
-        known = UNKNOWN if turn.memory == EMPTY_MEMORY else turn.memory.removeprefix(f" {key} is: ")
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+def test_demonstrations_are_right_and_none_updates_a_memory_that_holds_the_asked_fact(keep: float) -> None:
+    others = 0
+    for turn in draw(keep):
+        (asked,) = re.findall(r"for (\w+) mentioned", turn.question)
+        known = {key: value for key, value in re.findall(r" (\w+) is: (\w+)", turn.memory) if value != UNKNOWN}
         if turn.section is None:
-            assert turn.completion == ANSWER.format(value=known)
+            assert turn.completion == ANSWER.format(value=known.get(asked, UNKNOWN))
             continue
+        assert asked not in known
         needles = dict(NEEDLE.findall(turn.section))
-        note = turn.completion.removeprefix(f" {key} is: ")
-        if key in needles:
-            assert note == needles[key]
-        elif known == UNKNOWN:
-            assert note == UNKNOWN
+        others += bool(known) and asked not in needles
+        if known and asked not in needles and keep:
+            assert turn.completion == turn.memory
         else:
-            keeps += 1
-            assert note in notes(known, set(needles.values()))
-    assert keeps > 100
+            assert turn.completion == FACT.format(key=asked, value=needles.get(asked, UNKNOWN))
+    assert others > 100
 
 
 def test_a_lookup_drill_repeats_its_facts_and_says_what_it_does_not_know() -> None:
@@ -137,7 +122,7 @@ def test_a_lookup_drill_repeats_its_facts_and_says_what_it_does_not_know() -> No
 
 async def test_a_demonstration_is_encoded_as_the_rollout_asks_it_and_fits_the_preset(tokenizer: Any) -> None:
     method = MemAgent(SPEC.load("tiny").memagent, tokenizer)
-    for turn in draw(ForgetfulAnnotator(), 100):
+    for turn in draw(0.5, 100):
         prompt, completion = _encode(turn, method, tokenizer)
         assert len(completion) <= method.config.max_memory_tokens
         if turn.section is None or len(method.sections(task := Task("t", turn.question, ("a",), turn.section))) > 1:

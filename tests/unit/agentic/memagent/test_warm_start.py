@@ -83,7 +83,7 @@ def test_a_stage_that_was_killed_starts_anew_and_a_finished_one_is_left_alone(
     ("overrides", "named"),
     [
         (["warm_start.copy_steps=-1"], r"warm_start\.copy_steps"),
-        (["warm_start.forget=1.5"], r"warm_start\.forget"),
+        (["warm_start.keep=1.5"], r"warm_start\.keep"),
         (["warm_start.steps=0", "warm_start.copy_steps=0", "warm_start.lookup_steps=0"], "warm_start: null"),
     ],
 )

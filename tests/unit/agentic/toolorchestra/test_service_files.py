@@ -88,10 +88,11 @@ COMMANDS = (PRESETS.parent / "README.md").read_text().replace("\\\n", " ")
 SEDS = re.findall(r"^sed '?([^'\n]+?)'? +(\S+) >(\S+)$", COMMANDS, re.MULTILINE)
 
 
-def test_the_readme_changes_files_in_four_places() -> None:
+def test_the_readme_changes_files_in_five_places() -> None:
     assert [Path(target).name for _, _, target in SEDS] == [
         "services.yaml",
         "seed.yaml",
+        "frames-services.yaml",
         "frames-services.yaml",
         "hle-services.yaml",
     ]

@@ -127,6 +127,7 @@ def test_problems_out_of_reach_are_told_with_the_option(tmp_path: Path, monkeypa
     def unreachable(*_: object, **__: object) -> None:
         raise OSError("offline")
 
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", unreachable)
     monkeypatch.setattr("datasets.load_dataset", unreachable)
     with pytest.raises(DataError, match=r"HuggingFaceH4/aime_2024.*offline.*--data FILE"):
         load_problems("aime24", tmp_path)
