@@ -32,7 +32,7 @@ from benchmarks.aime.statistics import AimeStatistics, aime_statistics, read_sam
 from benchmarks.harness.command import EvalPlan, check_baseline, create_folder, run_evaluator, sampling_fields
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser, positive, seed
-from benchmarks.harness.plan import without_ports
+from benchmarks.harness.plan import drop_ports
 from benchmarks.harness.published import join_departures, mark_cell, save_published
 from benchmarks.harness.run import evaluate_cell, open_agent, open_method
 from benchmarks.harness.samples import read_samples
@@ -88,7 +88,7 @@ def prepare(options: argparse.Namespace) -> AimePlan:
         "preset": recipe.preset,
         "budget": options.budget,
         "single": MESSAGE,
-        "recipe": without_ports(recipe.model_dump(mode="json", exclude=NOT_IN_CONFIG)),
+        "recipe": drop_ports(recipe.model_dump(mode="json", exclude=NOT_IN_CONFIG)),
     }
     digests = {name: digest for name in ("model", "baseline") if (digest := weights_digest(getattr(options, name)))}
     weights = {"weights": digests} if digests else {}

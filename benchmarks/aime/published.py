@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from agentic.agentflow.config import AgentFlowRecipe
-from benchmarks.harness.plan import without_ports
+from benchmarks.harness.plan import drop_ports
 from benchmarks.harness.published import Protocol, Settings
 from core.report.table import PublishedScore
 from core.rollout.method import method_spec
@@ -103,7 +103,7 @@ def agent_settings(recipe: AgentFlowRecipe, budget: int, sampling: Sampling, sam
         "frequency penalty": section.planner.next_step.frequency_penalty,
         "samples of a problem": samples,
         "step without a tool": "shown with the reason, not verified",
-        **{f"model of {engine}": without_ports(recipe.roles.get(engine)) for engine in engines if engine != "policy"},
+        **{f"model of {engine}": drop_ports(recipe.roles.get(engine)) for engine in engines if engine != "policy"},
         **{f"tool {name}": tool.path for name, tool in section.tools.items()},
     }
 

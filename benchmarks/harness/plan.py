@@ -122,13 +122,13 @@ def file_fingerprint(path: Path) -> str:
     return f"{path.name} sha256:{digest[:12]}"
 
 
-def without_ports(value: Any) -> Any:
+def drop_ports(value: Any) -> Any:
     """Return a value without the ports of addresses on this machine, where a server has another one at each start."""
     if isinstance(value, str):
         return re.sub(r"^(https?://(?:127\.0\.0\.1|localhost)):\d+", r"\1", value)
     if isinstance(value, Mapping):
-        return {name: without_ports(item) for name, item in value.items()}
-    return [without_ports(item) for item in value] if isinstance(value, list | tuple) else value
+        return {name: drop_ports(item) for name, item in value.items()}
+    return [drop_ports(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _digest(value: Any) -> str:

@@ -20,7 +20,7 @@ from agentic.toolorchestra.rollout import SPEC
 from benchmarks.harness.command import EvalPlan, create_folder, run_evaluator, sampling_fields
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser
-from benchmarks.harness.plan import EvalCell, is_saved, without_ports
+from benchmarks.harness.plan import EvalCell, drop_ports, is_saved
 from benchmarks.harness.published import mark_cell, save_published
 from benchmarks.harness.run import Samples, build_result, evaluate_cell, open_agent, without_prompts
 from benchmarks.harness.samples import flat
@@ -63,7 +63,7 @@ def prepare(options: argparse.Namespace) -> QuestionsPlan:
         "preset": recipe.preset,
         "protocol": options.protocol,
         "file": f"{path.name} sha256:{digest[:12]}",
-        "recipe": without_ports(recipe.model_dump(mode="json", include={"toolorchestra", "roles"})),
+        "recipe": drop_ports(recipe.model_dump(mode="json", include={"toolorchestra", "roles"})),
     }
     weights = {"weights": found} if (found := weights_digest(options.model)) else {}
     folder = create_folder(options, f"{options.protocol}-{Path(options.model).name}", {**settings, **weights})
@@ -96,7 +96,7 @@ async def evaluate(plan: QuestionsPlan) -> None:
         if not is_saved(cell, plan.folder):
             build = partial(_build, data=cell.data)
             opener = partial(open_agent, build, plan.models, cell)
-            await evaluate_cell(cell, plan.tasks, plan.folder, opener, question_result, grade)
+            await evaluate_cell(cell, plan.tasks, plan.folder, opener, build_question_result, grade)
 
 
 def _build(recipe, tokenizer, data):  # type: ignore[no-untyped-def]
@@ -108,7 +108,7 @@ async def grade(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]
     return without_prompts(trajectory), {}
 
 
-def question_result(cell: EvalCell, samples: Samples) -> EvalResult:
+def build_question_result(cell: EvalCell, samples: Samples) -> EvalResult:
     """Build a result with score, cost and calls of every question; a failed one scores 0 and has no measures."""
     records = flat(samples)
     names = dict.fromkeys(name for record in records for name in record["metrics"])

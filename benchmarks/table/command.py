@@ -7,9 +7,9 @@
 
 The command starts the servers that an evaluation needs within the GPUs it finds, and runs the evaluation into a folder
 of its own in --runs. A published row has our score if a folder holds one of the same model under the same protocol
-(benchmarks/harness/published.py). A row without one is listed with what it lacks and with its command. Killed at any
-moment, the same command goes on: evaluations that have all their rows are not run again, and the others continue from
-their logs.
+(benchmarks/harness/published.py), of as many tasks or of --tasks. A row without one is listed with what it lacks and
+with its command. Killed at any moment, the same command goes on: evaluations that have all their rows are not run
+again, and the others continue from their logs.
 
 With --stand-in the scores say nothing about the published models. They lie in a folder of their own, where each model
 is a link to the stand-in under the published name.
@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.options import positive
-from benchmarks.harness.plan import EXPECTED_ERRORS
+from benchmarks.harness.plan import EXPECTED_ERRORS, EvaluationError
 from benchmarks.table.data import get_data
 from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, list_published
 from benchmarks.table.servers import Servers, find_gpus, memory_needed
+from core.policy.server_process import ServerError
 from core.report.summary import build_summary
 from core.report.table import PublishedScore, data_sections, markdown, published_table
 from core.runs.files import write_text
@@ -54,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs, gpus=gpus, gigabytes=gigabytes, python=options.serve_python, given=options.url, stand_in=options.stand_in
     ) as servers:
         try:
-            missing = find_missing(by_evaluation, runs)
+            if options.stand_in:
+                check_stand_in(runs / "models", options.stand_in)
+            missing = find_missing(by_evaluation, runs, options.tasks)
             reasons: dict[Evaluation, list[str]] = {}
             if not options.dry_run:
                 for evaluation in sort_by_servers(missing):
@@ -67,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.dry_run:
             write_text(runs / "table.md", text)
         print(text)
-        still = find_missing(by_evaluation, runs)
+        still = find_missing(by_evaluation, runs, options.tasks)
         print(describe_missing(still, reasons, servers, places, options))
     print(describe_unreachable(rows, places))
     return 0 if options.dry_run or not still else 1
@@ -86,15 +89,24 @@ def group_rows(
 
 
 def find_missing(
-    by_evaluation: Mapping[Evaluation, Sequence[PublishedScore]], runs: Path
+    by_evaluation: Mapping[Evaluation, Sequence[PublishedScore]], runs: Path, tasks: int | None = None
 ) -> dict[Evaluation, list[PublishedScore]]:
-    """Map each evaluation to those of its rows that no folder in `runs` has a score for; none has no entry."""
+    """Map each evaluation to those of its rows that no folder in `runs` has a score for; none has no entry.
+
+    A score counts if it is of as many tasks as the published one, or of `tasks` if that is fewer.
+    """
     found = list(find_sections(runs))
     lacking = {
-        evaluation: [row for row in rows if all(row.find_ours(sections) is None for sections in found)]
+        evaluation: [row for row in rows if not any(_is_whole(row, sections, tasks) for sections in found)]
         for evaluation, rows in by_evaluation.items()
     }
     return {evaluation: rows for evaluation, rows in lacking.items() if rows}
+
+
+def _is_whole(row: PublishedScore, sections: Sections, tasks: int | None) -> bool:
+    ours = row.find_ours(sections)
+    published = row.n or 0
+    return ours is not None and bool(ours["n"] >= min(published, tasks or published))
 
 
 def find_sections(runs: Path) -> Iterator[Sections]:
@@ -116,7 +128,10 @@ def run(evaluation: Evaluation, servers: Servers, runs: Path, places: Places, op
     lacking = get_data(evaluation, places, retrieval=stand_in or options.retrieval is not None, hosted=not stand_in)
     if lacking:
         return lacking
-    urls = servers.start(evaluation.models, evaluation.cached_tokens)
+    try:
+        urls = servers.start(evaluation.models, evaluation.cached_tokens)
+    except ServerError as error:
+        return str(error).splitlines()
     if urls is None:
         return [servers.explain(evaluation.models, evaluation.cached_tokens)]
     folder = runs / evaluation.name
@@ -135,6 +150,15 @@ def run(evaluation: Evaluation, servers: Servers, runs: Path, places: Places, op
     print(f"running {folder.name}", flush=True)
     status = import_module(f"benchmarks.{evaluation.benchmark}.evaluate").main(words)
     return [] if status == 0 else ["it failed; its error is above"]
+
+
+def check_stand_in(folder: Path, stand_in: Path) -> None:
+    """Raise EvaluationError if links in `folder` lead to another stand-in: one table would have the scores of both."""
+    for link in folder.glob("*"):
+        if link.resolve() != stand_in.resolve():
+            raise EvaluationError(
+                f"{folder.parent} has the scores of {link.resolve()}; give another --runs, or delete it"
+            )
 
 
 def link_models(folder: Path, stand_in: Path, models: Iterable[str]) -> dict[str, str]:

@@ -122,6 +122,7 @@ def _fetch_eval_files(path: Path) -> None:
     for length in LENGTHS:
         file = path / f"eval_{length}.json"
         if not file.is_file():
+            file.unlink(missing_ok=True)  # a link whose target has gone
             file.symlink_to(fetch_hub_file("BytedTsinghua-SIA/hotpotqa", file.name).absolute())
 
 

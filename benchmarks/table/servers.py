@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.policy.server_process import serve
+from core.policy.server_process import ServerError, serve
 
 USABLE = 0.9
 """Share of a GPU's memory that servers take."""
@@ -17,7 +17,7 @@ MOST_GPUS = 64
 
 
 @dataclass(frozen=True)
-class ServedModel:
+class SizedModel:
     """Describes a model behind a server. `billions` of parameters in bfloat16; `kv_bytes` of cache for a token."""
 
     name: str
@@ -33,29 +33,29 @@ _7B, _8B = (7.62, 57_344), (8.19, 147_456)
 MODELS = {
     model.name.rpartition("/")[2]: model
     for model in (
-        ServedModel("BytedTsinghua-SIA/RL-MemoryAgent-7B", *_7B),
-        ServedModel("BytedTsinghua-SIA/RL-MemoryAgent-14B", 14.77, 196_608),
-        ServedModel("LMIS-ORG/MemAgent_Slime_Agentic_Qwen2.5_7B", *_7B),
-        ServedModel("AgentFlow/agentflow-planner-7b", *_7B),
-        ServedModel("LMIS-ORG/AgentFlow_Slime_Agentic_Qwen2.5_7B", *_7B),
-        ServedModel("nvidia/Orchestrator-8B", *_8B),
-        ServedModel("LMIS-ORG/ToolOrchestra_Slime_Agentic_Qwen3_8B", *_8B),
-        ServedModel("Qwen/Qwen2.5-7B-Instruct", *_7B),
-        ServedModel("Qwen/Qwen2.5-7B-Instruct-1M", *_7B),
-        ServedModel("Qwen/Qwen2.5-14B-Instruct-1M", 14.77, 196_608),
-        ServedModel("Qwen/Qwen2.5-Coder-7B-Instruct", *_7B),
-        ServedModel("Qwen/Qwen2.5-Math-7B-Instruct", *_7B),
-        ServedModel("Qwen/Qwen3-8B", *_8B),
-        ServedModel("Qwen/Qwen3-32B", 32.76, 262_144),
-        ServedModel("Qwen/Qwen2.5-Coder-32B-Instruct", 32.76, 262_144),
-        ServedModel("Qwen/Qwen2.5-Math-72B-Instruct", 72.7, 327_680),
-        ServedModel("meta-llama/Llama-3.3-70B-Instruct", 70.55, 327_680),
+        SizedModel("BytedTsinghua-SIA/RL-MemoryAgent-7B", *_7B),
+        SizedModel("BytedTsinghua-SIA/RL-MemoryAgent-14B", 14.77, 196_608),
+        SizedModel("LMIS-ORG/MemAgent_Slime_Agentic_Qwen2.5_7B", *_7B),
+        SizedModel("AgentFlow/agentflow-planner-7b", *_7B),
+        SizedModel("LMIS-ORG/AgentFlow_Slime_Agentic_Qwen2.5_7B", *_7B),
+        SizedModel("nvidia/Orchestrator-8B", *_8B),
+        SizedModel("LMIS-ORG/ToolOrchestra_Slime_Agentic_Qwen3_8B", *_8B),
+        SizedModel("Qwen/Qwen2.5-7B-Instruct", *_7B),
+        SizedModel("Qwen/Qwen2.5-7B-Instruct-1M", *_7B),
+        SizedModel("Qwen/Qwen2.5-14B-Instruct-1M", 14.77, 196_608),
+        SizedModel("Qwen/Qwen2.5-Coder-7B-Instruct", *_7B),
+        SizedModel("Qwen/Qwen2.5-Math-7B-Instruct", *_7B),
+        SizedModel("Qwen/Qwen3-8B", *_8B),
+        SizedModel("Qwen/Qwen3-32B", 32.76, 262_144),
+        SizedModel("Qwen/Qwen2.5-Coder-32B-Instruct", 32.76, 262_144),
+        SizedModel("Qwen/Qwen2.5-Math-72B-Instruct", 72.7, 327_680),
+        SizedModel("meta-llama/Llama-3.3-70B-Instruct", 70.55, 327_680),
     )
 }
 """Maps the names of models to them: parameters, and layers x 2 x key-value heads x 128 x 2 bytes."""
 
 
-def find_model(name: str) -> ServedModel:
+def find_model(name: str) -> SizedModel:
     """Return a model of MODELS by its hub id."""
     return MODELS[name.rpartition("/")[2]]
 
@@ -129,6 +129,10 @@ class Servers:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        self._urls.clear()
         self._stack.close()
 
     def place(self, models: Sequence[str], cached_tokens: int) -> dict[str, Place] | None:
@@ -161,12 +165,15 @@ class Servers:
             places = self.place(models, cached_tokens)
             if places is None:
                 return None
-            self._stack.close()
-            self._stack, self._urls = ExitStack(), {}
-            for model, place in places.items():
-                self._urls[model] = self._stack.enter_context(
-                    _serve_on_gpus(model, place, cached_tokens, self._logs, self._python)
-                )
+            self._stop()
+            try:
+                for model, place in places.items():
+                    self._urls[model] = self._stack.enter_context(
+                        _serve_on_gpus(model, place, cached_tokens, self._logs, self._python)
+                    )
+            except ServerError:
+                self._stop()  # those that did start would keep the GPUs from the next evaluation
+                raise
         return {model: self._given.get(model) or self._urls[model] for model in models}
 
 

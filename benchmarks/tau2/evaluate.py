@@ -28,7 +28,7 @@ from agentic.toolorchestra.tau2.environment import tau2_tasks
 from benchmarks.harness.command import EvalPlan, create_folder, run_evaluator, sampling_fields
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser, positive
-from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, without_ports
+from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, drop_ports
 from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.published import mark_cell, save_published
 from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent, without_prompts
@@ -102,7 +102,7 @@ def prepare(options: argparse.Namespace) -> Tau2Plan:
         "preset": recipe.preset,
         "protocol": options.protocol,
         "split": options.split,
-        "recipe": without_ports(recipe.model_dump(mode="json", include={"toolorchestra", "roles"})),
+        "recipe": drop_ports(recipe.model_dump(mode="json", include={"toolorchestra", "roles"})),
     }
     weights = {"weights": digest} if (digest := weights_digest(options.model)) else {}
     players = (options.model or NOTHING, _user(recipe, options.user))
@@ -131,7 +131,7 @@ def prepare(options: argparse.Namespace) -> Tau2Plan:
 
 def _without_location(recipe: ToolOrchestraRecipe) -> dict[str, Any]:
     """Return the recipe that conversations follow from; it does not matter where tau2 is installed."""
-    dumped: dict[str, Any] = without_ports(recipe.model_dump(mode="json", include={"toolorchestra", "roles"}))
+    dumped: dict[str, Any] = drop_ports(recipe.model_dump(mode="json", include={"toolorchestra", "roles"}))
     for option in LOCATION:
         ((dumped["toolorchestra"]["environment"] or {}).get("options") or {}).pop(option, None)
     return dumped

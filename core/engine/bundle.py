@@ -12,6 +12,7 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Set
 from pathlib import Path
 
 from core.data.files import write_jsonl
@@ -19,7 +20,7 @@ from core.data.tasks import read_tasks
 from core.engine import weights
 from core.engine.replay import SUMS, TASKS, Replay, choose_seed, find_last_step, sha256
 from core.engine.rescore import ReplayError
-from core.rollout.method import method_spec
+from core.rollout.method import MethodSpec, method_spec
 from core.runs.files import Record, append_batch, make_folder, read_batches, write_text
 from core.runs.run_folder import RunFolder
 
@@ -36,6 +37,20 @@ def write_bundle(folder: RunFolder, seed: int, step: int, out: Path) -> list[str
     wanted = {rollout.task_id for groups in replay.recorded.values() for group in groups for rollout in group}
     if out.exists():
         raise ReplayError(f"{out} is there already; choose another --out")
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # what a killed call has left
+    try:
+        names = _fill(partial, replay, spec, wanted)
+        partial.rename(out)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return names
+
+
+def _fill(out: Path, replay: Replay, spec: MethodSpec, wanted: Set[str]) -> list[str]:
+    """Write the files of a bundle with the tasks `wanted`, and return their names."""
+    folder, recipe, seed, step = replay.folder, replay.recipe, replay.seed, replay.last
     tasks = [t for t in read_tasks(recipe.data.train, **spec.reading_options(recipe)) if t.task_id in wanted]
     target = out / f"seed-{seed}"
     make_folder(target)
@@ -46,8 +61,8 @@ def write_bundle(folder: RunFolder, seed: int, step: int, out: Path) -> list[str
     if replay.checkpoint is not None:
         shutil.copytree(replay.checkpoint, target / "checkpoints" / replay.checkpoint.name)
     steps = range(replay.first, step + 1)
-    with open(folder.seed_path(seed) / "metrics.jsonl", encoding="utf-8") as lines:
-        write_text(target / "metrics.jsonl", "".join(line for line in lines if _is_of(json.loads(line), steps)))
+    metrics = [json.dumps(record, ensure_ascii=False) for record in folder.read_metrics(seed) if _is_of(record, steps)]
+    write_text(target / "metrics.jsonl", "".join(f"{line}\n" for line in metrics))
     _copy_rollouts(folder.rollouts_path(seed), target / "rollouts.jsonl.gz", steps)
     names = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
     sums = [f"{sha256(out / name)}  {name}\n" for name in names]

@@ -16,6 +16,7 @@ import argparse
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -114,8 +115,18 @@ def make_traces(rollouts: Sequence[RecordedRollout], ended: int) -> list[Trace]:
     spans = [make_spans(rollout) for rollout in rollouts]
     lengths = [1000 * (len(each) + 1) for each in spans]
     begins = accumulate(lengths, initial=ended - sum(lengths))
-    names = (f"{r.stage} step {r.step} group {r.group} rollout {place}" for place, r in enumerate(rollouts))
-    return [Trace(*parts) for parts in zip(names, rollouts, spans, begins, strict=False)]
+    return [Trace(*parts) for parts in zip(_name_all(rollouts), rollouts, spans, begins, strict=False)]
+
+
+def _name_all(rollouts: Sequence[RecordedRollout]) -> list[str]:
+    """Name rollouts by their place in their group. A selection has whole groups, so names do not depend on it."""
+    groups = Counter[str]()
+    names = []
+    for rollout in rollouts:
+        group = f"{rollout.stage} step {rollout.step} group {rollout.group}"
+        names.append(f"{group} rollout {groups[group]}")
+        groups[group] += 1
+    return names
 
 
 # -- where they go

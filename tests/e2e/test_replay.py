@@ -105,6 +105,24 @@ def test_a_changed_bundle_and_a_missing_step_are_named(
     assert "step 4 is not recorded" in capsys.readouterr().err
 
 
+def test_a_torn_log_is_bundled_and_a_failure_leaves_nothing(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torn, out = tmp_path / "torn", tmp_path / "bundle"
+    shutil.copytree(run, torn)
+    metrics, versions = torn / "seed-0/metrics.jsonl", torn / "versions.json"
+    whole = metrics.read_text()
+    metrics.write_text(whole + '{"stage": "tr')
+    versions.rename(torn / "aside")
+    assert bundle.main([str(torn), "--out", str(out)]) == 2
+    assert str(versions) in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["torn"]
+    (torn / "aside").rename(versions)
+    assert bundle.main([str(torn), "--out", str(out)]) == 0
+    kept = [line for line in whole.splitlines() if json.loads(line)["step"] == 3]
+    assert [line for line in kept if '"train"' in line] == (out / "seed-0/metrics.jsonl").read_text().splitlines()
+
+
 def half(rollout: RecordedRollout) -> float:
     """Reward half of what the run gave, and 0.25 for a wrong answer."""
     return 0.5 * (rollout.reward or 0.0) or 0.25

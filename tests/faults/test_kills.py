@@ -1,8 +1,8 @@
-"""Small runs of every method are killed, stopped and slowed at random moments, as often as `--long MINUTES` allows.
+"""Small runs of four methods are killed, stopped and slowed at random moments, as often as `--long MINUTES` allows.
 
-What comes out is the run that was never touched: no task is lost or repeated, and no process, mount or file is left.
-ToolOrchestra has services, which tests/e2e/test_toolorchestra_tiny.py kills; tests/e2e/test_evaluators_resume.py kills
-the evaluators.
+They are MemAgent, AgentFlow, compaction and the agents. What comes out is the run that was never touched: no task is
+lost or repeated, and no process, mount or file is left. agentic/coding is not among them. ToolOrchestra has services,
+which tests/e2e/test_toolorchestra_tiny.py kills; tests/e2e/test_evaluators_resume.py kills the evaluators.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentic.agentflow.rollout import SPEC as AGENTFLOW
-from benchmarks.table import command
+from benchmarks.table import command, data
+from benchmarks.table.data import LENGTHS
 from benchmarks.table.evaluations import (
     AIME_BUDGET,
     SEED_BUDGET,
@@ -102,25 +103,79 @@ def test_a_plan_for_the_released_checkpoints_fits_or_says_why_not(gpus: int) -> 
     assert ("tau2", "Orchestrator-8B") not in seen or gpus == 1
 
 
-def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--runs", str(tmp_path), "--dry-run", "--gpus", "1"]
-    assert command.main(arguments) == 0
-    before = capsys.readouterr().out
-    folder = RunFolder.create(tmp_path / "ours", {"method": "memagent", "preset": "published"})
-    notes = {"protocol": "memagent recurrent"}
+def save_scores(folder: RunFolder, count: int) -> None:
+    """Save a cell of so many tasks; three of four are right."""
+    scores = [1.0, 1.0, 1.0, 0.0] * (count // 4)
     folder.save_evaluation(
         EvalResult(
-            "trained", "ruler-hqa", 50, 0, 4, {"official": [1.0, 1.0, 1.0, 0.0]}, [3] * 4, [7000] * 4, 1.0,
-            model="BytedTsinghua-SIA/RL-MemoryAgent-7B", notes=notes,
+            "trained", "ruler-hqa", 50, 0, count, {"official": scores}, [3] * count, [7000] * count, 1.0,
+            model="BytedTsinghua-SIA/RL-MemoryAgent-7B", notes={"protocol": "memagent recurrent"},
         )
     )  # fmt: skip
-    assert command.main(arguments) == 0
-    text = capsys.readouterr().out
+
+
+def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cell of four tasks is shown, and is missing yet beside a score of 128, unless no more were asked for."""
+
+    def show(*more: str) -> tuple[str, int]:
+        assert command.main(["--runs", str(tmp_path), "--dry-run", "--gpus", "1", *more]) == 0
+        text = capsys.readouterr().out
+        return text, int(text.partition(" published scores have none")[0].rpartition("\n")[2])
+
+    _, before = show()
+    folder = RunFolder.create(tmp_path / "ours", {"method": "memagent", "preset": "published"})
+    save_scores(folder, 4)
+    text, lacking = show()
     (row,) = [line for line in text.splitlines() if line.startswith("| RL-MemAgent-7B | ruler-hqa | 50 |")]
     assert "| 75.0 (" in row
+    assert lacking == before
+    assert "8 rows (RL-MemAgent-7B, ruler-hqa)" in text
+    assert show("--tasks", "4")[1] == before - 1
+    assert show("--tasks", "5")[1] == before
 
-    def count(text: str) -> int:
-        return int(text.partition(" published scores have none")[0].rpartition("\n")[2])
-
-    assert count(text) == count(before) - 1
+    save_scores(folder, 128)
+    text, lacking = show()
+    assert lacking == before - 1
     assert "7 rows (RL-MemAgent-7B, ruler-hqa)" in text
+
+
+def test_a_server_that_does_not_start_is_a_reason_and_not_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = tmp_path / "data" / "memagent-eval"
+    files.mkdir(parents=True)
+    for length in LENGTHS:
+        (files / f"eval_{length}.json").write_text("[]")
+    places = ["--runs", str(tmp_path / "runs"), "--data", str(tmp_path / "data"), "--only", "ruler"]
+    servers = ["--gpus", "1", "--gpu-memory", "80", "--serve-python", "/bin/false"]
+    assert command.main([*places, *servers]) == 1
+    captured = capsys.readouterr()
+    evaluations = [evaluation for evaluation in list_evaluations() if evaluation.benchmark == "ruler"]
+    starts = captured.out.count("starting SGLang for")
+    assert 1 < starts <= len(evaluations)
+    assert captured.out.count("    the server ended before it was ready") == starts
+    assert captured.err == ""
+    assert (tmp_path / "runs" / "table.md").is_file()
+
+
+def test_another_stand_in_gets_no_table_with_the_scores_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--runs", str(tmp_path), "--data", str(tmp_path), "--only", "ruler", "--stand-in"]
+    command.link_models(tmp_path / "stand-in" / "models", tmp_path / "first", ["Qwen/Qwen3-8B"])
+    command.main([*arguments, str(tmp_path / "first")])
+    assert capsys.readouterr().err == ""
+    assert command.main([*arguments, str(tmp_path / "second")]) == 1
+    assert f"has the scores of {tmp_path / 'first'}; give another --runs" in capsys.readouterr().err
+
+
+def test_a_link_to_a_file_that_has_gone_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = tmp_path / "cache.json"
+    fetched.write_text("[]")
+    monkeypatch.setattr(data, "fetch_hub_file", lambda hub, name: fetched)
+    folder = tmp_path / "data" / "memagent-eval"
+    folder.mkdir(parents=True)
+    (folder / f"eval_{LENGTHS[0]}.json").symlink_to(tmp_path / "gone.json")
+    evaluation = next(each for each in list_evaluations() if each.data == ("memagent-eval",))
+    assert data.get_data(evaluation, Places(data=folder.parent), retrieval=False, hosted=False) == []
+    assert all((folder / f"eval_{length}.json").resolve() == fetched for length in LENGTHS)

@@ -63,6 +63,14 @@ def test_a_file_has_every_span_of_the_last_step(run: Path) -> None:
     assert all(len(one) == 32 for one in ids)
 
 
+def test_a_rollout_has_one_name_however_it_was_chosen(run: Path) -> None:
+    every = list(read_rollouts(run / "seed-0/rollouts.jsonl.gz"))
+    second_group = [rollout.model_copy(update={"group": 1}) for rollout in every if rollout.step == 2]
+    whole = [trace.name for trace in traces.make_traces([*every, *second_group], 0)]
+    assert len(set(whole)) == len(whole) == 12
+    assert [trace.name for trace in traces.make_traces(second_group, 0)] == whole[-4:]
+
+
 def test_a_task_is_chosen_and_an_absent_one_is_an_error(run: Path) -> None:
     assert traces.main([str(run), "--to", "file", "--task", "t1"]) == 0
     text = (run / "seed-0/traces.jsonl").read_text()
