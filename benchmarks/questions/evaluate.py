@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from agentic.toolorchestra.rollout import SPEC
 from benchmarks.harness.command import EvalPlan, create_folder, run_evaluator, sampling_fields
@@ -25,6 +26,7 @@ from benchmarks.harness.published import mark_cell, save_published
 from benchmarks.harness.run import Samples, build_result, evaluate_cell, open_agent, without_prompts
 from benchmarks.harness.samples import flat
 from benchmarks.questions.method import ReleasedQuestions
+from benchmarks.questions.prompts import Data
 from benchmarks.questions.published import DATA, our_settings, protocol, published_scores
 from core.data.files import DataError
 from core.data.sets import sha256
@@ -94,13 +96,9 @@ async def evaluate(plan: QuestionsPlan) -> None:
     """Run every cell that the folder lacks and save it there."""
     for cell in plan.cells:
         if not is_saved(cell, plan.folder):
-            build = partial(_build, data=cell.data)
+            build = partial(ReleasedQuestions, data=cast(Data, cell.data))
             opener = partial(open_agent, build, plan.models, cell)
             await evaluate_cell(cell, plan.tasks, plan.folder, opener, build_question_result, grade)
-
-
-def _build(recipe, tokenizer, data):  # type: ignore[no-untyped-def]
-    return ReleasedQuestions(recipe, tokenizer, data)
 
 
 async def grade(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:

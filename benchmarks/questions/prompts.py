@@ -171,14 +171,18 @@ def list_programs(programs: Sequence[tuple[str, str]]) -> str:
     return "".join(f"```python\n{code}\n```\n\n```output\n{output}\n```\n\n" for code, output in programs)
 
 
+def cut_programs(tokenizer: Any, programs: Sequence[tuple[str, str]], tokens: int) -> tuple[str, int]:
+    """Return the end of the programs, as `cut` does, with a fence before it if its own was cut off."""
+    code, whole = cut(tokenizer, list_programs(programs), tokens)
+    return f"```\n{code}" if code and not code.startswith("```") else code, whole
+
+
 def orchestrator_message(
     released: Released, tokenizer: Any, problem: str, documents: Sequence[str], programs: Sequence[tuple[str, str]]
 ) -> str:
     """Return the user's message of a turn of the orchestrator; SYSTEM stands before it."""
     shown = list_documents(documents, *released.document)
-    code, tokens = cut(tokenizer, list_programs(programs), 12_000)
-    if code and not code.startswith("```"):
-        code = f"```\n{code}"
+    code, tokens = cut_programs(tokenizer, programs, 12_000)
     limit = released.context
     if released.counts_question:
         limit -= len(encode_text(tokenizer, problem))
@@ -204,9 +208,7 @@ def expert_context(
     long = family == "gpt" or (family == "llama" and tool == "answer")
     shown = list_documents(documents, None if long else released.short_documents)
     code_tokens, all_tokens = find_limits(released, family)
-    code, _ = cut(tokenizer, list_programs(programs), code_tokens)
-    if code and not code.startswith("```"):
-        code = f"```\n{code}"
+    code, _ = cut_programs(tokenizer, programs, code_tokens)
     context, _ = cut(tokenizer, shown + code, all_tokens - len(encode_text(tokenizer, problem)))
     return f"Documents:\n{context}" if shown else context
 

@@ -8,7 +8,7 @@ git-lfs pointer evaluation/hle.jsonl there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
@@ -91,7 +91,7 @@ def our_settings(data: Data, recipe: ToolOrchestraRecipe, sampling: Sampling, sh
         "top_p": sampling.top_p,
         **{f"model of {alias}": describe(alias) for alias in section.aliases},
         "judge": describe(str(section.judge)),
-        "retrieval": {name: value for name, value in asdict(RELEASED[data]).items() if name == "passages"}["passages"],
+        "retrieval": RELEASED[data].passages,
         "question whose request failed": "wrong",
         "programs": "run in the sandbox" if RELEASED[data].runs_programs else "not run",
         "passages": "without white space around title and text",

@@ -20,8 +20,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from core.engine.loop import match_rows
 from core.rollout.method import method_spec
-from core.rollout.rows import rows_from_groups, split_segments
+from core.rollout.rows import rows_from_groups
 from core.runs.files import Record, write_json
 from core.runs.record import RecordedRollout, RolloutLog, TrainedRow, read_rollouts, record_rollout
 from core.runs.run_folder import RunFolder
@@ -74,12 +75,7 @@ def _make_parts(
         rows[row.rollout_id].append(row)
     parts = []
     for number, (rollout, trajectory) in enumerate(zip(rollouts, (t for g in groups for t in g), strict=True)):
-        places = {id(turn): place for place, turn in enumerate(trajectory.turns)}
-        segments = split_segments(trajectory, recipe.algorithm.rows) if rows[number] else []
-        trained = [
-            TrainedRow(row, [places[id(turn)] for turn in segment], row.logprobs)
-            for row, segment in zip(rows[number], segments, strict=True)
-        ]
+        trained = match_rows(trajectory, rows[number], recipe, {id(row): row.logprobs for row in rows[number]})
         task = Task(rollout.task_id, rollout.question, tuple(rollout.answers))
         parts.append((rollout.group, task, trajectory, trained))
     return parts

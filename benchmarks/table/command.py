@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if options.stand_in:
                 check_stand_in(runs / "models", options.stand_in)
-            missing = find_missing(by_evaluation, runs, options.tasks)
+            missing = find_missing(by_evaluation, list(find_sections(runs)), options.tasks)
             reasons: dict[Evaluation, list[str]] = {}
             if not options.dry_run:
                 for evaluation in sort_by_servers(missing):
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.dry_run:
             write_text(runs / "table.md", text)
         print(text)
-        still = find_missing(by_evaluation, runs, options.tasks)
+        still = find_missing(by_evaluation, found, options.tasks)
         print(describe_missing(still, reasons, servers, places, options))
     print(describe_unreachable(rows, places))
     return 0 if options.dry_run or not still else 1
@@ -89,13 +89,12 @@ def group_rows(
 
 
 def find_missing(
-    by_evaluation: Mapping[Evaluation, Sequence[PublishedScore]], runs: Path, tasks: int | None = None
+    by_evaluation: Mapping[Evaluation, Sequence[PublishedScore]], found: Sequence[Sections], tasks: int | None = None
 ) -> dict[Evaluation, list[PublishedScore]]:
-    """Map each evaluation to those of its rows that no folder in `runs` has a score for; none has no entry.
+    """Map each evaluation to those of its rows that no folder has a score for; one that lacks none has no entry.
 
     A score counts if it is of as many tasks as the published one, or of `tasks` if that is fewer.
     """
-    found = list(find_sections(runs))
     lacking = {
         evaluation: [row for row in rows if not any(_is_whole(row, sections, tasks) for sections in found)]
         for evaluation, rows in by_evaluation.items()
@@ -136,16 +135,9 @@ def run(evaluation: Evaluation, servers: Servers, runs: Path, places: Places, op
         return [servers.explain(evaluation.models, evaluation.cached_tokens)]
     folder = runs / evaluation.name
     models = link_models(runs / "models", options.stand_in, evaluation.models) if stand_in else {}
-    extra = [*evaluation.address(urls, stand_in), "--out", str(folder), "--threads", "1"]
+    extra = [*evaluation.address(urls, stand_in, options.retrieval), "--out", str(folder), "--threads", "1"]
     extra += ["--tasks", str(options.tasks)] if options.tasks else []
     extra += ["--concurrency", str(options.concurrency)] if options.concurrency else []
-    if options.retrieval and evaluation.benchmark == "aime":
-        tools = ("Ground_Google_Search_Tool", "Wikipedia_RAG_Search_Tool")
-        extra += [
-            word for tool in tools for word in ("--set", f"agentflow.tools.{tool}.options.url={options.retrieval}")
-        ]
-    if options.retrieval and evaluation.benchmark == "questions":
-        extra += ["--set", f"toolorchestra.search.url={options.retrieval}"]
     _, *words = evaluation.command(models, extra)
     print(f"running {folder.name}", flush=True)
     status = import_module(f"benchmarks.{evaluation.benchmark}.evaluate").main(words)

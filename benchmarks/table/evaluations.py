@@ -30,6 +30,8 @@ AIME_ROLES = {
     **dict.fromkeys(("fixed", "executor", "verifier", "base_generator", "judge"), FROZEN),
     "coder": CODER,
 }
+SEARCH_TOOLS = ("Ground_Google_Search_Tool", "Wikipedia_RAG_Search_Tool")
+"""Names the tools of AgentFlow that ask the retrieval service."""
 STAND_IN = "stand-in"
 """Names the role that plays every model of ToolOrchestra where one small model stands for all."""
 
@@ -76,13 +78,17 @@ class Evaluation:
         baseline = ["--baseline", model] if self.with_baseline else []
         return [self.benchmark, "--model", model, *baseline, *self.options, *extra]
 
-    def address(self, urls: Mapping[str, str], stand_in: bool) -> list[str]:
-        """Return the options that name the servers. `stand_in`: one model plays those behind paid interfaces, too."""
+    def address(self, urls: Mapping[str, str], stand_in: bool, retrieval: str | None = None) -> list[str]:
+        """Return the options that name the servers of the models and of the passages.
+
+        `stand_in`: one model plays those behind paid interfaces, too.
+        """
         words = ["--policy-url", urls[self.model]]
         if self.benchmark == "aime":
             changed = [f"roles.{role}={urls[model]}" for role, model in AIME_ROLES.items() if model in urls]
             # Our own server, which plays the models, has no such penalty.
             changed += ["agentflow.planner.next_step.frequency_penalty=0"] if stand_in else []
+            changed += [f"agentflow.tools.{tool}.options.url={retrieval}" for tool in SEARCH_TOOLS if retrieval]
             return [*words, *(word for text in changed for word in ("--set", text))]
         if self.benchmark not in ("tau2", "questions"):
             return words
@@ -94,6 +100,9 @@ class Evaluation:
             elif name in urls:
                 section["url"] = f"{urls[name]}/v1"
         words += ["--set", f"toolorchestra.models={json.dumps(dumped)}"]
+        words += (
+            ["--set", f"toolorchestra.search.url={retrieval}"] if retrieval and self.benchmark == "questions" else []
+        )
         if stand_in:
             words += ["--set", f"roles.{STAND_IN}={urls[self.model]}"]
             # A small model's empty turns would end a conversation without a grade.

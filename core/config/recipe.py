@@ -279,9 +279,13 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _old_rollouts_are_corrected(self) -> Recipe:
+    def _servers_have_one_trainer(self) -> Recipe:
         if self.engine.servers and min(self.run.parallel_seeds, len(self.run.seeds)) > 1:
             raise ValueError("engine.servers sample for one seed at a time; set run.parallel_seeds=1")
+        return self
+
+    @model_validator(mode="after")
+    def _old_rollouts_are_corrected(self) -> Recipe:
         if self.rollout.ahead and self.algorithm.tis is None:
             raise ValueError("rollout.ahead trains on rollouts of older weights; set algorithm.tis, such as [0, 2]")
         if self.rollout.ahead and self.algorithm.dynamic_sampling:

@@ -16,9 +16,10 @@ from collections.abc import Set
 from pathlib import Path
 
 from core.data.files import write_jsonl
+from core.data.sets import sha256
 from core.data.tasks import read_tasks
 from core.engine import weights
-from core.engine.replay import SUMS, TASKS, Replay, choose_seed, find_last_step, sha256
+from core.engine.replay import SUMS, TASKS, Replay, choose_seed, find_last_step
 from core.engine.rescore import ReplayError
 from core.rollout.method import MethodSpec, method_spec
 from core.runs.files import Record, append_batch, make_folder, read_batches, write_text

@@ -302,16 +302,22 @@ class GRPOLoop:
         for number, group in enumerate((*batch.groups, *batch.filtered)):
             for trajectory in group:
                 # Rows number the rollouts in this very order; rollouts of filtered groups have none.
-                rows_of_one = by_rollout[len(records)]
-                places = {id(turn): place for place, turn in enumerate(trajectory.turns)}
-                segments = split_segments(trajectory, self.recipe.algorithm.rows) if rows_of_one else []
-                trained = [
-                    TrainedRow(row, [places[id(turn)] for turn in segment], logprobs.get(id(row)))
-                    for row, segment in zip(rows_of_one, segments, strict=True)
-                ]
+                trained = match_rows(trajectory, by_rollout[len(records)], self.recipe, logprobs)
                 task = tasks[trajectory.task_id]
                 records.append(record_rollout("train", self.step, number, task, trajectory, trained))
         self.rollouts.append(records)
+
+
+def match_rows(
+    trajectory: Trajectory, rows: Sequence[Row], recipe: Recipe, logprobs: Mapping[int, Sequence[float]]
+) -> list[TrainedRow]:
+    """Pair the rows that a rollout became with the places of their turns; `logprobs` go by the id of the row."""
+    places = {id(turn): place for place, turn in enumerate(trajectory.turns)}
+    segments = split_segments(trajectory, recipe.algorithm.rows) if rows else []
+    return [
+        TrainedRow(row, [places[id(turn)] for turn in segment], logprobs.get(id(row)))
+        for row, segment in zip(rows, segments, strict=True)
+    ]
 
 
 def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Trainer:

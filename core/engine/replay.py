@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import itertools
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from core.config import Recipe
+from core.data.sets import sha256
 from core.engine import checkpoint, lora, weights
 from core.engine.loop import SampledBatch, make_trainer
 from core.engine.rescore import ReplayError, ScoreGroup, open_score
@@ -197,14 +197,6 @@ def _keep(recipe: Recipe, groups: Sequence[Group]) -> list[Group]:
     return batch.groups
 
 
-# -- checksums
-
-
-def sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def read_sums(folder: Path) -> dict[str, str]:
     """Return file name -> checksum of a bundle; empty for a run folder."""
     path = folder / SUMS
@@ -226,9 +218,6 @@ def _step_of(folder: Path) -> int:
 
 def _ids(turn: Turn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return turn.prompt_ids, turn.completion.token_ids
-
-
-# -- the command
 
 
 def choose_seed(folder: RunFolder, seed: int | None) -> int:

@@ -86,7 +86,7 @@ class ServedRollouts:
 
     async def adopt_weights(self, step: int) -> None:
         for old in self._versions():
-            if old.name != f"{self.policy.version}":  # a server that comes back may be reading the last one
+            if old.name != str(self.policy.version):  # a server that comes back may be reading the last one
                 shutil.rmtree(old, ignore_errors=True)
         target = self.folder / str(step)
         await asyncio.to_thread(weights.save, self.model, target, self.start, lora.merge_weights(self.model))

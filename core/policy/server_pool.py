@@ -147,7 +147,7 @@ class ServerPool:
 
         def step(version: str) -> str:
             pool, _, number = version.rpartition("-")
-            return number if pool == self._id or self._weights is None else "-1"
+            return number if pool == self._id else "-1"
 
         earlier = tuple((step(version), count) for version, count in completion.earlier_versions)
         return replace(completion, weight_version=step(completion.weight_version), earlier_versions=earlier)

@@ -129,9 +129,6 @@ def _name_all(rollouts: Sequence[RecordedRollout]) -> list[str]:
     return names
 
 
-# -- where they go
-
-
 def write_otlp(path: Path, traces: Sequence[Trace], run_name: str) -> None:
     """Write one line of OTLP's JSON for each rollout; the ids follow from the run and the rollout."""
     lines = [json.dumps(_as_otlp(trace, run_name), ensure_ascii=False) for trace in traces]
@@ -187,7 +184,7 @@ def log_to_mlflow(folder: Path, traces: Sequence[Trace], run_name: str, project:
     page = None
     while True:
         found = client.search_traces(locations=[experiment], max_results=500, page_token=page, include_spans=False)
-        known.update(info.tags.get("rollout") for info in (trace.info for trace in found))
+        known.update(trace.info.tags.get("rollout") for trace in found)
         page = found.token
         if not page:
             break
@@ -225,16 +222,8 @@ def log_to_wandb(folder: Path, traces: Sequence[Trace], run_name: str, project: 
     """Log a table of the rollouts in an offline run."""
     import wandb
 
-    columns = [
-        "rollout",
-        "task_id",
-        "reward",
-        "advantage",
-        "turns",
-        "input_tokens",
-        "output_tokens",
-        "question",
-        "answer",
+    columns: list[str | int] = [
+        *("rollout", "task_id", "reward", "advantage", "turns", "input_tokens", "output_tokens", "question", "answer")
     ]
     rows = []
     for name, rollout, spans, _ in traces:
@@ -245,7 +234,7 @@ def log_to_wandb(folder: Path, traces: Sequence[Trace], run_name: str, project: 
     folder.mkdir(parents=True, exist_ok=True)
     settings = wandb.Settings(silent=True)
     run = wandb.init(dir=str(folder), name=f"{run_name} traces", project=project, mode="offline", settings=settings)
-    run.log({"rollouts": wandb.Table(columns=[*columns], data=rows)})
+    run.log({"rollouts": wandb.Table(columns=columns, data=rows)})
     run.finish()
 
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Literal
 
 from agentic.coding.repairs.functions import RECORDS, MadeFunction, Split, draw_report, helpers_of
-from agentic.coding.repairs.mutations import Mutation, list_mutations
+from agentic.coding.repairs.mutations import Mutation, draw_mutation, list_mutations
 
 Size = Literal["package", "function"]
 """Says how large a repository is: a package of two modules, or one module with one report."""
@@ -42,7 +42,7 @@ def draw_record(split: Split, number: int, size: Size) -> dict[str, Any]:
     while True:
         package, modules = _draw_modules(rng, split, size)
         path, function = rng.choice([(path, function) for path, group in modules.items() for function in group])
-        mutation = _draw_mutation(rng, function)
+        mutation = draw_mutation(rng, list_mutations(function.source))
         cases = _choose_cases(rng, function, mutation)
         if cases is not None:
             break
@@ -102,13 +102,6 @@ def _draw_modules(rng: Random, split: Split, size: Size) -> tuple[str, dict[str,
     helpers = rng.sample(helpers_of(split), 2)
     package = f"{record[0]}_tools"
     return package, {f"{package}/{record[0]}s.py": list(reports.values()), f"{package}/helpers.py": helpers}
-
-
-def _draw_mutation(rng: Random, function: MadeFunction) -> Mutation:
-    """Draw a kind first, and then one of that kind: some kinds have many more mutations than others."""
-    mutations = list_mutations(function.source)
-    kind = rng.choice(sorted({mutation.kind for mutation in mutations}))
-    return rng.choice([mutation for mutation in mutations if mutation.kind == kind])
 
 
 def _draw_cases(rng: Random, function: MadeFunction) -> list[TestCase]:

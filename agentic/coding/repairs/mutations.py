@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from random import Random
 
 OPPOSITES: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Gt: (ast.Lt,), ast.Lt: (ast.Gt,), ast.GtE: (ast.LtE,), ast.LtE: (ast.GtE,), ast.Eq: (ast.NotEq,),
@@ -36,6 +37,12 @@ def list_mutations(source: str) -> list[Mutation]:
             if text != source:
                 found.setdefault(text, Mutation(kind, text))
     return list(found.values())
+
+
+def draw_mutation(rng: Random, mutations: Sequence[Mutation]) -> Mutation:
+    """Draw a kind first, and then one of that kind: some kinds have many more mutations than others."""
+    kind = rng.choice(sorted({mutation.kind for mutation in mutations}))
+    return rng.choice([mutation for mutation in mutations if mutation.kind == kind])
 
 
 class _FoldNegatives(ast.NodeTransformer):

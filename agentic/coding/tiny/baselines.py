@@ -3,7 +3,7 @@
 | variant | what it does |
 |---|---|
 | random-edit | changes one place of the function at random, as the demonstrations of the warm start do |
-| best-constant | moves the bound of the comparison in every task: the one change that repairs the most of them |
+| best-constant | moves the bound of the comparison: of all constant changes the one that repairs the most tasks |
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from agentic.coding.config import CodingRecipe
 from agentic.coding.repairs.mutations import list_mutations
 from agentic.coding.rollout import CodingAgent
-from agentic.coding.tiny.demonstrations import DONE, choose_mutation, write_edit
+from agentic.coding.tiny.demonstrations import DONE, change_one_place, write_edit
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import Method
@@ -49,7 +49,7 @@ def edit_the_bound(text: str, rng: Random) -> str:
 
 BASELINES: Mapping[str, Callable[[CodingRecipe, Any], Method]] = {
     "random-edit": lambda recipe, tokenizer: ScriptedEditor(
-        recipe, tokenizer, lambda text, rng: choose_mutation(rng, text)
+        recipe, tokenizer, lambda text, rng: change_one_place(rng, text)
     ),
     "best-constant": lambda recipe, tokenizer: ScriptedEditor(recipe, tokenizer, edit_the_bound),
 }

@@ -7,13 +7,12 @@ or order of arguments, drawn like the bugs. So nobody tells the policy which lin
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
 from agentic.coding.prompts import EDIT
 from agentic.coding.repairs.functions import RECORDS, draw_report
-from agentic.coding.repairs.mutations import Mutation, list_mutations
+from agentic.coding.repairs.mutations import draw_mutation, list_mutations
 
 DONE = "done"
 EDITS = 8
@@ -33,21 +32,16 @@ class EditDemonstration:
 def demonstrate(rng: Random) -> list[EditDemonstration]:
     """Draw a function of training, break it, and show edits of it."""
     record, field = rng.choice(RECORDS)
-    broken = choose_mutation(rng, draw_report(rng, "train", (record, field)).source)
+    broken = change_one_place(rng, draw_report(rng, "train", (record, field)).source)
     path, text = f"{record}s.py", f"{broken}\n"
     mutations = list_mutations(broken)
-    return [EditDemonstration(path, text, write_edit(path, text, choose(rng, mutations))) for _ in range(EDITS)]
+    edits = (draw_mutation(rng, mutations).source for _ in range(EDITS))
+    return [EditDemonstration(path, text, write_edit(path, text, edited)) for edited in edits]
 
 
-def choose_mutation(rng: Random, source: str) -> str:
-    """Change one place of a function at random."""
-    return choose(rng, list_mutations(source))
-
-
-def choose(rng: Random, mutations: Sequence[Mutation]) -> str:
-    """Draw a kind of mutation first, and then one of that kind, as the bugs are drawn."""
-    kind = rng.choice(sorted({mutation.kind for mutation in mutations}))
-    return rng.choice([mutation.source for mutation in mutations if mutation.kind == kind])
+def change_one_place(rng: Random, source: str) -> str:
+    """Change one place of a function at random, as the bugs are drawn."""
+    return draw_mutation(rng, list_mutations(source)).source
 
 
 def write_edit(path: str, before: str, after: str) -> str:

@@ -175,24 +175,38 @@ def apply_seccomp(program: bytes) -> None:
     call("seccomp", libc.prctl, SECCOMP, 2, header, 0, 0)
 
 
-def lock_up(spec: dict[str, Any]) -> None:
-    """Apply everything in `spec`, in the only order that works. After it, nothing of the host is in reach."""
-    monitor = None
+def leave_host(spec: dict[str, Any]) -> int | None:
+    """Bind this process to its parent, and enter namespaces with a root of their own where `spec` says so.
+
+    Return what `drop_privileges` needs.
+    """
     if spec["parent"] is not None:
         die_with_parent()
         if os.getppid() != spec["parent"]:
             os._exit(1)
-    if spec["namespaces"]:
-        monitor = enter_namespaces(spec["clone"])
-        build_root(spec["mounts"])
-    if spec["isolated"]:
-        mount_private_folder(spec["private_folder"])
-        drop_privileges(monitor)
-    for name, value in spec["rlimits"].items():
+    if not spec["namespaces"]:
+        return None
+    monitor = enter_namespaces(spec["clone"])
+    build_root(spec["mounts"])
+    return monitor
+
+
+def limit_resources(limits: dict[str, int]) -> None:
+    """Lower the limits of this process: name -> value, or what it has if that is less."""
+    for name, value in limits.items():
         number = getattr(resource, name)
         hard = resource.getrlimit(number)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(number, (value, value))
+
+
+def lock_up(spec: dict[str, Any]) -> None:
+    """Apply everything in `spec`, in the only order that works. After it, nothing of the host is in reach."""
+    monitor = leave_host(spec)
+    if spec["isolated"]:
+        mount_private_folder(spec["private_folder"])
+        drop_privileges(monitor)
+    limit_resources(spec["rlimits"])
     report = os.dup2(spec["report"], 3, inheritable=False) if spec["report"] != 3 else 3
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.closerange(4, max(1024, spec["report"] + 1))

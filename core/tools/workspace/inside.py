@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import marshal
 import os
-import resource
 import select
 import struct
 import sys
@@ -27,12 +26,11 @@ if TYPE_CHECKING:
         SetupError,
         apply_landlock,
         apply_seccomp,
-        build_root,
         call,
-        die_with_parent,
         drop_privileges,
-        enter_namespaces,
+        leave_host,
         libc,
+        limit_resources,
         make_read_only,
     )
 
@@ -43,14 +41,7 @@ CHUNK = 65536
 
 def enclose(spec: dict[str, Any]) -> None:
     """Build the sandbox and enter it for good."""
-    monitor = None
-    if spec["parent"] is not None:
-        die_with_parent()
-        if os.getppid() != spec["parent"]:
-            os._exit(1)
-    if spec["namespaces"]:
-        monitor = enter_namespaces(spec["clone"])
-        build_root(spec["mounts"])
+    monitor = leave_host(spec)
     # Root becomes nobody in drop_privileges, and git refuses a repository that belongs to somebody else.
     owner = f",uid={NOBODY},gid={NOBODY}" if spec["namespaces"] and os.getuid() == 0 else ""
     options = (spec["folder_options"] + owner).encode()
@@ -130,10 +121,7 @@ def become(request: dict[str, Any], pipes: list[tuple[int, int]]) -> NoReturn:
         for number, end in enumerate((pipes[0][0], pipes[1][1], pipes[2][1])):
             os.dup2(end, number)
         os.closerange(3, 64)
-        for name, value in request["rlimits"].items():
-            hard = resource.getrlimit(getattr(resource, name))[1]
-            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(getattr(resource, name), (value, value))
+        limit_resources(request["rlimits"])
         os.execve(request["argv"][0], request["argv"], request["environment"])
     except BaseException as error:
         os.write(2, f"{error}\n".encode())

@@ -6,19 +6,14 @@ Needs `pip install mlflow` (pyproject.toml's extra `mlflow`).
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
-import yaml
 
 from core.report import traces
-from core.runs.files import write_text
-from core.runs.record import RolloutLog, read_rollouts
+from core.runs.record import read_rollouts
 from core.runs.trackers import open_trackers
-from core.text.tokenizer import token_bytes
-from core.types import Task
-from tests.unit.runs.fake_policy import FakePolicy, record_group, run_group
+from tests.unit.runs.fake_policy import record_run
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install mlflow")
@@ -27,17 +22,8 @@ mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install mlflow"
 @pytest.fixture
 def run(tokenizer: Any, tmp_path: Path) -> Path:
     """A run folder with two recorded steps, whose rollouts have called tools."""
-    folder = tmp_path / "run"
-    write_text(folder / "config.yaml", yaml.safe_dump({"method": "memagent"}))
-    policy, rng = FakePolicy(tokenizer), Random(0)
-    log = RolloutLog(folder / "seed-0/rollouts.jsonl.gz", lambda ids: token_bytes(tokenizer, ids))
-    for step in (1, 2):
-        task = Task(f"t{step}", "What is <b>it</b>?", ("x",))
-        records = record_group(policy, task, run_group(policy, task, rng, str(step - 1)), step, rng)
-        for place, record in enumerate(records):
-            record["log"] = {"calls": [{"tool": "search", "seconds": 0.5}] * place}
-        log.append(records)
-    return folder
+    call = {"tool": "search", "seconds": 0.5}
+    return record_run(tmp_path / "run", tokenizer, lambda place: {"calls": [call] * place})
 
 
 def test_mlflow_reads_back_what_the_record_says(run: Path) -> None:

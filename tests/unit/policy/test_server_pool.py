@@ -55,6 +55,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_every_server_gets_the_weights_and_says_so(pool, hosts, models) -> None:
+    await pool.update_weights(models[0], 6)
     start = (await pool.generate([1, 2, 3], SAMPLING)).logprobs
     await pool.update_weights(models[1], 7)
     assert [host.engine.weight_version.rpartition("-")[2] for host in hosts] == ["7", "7", "7"]

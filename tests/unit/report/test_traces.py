@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
-import yaml
 
 from core.report import traces
-from core.runs.files import read_jsonl, write_text
-from core.runs.record import RolloutLog, read_rollouts
-from core.text.tokenizer import token_bytes
-from core.types import Task
-from tests.unit.runs.fake_policy import FakePolicy, record_group, run_group
+from core.runs.files import read_jsonl
+from core.runs.record import read_rollouts
+from tests.unit.runs.fake_policy import record_run
 
 
 @pytest.fixture
 def run(tokenizer: Any, tmp_path: Path) -> Path:
-    folder = tmp_path / "run"
-    write_text(folder / "config.yaml", yaml.safe_dump({"method": "memagent"}))
-    policy, rng = FakePolicy(tokenizer), Random(0)
-    log = RolloutLog(folder / "seed-0/rollouts.jsonl.gz", lambda ids: token_bytes(tokenizer, ids))
-    for step in (1, 2):
-        task = Task(f"t{step}", "What is <b>it</b>?", ("x",))
-        records = record_group(policy, task, run_group(policy, task, rng, str(step - 1)), step, rng)
-        records[0]["log"] = {"calls": [{"alias": "expert-1", "seconds": 0.5, "failure": None}]}
-        log.append(records)
-    return folder
+    call = {"alias": "expert-1", "seconds": 0.5, "failure": None}
+    return record_run(tmp_path / "run", tokenizer, lambda place: {} if place else {"calls": [call]})
 
 
 def read_values(span: dict[str, Any]) -> dict[str, Any]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import yaml
+
 from core.rollout.rows import rows_from_groups, split_segments
-from core.runs.files import Record
-from core.runs.record import TrainedRow, record_rollout
-from core.text.tokenizer import encode_text
+from core.runs.files import Record, write_text
+from core.runs.record import RolloutLog, TrainedRow, record_rollout
+from core.text.tokenizer import encode_text, token_bytes
 from core.types import Completion, Group, RowUnit, Task, Trajectory, Turn
 
 MIN_TOKENS = 6
@@ -107,6 +110,20 @@ def record_group(
             trained.append(TrainedRow(row, [places[id(turn)] for turn in segment], logprobs))
         records.append(record_rollout("train", step, 0, task, trajectory, trained))
     return records
+
+
+def record_run(folder: Path, tokenizer: Any, log_of: Callable[[int], Record]) -> Path:
+    """Make a run folder with two recorded steps of MemAgent; `log_of` gives the log of each member of a group."""
+    write_text(folder / "config.yaml", yaml.safe_dump({"method": "memagent"}))
+    policy, rng = FakePolicy(tokenizer), Random(0)
+    log = RolloutLog(folder / "seed-0/rollouts.jsonl.gz", lambda ids: token_bytes(tokenizer, ids))
+    for step in (1, 2):
+        task = Task(f"t{step}", "What is <b>it</b>?", ("x",))
+        records = record_group(policy, task, run_group(policy, task, rng, str(step - 1)), step, rng)
+        for place, record in enumerate(records):
+            record["log"] = log_of(place)
+        log.append(records)
+    return folder
 
 
 def change_turn(trajectory: Trajectory, place: int, **completion: Any) -> Trajectory:

@@ -13,7 +13,7 @@ import pytest
 from agentic.coding.config import CodingRecipe
 from agentic.coding.prompts import SCHEMAS
 from agentic.coding.repairs.functions import RECORDS, reports_of, write_report
-from agentic.coding.repairs.generate import draw_record, state_problem
+from agentic.coding.repairs.generate import draw_record, state_problem, write_patch
 from agentic.coding.repairs.mutations import list_mutations
 from agentic.coding.rollout import SPEC, build
 from agentic.coding.tiny.baselines import BASELINES
@@ -98,3 +98,19 @@ def test_the_command_writes_tasks_that_are_read(tmp_path: Path, monkeypatch: pyt
     main()
     tasks = read_tasks(out, **SPEC.reading_options(SPEC.load("tiny")))
     assert [task.answers for task in tasks] == [("dev-0",), ("dev-1",), ("dev-2",)]
+
+
+@pytest.mark.usefixtures("long")
+def test_no_other_constant_change_repairs_more_tasks_than_moving_the_bound() -> None:
+    """Of 400 test tasks; a constant is the n-th change of a kind in the order of `list_mutations`."""
+    repaired: Counter[tuple[str, int]] = Counter()
+    for number in range(400):
+        metadata = draw_record("test", number, "function")["metadata"]
+        (path,) = (path for path in metadata["repository"] if not path.startswith("tests/"))
+        broken, seen = metadata["repository"][path], Counter[str]()
+        for mutation in list_mutations(broken.strip()):
+            place = mutation.kind, seen[mutation.kind]
+            seen[mutation.kind] += 1
+            repaired[place] += write_patch(path, broken, f"{mutation.source}\n") == metadata["patch"]
+    assert sum(repaired.values()) == 400
+    assert repaired.most_common(1) == [(("bound", 0), 61)]
