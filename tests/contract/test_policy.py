@@ -99,6 +99,7 @@ async def pool(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
         assert two.running is not None
         running = [one.running, two.running]
         policy = ServerPool([one.policy.url, two.policy.url], timeout_s=30)
+        await policy.update_weights(request.getfixturevalue("tiny_model"), 0)
         yield Rig(policy, lambda: add_up(running))
         await policy.close()
 
