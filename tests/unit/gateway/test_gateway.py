@@ -630,7 +630,7 @@ async def test_an_idle_session_is_finished_and_told():
         model.tokenizer,
         SessionSettings(max_context=1000, max_idle_s=0.2),
         open_on_request=True,
-        on_finish=lambda name, written: told.append((name, written)),
+        on_finish=lambda finished, written: told.append((finished.session_id, written)),
     )
     async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
         client = Client(http, url, "one")
