@@ -196,7 +196,7 @@ function renderRollout(rollout) {
   const badges = make("p", "badges");
   const tone = rollout.reward === null ? "plain" : rollout.reward > 0.5 ? "good" : "bad";
   badges.append(make("span", `badge ${tone}`, rollout.reward === null ? "no reward" : `reward ${rollout.reward.toFixed(3)}`),
-    make("span", "badge plain", rollout.advantage === null ? "no row" : `advantage ${signed(rollout.advantage)}`),
+    make("span", "badge plain", rollout.advantage === null ? (rollout.rows.length ? "no advantage" : "no row") : `advantage ${signed(rollout.advantage)}`),
     make("span", rollout.status === "completed" ? "badge good" : "badge bad", rollout.failure ?? rollout.status),
     make("span", "badge plain", `seed ${rollout.seed} · ${rollout.stage} · step ${rollout.step} · group ${rollout.group + 1}`));
   const facts = make("dl", "facts");
@@ -243,7 +243,7 @@ function renderList() {
       entries.push(make("h3", "", `${rollout.task} · ${rollout.stage} ${rollout.step} · seed ${rollout.seed}`));
     const button = make("button", "", rollout.reward === null ? "–" : rollout.reward.toFixed(2));
     const more = rollout.advantage === null ? rollout.failure ?? "" : signed(rollout.advantage);
-    button.append(make("small", "", `${more} · ${rollout.turns.length} turns`));
+    button.append(make("small", "", [more, plural(rollout.turns.length, "turn")].filter(Boolean).join(" · ")));
     button.addEventListener("click", () => { place = i; render(); });
     entries.push(button);
   });

@@ -1,4 +1,4 @@
-"""The real client of Weights & Biases writes offline what the record says, and its own reader finds it there.
+"""The real client of Weights & Biases writes offline what the record says; its file is read with its own messages.
 
 Needs `pip install wandb`, which a plain setup brings; its service takes seconds to start.
 """
@@ -6,6 +6,7 @@ Needs `pip install wandb`, which a plain setup brings; its service takes seconds
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from core.runs.trackers import open_trackers
 from tests.unit.runs.fake_policy import record_run
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
-pytest.importorskip("wandb", reason="needs wandb: pip install wandb")
+wandb = pytest.importorskip("wandb", reason="needs wandb: pip install wandb")
 
 
 @pytest.fixture
@@ -28,17 +29,29 @@ def run(tokenizer: Any, tmp_path: Path) -> Path:
     return record_run(tmp_path / "run", tokenizer, lambda place: {"calls": [call] * place})
 
 
-def read_offline(path: Path) -> Iterator[Any]:
-    """Yield the records of an offline run, as `wandb sync` reads them."""
-    from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
+BLOCK = 32768
+HEAD = 7
+"""A file of W&B is a log of LevelDB behind a head of 7 bytes: pieces of records in blocks, which no piece crosses."""
 
-    store = DataStore()
-    store.open_for_scan(str(path))
-    while (data := store.scan_data()) is not None:
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        yield record
+
+def read_offline(path: Path) -> Iterator[Any]:
+    """Yield the records of an offline run, which `wandb sync` would send."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, whole = path.read_bytes(), HEAD, b""
+    assert data[:4] == b":W&B"
+    while at < len(data):
+        if BLOCK - at % BLOCK < HEAD:  # too little is left of the block for another piece
+            at += BLOCK - at % BLOCK
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + HEAD])
+        whole += data[at + HEAD : at + HEAD + length]
+        at += HEAD + length
+        if kind in (1, 4):  # a whole record, or the last piece of one
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(whole)
+            yield record
+            whole = b""
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
@@ -55,12 +68,14 @@ def test_wandb_holds_what_the_record_says(run: Path, monkeypatch: pytest.MonkeyP
     for step in (1, 2):
         trackers.log(step, {"train/reward": 0.25 * step})
     trackers.close()
+    wandb.teardown()  # its service writes the file to the end
     assert trackers.failures == {}
     (curves,) = (run / "seed-0/wandb").glob("offline-run-*/run-*.wandb")
     logged = [(entry["step"], entry["train/reward"]) for entry in read_history(curves)]
     assert logged == [(1, 0.25), (2, 0.5)]
 
     assert traces.main([str(run), "--to", "wandb", "--step", "2"]) == 0
+    wandb.teardown()
     (both,) = set((run / "seed-0/wandb").glob("offline-run-*/run-*.wandb")) - {curves}
     (entry,) = read_history(both)
     assert entry.keys() >= {"rollouts", "spans"}
