@@ -82,6 +82,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
         return 1
+    except MemoryError as error:
+        print(f"error: out of memory ({error}); --dry-run says what the recipe needs", file=sys.stderr)
+        return 1
     except (OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

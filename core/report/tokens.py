@@ -58,7 +58,8 @@ def write_view(
     chosen: list[SeededRollout] = []
     for seed in folder.seeds:
         rollouts = read_rollouts(folder.rollouts_path(seed))
-        chosen += (SeededRollout(seed, rollout) for rollout in choose_rollouts(rollouts, task_id, step))
+        limit = None if worst is not None else MAX_ROLLOUTS
+        chosen += (SeededRollout(seed, rollout) for rollout in choose_rollouts(rollouts, task_id, step, limit))
     if worst is not None:
         chosen = sorted(chosen, key=lambda one: _rank(one.rollout))[:worst]
     if chosen:
@@ -67,9 +68,12 @@ def write_view(
 
 
 def choose_rollouts(
-    rollouts: Iterable[RecordedRollout], task_id: str | None, step: int | None
+    rollouts: Iterable[RecordedRollout], task_id: str | None, step: int | None, limit: int | None = None
 ) -> list[RecordedRollout]:
-    """Return the rollouts of a task, of a step or of both; without either, those of the last training step."""
+    """Return the rollouts of a task, of a step or of both; without either, those of the last training step.
+
+    No more than these are in memory at a time, and the first `limit` of them.
+    """
     chosen: list[RecordedRollout] = []
     for rollout in rollouts:
         if task_id is None and step is None:
@@ -78,7 +82,7 @@ def choose_rollouts(
             wanted = rollout.stage == "train"
         else:
             wanted = task_id in (None, rollout.task_id) and step in (None, rollout.step)
-        if wanted:
+        if wanted and (limit is None or len(chosen) < limit):
             chosen.append(rollout)
     return chosen
 
