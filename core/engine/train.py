@@ -50,7 +50,7 @@ from core.types import Task
 
 CHANGEABLE_KEYS = [
     f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()
-]
+] + ["engine.server_key_file"]
 """Lists the keys that may change when a run continues: how far, which seeds, what is written; never how it learns.
 
 A rate that decays to the end of the run learns otherwise when `run.steps` changes: `optimizer.lr_decay_steps` differs.

@@ -644,3 +644,25 @@ async def test_an_idle_session_is_finished_and_told():
     [(name, written)] = told
     assert (name, len(written["rows"])) == ("one", 1)
     assert gateway.counters["idle"] == 1
+
+
+async def test_a_gateway_is_full_at_its_tokens_and_knows_what_was_finished_before():
+    model = make_model(seed=1)
+    gateway = Gateway(
+        {"policy": model.policy},
+        model.tokenizer,
+        SessionSettings(max_context=1000),
+        open_on_request=True,
+        closed=["done"],
+        max_kept_tokens=60,
+    )
+    body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 40}
+    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
+        await Client(http, url, "done").post("/v1/chat/completions", body, status=410)
+        one, two = Client(http, url, "one"), Client(http, url, "two")
+        while gateway._sessions.get("one") is None or gateway._sessions["one"].kept_tokens <= 60:
+            await one.post("/v1/chat/completions", body)
+        refused = await two.post("/v1/chat/completions", body, status=503)
+        assert "open sessions hold" in refused["error"]["message"]
+        await one.post("/finish", {})
+        await two.post("/v1/chat/completions", body)
