@@ -14,6 +14,7 @@ import random
 import signal
 import time
 import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -163,7 +164,7 @@ class Killer:
         while status != 0:
             pid, pace = start(), self.rng.choice(PACES)
             if self.goes_on:
-                time.sleep(self.rng.uniform(0.02, 0.8) * self.seconds)
+                time.sleep(self.rng.uniform(0.02, 0.5) * self.seconds)  # a run that goes on has less to do
                 meanwhile()
                 pause(pid, self.rng, pace)
                 self.launcher.kill(pid)
@@ -304,12 +305,15 @@ def test_a_gateway_that_is_killed_records_every_session_once(
     """Agents repeat what was not answered. A gateway knows the sessions that one before it has recorded."""
     port = find_free_port("127.0.0.1")
     arguments = ["--model", str(model), "--port", str(port), "--record", str(tmp_path / "record"), "--device", "cpu"]
+    url = f"http://127.0.0.1:{port}"
     with nothing_left(), ThreadPoolExecutor(CLIENTS) as pool:
         rng, kills, deadline = random.Random(0), 0, time.monotonic() + long_s
-        agents = [pool.submit(play_sessions, f"http://127.0.0.1:{port}", n, deadline) for n in range(CLIENTS)]
+        agents = [pool.submit(play_sessions, url, number, deadline) for number in range(CLIENTS)]
         while not all(agent.done() for agent in agents):
             pid = launcher.start(arguments, "gateway")
-            wait(agents, rng.uniform(2.0, 12.0) if time.monotonic() < deadline else 600.0)
+            if rng.random() < 0.7:  # else it may be killed before it serves
+                kit.wait_until(lambda: is_healthy(url) or all(agent.done() for agent in agents), 600.0)
+            wait(agents, rng.uniform(0.1, 4.0) if time.monotonic() < deadline else 600.0)
             pause(pid, rng, rng.choice(PACES))
             launcher.kill(pid)
             assert launcher.wait() == -signal.SIGKILL, launcher.log.read_text()
@@ -320,6 +324,14 @@ def test_a_gateway_that_is_killed_records_every_session_once(
     assert all(any(any(row["loss_mask"]) for row in record["rows"]) for record in recorded)
     tell(f"gateway: {kills} kills; {len(played)} sessions, lost 0, repeated 0, left 0")
     assert played
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=10.0) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
 
 
 def play_sessions(url: str, number: int, deadline: float) -> list[str]:
