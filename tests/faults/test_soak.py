@@ -32,7 +32,7 @@ def serve(words: list[str], log: Path) -> Iterator[tuple[str, Callable[[], int]]
     port = find_free_port("127.0.0.1")
     url = f"http://127.0.0.1:{port}"
     with start_server([sys.executable, "-m", *words, "--port", str(port)], log) as keeper:
-        wait_until_healthy(url, lambda: keeper.poll() is None, 120.0, log)
+        wait_until_healthy(url, lambda: keeper.poll() is None, 600.0, log)
         yield url, lambda: sum(map(count_bytes, list_descendants(keeper.pid)))
 
 
