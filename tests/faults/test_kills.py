@@ -49,7 +49,7 @@ SIZES = {
 }  # fmt: skip
 LOOKUP = {"run": "agentic.agent.tiny.lookup_agent.run", "reward": "agentic.agent.rewards.exact", "max_turns": 3}
 OWN = {
-    "agentflow": {"model.max_model_len": 384},
+    "agentflow": {"model.max_model_len": 384, "warm_start.lookup_steps": 1},
     "compaction": {"warm_start.lookup_steps": 1},
     "agent": {"agent.agents": json.dumps({"lookup": LOOKUP})},
     # One rollout at a time: how long a workspace takes decides which calls share a batch, and so their last digits.
