@@ -18,7 +18,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,9 @@ def test_a_run_ends_as_one_that_was_not_touched(
     tell: Callable[[str], None],
 ) -> None:
     arguments = make_arguments(method, tmp_path, preset)
-    services = serve_tools(tmp_path) if method == "toolorchestra" else nullcontext([])
+    services: AbstractContextManager[list[str]] = nullcontext([])
+    if method == "toolorchestra":
+        services = serve_tools(tmp_path)
     lost_servers = 0
     with nothing_left(), services as addresses:
         untouched = tmp_path / "untouched"
