@@ -84,6 +84,8 @@ def check_model_options(options: argparse.Namespace) -> None:
         raise EvaluationError("give either --run RUN_DIR or --model ID_OR_PATH")
     if options.serve is not None and options.policy_url is not None:
         raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
+    if options.policy_key_file is not None and options.policy_url is None:
+        raise EvaluationError("--policy-key-file goes with --policy-url, the server that takes the key")
     for name in ("baseline", "preset", "policy_url", "serve", "out") if run is not None else ():
         if getattr(options, name) is not None:
             raise EvaluationError(

@@ -52,6 +52,7 @@ class EvalModels:
         self.concurrency = concurrency
         self.urls = dict(urls or {})
         self.to_serve: str | None = None
+        self._key_file: Path | None = None
         self._kv_tokens = kv_tokens
         self._context = context
         self._tokenizers: dict[str, Any] = {}
@@ -64,6 +65,7 @@ class EvalModels:
         models = cls(recipe, **{**asked, **limits})
         models.urls = {options.model: options.policy_url} if options.policy_url else {}
         models.to_serve = options.model if options.serve else None
+        models._key_file = options.policy_key_file
         return models
 
     def tokenizer(self, model: str) -> Any:
@@ -100,7 +102,7 @@ class EvalModels:
     async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
         """Open the model for calls of up to `context` tokens."""
         if url := self.urls.get(model):
-            async with SGLangPolicy(url) as remote:
+            async with SGLangPolicy(url, api_key_file=self._key_file) as remote:
                 yield remote
             return
         budget = self.concurrency * context

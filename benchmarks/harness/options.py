@@ -22,6 +22,7 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "model": {"metavar": "ID_OR_PATH", "help": "a model by folder or hub id"},
         "baseline": {"metavar": "ID_OR_PATH", "help": "the model it started from: the variant `untrained`"},
         "policy_url": {"metavar": "URL", "help": "a server that holds --model (SGLang, or our own)"},
+        "policy_key_file": {"type": Path, "metavar": "FILE", "help": "holds the API key of that server"},
         "serve": {"choices": get_args(Backend), "help": "start a server for --model, and stop it at the end"},
         "serve_args": {"default": "", "metavar": "ARGS", "help": 'for that server, such as --serve-args="--tp 2"'},
         "serve_python": {"default": sys.executable, "metavar": "PYTHON", "help": "of the environment that has SGLang"},

@@ -13,7 +13,7 @@ that are missing, and a later call may ask for more tasks or repeats. A line tor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -43,22 +43,21 @@ class SampleLog:
         self._log: JsonlLog | None = None
         self.session = 1 + max((record["session"] for record in self._read()), default=0)
 
-    def _read(self) -> list[Record]:
-        """Raises EvaluationError for samples that were made under other conditions."""
+    def _read(self) -> Iterator[Record]:
+        """Yield the samples one at a time. Raises EvaluationError for one that was made under other conditions."""
         try:
-            records = list(read_jsonl(self.path))
+            for record in read_jsonl(self.path):
+                if changes := describe_changes(record.get("made_with", {}), self.cell.fingerprint):
+                    raise EvaluationError(
+                        f"{self.path}: these samples were made otherwise: {changes}. Delete the file to sample again, "
+                        "or choose another folder with --out."
+                    )
+                yield record
         except ValueError as error:
             raise EvaluationError(str(error)) from error
-        for record in records:
-            if changes := describe_changes(record.get("made_with", {}), self.cell.fingerprint):
-                raise EvaluationError(
-                    f"{self.path}: these samples were made otherwise: {changes}. Delete the file to sample again, or "
-                    "choose another folder with --out."
-                )
-        return records
 
     def load_samples(self, tasks: Sequence[Task]) -> list[list[Record]]:
-        """Return the finished samples of each task, repeat by repeat.
+        """Return the finished samples of each task, repeat by repeat, without the texts of their prompts.
 
         Raises:
             EvaluationError: a sample was made under other conditions or from another text, or is there twice.
@@ -79,6 +78,8 @@ class SampleLog:
                     f"{self.path}: sample {repeat} of task {name} is there twice; two processes may have written it. "
                     "Delete one of the two lines."
                 )
+            for turn in record.get("turns", ()):
+                turn["prompt"] = ""  # nothing is scored by it, and all prompts may be larger than the memory
             found[name][repeat] = record
         return [[samples[repeat] for repeat in sorted(samples)] for samples in found.values()]
 

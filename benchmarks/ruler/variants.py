@@ -181,6 +181,7 @@ class CutDocument(WholeDocument):
         self._messages: dict[str, Ids] = {}
 
     def prepare(self, tasks: Sequence[Task]) -> None:
+        self._messages = {}
         for task in tasks:
             message = self.message.replace("{problem}", task.question).replace("{section}", task.context)
             self._messages[task.task_id] = cut_middle(encode_text(self.tokenizer, message), self.prompt_tokens)

@@ -169,6 +169,8 @@ class EngineSection(Section):
     servers: tuple[ServerURL, ...] = ()
     """Lists servers that sample the rollouts instead of this process: SGLang's or `tokentrue serve model`, each started
     with the model that training starts from. They must see the run folder, which the weights go through."""
+    server_key_file: str | None = None
+    """Names the file with the API key of all `servers`. Without it they are asked without a key."""
 
 
 class SupervisedSection(Section):
@@ -282,6 +284,8 @@ class Recipe(Section):
     def _servers_have_one_trainer(self) -> Recipe:
         if self.engine.servers and min(self.run.parallel_seeds, len(self.run.seeds)) > 1:
             raise ValueError("engine.servers sample for one seed at a time; set run.parallel_seeds=1")
+        if self.engine.server_key_file is not None and not self.engine.servers:
+            raise ValueError("engine.server_key_file: there are no engine.servers, and only servers take a key")
         return self
 
     @model_validator(mode="after")

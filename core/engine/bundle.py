@@ -17,7 +17,7 @@ from pathlib import Path
 
 from core.data.files import write_jsonl
 from core.data.sets import sha256
-from core.data.tasks import read_tasks
+from core.data.tasks import iter_tasks
 from core.engine import weights
 from core.engine.replay import SUMS, TASKS, Replay, choose_seed, find_last_step
 from core.engine.rescore import ReplayError
@@ -52,7 +52,7 @@ def write_bundle(folder: RunFolder, seed: int, step: int, out: Path) -> list[str
 def _fill(out: Path, replay: Replay, spec: MethodSpec, wanted: Set[str]) -> list[str]:
     """Write the files of a bundle with the tasks `wanted`, and return their names."""
     folder, recipe, seed, step = replay.folder, replay.recipe, replay.seed, replay.last
-    tasks = [t for t in read_tasks(recipe.data.train, **spec.reading_options(recipe)) if t.task_id in wanted]
+    tasks = [t for t in iter_tasks(recipe.data.train, **spec.reading_options(recipe)) if t.task_id in wanted]
     target = out / f"seed-{seed}"
     make_folder(target)
     for name in ("config.yaml", "versions.json"):

@@ -34,7 +34,7 @@ from core.rollout.method import Method, derive_seed
 from core.rollout.rows import rows_from_groups, split_segments
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal
 from core.rollout.stream import TaskStream
-from core.runs.files import Record
+from core.runs.files import Record, read_jsonl
 from core.runs.progress import Progress
 from core.runs.record import RolloutLog, TrainedRow, record_rollout
 from core.runs.run_folder import RunFolder
@@ -275,7 +275,8 @@ class GRPOLoop:
         if run.record_every:
             pairs = enumerate(zip(tasks, groups, strict=True))
             self.rollouts.append([record_rollout("eval", self.step, i, task, group[0]) for i, (task, group) in pairs])
-        earlier = [r["reward"] for r in self.metrics.records() if r["stage"] == "eval" and 0 < r["step"] < self.step]
+        logged = read_jsonl(self.metrics.path)
+        earlier = [r["reward"] for r in logged if r["stage"] == "eval" and 0 < r["step"] < self.step]
         return record["reward"] >= max(earlier, default=0.0)
 
     def _save(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.config import Recipe
-from core.data.tasks import read_tasks
+from core.data.tasks import iter_tasks
 from core.engine.policy import open_frozen_model
 from core.options import import_by_path
 from core.policy.base import Policy, PolicyError, Roles
@@ -53,7 +53,7 @@ async def open_score(
     tokenizer = load_tokenizer(start)
     method = spec.build(recipe, tokenizer)
     path = tasks if tasks.is_file() else Path(recipe.data.train)
-    by_id = {task.task_id: task for task in read_tasks(path, **spec.reading_options(recipe))}
+    by_id = {task.task_id: task for task in iter_tasks(path, **spec.reading_options(recipe))}
     settings = recipe.rollout
     sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k)
 

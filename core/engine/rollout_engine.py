@@ -82,7 +82,11 @@ class ServedRollouts:
         self.start = start
         self.folder = folder
         # A call that hangs must end before its rollout does, so that another server gets it.
-        self.policy = ServerPool(recipe.engine.servers, timeout_s=min(600.0, recipe.rollout.deadline_s / 2))
+        self.policy = ServerPool(
+            recipe.engine.servers,
+            timeout_s=min(600.0, recipe.rollout.deadline_s / 2),
+            api_key_file=recipe.engine.server_key_file,
+        )
 
     async def adopt_weights(self, step: int) -> None:
         for old in self._versions():

@@ -50,7 +50,7 @@ from core.types import Task
 
 CHANGEABLE_KEYS = [
     f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()
-]
+] + ["engine.server_key_file"]
 """Lists the keys that may change when a run continues: how far, which seeds, what is written; never how it learns.
 
 A rate that decays to the end of the run learns otherwise when `run.steps` changes: `optimizer.lr_decay_steps` differs.
@@ -81,6 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
             train(spec, recipe, folder, options.baseline)
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
+        return 1
+    except MemoryError as error:
+        print(f"error: out of memory ({error}); --dry-run says what the recipe needs", file=sys.stderr)
         return 1
     except (OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError) as error:
         print(f"error: {error}", file=sys.stderr)

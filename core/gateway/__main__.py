@@ -9,7 +9,8 @@ import argparse
 import asyncio
 import math
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,14 +22,14 @@ from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import listen
-from core.gateway.gateway import Gateway, serve_gateway
+from core.gateway.gateway import KEPT_CLOSED, MAX_KEPT_TOKENS, Gateway, serve_gateway
 from core.gateway.session import MAX_IDLE_S, FinishedSession, History, SessionSettings
 from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.base import Policy
 from core.policy.sglang import SGLangPolicy
 from core.rollout.rows import split_segments, write_segment
-from core.runs.files import JsonlLog, Record
+from core.runs.files import JsonlLog, Record, read_jsonl
 from core.runs.record import RolloutLog, TrainedRow, read_rollouts, record_rollout
 from core.serving import add_key_option, read_api_key
 from core.text.tokenizer import load_tokenizer, token_bytes
@@ -57,10 +58,17 @@ async def run(options: argparse.Namespace) -> None:
         settings = SessionSettings(
             max_context=context, max_turns=options.max_turns, history=options.history, max_idle_s=options.max_idle_s
         )
-        record = make_record(options.record, tokenizer)
+        record, recorded = open_record(options.record, tokenizer)
         async with open_policy(options, folder, tokenizer, context) as policy:
             gateway = Gateway(
-                {"policy": policy}, tokenizer, settings, open_on_request=True, on_finish=record, api_key=api_key
+                {"policy": policy},
+                tokenizer,
+                settings,
+                open_on_request=True,
+                on_finish=record,
+                closed=recorded,
+                max_kept_tokens=options.max_kept_tokens,
+                api_key=api_key,
             )
             async with serve_gateway(gateway, listener):
                 host, port = listener.getsockname()[:2]
@@ -68,21 +76,29 @@ async def run(options: argparse.Namespace) -> None:
                 await asyncio.Event().wait()
 
 
-def make_record(folder: Path | None, tokenizer: Any) -> Callable[[FinishedSession, Mapping[str, Any]], None] | None:
-    """Return what appends a finished session to `sessions.jsonl` and to the record of a folder; None without one."""
+def open_record(
+    folder: Path | None, tokenizer: Any
+) -> tuple[Callable[[FinishedSession, Mapping[str, Any]], None] | None, Iterable[str]]:
+    """Return what appends a finished session to a folder, and the names of the sessions that are there.
+
+    It writes the record and `sessions.jsonl`. A client whose gateway was killed asks to finish again, and learns from
+    the names whether its session was recorded.
+    """
     if folder is None:
-        return None
+        return None, ()
     sessions = JsonlLog(folder / "sessions.jsonl")
+    names = deque((str(record["session"]) for record in read_jsonl(sessions.path)), KEPT_CLOSED)
     rollouts = RolloutLog(folder / "rollouts.jsonl.gz", partial(token_bytes, tokenizer))
     count = sum(1 for _ in read_rollouts(rollouts.path))
 
-    def record(finished: FinishedSession, written: Mapping[str, Any]) -> None:
+    def append(finished: FinishedSession, written: Mapping[str, Any]) -> None:
         nonlocal count
-        sessions.append({"session": finished.session_id, **written})
         rollouts.append([record_session(finished, count)])
         count += 1
+        sessions.append({"session": finished.session_id, **written})
+        sessions.sync()  # the reply says that it is written
 
-    return record
+    return append, names
 
 
 def record_session(finished: FinishedSession, group: int) -> Record:
@@ -103,7 +119,7 @@ def record_session(finished: FinishedSession, group: int) -> Record:
 async def open_policy(options: argparse.Namespace, folder: Path, tokenizer: Any, context: int) -> AsyncIterator[Policy]:
     """Open the model in this process, or the server that has it."""
     if options.policy_url is not None:
-        async with SGLangPolicy(options.policy_url) as remote:
+        async with SGLangPolicy(options.policy_url, api_key_file=options.policy_key_file) as remote:
             yield remote
         return
     engine = Engine.from_pretrained(
@@ -128,6 +144,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", required=True, help="folder or hub id; with --policy-url for its tokenizer alone")
     parser.add_argument("--policy-url", help="a server with SGLang's API that has the model")
+    parser.add_argument("--policy-key-file", type=Path, metavar="FILE", help="holds the API key of that server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=argparse_type(Port), default=30010, help="0 takes a free one")
     add_key_option(parser)
@@ -136,6 +153,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--history", choices=get_args(History), default="sampled", help="thoughts of earlier answers in the next prompt"
     )
     parser.add_argument("--max-turns", type=argparse_type(PositiveInt), help="answers of one session")
+    parser.add_argument(
+        "--max-kept-tokens",
+        type=argparse_type(PositiveInt),
+        default=MAX_KEPT_TOKENS,
+        help="tokens of all open sessions together; beyond, requests get 503",
+    )
     parser.add_argument("--max-context", type=argparse_type(PositiveInt), help="tokens of prompt and completion")
     parser.add_argument(
         "--max-idle-s",

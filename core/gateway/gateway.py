@@ -15,8 +15,8 @@ import logging
 import re
 import socket
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -46,6 +46,10 @@ SESSION_NAME = re.compile(r"[A-Za-z0-9._:@+~-]{1,200}")
 
 KEPT_CLOSED = 10_000
 """Bounds the closed sessions that are remembered, so that a late request gets 410 and not 404."""
+
+MAX_KEPT_TOKENS = 100_000_000
+"""Bounds by default the tokens of all open sessions of a gateway that opens them on request. A token of a prompt takes
+eight bytes, and one that no prompt before it has some forty."""
 
 _STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable": 503, "timeout": 504}
 
@@ -84,12 +88,16 @@ class Gateway:
         template_options: Mapping[str, Any] | None = None,
         open_on_request: bool = False,
         on_finish: Callable[[FinishedSession, Mapping[str, Any]], None] | None = None,
+        closed: Iterable[str] = (),
+        max_kept_tokens: int = MAX_KEPT_TOKENS,
         api_key: str | None = None,
     ):
-        """Make a gateway without sessions. With `open_on_request`, a request to a session that is not there opens it.
+        """Make a gateway without open sessions. With `open_on_request`, a request to a session that is not there opens
+        it, and no request is answered while the open sessions hold more than `max_kept_tokens`.
 
-        `on_finish` gets each session that is finished over HTTP or was idle, and what the reply holds. With
-        an `api_key`, every request must carry it, and name its session in the path or in X-Session-Id.
+        The sessions `closed` were finished before, and requests to them get 410. `on_finish` gets each session that is
+        finished over HTTP or was idle, and what the reply holds. With an `api_key`, every request must carry it, and
+        name its session in the path or in X-Session-Id.
         """
         self.policies = dict(policies)
         self.transcriber = Transcriber(tokenizer, template_options)
@@ -99,7 +107,8 @@ class Gateway:
         self._on_finish = on_finish
         self._api_key = api_key
         self._sessions: dict[str, GatewaySession] = {}
-        self._closed: dict[str, None] = {}
+        self._closed: dict[str, None] = dict.fromkeys(deque(closed, KEPT_CLOSED))
+        self._max_kept_tokens = max_kept_tokens
 
     def open_session(
         self,
@@ -193,6 +202,7 @@ class Gateway:
         try:
             request = protocol.read_request(await read_json(http))
             session = self._find_session(http)
+            self._check_memory()
             if http.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0"):
                 request = replace(request, is_retry=True)
             node = await session.answer(request)
@@ -227,6 +237,13 @@ class Gateway:
             session.lose(node)
             raise
         return response
+
+    def _check_memory(self) -> None:
+        kept = sum(session.kept_tokens for session in self._sessions.values()) if self._open_on_request else 0
+        if kept > self._max_kept_tokens:
+            raise GatewayError(
+                503, "too_many_tokens", f"{len(self._sessions)} open sessions hold {kept} tokens; finish some"
+            )
 
     async def _count_tokens(self, http: web.Request) -> web.Response:
         try:

@@ -170,6 +170,8 @@ class GatewaySession:
         self.counters: Counter[str] = Counter()
         self.events: list[dict[str, Any]] = []
         self.closed = False
+        self.kept_tokens = 0
+        """Counts the tokens of all prompts and answers, which stay in memory until the session is finished."""
         self._policies = policies
         self._transcriber = transcriber
         self._settings = settings
@@ -220,7 +222,9 @@ class GatewaySession:
             raise GatewayError(404, "model_not_found", f"there is no role {role!r}; the roles are {known}", "model")
         place, prompt_ids, kept = self._prepare(request)
         sampling = self._make_sampling(request, prompt_ids)
+        self.kept_tokens += len(prompt_ids)  # a call that fails is remembered too
         completion = await self._sample(role, place, prompt_ids, sampling)
+        self.kept_tokens += len(completion.token_ids)
         reply, thoughts, stop_text = transcriber.read(completion, request.tools, request.stop)
         number = len(self._nodes) + 1
         if reply.error is not None:

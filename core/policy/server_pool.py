@@ -52,11 +52,13 @@ class ServerPool:
 
     A call waits at most `timeout_s` seconds for its completion, and as long for a server when all are left out. The
     version that a server is given names this pool too, so that weights of another run, or those that a server was
-    started with, are never taken for its own.
+    started with, are never taken for its own. All servers have the key in `api_key_file`, if they have one.
     """
 
-    def __init__(self, urls: Sequence[str], *, timeout_s: float = 600.0):
-        self._servers = [_Server(SGLangPolicy(url, timeout_s=timeout_s, max_retries=0)) for url in urls]
+    def __init__(self, urls: Sequence[str], *, timeout_s: float = 600.0, api_key_file: str | Path | None = None):
+        self._servers = [
+            _Server(SGLangPolicy(url, timeout_s=timeout_s, max_retries=0, api_key_file=api_key_file)) for url in urls
+        ]
         self._timeout_s = timeout_s
         self._homes: OrderedDict[str, _Home] = OrderedDict()
         self._id = uuid.uuid4().hex

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -149,7 +150,8 @@ def _is_healthy(url: str) -> bool:
 
 
 def _show_tail(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
+    with log.open(encoding="utf-8", errors="replace") as file:
+        lines = [line.rstrip("\n") for line in deque(file, TAIL_LINES)]
     hint = ""
     if any("No module named" in line and "sglang" in line for line in lines):
         hint = "\nThis Python has no SGLang: name one that has with --serve-python PYTHON, or give --serve embedded."

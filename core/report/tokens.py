@@ -78,8 +78,9 @@ def _write_page(
     worst: int | None,
 ) -> int:
     chosen: list[SeededRollout] = []
+    limit = None if worst is not None else MAX_ROLLOUTS
     for seed, rollouts in records.items():
-        chosen += (SeededRollout(seed, rollout) for rollout in choose_rollouts(rollouts, task_id, step))
+        chosen += (SeededRollout(seed, rollout) for rollout in choose_rollouts(rollouts, task_id, step, limit))
     if worst is not None:
         chosen = sorted(chosen, key=lambda one: _rank(one.rollout))[:worst]
     if chosen:
@@ -88,9 +89,12 @@ def _write_page(
 
 
 def choose_rollouts(
-    rollouts: Iterable[RecordedRollout], task_id: str | None, step: int | None
+    rollouts: Iterable[RecordedRollout], task_id: str | None, step: int | None, limit: int | None = None
 ) -> list[RecordedRollout]:
-    """Return the rollouts of a task, of a step or of both; without either, those of the last training step."""
+    """Return the rollouts of a task, of a step or of both; without either, those of the last training step.
+
+    No more than these are in memory at a time, and the first `limit` of them.
+    """
     chosen: list[RecordedRollout] = []
     for rollout in rollouts:
         if task_id is None and step is None:
@@ -99,7 +103,7 @@ def choose_rollouts(
             wanted = rollout.stage == "train"
         else:
             wanted = task_id in (None, rollout.task_id) and step in (None, rollout.step)
-        if wanted:
+        if wanted and (limit is None or len(chosen) < limit):
             chosen.append(rollout)
     return chosen
 

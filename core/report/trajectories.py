@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from core.runs.files import Record
 from core.runs.record import RecordedRollout
+
+T = TypeVar("T", bound=Any)
 
 MAX_TRAJECTORIES = 8
 MAX_CHARACTERS = 8000
@@ -41,8 +43,7 @@ _BlockDumper.add_representer(
 def describe_extremes(rollouts: Iterable[RecordedRollout]) -> Iterator[Record]:
     """Yield the best and the worst rollout of each stage and step as texts; rollouts come in order of their steps."""
     for _, of_one_step in groupby(rollouts, key=lambda rollout: (rollout.stage, rollout.step)):
-        ranked = sorted(of_one_step, key=lambda rollout: -math.inf if rollout.reward is None else rollout.reward)
-        yield from map(describe_rollout, [ranked[-1], ranked[0]] if len(ranked) > 1 else ranked)
+        yield from map(describe_rollout, best_and_worst(of_one_step, lambda rollout: rollout.reward))
 
 
 def describe_rollout(rollout: RecordedRollout) -> Record:
@@ -82,13 +83,20 @@ def choose_trajectories(trajectories: Iterable[Record], limit: int = MAX_TRAJECT
     return list(chosen.values())[:limit]
 
 
-def best_and_worst(records: Iterable[Record]) -> list[Record]:
+def best_and_worst(
+    records: Iterable[T], read_reward: Callable[[T], float | None] = lambda record: record.get("reward")
+) -> list[T]:
     """Return the records with the highest and the lowest reward; it keeps no more than these two in memory."""
+
+    def rank(record: T) -> float:
+        reward = read_reward(record)
+        return -math.inf if reward is None else float(reward)
+
     best = worst = None
     for record in records:
-        if best is None or _reward(record) >= _reward(best):
+        if best is None or rank(record) >= rank(best):
             best = record
-        if worst is None or _reward(record) < _reward(worst):
+        if worst is None or rank(record) < rank(worst):
             worst = record
     return [] if best is None or worst is None else [best] if best is worst else [best, worst]
 
@@ -163,8 +171,3 @@ def _source(record: Record) -> str:
 
 def _source_order(source: str) -> tuple[int, str]:
     return (FIRST_SOURCES.index(source) if source in FIRST_SOURCES else len(FIRST_SOURCES), source)
-
-
-def _reward(record: Record) -> float:
-    reward = record.get("reward")
-    return float("-inf") if reward is None else float(reward)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
@@ -20,6 +20,9 @@ Ask = Callable[[str], Awaitable[str]]
 
 ANSWER_LIMIT = 2000
 """Limits the characters of an answer that the judge is shown; a longer answer is wrong without asking."""
+
+REMEMBERED = 16_384
+"""Limits the verdicts that a judge remembers; the oldest is forgotten first, and may be asked for again."""
 
 Verdict = Literal["same", "different", "no_verdict", "no_reply"]
 """Says what the judge decided. `no_verdict`: the reply says neither; `no_reply`: the judge could not be asked."""
@@ -45,7 +48,7 @@ _VERDICT = re.compile(r"^[^\w\n]*VERDICT\W+(SAME|DIFFERENT)[^\w\n]*$", re.IGNORE
 
 
 class Judge:
-    """Asks an LLM once for each (question, label, answer).
+    """Asks an LLM once for each (question, label, answer) of the last REMEMBERED ones.
 
     It counts judge_agrees, judge_accepts and judge_rejects (compared with the rule), judge_unreadable (no verdict) and
     judge_failed (no reply).
@@ -55,7 +58,7 @@ class Judge:
         self._ask = ask
         self._counts = counts
         self._subject = subject
-        self._cache: dict[tuple[str, str, str], Verdict] = {}
+        self._cache: OrderedDict[bytes, Verdict] = OrderedDict()
 
     async def compare(self, question: str, answer: str, labels: Sequence[str], *, rule: bool) -> Verdict:
         """Compare `answer` with each of `labels`. `rule` is the verdict of the rules, for the counts."""
@@ -72,17 +75,21 @@ class Judge:
     async def _compare_one(self, question: str, label: str, answer: str) -> Verdict:
         if len(answer) > ANSWER_LIMIT:
             return "different"
-        key = (question, label, answer)
-        if key not in self._cache:
+        # A digest: a question may bring a whole document.
+        key = hashlib.blake2b(repr((question, label, answer)).encode(), digest_size=16).digest()
+        verdict = self._cache.get(key)
+        if verdict is None:
             try:
                 reply = await self._ask(make_prompt(question, label, answer, self._subject))
             except Exception as error:  # whatever the caller's client raises: the caller is told, and decides
                 self._counts["judge_failed"] += 1
                 logger.warning("judge: %r", error)
                 return "no_reply"
-            self._cache[key] = read_verdict(reply)
-            self._counts["judge_unreadable"] += self._cache[key] == "no_verdict"
-        return self._cache[key]
+            verdict = self._cache[key] = read_verdict(reply)
+            self._counts["judge_unreadable"] += verdict == "no_verdict"
+            while len(self._cache) > REMEMBERED:
+                self._cache.popitem(last=False)
+        return verdict
 
 
 def make_prompt(question: str, label: str, answer: str, subject: str = "mathematics problem") -> str:

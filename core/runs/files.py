@@ -12,7 +12,7 @@ import math
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -26,11 +26,16 @@ GZIP_LEVEL = 6
 
 def write_text(path: Path, text: str) -> None:
     """Replace the content of `path` by `text` in one step; a reader never sees a part of it, even after a crash."""
+    write_lines(path, [text])
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Replace the content of `path` by `lines`, which bring their line breaks, in one step as `write_text` does."""
     make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -203,14 +208,17 @@ class JsonlLog:
         return list(read_jsonl(self.path))
 
     def keep(self, wanted: Callable[[Record], bool]) -> int:
-        """Delete the records that are not `wanted`, in one step. Returns how many it deleted."""
-        records = self.records()
-        kept = [record for record in records if wanted(record)]
-        if len(kept) < len(records):
+        """Delete the records that are not `wanted`, in one step. Returns how many it deleted.
+
+        The file is read twice: a log of whole trajectories may be larger than the memory.
+        """
+        unwanted = sum(not wanted(record) for record in read_jsonl(self.path))
+        if unwanted:
             self._file.close()
-            write_text(self.path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+            kept = (record for record in read_jsonl(self.path) if wanted(record))
+            write_lines(self.path, (json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
-        return len(records) - len(kept)
+        return unwanted
 
     def close(self) -> None:
         self._file.close()

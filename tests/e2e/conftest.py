@@ -98,7 +98,7 @@ class Launcher:
     log: Path
 
     def start(self, arguments: list[str], method: str = "memagent") -> int:
-        """The process id of a new run of `core.engine.train METHOD`."""
+        """The process id of a new run of `core.engine.train METHOD`, or of `core.gateway` for the method `gateway`."""
         self._say("\t".join([method, *arguments]))
         return int(self._hear())
 
@@ -133,13 +133,15 @@ LAUNCH = """
 import os, sys
 from transformers import AutoConfig, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from core.engine.train import main
+from core.gateway.__main__ import main as serve
 
 answers = os.dup(1)
 os.dup2(2, 1)
 while line := sys.stdin.readline():
     pid = os.fork()
     if pid == 0:
-        status = main(line.rstrip("\\n").split("\\t"))
+        name, *arguments = line.rstrip("\\n").split("\\t")
+        status = serve(arguments) if name == "gateway" else main([name, *arguments])
         sys.stdout.flush()
         os._exit(status)
     os.write(answers, f"{pid}\\n".encode())
@@ -164,4 +166,4 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
         yield Launcher(process, log)
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=120)

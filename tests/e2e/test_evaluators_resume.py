@@ -81,7 +81,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
         yield Launcher(process, log)
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,12 @@ def test_a_gateway_that_is_killed_leaves_no_half_turn(model: Path, tmp_path: Pat
     """It dies while it samples. The next one gets the conversation as the client has it, and trains its own answer."""
     ids, asked = (40, 41, 42), list[Any]()
 
+    key = tmp_path / "key"
+    key.write_text("open sesame\n")
+
     async def generate(request: web.Request) -> web.Response:
+        if request.headers.get("Authorization") != "Bearer open sesame":
+            return web.json_response({}, status=401)
         asked.append(await request.json())
         if len(asked) == 3:
             await asyncio.sleep(60)
@@ -103,7 +108,8 @@ def test_a_gateway_that_is_killed_leaves_no_half_turn(model: Path, tmp_path: Pat
     messages: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
     body = {"model": "policy", "messages": messages, "max_tokens": 24}
     with serve_app(app) as policy_url:
-        arguments = ("--model", str(model), "--policy-url", policy_url, "--record", str(tmp_path))
+        arguments = ("--model", str(model), "--policy-url", policy_url, "--policy-key-file", str(key))
+        arguments += ("--record", str(tmp_path))
         with start_gateway(*arguments) as (url, process), ThreadPoolExecutor() as pool:
             post(f"{url}/s/done/v1/chat/completions", body)
             post(f"{url}/s/done/finish", {})
@@ -117,6 +123,8 @@ def test_a_gateway_that_is_killed_leaves_no_half_turn(model: Path, tmp_path: Pat
         with record.open("a") as file:
             file.write('{"session": "torn')
         with start_gateway(*arguments) as (url, _):
+            with pytest.raises(urllib.error.HTTPError, match="410"):  # it was recorded by the one that was killed
+                post(f"{url}/s/done/finish", {})
             post(f"{url}/s/one/v1/chat/completions", body, **{"X-Stainless-Retry-Count": "1"})
             finished = post(f"{url}/s/one/finish", {})
     assert finished["counters"] == {"foreign": 1}

@@ -7,14 +7,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.aime.evaluate import make_parser as aime
-from benchmarks.harness.models import weights_digest
+from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.plan import EvalCell, EvaluationError
 from benchmarks.harness.run import OpenVariant, Samples, build_result, evaluate_cell
 from benchmarks.harness.samples import SampleLog, drop_failed_samples, flat, session_seconds
@@ -22,12 +24,14 @@ from benchmarks.harness.statistics import group_means, group_repeats, paired_dif
 from benchmarks.heldout.evaluate import make_parser as heldout
 from benchmarks.ruler.evaluate import make_parser as ruler
 from benchmarks.tau2.evaluate import make_parser as tau2
+from core.config import Recipe
 from core.policy.base import Roles
 from core.report.stats import wilson
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 from core.types import Sampling, Task, Trajectory
+from tests.kit import make_sglang_reply, serve_app
 
 from .conftest import CELL
 
@@ -223,3 +227,18 @@ def test_a_group_of_zeros_and_ones_has_wilsons_interval_also_in_the_means_over_g
     assert means["micro"].mean == pytest.approx(50 / 164)
     assert means["macro"].high - 0.5 == pytest.approx(wilson(0, 114)[1] / 2)
     assert 0.5 - means["macro"].low == pytest.approx((1 - wilson(50, 50)[0]) / 2)
+
+
+async def test_the_key_of_a_policys_server_is_read_from_a_file(tmp_path: Path) -> None:
+    async def generate(request: web.Request) -> web.Response:
+        told = request.headers.get("Authorization") == "Bearer open sesame"
+        return make_sglang_reply([7]) if told else web.json_response({}, status=401)
+
+    app = web.Application()
+    app.router.add_post("/generate", generate)
+    (tmp_path / "key").write_text("open sesame\n")
+    with serve_app(app) as url:
+        words = ["memagent", "--model", "m", "--policy-url", url, "--policy-key-file", str(tmp_path / "key")]
+        models = EvalModels.from_options(heldout().parse_args(words), cast("Recipe", None))
+        async with models.policy("m", 64) as policy:
+            assert (await policy.generate([1], Sampling(max_new_tokens=1))).token_ids == (7,)

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from core.gateway.__main__ import make_record
+from core.gateway.__main__ import open_record
 from core.gateway.gateway import Gateway, serve_gateway
 from core.gateway.session import SessionSettings
 from core.policy.base import PolicyError
@@ -629,7 +629,7 @@ async def test_finished_sessions_are_recorded_token_for_token(tmp_path):
     for name in ("one", "two"):  # two processes, one after the other, and one record
         gateway = Gateway(
             {"policy": model.policy}, model.tokenizer, SessionSettings(max_context=1000), open_on_request=True,
-            on_finish=make_record(tmp_path, model.tokenizer),
+            on_finish=open_record(tmp_path, model.tokenizer)[0],
         )  # fmt: skip
         async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
             client = Client(http, url, name)
@@ -671,3 +671,25 @@ async def test_an_idle_session_is_finished_and_told():
     [(name, written)] = told
     assert (name, len(written["rows"])) == ("one", 1)
     assert gateway.counters["idle"] == 1
+
+
+async def test_a_gateway_is_full_at_its_tokens_and_knows_what_was_finished_before():
+    model = make_model(seed=1)
+    gateway = Gateway(
+        {"policy": model.policy},
+        model.tokenizer,
+        SessionSettings(max_context=1000),
+        open_on_request=True,
+        closed=["done"],
+        max_kept_tokens=60,
+    )
+    body = {"model": "policy", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 40}
+    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
+        await Client(http, url, "done").post("/v1/chat/completions", body, status=410)
+        one, two = Client(http, url, "one"), Client(http, url, "two")
+        while gateway._sessions.get("one") is None or gateway._sessions["one"].kept_tokens <= 60:
+            await one.post("/v1/chat/completions", body)
+        refused = await two.post("/v1/chat/completions", body, status=503)
+        assert "open sessions hold" in refused["error"]["message"]
+        await one.post("/finish", {})
+        await two.post("/v1/chat/completions", body)

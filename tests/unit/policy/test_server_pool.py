@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import TestServer
 
 from core.engine.engine import Engine
+from core.engine.policy import EmbeddedPolicy
+from core.engine.server import Server
 from core.policy import server_pool
 from core.policy.base import PolicyError
 from core.policy.server_pool import ServerPool
@@ -175,3 +178,17 @@ async def test_calls_wait_while_all_servers_are_away_and_then_say_so(hosts, mode
 async def test_weights_that_no_server_takes_are_an_error(pool, tmp_path) -> None:
     with pytest.raises(PolicyError, match="no such folder"):
         await pool.update_weights(tmp_path / "absent", 1)
+
+
+async def test_the_servers_of_a_pool_get_their_key_from_a_file(models: tuple[Path, Path], tmp_path: Path) -> None:
+    engine = Engine.from_pretrained(models[0], device="cpu", max_model_len=64, kv_tokens=640)
+    (tmp_path / "key").write_text("open sesame\n")
+    async with TestServer(Server(EmbeddedPolicy(engine), "tiny", api_key="open sesame").app()) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        without, pool = ServerPool([url]), ServerPool([url], api_key_file=tmp_path / "key")
+        with pytest.raises(PolicyError, match="401"):
+            await without.update_weights(models[0], 1)
+        await pool.update_weights(models[0], 1)
+        assert await call(pool) == "1"
+        for each in (without, pool):
+            await each.close()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.rewards import judge
 from core.rewards.judge import ANSWER_LIMIT, Judge, Verdict, make_prompt, read_verdict
 
 
@@ -59,3 +60,17 @@ async def test_an_endless_answer_is_different_unasked() -> None:
     verdict = await Judge(never, counts).compare("q", "x" * (ANSWER_LIMIT + 1), ["2"], rule=False)
     assert verdict == "different"
     assert counts == {"judge_agrees": 1}
+
+
+async def test_a_judge_remembers_the_last_verdicts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def agree(prompt: str) -> str:
+        asked.append(prompt)
+        return "VERDICT: SAME"
+
+    monkeypatch.setattr(judge, "REMEMBERED", 2)
+    one = Judge(agree, Counter())
+    for answer in ("a", "b", "b", "c", "b", "a"):
+        assert await one.compare("q", answer, ["z"], rule=True) == "same"
+    assert len(asked) == 4  # `a` was forgotten when `c` came

@@ -262,6 +262,7 @@ def test_a_file_that_is_cut_is_told(words, count, note, run, own_variant, monkey
         ),
         (["memagent"], "give either --run RUN_DIR or --model"),
         (["memagent", "--run", "RUN", "--policy-url", "http://x"], "--policy-url goes with --model"),
+        (["memagent", "--model", "M", "--policy-key-file", "key"], "--policy-key-file goes with --policy-url"),
         (["memagent", "--model", "M", "--variants", "untrained"], "that training started from: --baseline"),
         (["memgent", "--run", "RUN"], "no method 'memgent'.*agentflow, coding, compaction, memagent"),
         (["memagent", "--run", "/nowhere"], "/nowhere is not a run folder"),
