@@ -1,10 +1,10 @@
 """Scripts single turns for the `tiny` preset's warm start. They are right, and none chooses a step by the state.
 
-A next step is any step that can be carried out and was not: it looks up a fact of the question, computes with numbers
-at hand, or looks up the item that has a number at hand, each with the tool that does it. Chance draws which of them is
-shown, and drew the steps in the memory before it. So the policy learns what each tool takes, to copy, and the forms of
-its answers, and RL teaches it which step to take when. Numbers have one to four digits; those of RL's questions have
-two. All results but those of computations are made up: no demonstration tells a fact.
+A next step is any step that can be carried out and was not: it looks up the next fact of the question, computes with
+numbers at hand, or looks up the item that has a number at hand, each with the tool that does it. Chance draws which of
+them is shown, and drew the steps in the memory before it. So the policy learns what each tool takes, to copy, and the
+forms of its answers, and RL teaches it which step to take when. Numbers have one to four digits; those of RL's
+questions have two. All results but those of computations are made up: no demonstration tells a fact.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def draw_step(rng: Random, question: ToyQuestion, results: Mapping[str, str]) ->
     Each kind of step is as likely as another. Where a computation lacks an operand, a number at hand stands for it.
     """
     at_hand = [number for number in (*question.numbers, *results.values()) if number not in ENTITIES]
-    steps = [(GENERATOR, fact) for fact in question.facts]
+    steps = [(GENERATOR, fact) for fact in question.facts if fact not in results][:1]
     if at_hand and question.operation:
         operands = [results.get(o) if isinstance(o, str) else str(o) for o in (question.left, question.right)]
         left, right = (operand or rng.choice(at_hand) for operand in operands)
         steps.append((CODER, f"{left} {SYMBOLS[question.operation]} {right}"))
     if at_hand and question.item:
         steps.append((GENERATOR, f"item {rng.choice(at_hand)}"))
-    return rng.choice([step for step in steps if step[1] not in results] or steps)
+    return rng.choice([step for step in steps if step[1] not in results])
 
 
 def lookup_drill(rng: Random) -> tuple[str, str]:
