@@ -5,8 +5,8 @@ bash agentic/agent/run.sh --set agent.agents.lookup.run=examples.strands_agent.r
 
 `solve` is the agent of slime's examples/strands_sglang, mathematics with a Python tool. On AIME 2024, with any model:
 
-.venv/bin/tokentrue data aime24
-bash agentic/agent/evaluate.sh --preset seed --model MODEL --data runs/data/aime24.jsonl \\
+.venv/bin/tokentrue data download aime24
+bash agentic/agent/evaluate.sh --preset seed --model MODEL --data data/aime24.jsonl \\
     --set agent.agents.math.run=examples.strands_agent.solve
 """
 
