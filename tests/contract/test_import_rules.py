@@ -15,7 +15,7 @@ FOLDERS = ("core", "agentic", "benchmarks", "scripts", "examples")
 # Every import between packages that exists, and no other one is allowed. A name without a folder is a package or a
 # module of core/. `agentic/tiny` is what belongs to the presets `tiny` and `laptop`.
 IMPORTS = """
-examples     -> agentic/tiny engine gateway rollout types
+examples     -> agentic agentic/tiny engine gateway rollout types
 scripts      -> agentic benchmarks config data engine hub policy report runs text training_options
 benchmarks   -> agentic agentic/tiny algorithms config data engine gateway hub options policy report rewards
                 rollout runs text tools types
