@@ -11,7 +11,6 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from agentic.agentflow.formats import Style
 from agentic.agentflow.released import read_tools
 from core.config import Recipe, RecipeError, Section, WarmStartSection
-from core.options import Probability
 from core.tools.base import ToolError
 from core.tools.registry import Toolbox, make_tool
 
@@ -99,16 +98,12 @@ class AgentFlowSection(Section):
 class AgentFlowWarmStart(WarmStartSection):
     copy_steps: NonNegativeInt = 100
     """Counts the steps on copying drills, which come first."""
-    wrong_tool: Probability = 0.3
-    """Says how often a demonstration names the wrong tool (tiny/demonstrations.py)."""
-    skip: Probability = 0.4
-    """Says how often a demonstration skips a step, where it can."""
-    malformed: Probability = 0.05
-    """Says how often a demonstration names no tool."""
+    lookup_steps: NonNegativeInt = 100
+    """Counts the steps on look-up drills, which come second."""
 
     @property
     def total_steps(self) -> int:
-        return self.copy_steps + self.steps
+        return self.copy_steps + self.lookup_steps + self.steps
 
 
 class AgentFlowRecipe(Recipe):

@@ -20,18 +20,20 @@ tasks train --split train --count 4096
 tasks dev --split dev --count 64
 tasks test --split test --count 256
 tasks test-other-preference --split test --count 256 --other-preference
+tasks test-other-wishes --split test --count 256 --other-wishes
 
 # Training and evaluation ask the experts and the retrieval service: start these, and this script again beneath them.
 [[ ${SERVICES_RUN:-} ]] || SERVICES_RUN=1 exec "$python" -m scripts.tokentrue serve services \
   agentic/toolorchestra/services/tiny.yaml --logs "$data/services" -- bash agentic/toolorchestra/run.sh "$@"
 tokentrue train toolorchestra "$@"
 
-# Two evaluations at a time: one core each. `test-other-preference` asks the same questions with other preferences.
+# Three evaluations at once. `test-other-preference` asks the same questions with other preferences, and
+# `test-other-wishes` with the same preferences in words that nobody says in training.
 evaluate() {
   tokentrue evaluate heldout toolorchestra --run "$out" --data "$data/$1.jsonl" --tasks 256 --by kind preference case \
     >"$out/evaluate-$1.log"
 }
 echo "evaluation: orchestrators before and after training, and fixed routes (see $out/evaluate-*.log)"
-at_once "evaluate test" "evaluate test-other-preference"
+at_once "evaluate test" "evaluate test-other-preference" "evaluate test-other-wishes"
 "$python" -m agentic.toolorchestra.tiny.compare "$out"
 tokentrue report "$out" --data test

@@ -1,32 +1,29 @@
-"""Scripts rollouts for the `tiny` preset's warm start. Their annotator writes good sub-goals and decides badly.
+"""Scripts single turns for the `tiny` preset's warm start. They are right, and none chooses a step by the state.
 
-As often as `CarelessAnnotator` says, he names the wrong tool, skips a step (he uses a number at hand in place of a
-result that is still missing), or names no tool. The policy learns the format, copying and looking up from him, and what
-his mistakes lead to. RL teaches it which tool does what. All results are made up: no demonstration tells a fact.
+A next step is any step that can be carried out and was not: it looks up a fact of the question, computes with numbers
+at hand, or looks up the item that has a number at hand, each with the tool that does it. Chance draws which of them is
+shown, and drew the steps in the memory before it. So the policy learns what each tool takes, to copy, and the forms of
+its answers, and RL teaches it which step to take when. Numbers have one to four digits; those of RL's questions have
+two. All results but those of computations are made up: no demonstration tells a fact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
 from agentic.agentflow.memory import Memory, Step
-from agentic.agentflow.tiny.facts import ENTITIES, UNKNOWN
-from agentic.agentflow.tiny.questions import CODER, GENERATOR, ToyQuestion, compute
-from agentic.agentflow.tiny.scripted_roles import is_result
-from agentic.agentflow.tiny.tasks import draw_number, draw_question, solve
+from agentic.agentflow.tiny.facts import ENTITIES, OTHER_ENTITIES
+from agentic.agentflow.tiny.questions import CODER, GENERATOR, SYMBOLS, ToyQuestion, compute
+from agentic.agentflow.tiny.tasks import Domain, draw_kind, draw_question
 
 ANSWER = "\\boxed{{ {answer}}}"
-
-
-@dataclass(frozen=True, slots=True)
-class CarelessAnnotator:
-    """Says how often the annotator names the wrong tool, skips a step where a number is at hand, and names no tool."""
-
-    wrong_tool: float = 0.3
-    skip: float = 0.4
-    malformed: float = 0.05
+FINAL = 0.25
+"""Is the share of final turns."""
+TWO_FACTS = 0.4
+"""Is the share of additional questions about two facts, which take longest to learn to read."""
+DOMAIN = Domain(digits=(1, 2, 2, 3, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,46 +36,49 @@ class PlannerDemonstration:
     completion: str
 
 
-def demonstrate(rng: Random, annotator: CarelessAnnotator, max_steps: int = 3) -> Iterator[PlannerDemonstration]:
-    """Yield the turns of one rollout on a training question."""
-    _, question = draw_question(rng, "train")
-    memory, results = Memory(), dict[str, str]()
-    if rng.random() < 0.02:  # with an empty memory he answers by himself, which is right where no look-up is needed
-        answer = list(solve(question).values())[-1] if not (question.facts or question.item) else str(draw_number(rng))
-        yield PlannerDemonstration("planner.final", question.text, "", ANSWER.format(answer=answer))
-    while len(memory.steps) < max_steps and sum(is_result(step.result) for step in memory.steps) < question.needs:
-        tool, sub_goal = choose_step(rng, annotator, question, results)
-        malformed = rng.random() < annotator.malformed
-        completion = f" {sub_goal}" if malformed else f" {tool} : {sub_goal}"
-        yield PlannerDemonstration("planner.next_step", question.text, memory.render("compact"), completion)
-        step = Step("malformed_step") if malformed else make_up_step(rng, tool, sub_goal)
-        memory = memory.add(step)
-        if is_result(step.result):
-            results[sub_goal] = step.result
-    if results:
-        answer = ANSWER.format(answer=list(results.values())[-1])
-        yield PlannerDemonstration("planner.final", question.text, memory.render("compact"), answer)
+def draw_demonstration(rng: Random) -> PlannerDemonstration:
+    """Draw one turn on a training question: a next step, or, in one of four, the answer after the right steps."""
+    kind = "twice_compute" if rng.random() < TWO_FACTS else draw_kind(rng)
+    question = draw_question(rng, "train", DOMAIN, kind)
+    final = rng.random() < FINAL
+    results: dict[str, str] = {}
+    memory = Memory()
+    for _ in range(question.needs if final else rng.randrange(question.needs)):
+        step = question.next_step(results) if final else draw_step(rng, question, results)
+        assert step is not None, "a question needs as many results as `needs` says"
+        tool, sub_goal = step
+        results[sub_goal] = compute(sub_goal) if tool == CODER else make_up_result(rng, sub_goal)
+        memory = memory.add(Step("ok", tool, sub_goal, result=results[sub_goal]))
+    if final:
+        role, completion = "planner.final", ANSWER.format(answer=list(results.values())[-1])
+    else:
+        role, completion = "planner.next_step", " {} : {}".format(*draw_step(rng, question, results))
+    return PlannerDemonstration(role, question.text, memory.render("compact"), completion)
 
 
-def choose_step(
-    rng: Random, annotator: CarelessAnnotator, question: ToyQuestion, results: dict[str, str]
-) -> tuple[str, str]:
-    """Choose the annotator's tool and sub-goal, with his mistakes."""
-    right = question.next_step(results)
-    assert right is not None, "he is asked while a result is missing"
-    at_hand = [*question.numbers, *(value for value in results.values() if value not in ENTITIES)]
-    if at_hand and rng.random() < annotator.skip:
-        right = question.next_step(results | {right[1]: rng.choice(at_hand)}) or right
-    tool, sub_goal = right
-    if rng.random() < annotator.wrong_tool:
-        tool = GENERATOR if tool == CODER else CODER
-    return tool, sub_goal
+def draw_step(rng: Random, question: ToyQuestion, results: Mapping[str, str]) -> tuple[str, str]:
+    """Draw a tool and a sub-goal that it can carry out and that is not among the sub-goals of `results`.
+
+    Each kind of step is as likely as another. Where a computation lacks an operand, a number at hand stands for it.
+    """
+    at_hand = [number for number in (*question.numbers, *results.values()) if number not in ENTITIES]
+    steps = [(GENERATOR, fact) for fact in question.facts]
+    if at_hand and question.operation:
+        operands = [results.get(o) if isinstance(o, str) else str(o) for o in (question.left, question.right)]
+        left, right = (operand or rng.choice(at_hand) for operand in operands)
+        steps.append((CODER, f"{left} {SYMBOLS[question.operation]} {right}"))
+    if at_hand and question.item:
+        steps.append((GENERATOR, f"item {rng.choice(at_hand)}"))
+    return rng.choice([step for step in steps if step[1] not in results] or steps)
 
 
-def make_up_step(rng: Random, tool: str, sub_goal: str) -> Step:
-    """Return the step with a made-up result of the right form, or with the failure that the tool would report."""
-    computable = sub_goal[-1].isdigit() and not sub_goal.startswith("item")
-    if tool == CODER:
-        return Step("ok", tool, sub_goal, result=compute(sub_goal)) if computable else Step("error", tool, sub_goal)
-    made_up = rng.choice(ENTITIES) if sub_goal.startswith("item") else str(draw_number(rng))
-    return Step("ok", tool, sub_goal, result=UNKNOWN if computable else made_up)
+def lookup_drill(rng: Random) -> tuple[str, str]:
+    """Draw two to four made-up facts as a prompt. The completion repeats them in another order."""
+    domain = Domain((*ENTITIES, *OTHER_ENTITIES), DOMAIN.digits)
+    facts = [f" {domain.draw_fact(rng)} = {domain.draw_number(rng)}." for _ in range(rng.randint(2, 4))]
+    return "".join(facts), "".join(rng.sample(facts, len(facts)))
+
+
+def make_up_result(rng: Random, query: str) -> str:
+    """Return a made-up answer of the right form to a look-up."""
+    return rng.choice(ENTITIES) if query.startswith("item") else str(DOMAIN.draw_number(rng))

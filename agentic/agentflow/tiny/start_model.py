@@ -13,8 +13,8 @@ from random import Random
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic.agentflow.tiny.demonstrations import CarelessAnnotator, demonstrate
-from agentic.agentflow.tiny.facts import ATTRIBUTES, ENTITIES
+from agentic.agentflow.tiny.demonstrations import draw_demonstration
+from agentic.agentflow.tiny.facts import WORDS
 from core.engine import start_model
 
 TAGS = ("<step>", "<analysis>", "<memory>", "<final>", "<command>", "<verify>")
@@ -26,15 +26,14 @@ def build(folder: Path, seed: int) -> Path:
 
 
 def train_tokenizer(vocab_size: int = 704) -> PreTrainedTokenizerBase:
-    return start_model.train_tokenizer(_corpus(), words=(*ATTRIBUTES, *ENTITIES), tags=TAGS, vocab_size=vocab_size)
+    return start_model.train_tokenizer(_corpus(), words=WORDS, tags=TAGS, vocab_size=vocab_size)
 
 
 def _corpus() -> Iterator[str]:
     rng = Random(0)
-    for _ in range(200):
-        yield " " + " ".join((*ATTRIBUTES, *ENTITIES))
-        for turn in demonstrate(rng, CarelessAnnotator()):
-            yield f"{turn.question}{turn.memory}{turn.completion}"
+    for _ in range(600):
+        turn = draw_demonstration(rng)
+        yield f"{turn.question}{turn.memory}{turn.completion} {' '.join(WORDS)}"
     yield "CONTINUE STOP\nuser\nassistant\nsystem\n"
 
 

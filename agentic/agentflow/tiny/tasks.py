@@ -10,63 +10,79 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from agentic.agentflow.tiny.facts import ATTRIBUTES, ENTITIES, SPLITS, Split, assign_split, look_up
+from agentic.agentflow.tiny.facts import ATTRIBUTES, ENTITIES, OTHER_ENTITIES, SPLITS, Split, assign_split, look_up
 from agentic.agentflow.tiny.questions import CODER, SYMBOLS, Operand, ToyQuestion, compute
 from core.data import write_jsonl
 from core.types import Task
 
 
-def draw_number(rng: Random) -> int:
-    return rng.randint(10, 99)
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Says what questions ask about: the things, and how many digits a number may have, each as likely."""
+
+    entities: Sequence[str] = ENTITIES
+    digits: Sequence[int] = (2,)
+
+    def draw_number(self, rng: Random) -> int:
+        digits = rng.choice(self.digits)
+        return rng.randint(10 ** (digits - 1), 10**digits - 1)
+
+    def draw_fact(self, rng: Random) -> str:
+        return f"{rng.choice(ATTRIBUTES)} of {rng.choice(self.entities)}"
 
 
-def draw_fact(rng: Random) -> str:
-    return f"{rng.choice(ATTRIBUTES)} of {rng.choice(ENTITIES)}"
+DOMAINS = {"usual": Domain(), "larger-numbers": Domain(digits=(3,)), "other-things": Domain(OTHER_ENTITIES)}
+"""Names the domains of tasks. Training knows the first; a question of another has at least one of its numbers or
+things."""
 
 
 def draw_operation(rng: Random) -> str:
     return rng.choice(list(SYMBOLS))
 
 
-def _computation(rng: Random, item: bool = False) -> ToyQuestion:
-    return ToyQuestion(draw_number(rng), draw_operation(rng), draw_number(rng), item)
+def _computation(rng: Random, domain: Domain, item: bool = False) -> ToyQuestion:
+    return ToyQuestion(domain.draw_number(rng), draw_operation(rng), domain.draw_number(rng), item)
 
 
-def _mixture(rng: Random, item: bool = False) -> ToyQuestion:
-    operands: list[Operand] = [draw_fact(rng), draw_number(rng)]
+def _mixture(rng: Random, domain: Domain, item: bool = False) -> ToyQuestion:
+    operands: list[Operand] = [domain.draw_fact(rng), domain.draw_number(rng)]
     rng.shuffle(operands)
     return ToyQuestion(operands[0], draw_operation(rng), operands[1], item)
 
 
-def _two_facts(rng: Random) -> ToyQuestion:
-    left = right = draw_fact(rng)
+def _two_facts(rng: Random, domain: Domain) -> ToyQuestion:
+    left = right = domain.draw_fact(rng)
     while left == right:
-        right = draw_fact(rng)
+        right = domain.draw_fact(rng)
     return ToyQuestion(left, draw_operation(rng), right)
 
 
-KINDS: Mapping[str, tuple[float, Callable[[Random], ToyQuestion]]] = {
+KINDS: Mapping[str, tuple[float, Callable[[Random, Domain], ToyQuestion]]] = {
     "compute": (0.08, _computation),
-    "look_up": (0.08, lambda rng: ToyQuestion(draw_fact(rng))),
+    "look_up": (0.08, lambda rng, domain: ToyQuestion(domain.draw_fact(rng))),
     "look_up_compute": (0.22, _mixture),
-    "compute_look_up": (0.18, lambda rng: _computation(rng, item=True)),
+    "compute_look_up": (0.18, lambda rng, domain: _computation(rng, domain, item=True)),
     "twice_compute": (0.22, _two_facts),
-    "all_three": (0.22, lambda rng: _mixture(rng, item=True)),
+    "all_three": (0.22, lambda rng, domain: _mixture(rng, domain, item=True)),
 }
 """Maps each kind to its share of the questions and to the function that draws one."""
 
 
-def draw_question(rng: Random, split: Split) -> tuple[str, ToyQuestion]:
-    """Draw a kind, and a question of this kind that belongs to `split`."""
-    kind = rng.choices(list(KINDS), [share for share, _ in KINDS.values()])[0]
+def draw_kind(rng: Random) -> str:
+    return rng.choices(list(KINDS), [share for share, _ in KINDS.values()])[0]
+
+
+def draw_question(rng: Random, split: Split, domain: Domain, kind: str) -> ToyQuestion:
+    """Draw a question of a kind that belongs to `split`."""
     while True:
-        question = KINDS[kind][1](rng)
+        question = KINDS[kind][1](rng, domain)
         if find_split(question) == split:
-            return kind, question
+            return question
 
 
 def solve(question: ToyQuestion) -> dict[str, str]:
@@ -86,14 +102,18 @@ def find_split(question: ToyQuestion) -> Split | None:
     return splits.pop() if len(splits) == 1 else None
 
 
-def generate(split: Split, count: int, seed: int = 0) -> list[Task]:
+def generate(split: Split, count: int, seed: int = 0, domain: str = "usual") -> list[Task]:
     """Draw `count` different questions. Raises ValueError if the split has too few."""
     rng = Random(f"{split}-{seed}")
+    asks_of_domain = {"larger-numbers": lambda q: q.numbers, "other-things": lambda q: q.facts}.get(domain, bool)
     tasks: dict[str, Task] = {}
     for _ in range(20 * count):
         if len(tasks) == count:
             break
-        kind, question = draw_question(rng, split)
+        kind = draw_kind(rng)
+        question = draw_question(rng, split, DOMAINS[domain], kind)
+        if not asks_of_domain(question):
+            continue
         answer = list(solve(question).values())[-1]
         name = f"{split}-{len(tasks):05d}"
         tasks.setdefault(question.text, Task(name, question.text, (answer,), metadata={"kind": kind}))
@@ -106,11 +126,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write tasks of the tiny preset.")
     parser.add_argument("--split", choices=SPLITS, required=True)
     parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--domain", choices=DOMAINS, default="usual", help="what the questions ask about")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:
-        tasks = generate(options.split, options.count, options.seed)
+        tasks = generate(options.split, options.count, options.seed, options.domain)
     except ValueError as error:
         sys.exit(f"error: {error}")
     write_jsonl(options.out, tasks)

@@ -1,40 +1,26 @@
-"""Scripts rollouts for the `tiny` preset's warm start. Their annotator reads and writes well and routes by habit.
+"""Scripts single turns for the `tiny` preset's warm start. They have the right form and show no route.
 
-The annotator first writes down the kind of the question and the user's preference. Then he calls by arbitrary habits:
-for each kind and preference he has a favourite expert, suitable or not, and searches often or seldom. The policy learns
-to read and to write from him. RL teaches it which expert is good at what, which one is expensive or slow, and what each
-kind and preference asks for.
+A turn first writes down the kind of the question and what the user wants. Some users name the tool to call, which is
+then called. Where a user has a preference instead, chance draws the call, with or without a search before it. The
+policy learns to read, to write, and to mind what the user wants. RL teaches it which expert is good at what, which one
+is expensive or slow, and what each kind and preference asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from agentic.toolorchestra.tiny.facts import ATTRIBUTES, THINGS, assign_split
 from agentic.toolorchestra.tiny.scripted_experts import search_query
-from agentic.toolorchestra.tiny.tasks import CHEAP, KINDS, OWN, PREFERENCES, SEARCH, STRONG, draw_task
+from agentic.toolorchestra.tiny.tasks import CHEAP, OWN, SEARCH, STRONG, draw_task
 from core.types import Task
 
-ANSWERERS = (STRONG, OWN, CHEAP)
-
-
-@dataclass(frozen=True, slots=True)
-class HabitualAnnotator:
-    """Says how often the annotator follows his habits; otherwise chance decides.
-
-    The habits are a pattern that ignores what the experts can do: the favourite expert is the best one in 3 of 15 cases
-    (5 by chance), and the habit of searching is right in 7.
-    """
-
-    habit: float = 0.7
-
-    def favourite(self, kind: str, preference: str) -> str:
-        return ANSWERERS[(list(KINDS).index(kind) + list(PREFERENCES).index(preference)) % len(ANSWERERS)]
-
-    def searches(self, kind: str, preference: str) -> bool:
-        return (list(KINDS).index(kind) // 2 + list(PREFERENCES).index(preference)) % 2 == 0
+CALLS = (SEARCH, STRONG, OWN, CHEAP)
+REQUESTS = ("Call {alias}.", "{alias}, please.", "Call {alias} and no other.", "Only {alias} will do.")
+"""Are wishes of users who name the tool. No user of a task does."""
+REQUESTED = 0.4
+"""Is the share of such users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +33,21 @@ class RoutingDemonstration:
     call: str
 
 
-def demonstrate(rng: Random, annotator: HabitualAnnotator) -> Iterator[RoutingDemonstration]:
-    """Yield the turns of one rollout on a training task. What a search finds is made up."""
+def draw_demonstration(rng: Random) -> RoutingDemonstration:
+    """Draw one turn on a training task, half of them after a search. What a search finds is made up."""
     task = draw_task(rng, "train", "demonstration")
-    case = task.metadata["kind"], task.metadata["preference"]
-    thought, lines = " ".join(("", *case)), tuple[str, ...]()
-    if annotator.searches(*case) if rng.random() < annotator.habit else rng.random() < 0.5:
-        yield RoutingDemonstration(task, lines, thought, f" {SEARCH}")
-        lines = (make_up_search(rng, task.question),)
-    answerer = annotator.favourite(*case) if rng.random() < annotator.habit else rng.choice(ANSWERERS)
-    yield RoutingDemonstration(task, lines, thought, f" {answerer}")
+    call = rng.choice(CALLS)
+    lines = (make_up_search(rng, task.question),) if rng.random() < 0.5 else ()
+    if rng.random() >= REQUESTED:
+        return RoutingDemonstration(task, lines, write_thought(task, task.metadata["preference"]), f" {call}")
+    wish = {"instruction": rng.choice(REQUESTS).format(alias=call)}
+    return RoutingDemonstration(
+        replace(task, metadata={**task.metadata, **wish}), lines, write_thought(task, call), f" {call}"
+    )
+
+
+def write_thought(task: Task, wanted: str) -> str:
+    return f" {task.metadata['kind']} {wanted}"
 
 
 def make_up_search(rng: Random, question: str) -> str:

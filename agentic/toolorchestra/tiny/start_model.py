@@ -13,7 +13,7 @@ from random import Random
 
 from transformers import PreTrainedTokenizerBase
 
-from agentic.toolorchestra.tiny.demonstrations import HabitualAnnotator, demonstrate
+from agentic.toolorchestra.tiny.demonstrations import draw_demonstration
 from agentic.toolorchestra.tiny.facts import ATTRIBUTES, THINGS
 from agentic.toolorchestra.tiny.tasks import KINDS, PREFERENCES
 from core.engine import start_model
@@ -36,11 +36,11 @@ def train_tokenizer(vocab_size: int = 640) -> PreTrainedTokenizerBase:
 
 def _corpus() -> Iterator[str]:
     rng = Random(0)
-    for _ in range(200):
+    for _ in range(400):
         yield " " + " ".join((*ATTRIBUTES, *THINGS))
-        for turn in demonstrate(rng, HabitualAnnotator()):
-            yield f" {turn.task.question} {turn.task.metadata['instruction']}"
-            yield "".join(f" {line}\n" for line in turn.lines) + turn.thought + turn.call
+        turn = draw_demonstration(rng)
+        yield f" {turn.task.question} {turn.task.metadata['instruction']}"
+        yield "".join(f" {line}\n" for line in turn.lines) + turn.thought + turn.call
     yield "user\nassistant\nsystem\n"
 
 

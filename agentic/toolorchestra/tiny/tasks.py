@@ -15,7 +15,7 @@ experts and the real reward.
 | hard | What is 37 times 48? | answer-1 | answer-1 | answer-1 |
 
 No question, and no thing or expression in one, is in two splits. `--other-preference` writes the same questions, each
-with another preference.
+with another preference, and `--other-wishes` with the same preference in other words.
 """
 
 from __future__ import annotations
@@ -43,22 +43,80 @@ FACTORS = (0.8, 1.0, 1.25)
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Describes what a user cares for: weights of the reward, ways to say it, and the share of such users."""
+    """Describes what a user cares for: weights of the reward, the share of such users, and ways to say it.
+
+    Nobody says `other_wishes` in training; `--other-wishes` asks with them.
+    """
 
     weights: Mapping[str, float]
-    instructions: tuple[str, ...]
     share: float
+    wishes: tuple[str, ...]
+    other_wishes: tuple[str, ...]
 
 
 PREFERENCES: Mapping[str, Preference] = {
     "cheap": Preference(
-        {"accuracy": 0.4, "cost": 1.0}, ("Keep it cheap.", "Spend as little as you can.", "Mind the cost."), 0.5
+        {"accuracy": 0.4, "cost": 1.0},
+        0.5,
+        (
+            "Keep it cheap.",
+            "Spend as little as you can.",
+            "Mind the cost.",
+            "Do not spend much.",
+            "I want a cheap answer.",
+            "My money is short.",
+            "Keep the price down.",
+            "Please save money.",
+            "A low cost matters most.",
+            "I care about the price.",
+        ),
+        (
+            "Please mind the price.",
+            "I do not want to spend much money.",
+            "The cost matters most to me.",
+            "Keep the answer cheap.",
+            "Save as much money as you can.",
+        ),
     ),
-    "fast": Preference({"accuracy": 0.4, "latency": 1.0}, ("Be quick.", "I am in a hurry.", "Answer fast."), 0.15),
+    "fast": Preference(
+        {"accuracy": 0.4, "latency": 1.0},
+        0.15,
+        (
+            "Be quick.",
+            "I am in a hurry.",
+            "Answer fast.",
+            "Do not take long.",
+            "I want a quick answer.",
+            "My time is short.",
+            "Keep the wait down.",
+            "Please save time.",
+            "A short wait matters most.",
+            "I care about the speed.",
+        ),
+        (
+            "Please hurry.",
+            "I do not want to wait long.",
+            "The speed matters most to me.",
+            "Keep the answer quick.",
+            "Save as much time as you can.",
+        ),
+    ),
     "own": Preference(
         {"accuracy": 0.4, OWN: 1.0, "cost": 0.25},
-        (f"Use our own model {OWN}.", f"I trust {OWN} most.", f"Leave it to {OWN}."),
         0.35,
+        (
+            f"Use our own model {OWN}.",
+            f"I trust {OWN} most.",
+            f"Leave it to {OWN}.",
+            f"Please ask {OWN}.",
+            f"I want an answer of {OWN}.",
+            f"{OWN} is my favourite.",
+        ),
+        (
+            f"I want you to use {OWN}.",
+            f"Leave the answer to our own {OWN}.",
+            f"{OWN} matters most to me.",
+        ),
     ),
 }
 
@@ -128,13 +186,13 @@ def draw_task(rng: Random, split: Split, name: str) -> Task:
     return set_preference(rng, Task(name, question, (right,), metadata=metadata), preference)
 
 
-def set_preference(rng: Random, task: Task, name: str) -> Task:
+def set_preference(rng: Random, task: Task, name: str, *, other_wishes: bool = False) -> Task:
     """Return the task for a user who has the preference `name`."""
     preference, kind = PREFERENCES[name], task.metadata["kind"]
     user = {
         "preference": name,
         "case": f"{kind}, {name}",
-        "instruction": rng.choice(preference.instructions),
+        "instruction": rng.choice(preference.other_wishes if other_wishes else preference.wishes),
         "pref_vec": dict(preference.weights),
     }
     return Task(task.task_id, task.question, task.answers, metadata={**task.metadata, **user})
@@ -145,6 +203,11 @@ def with_other_preference(task: Task) -> Task:
     names = list(PREFERENCES)
     following = names[(names.index(task.metadata["preference"]) + 1) % len(names)]
     return set_preference(Random(task.task_id), task, following)
+
+
+def with_other_wish(task: Task) -> Task:
+    """Return the same question for a user who has the same preference and says it as nobody does in training."""
+    return set_preference(Random(task.task_id), task, task.metadata["preference"], other_wishes=True)
 
 
 def generate(split: Split, count: int, seed: int = 0) -> list[Task]:
@@ -166,14 +229,20 @@ def main() -> None:
     parser.add_argument("--split", choices=SPLITS, required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--other-preference", action="store_true", help="the same questions with other preferences")
+    users = parser.add_mutually_exclusive_group()
+    users.add_argument("--other-preference", action="store_true", help="the same questions with other preferences")
+    users.add_argument("--other-wishes", action="store_true", help="the same preferences in words of no training task")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:
         tasks = generate(options.split, options.count, options.seed)
     except ValueError as error:
         sys.exit(f"error: {error}")
-    write_jsonl(options.out, map(with_other_preference, tasks) if options.other_preference else tasks)
+    if options.other_preference:
+        tasks = list(map(with_other_preference, tasks))
+    elif options.other_wishes:
+        tasks = list(map(with_other_wish, tasks))
+    write_jsonl(options.out, tasks)
 
 
 if __name__ == "__main__":

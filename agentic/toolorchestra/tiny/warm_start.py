@@ -1,7 +1,6 @@
 """Draws the warm start of the `tiny` preset: scripted turns that teach a small model to read a task and write a call.
 
-The demonstrations read and write well and route by habit (demonstrations.py), so that a reader sees what GRPO adds: it
-routes.
+The demonstrations have the right form and show no route (demonstrations.py): GRPO learns to route.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.prompts import question_messages
-from agentic.toolorchestra.tiny.demonstrations import HabitualAnnotator, RoutingDemonstration, demonstrate
+from agentic.toolorchestra.tiny.demonstrations import RoutingDemonstration, draw_demonstration
 from core.config import WarmStartSection
 from core.engine.warm_start import Example, batch_by_length
 from core.text.conversation import Renderer
@@ -23,15 +22,13 @@ from core.text.tool_calls import THOUGHT_END
 def batches(config: WarmStartSection, recipe: ToolOrchestraRecipe, tokenizer: Any) -> Iterator[list[Example]]:
     """Yield demonstrations; there are no drills."""
     renderer = Renderer(tokenizer)
-    rng, size, annotator = Random(config.seed), config.batch_size, HabitualAnnotator()
+    rng, size = Random(config.seed), config.batch_size
     for _ in range(0, config.steps, 8):
-        drawn: list[Example] = []
-        while len(drawn) < 8 * size:
-            drawn += [_encode(turn, renderer) for turn in demonstrate(rng, annotator)]
-        yield from batch_by_length(rng, drawn[: 8 * size], size)
+        turns = [draw_demonstration(rng) for _ in range(8 * size)]
+        yield from batch_by_length(rng, [encode(turn, renderer) for turn in turns], size)
 
 
-def _encode(turn: RoutingDemonstration, renderer: Renderer) -> Example:
+def encode(turn: RoutingDemonstration, renderer: Renderer) -> Example:
     """Encode a turn just as the rollout asks the orchestrator."""
     prompt = renderer.render(question_messages("compact", renderer, turn.task, "", turn.lines, None))
     tokenizer = renderer.tokenizer

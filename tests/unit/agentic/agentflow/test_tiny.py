@@ -15,10 +15,11 @@ from agentic.agentflow.memory import Memory, Step
 from agentic.agentflow.rollout import SPEC, build
 from agentic.agentflow.tiny import scripted_roles, start_model
 from agentic.agentflow.tiny.baselines import BASELINES, FixedToolPlanner
-from agentic.agentflow.tiny.demonstrations import ANSWER, CarelessAnnotator, demonstrate
-from agentic.agentflow.tiny.facts import ENTITIES, SPLITS, UNKNOWN, look_up
-from agentic.agentflow.tiny.questions import CODER, GENERATOR, ToyQuestion
+from agentic.agentflow.tiny.demonstrations import ANSWER, draw_demonstration
+from agentic.agentflow.tiny.facts import ENTITIES, OTHER_ENTITIES, SPLITS, UNKNOWN, look_up
+from agentic.agentflow.tiny.questions import CODER, GENERATOR, ToyQuestion, compute
 from agentic.agentflow.tiny.scripted_roles import ScriptedRole, give_verdict, is_result
+from agentic.agentflow.tiny.supervised import demonstrate
 from agentic.agentflow.tiny.tasks import KINDS, generate, main, solve
 from core.data import read_tasks
 from core.policy.base import PolicyError, Roles
@@ -52,32 +53,69 @@ def test_no_fact_and_no_question_is_in_two_splits_nor_in_a_demonstration_of_anot
         facts[split] = questions | {step for steps in solutions for step in steps if look_up(step) != UNKNOWN}
     assert not any(one & other for one, other in combinations(facts.values(), 2))
     rng = Random(1)
-    asked = {turn.question for _ in range(1000) for turn in demonstrate(rng, CarelessAnnotator())}
+    asked = {draw_demonstration(rng).question for _ in range(1000)}
     assert len(asked) > 800
     assert not asked & (facts["dev"] | facts["test"])
 
 
+def read_memory(memory: str) -> Results:
+    lines = [line.partition(" : ")[2].partition(" = ") for line in memory.splitlines()]
+    return {sub_goal: result for sub_goal, _, result in lines}
+
+
 def test_a_demonstration_does_not_tell_what_the_facts_are() -> None:
     rng, right = Random(1), []
-    for _ in range(1000):
-        for turn in demonstrate(rng, CarelessAnnotator()):
-            lines = [line.strip().partition(" = ") for line in turn.memory.splitlines() if line.startswith(" base")]
-            right += [look_up(line[0].partition(" : ")[2]) == line[2] for line in lines if line[2] in ENTITIES]
+    for _ in range(3000):
+        results = read_memory(draw_demonstration(rng).memory)
+        right += [look_up(goal) == result for goal, result in results.items() if result in ENTITIES]
     assert len(right) > 50
     assert sum(right) / len(right) < 0.1  # one in 62 by chance
 
 
-def test_a_faultless_annotator_takes_the_right_steps_and_boxes_the_last_result() -> None:
+def test_every_demonstration_is_right_and_none_chooses_by_the_state() -> None:
+    """Each step is new, its tool can do it, and the right one is drawn no more often than the others are."""
     rng = Random(0)
-    for _ in range(100):
-        turns = list(demonstrate(rng, CarelessAnnotator(0, 0, 0)))
-        results: Results = {}
-        for turn in turns:
-            lines = [line.partition(" : ")[2].partition(" = ") for line in turn.memory.splitlines()]
-            results = {sub_goal: result for sub_goal, _, result in lines}
-            if turn.role == "planner.next_step":
-                assert turn.completion == right_step(turn.question, results)
-        assert turns[-1].completion == ANSWER.format(answer=list(results.values())[-1])
+    right = steps = 0
+    for _ in range(2000):
+        turn = draw_demonstration(rng)
+        question, results = ToyQuestion.read(turn.question), read_memory(turn.memory)
+        if turn.role == "planner.final":
+            assert question.next_step(results) is None
+            assert turn.completion == ANSWER.format(answer=list(results.values())[-1])
+            continue
+        tool, _, sub_goal = turn.completion.strip().partition(" : ")
+        assert sub_goal not in results
+        left, *rest = sub_goal.split()
+        if tool == CODER:
+            assert compute(sub_goal)
+            assert {left, rest[-1]} <= {*question.numbers, *results.values()}
+        else:
+            assert sub_goal in question.facts or (left == "item" and rest[0] in (*question.numbers, *results.values()))
+        steps += 1
+        right += question.next_step(results) == (tool, sub_goal)
+    assert 0.4 < right / steps < 0.7
+
+
+def test_the_supervised_baseline_shows_the_right_steps_of_a_question() -> None:
+    for task in generate("train", 50):
+        *steps, final = demonstrate(ToyQuestion.read(task.question))
+        for turn in steps:
+            assert turn.completion == right_step(turn.question, read_memory(turn.memory))
+        assert final.completion == ANSWER.format(answer=task.answers[0])
+
+
+def test_questions_of_another_domain_have_its_numbers_or_its_things() -> None:
+    for task in generate("test", 50, domain="larger-numbers"):
+        numbers = ToyQuestion.read(task.question).numbers
+        assert numbers
+        assert all(100 <= int(number) <= 999 for number in numbers)
+    for task in generate("test", 50, domain="other-things"):
+        facts = ToyQuestion.read(task.question).facts
+        assert facts
+        assert all(fact.split()[-1] in OTHER_ENTITIES for fact in facts)
+    rng = Random(0)
+    shown = " ".join(f"{turn.question} {turn.memory}" for turn in (draw_demonstration(rng) for _ in range(1000)))
+    assert not [thing for thing in OTHER_ENTITIES if thing in shown.split()]
 
 
 def test_the_command_writes_the_tasks_of_a_split_and_refuses_more_than_there_are(

@@ -14,7 +14,7 @@ from agentic.toolorchestra.formats import FORMATS
 from agentic.toolorchestra.prompts import tool_schemas
 from agentic.toolorchestra.rollout import SPEC
 from agentic.toolorchestra.tiny import tasks
-from agentic.toolorchestra.tiny.demonstrations import HabitualAnnotator, demonstrate, make_up_search
+from agentic.toolorchestra.tiny.demonstrations import CALLS, draw_demonstration, make_up_search
 from agentic.toolorchestra.tiny.facts import ATTRIBUTES, SPLITS, THINGS, assign_split, fact_value, passages
 from agentic.toolorchestra.tiny.scripted_experts import SCOUT, count_tokens, reply
 from agentic.toolorchestra.tiny.start_model import TAGS, train_tokenizer
@@ -30,6 +30,7 @@ from agentic.toolorchestra.tiny.tasks import (
     Route,
     generate,
     with_other_preference,
+    with_other_wish,
 )
 from core.policy.base import Roles
 from core.rewards.boxed import find_boxed
@@ -117,10 +118,13 @@ def test_demonstrations_think_first_call_what_the_rollout_reads_and_show_no_thin
     config = CONFIG.model_copy(update={"models": models})
     experts = Experts(ModelPool(config, None).for_rollout(Roles({})), generate("dev", 1)[0])
     schemas, rng, shown = tool_schemas(config, experts), Random(1), ""
-    for turn in (turn for _ in range(400) for turn in demonstrate(rng, HabitualAnnotator())):
+    for turn in (draw_demonstration(rng) for _ in range(600)):
         call = FORMATS["compact"].parse_call(f"{turn.thought}</think>{turn.call}", schemas)
         assert not isinstance(call, CallError)
-        assert turn.thought == f" {turn.task.metadata['kind']} {turn.task.metadata['preference']}"
+        kind, wanted = turn.thought.split()
+        assert kind == turn.task.metadata["kind"]
+        assert wanted in (turn.task.metadata["preference"], turn.call.strip())
+        assert wanted in PREFERENCES or wanted in turn.task.metadata["instruction"]
         shown += f" {turn.task.question} {' '.join(turn.lines)}"
     assert {assign_split(name) for name in THINGS if f" {name}" in shown} == {"train"}
     line = make_up_search(Random(3), "What is the price of lamp plus 12?")
@@ -128,12 +132,32 @@ def test_demonstrations_think_first_call_what_the_rollout_reads_and_show_no_thin
     assert find_boxed(reply("abacus", f"answer: What is the price of lamp plus 12?\n{line}")) == str(value + 12)
 
 
-def test_habits_know_nothing_of_what_is_best() -> None:
-    annotator = HabitualAnnotator()
-    best = [((kind, preference), route) for kind, routes in BEST.items() for preference, route in routes.items()]
-    assert len(best) == 15
-    assert sum(annotator.favourite(*case) == route[-1] for case, route in best) == 3
-    assert sum(annotator.searches(*case) == (len(route) == 2) for case, route in best) == 7
+def test_demonstrations_show_no_route() -> None:
+    """Where no tool is named, each is called as often, whatever the kind, the preference, and whether it searched."""
+    rng = Random(0)
+    calls = Counter[tuple[str, str, int, str]]()
+    for _ in range(9000):
+        turn = draw_demonstration(rng)
+        kind, wanted = turn.thought.split()
+        if wanted in PREFERENCES:
+            calls[kind, wanted, len(turn.lines), turn.call.strip()] += 1
+    cases = Counter[tuple[str, str, int]]()
+    for (*case, _), count in calls.items():
+        cases[tuple(case)] += count  # type: ignore[index]
+    assert len(cases) == len(KINDS) * len(PREFERENCES) * 2
+    for case, count in cases.items():
+        shares = [calls[*case, call] / count for call in CALLS]
+        assert all(abs(share - 1 / len(CALLS)) < 4 * (0.25 * 0.75 / count) ** 0.5 for share in shares), case
+
+
+def test_other_wishes_are_said_by_nobody_in_training_and_change_nothing_else() -> None:
+    said = {task.metadata["instruction"] for task in generate("train", 2000)}
+    assert said == {wish for preference in PREFERENCES.values() for wish in preference.wishes}
+    for task in generate("test", 60):
+        other = with_other_wish(task)
+        assert other.metadata["instruction"] not in said
+        assert {name for name, value in task.metadata.items() if other.metadata[name] != value} == {"instruction"}
+        assert (other.task_id, other.question, other.answers) == (task.task_id, task.question, task.answers)
 
 
 def test_each_word_that_matters_is_one_token_and_tags_cannot_be_forged() -> None:
