@@ -32,7 +32,7 @@ from benchmarks.table.hours import TOKENS_A_SECOND, estimate_work
 from benchmarks.table.servers import Servers, find_gpus, memory_needed
 from core.policy.server_process import ServerError
 from core.report.summary import build_summary
-from core.report.table import PublishedScore, data_sections, markdown, published_table
+from core.report.table import PublishedScore, data_sections, markdown, note_comparisons, published_table
 from core.runs.files import write_text
 from core.runs.run_folder import RunFolder
 
@@ -169,14 +169,15 @@ def link_models(folder: Path, stand_in: Path, models: Iterable[str]) -> dict[str
 def write_table(rows: Sequence[PublishedScore], found: Sequence[Sections], stand_in: Path | None) -> str:
     """Return the table of all rows, ours beside what was published."""
     header, *_ = published_table([], {})
-    lines = []
+    lines, compared = [], 0
     for row in rows:
         sections: Sections = next((known for known in found if row.find_ours(known) is not None), {})
+        compared += bool(sections)
         lines.append(published_table([row], sections)[1])
     note = (
         f"Every model is played by {stand_in}: our scores say nothing about the published ones.\n\n" if stand_in else ""
     )
-    return f"{note}{markdown(header, *lines)}\n"
+    return "\n\n".join([f"{note}{markdown(header, *lines)}", *note_comparisons(compared)]) + "\n"
 
 
 def describe_missing(

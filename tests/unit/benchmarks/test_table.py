@@ -113,7 +113,7 @@ def test_the_hours_of_a_plan_follow_from_its_calls() -> None:
         rows = [row for row in by_evaluation[found] if length in (None, row.length)]
         return estimate_work(found, rows, tasks)
 
-    # 7,000 tokens are two chunks. A memory of 1,024 tokens is read three times and written twice, then comes the answer.
+    # 7,000 tokens are two chunks. A memory of 1,024 tokens is read three times and written twice; then the answer.
     assert estimate("ruler-RL-MemoryAgent-7B-trained-ruler-hqa", 50) == Work(128 * 3, 128 * (7000 + 6 * 1024))
     assert estimate("ruler-RL-MemoryAgent-7B-trained-ruler-10", 16384, tasks=2) == Work(
         20 * 5, 20 * (16384 + 10 * 1024)
@@ -163,6 +163,7 @@ def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest
     text, lacking = show()
     assert lacking == before - 1
     assert "7 rows (RL-MemAgent-7B, ruler-hqa)" in text
+    assert "Comparisons of official scores in the tables: 1." in text
 
 
 def test_a_server_that_does_not_start_is_a_reason_and_not_the_end(
