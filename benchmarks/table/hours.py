@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil
 
+from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import SPEC as MEMAGENT
 from benchmarks.ruler.published import AVERAGE, LONG_WINDOW, WINDOW
 from benchmarks.ruler.tasks import TEN_TASKS
@@ -64,11 +66,16 @@ def _work_of_task(evaluation: Evaluation, row: PublishedScore) -> Work:
     if row.variant == "full-context":
         window = LONG_WINDOW if "--window" in evaluation.options else WINDOW
         return Work(1, min(tokens, window.prompt_tokens) + window.answer_tokens)
-    section = MEMAGENT.load("published").memagent
+    section = _load_memagent()
     chunks = ceil(tokens / section.chunk_tokens)
     # Each chunk is read with a memory and a new memory is written; the last call reads a memory alone.
     memories = (2 * chunks + 1) * section.max_memory_tokens
     return Work(chunks + 1, tokens + memories + section.max_final_tokens)
+
+
+@cache
+def _load_memagent() -> MemAgentSection:
+    return MEMAGENT.load("published").memagent
 
 
 def _count_tasks(row: PublishedScore, tasks: int | None) -> int:
