@@ -75,7 +75,7 @@ def _make_parts(
         rows[row.rollout_id].append(row)
     parts = []
     for number, (rollout, trajectory) in enumerate(zip(rollouts, (t for g in groups for t in g), strict=True)):
-        trained = match_rows(trajectory, rows[number], recipe, {id(row): row.logprobs for row in rows[number]})
+        trained = match_rows(trajectory, rows[number], recipe, {id(row): (row.logprobs, 1.0) for row in rows[number]})
         task = Task(rollout.task_id, rollout.question, tuple(rollout.answers))
         parts.append((rollout.group, task, trajectory, trained))
     return parts

@@ -28,7 +28,7 @@ from core.engine import checkpoint, weights
 from core.engine.lora import add_adapters
 from core.engine.model import CausalLM
 from core.engine.rollout_engine import open_rollouts
-from core.engine.trainer import Trainer, WatchLogprobs, finish
+from core.engine.trainer import Trainer, WatchRow, finish
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, derive_seed
 from core.rollout.rows import rows_from_groups, split_segments
@@ -72,6 +72,10 @@ class SampledBatch:
     def trajectories(self) -> list[Trajectory]:
         """List all rollouts, trained groups first."""
         return [trajectory for group in (*self.groups, *self.filtered) for trajectory in group]
+
+
+Watched = Mapping[int, tuple[Sequence[float], float]]
+"""Maps the id of a row to what the trainer told of it: the log-probs of its response, and its scale in the loss."""
 
 
 class GRPOLoop:
@@ -182,10 +186,10 @@ class GRPOLoop:
         if not ahead:
             self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
         recorded = self._is_recorded(self.step + 1)
-        logprobs: dict[int, Sequence[float]] = {}  # of the trainer, by the id of the row
+        watched: dict[int, tuple[Sequence[float], float]] = {}  # log-probs and scale, by the id of the row
 
-        def keep(row: Row, values: Sequence[float]) -> None:
-            logprobs[id(row)] = values
+        def keep(row: Row, logprobs: Sequence[float], scale: float) -> None:
+            watched[id(row)] = logprobs, scale
 
         stats = await self._update(rows, keep if recorded else None)
         if ahead:
@@ -193,7 +197,7 @@ class GRPOLoop:
         self.step += 1
         await self.engine.adopt_weights(self.step)
         if recorded:
-            self._record_batch(batch, rows, logprobs)
+            self._record_batch(batch, rows, watched)
         valid, failures = _split_failures(batch.trajectories)
         groups_with_signal = sum(has_signal(group, algorithm.min_group_std) for group in batch.groups)
         seconds, rollout_seconds = time.perf_counter() - started, sampled - started
@@ -232,7 +236,7 @@ class GRPOLoop:
                 )
                 self.sampling[step] = asyncio.create_task(batch)
 
-    async def _update(self, rows: Sequence[Row], watch: WatchLogprobs | None) -> dict[str, float]:
+    async def _update(self, rows: Sequence[Row], watch: WatchRow | None) -> dict[str, float]:
         """Step the trainer. Rollouts that run ahead in this process get as much time after a pack as the pack took."""
         work = self.trainer.iterate_grpo_step(rows, watch)
         if self.engine.beside:
@@ -292,8 +296,8 @@ class GRPOLoop:
         every = self.recipe.run.record_every
         return bool(every) and (step % every == 0 or step == 1)
 
-    def _record_batch(self, batch: SampledBatch, rows: Sequence[Row], logprobs: Mapping[int, Sequence[float]]) -> None:
-        """Record all rollouts of a step with their rows; `logprobs` are the trainer's, by the id of the row."""
+    def _record_batch(self, batch: SampledBatch, rows: Sequence[Row], watched: Watched) -> None:
+        """Record all rollouts of a step with their rows."""
         by_rollout: dict[int, list[Row]] = defaultdict(list)
         for row in rows:
             by_rollout[row.rollout_id].append(row)
@@ -302,20 +306,18 @@ class GRPOLoop:
         for number, group in enumerate((*batch.groups, *batch.filtered)):
             for trajectory in group:
                 # Rows number the rollouts in this very order; rollouts of filtered groups have none.
-                trained = match_rows(trajectory, by_rollout[len(records)], self.recipe, logprobs)
+                trained = match_rows(trajectory, by_rollout[len(records)], self.recipe, watched)
                 task = tasks[trajectory.task_id]
                 records.append(record_rollout("train", self.step, number, task, trajectory, trained))
         self.rollouts.append(records)
 
 
-def match_rows(
-    trajectory: Trajectory, rows: Sequence[Row], recipe: Recipe, logprobs: Mapping[int, Sequence[float]]
-) -> list[TrainedRow]:
-    """Pair the rows that a rollout became with the places of their turns; `logprobs` go by the id of the row."""
+def match_rows(trajectory: Trajectory, rows: Sequence[Row], recipe: Recipe, watched: Watched) -> list[TrainedRow]:
+    """Pair the rows that a rollout became with the places of their turns, and with what the trainer told of them."""
     places = {id(turn): place for place, turn in enumerate(trajectory.turns)}
     segments = split_segments(trajectory, recipe.algorithm.rows) if rows else []
     return [
-        TrainedRow(row, [places[id(turn)] for turn in segment], logprobs.get(id(row)))
+        TrainedRow(row, [places[id(turn)] for turn in segment], *watched.get(id(row), ()))
         for row, segment in zip(rows, segments, strict=True)
     ]
 

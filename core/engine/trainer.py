@@ -37,7 +37,7 @@ LOGITS_PER_CHUNK = 1 << 24
 LARGE_MODEL_PARAMETERS = 50_000_000
 """Separates models for which it pays to give freed memory back after every pack: a tenth of a second."""
 
-WatchLogprobs = Callable[[Row, Sequence[float]], None]
+WatchRow = Callable[[Row, Sequence[float], float], None]
 """Takes a row and the log-prob of each token of its response, 0 where it is not trained."""
 
 
@@ -120,12 +120,12 @@ class Trainer:
         return finish(self.iterate_grpo_step(rows))
 
     def iterate_grpo_step(
-        self, rows: Sequence[Row], watch: WatchLogprobs | None = None
+        self, rows: Sequence[Row], watch: WatchRow | None = None
     ) -> Generator[None, None, dict[str, float]]:
         """Do the work of `grpo_step`, and yield between two packs as long as no weight has changed.
 
-        Meanwhile the model may sample. The generator returns the statistics. `watch` is told the log-probs under the
-        weights before the first step, of each row that was not skipped.
+        Meanwhile the model may sample. The generator returns the statistics. `watch` is told of each row that was not
+        skipped: its log-probs under the weights before the first step, and its scale in the loss.
         """
         steps = [step for part in self._split(rows) if (step := self._select_rows(part)).rows]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
@@ -226,7 +226,7 @@ class Trainer:
         return old
 
     def _backward_grpo(
-        self, pack: Pack, step: _StepRows, old: Sequence[Sequence[float]] | None, watch: WatchLogprobs | None
+        self, pack: Pack, step: _StepRows, old: Sequence[Sequence[float]] | None, watch: WatchRow | None
     ) -> dict[str, Tensor]:
         """Add the gradient of one pack and return its statistics; `old` are the old log-probs of the step's rows."""
         masks = [row.loss_mask for row in step.rows]
@@ -241,7 +241,7 @@ class Trainer:
         old_logprobs_R = logprobs_R.detach() if old is None else pack.gather(old, masks)
         if watch is not None:
             for index, values in pack.scatter(old_logprobs_R, masks).items():
-                watch(step.rows[index], values)
+                watch(step.rows[index], values, step.scales[index])
         # The pack has dropped the untrained tokens already, so the loss's T is R here, and its mask is all ones.
         loss, stats = grpo_loss(
             logprobs_R,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,14 +22,17 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import listen
 from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import MAX_IDLE_S, History, SessionSettings
+from core.gateway.session import MAX_IDLE_S, FinishedSession, History, SessionSettings
 from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.base import Policy
 from core.policy.sglang import SGLangPolicy
-from core.runs.files import JsonlLog
+from core.rollout.rows import split_segments, write_segment
+from core.runs.files import JsonlLog, Record
+from core.runs.record import RolloutLog, TrainedRow, read_rollouts, record_rollout
 from core.serving import add_key_option, read_api_key
-from core.text.tokenizer import load_tokenizer
+from core.text.tokenizer import load_tokenizer, token_bytes
+from core.types import Row, Task, Trajectory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +57,7 @@ async def run(options: argparse.Namespace) -> None:
         settings = SessionSettings(
             max_context=context, max_turns=options.max_turns, history=options.history, max_idle_s=options.max_idle_s
         )
-        record = make_record(options.record)
+        record = make_record(options.record, tokenizer)
         async with open_policy(options, folder, tokenizer, context) as policy:
             gateway = Gateway(
                 {"policy": policy}, tokenizer, settings, open_on_request=True, on_finish=record, api_key=api_key
@@ -63,12 +68,35 @@ async def run(options: argparse.Namespace) -> None:
                 await asyncio.Event().wait()
 
 
-def make_record(folder: Path | None) -> Callable[[str, Mapping[str, Any]], None] | None:
-    """Return what appends a finished session to `sessions.jsonl` of a folder; None without one."""
+def make_record(folder: Path | None, tokenizer: Any) -> Callable[[FinishedSession, Mapping[str, Any]], None] | None:
+    """Return what appends a finished session to `sessions.jsonl` and to the record of a folder; None without one."""
     if folder is None:
         return None
-    log = JsonlLog(folder / "sessions.jsonl")
-    return lambda session_id, written: log.append({"session": session_id, **written})
+    sessions = JsonlLog(folder / "sessions.jsonl")
+    rollouts = RolloutLog(folder / "rollouts.jsonl.gz", partial(token_bytes, tokenizer))
+    count = sum(1 for _ in read_rollouts(rollouts.path))
+
+    def record(finished: FinishedSession, written: Mapping[str, Any]) -> None:
+        nonlocal count
+        sessions.append({"session": finished.session_id, **written})
+        rollouts.append([record_session(finished, count)])
+        count += 1
+
+    return record
+
+
+def record_session(finished: FinishedSession, group: int) -> Record:
+    """Return a session as a line of the record (core/runs/record.py): a group of its own, without a reward."""
+    trajectory = Trajectory(
+        finished.session_id, finished.turns, metrics=finished.counters, log={"wire": list(finished.events)}
+    )
+    places = {id(turn): place for place, turn in enumerate(finished.turns)}
+    rows = [
+        # Without a reward there is no advantage.
+        TrainedRow(Row(*write_segment(segment), math.nan, 0), [places[id(turn)] for turn in segment])
+        for segment in split_segments(trajectory, "segment")
+    ]
+    return record_rollout("train", 0, group, Task(finished.session_id, "", ()), trajectory, rows)
 
 
 @asynccontextmanager
@@ -103,7 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=argparse_type(Port), default=30010, help="0 takes a free one")
     add_key_option(parser)
-    parser.add_argument("--record", type=Path, metavar="DIR", help="append finished sessions to DIR/sessions.jsonl")
+    parser.add_argument("--record", type=Path, metavar="DIR", help="append finished sessions to DIR")
     parser.add_argument(
         "--history", choices=get_args(History), default="sampled", help="thoughts of earlier answers in the next prompt"
     )

@@ -137,7 +137,7 @@ class AgentMethod(Method):
             status="truncated" if failure is not None else "completed",
             reward=float(reward),
             metrics={"turns": len(finished.turns), **{name: float(n) for name, n in finished.counters.items()}},
-            log={"answer": answer},
+            log={"answer": answer, "wire": finished.events},
         )
 
     async def close(self) -> None:

@@ -83,12 +83,12 @@ class Gateway:
         *,
         template_options: Mapping[str, Any] | None = None,
         open_on_request: bool = False,
-        on_finish: Callable[[str, Mapping[str, Any]], None] | None = None,
+        on_finish: Callable[[FinishedSession, Mapping[str, Any]], None] | None = None,
         api_key: str | None = None,
     ):
         """Make a gateway without sessions. With `open_on_request`, a request to a session that is not there opens it.
 
-        `on_finish` gets the name of each session that is finished over HTTP or was idle, and what the reply holds. With
+        `on_finish` gets each session that is finished over HTTP or was idle, and what the reply holds. With
         an `api_key`, every request must carry it, and name its session in the path or in X-Session-Id.
         """
         self.policies = dict(policies)
@@ -198,8 +198,11 @@ class Gateway:
             node = await session.answer(request)
         except Exception as error:
             failure = describe_failure(error)
-            counters = self.counters if session is None or session.closed else session.counters
-            counters[f"refused_{failure.kind}"] += 1
+            refused = f"refused_{failure.kind}"
+            if session is None or session.closed:
+                self.counters[refused] += 1
+            else:
+                session.note(refused)
             # Clients retry a 429 unless this header forbids it; a session that had its turns will not get another.
             headers = {"x-should-retry": "false"} if failure.status < 500 else {}
             return web.json_response(protocol.write_error(failure), status=failure.status, headers=headers)
@@ -253,9 +256,10 @@ class Gateway:
             return web.json_response(openai_chat.write_error(error), status=error.status)
 
     async def _finish_and_tell(self, session_id: str) -> dict[str, Any]:
-        written = write_finished(await self.finish_session(session_id))
+        finished = await self.finish_session(session_id)
+        written = write_finished(finished)
         if self._on_finish is not None:
-            self._on_finish(session_id, written)
+            self._on_finish(finished, written)
         return written
 
     async def _watch_sessions(self, _: web.Application) -> AsyncIterator[None]:

@@ -130,6 +130,8 @@ class FinishedSession:
     session_id: str
     turns: tuple[Turn, ...]
     counters: Mapping[str, int]
+    events: tuple[Mapping[str, Any], ...] = ()
+    """Lists what was counted, in order: `event`, and the `turn` (from 1) of which the request asked, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,7 @@ class GatewaySession:
     ):
         self.session_id = session_id
         self.counters: Counter[str] = Counter()
+        self.events: list[dict[str, Any]] = []
         self.closed = False
         self._policies = policies
         self._transcriber = transcriber
@@ -219,15 +222,15 @@ class GatewaySession:
         sampling = self._make_sampling(request, prompt_ids)
         completion = await self._sample(role, place, prompt_ids, sampling)
         reply, thoughts, stop_text = transcriber.read(completion, request.tools, request.stop)
+        number = len(self._nodes) + 1
         if reply.error is not None:
-            self.counters[f"malformed_{reply.error.kind}"] += 1
+            self.note(f"malformed_{reply.error.kind}", number)
         for echo in place.echoes:
             if echo not in self._echoes_seen:
                 self._echoes_seen.add(echo)
-                self.counters[echo[0]] += 1
+                self.note(echo[0], number)
         if request.is_retry:
             self._mark_retried(place, role)
-        number = len(self._nodes) + 1
         calls = tuple(
             WireCall(self.wire_id("call", number, i), call.name, json.dumps(dict(call.arguments), ensure_ascii=False))
             for i, call in enumerate(reply.calls)
@@ -263,7 +266,7 @@ class GatewaySession:
             self._check_open()  # `finish` has counted what it cancelled
             self._unanswered[place.key] += 1
             if isinstance(error, asyncio.CancelledError):
-                self.counters["unanswered"] += 1
+                self.note("unanswered")
             raise
         finally:
             self._running.discard(call)
@@ -273,10 +276,15 @@ class GatewaySession:
         try:
             node = await self.answer(request)
         except GatewayError as error:
-            self.counters[f"refused_{error.kind}"] += 1
+            self.note(f"refused_{error.kind}")
             raise
         self.deliver(node)
         return node
+
+    def note(self, event: str, turn: int | None = None) -> None:
+        """Count an event, and keep at which turn (from 1) it happened."""
+        self.counters[event] += 1
+        self.events.append({"event": event} if turn is None else {"event": event, "turn": turn})
 
     def deliver(self, node: Node) -> None:
         """Note that the client has the answer; only then can it come back, and only then is it trained."""
@@ -287,7 +295,7 @@ class GatewaySession:
         """Note that the client went away before it had the whole answer."""
         node.answered = False
         self._unanswered[node.parent.number if node.parent else 0, node.folded_lead] += 1
-        self.counters["unanswered"] += 1
+        self.note("unanswered", node.number)
 
     def prompt_of(self, request: AgentRequest) -> Ids:
         """Return the prompt that a request would have, without asking a policy."""
@@ -299,13 +307,13 @@ class GatewaySession:
         self._check_open()
         self.closed = True
         for call in self._running:
-            self.counters["unanswered"] += 1
+            self.note("unanswered")
             call.cancel()
         turns = tuple(
             Turn(node.role, node.prompt_ids, node.completion, node.trainable and node.answered and not node.retried)
             for node in self._nodes.values()
         )
-        return FinishedSession(self.session_id, turns, dict(self.counters))
+        return FinishedSession(self.session_id, turns, dict(self.counters), tuple(self.events))
 
     def _check_open(self) -> None:
         if self.closed:
@@ -340,7 +348,7 @@ class GatewaySession:
                 (request.top_k, sampling.top_k),
             )
             if any(asked not in (None, given) for asked, given in asked_and_given):
-                self.counters["sampling_overridden"] += 1
+                self.note("sampling_overridden")
         seed = sampling.seed
         if seed is not None and self._sampling is not None:
             # A seed by prompt, not by order of arrival: requests that run at the same time may overtake each other.
@@ -494,7 +502,7 @@ class GatewaySession:
             same = node.parent is place.node and node.role == role and node.folded_lead == place.key[1]
             if same and node.answered and not node.retried and node not in parents:
                 node.retried = True
-                self.counters["retried"] += 1
+                self.note("retried", node.number)
                 return
 
 

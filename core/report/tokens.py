@@ -13,15 +13,16 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from core.runs.dumps import read_dump
 from core.runs.files import write_text
-from core.runs.record import RecordedRollout, RecordedTurn, read_rollouts
+from core.runs.record import LOGGED_CALLS, RecordedRollout, RecordedTurn, read_rollouts
 from core.runs.run_folder import RunFolder
 
 VIEW_FILE = "view.html"
@@ -32,6 +33,8 @@ MAX_PIECE = 200
 """Limits the characters of one token."""
 MAX_TEXT = 20_000
 """Limits the characters of a question, of the metrics and of the log."""
+MAX_CALL = 2000
+"""Limits the characters of what one call of a tool was asked and said."""
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -55,14 +58,32 @@ def write_view(
     It shows those of one task, of one step, or both; by default those of the last training step of each seed. Of these
     it takes the `worst`, or the first groups. It shows no more than MAX_ROLLOUTS.
     """
+    records = {seed: read_rollouts(folder.rollouts_path(seed)) for seed in folder.seeds}
+    return _write_page(folder.path / VIEW_FILE, folder.path.name, records, task_id, step, worst)
+
+
+def write_record_view(
+    record: Path, page: Path, *, task_id: str | None = None, step: int | None = None, worst: int | None = None
+) -> int:
+    """Write the viewer of one record, or of another framework's dump (core/runs/dumps.py), as `write_view` does."""
+    return _write_page(page, record.name, {0: read_dump(record)}, task_id, step, worst)
+
+
+def _write_page(
+    page: Path,
+    name: str,
+    records: Mapping[int, Iterable[RecordedRollout]],
+    task_id: str | None,
+    step: int | None,
+    worst: int | None,
+) -> int:
     chosen: list[SeededRollout] = []
-    for seed in folder.seeds:
-        rollouts = read_rollouts(folder.rollouts_path(seed))
+    for seed, rollouts in records.items():
         chosen += (SeededRollout(seed, rollout) for rollout in choose_rollouts(rollouts, task_id, step))
     if worst is not None:
         chosen = sorted(chosen, key=lambda one: _rank(one.rollout))[:worst]
     if chosen:
-        write_text(folder.path / VIEW_FILE, render_view(folder.path.name, chosen[:MAX_ROLLOUTS]))
+        write_text(page, render_view(name, chosen[:MAX_ROLLOUTS]))
     return min(len(chosen), MAX_ROLLOUTS)
 
 
@@ -139,7 +160,35 @@ def show_text(text: str, limit: int = MAX_TEXT) -> str:
     return shown if len(text) <= limit else f"{shown}‹… {len(text) - limit:,} characters left out›"
 
 
+def find_segments(rollout: RecordedRollout) -> list[dict[str, Any]]:
+    """Cut the turns into segments, in which each prompt goes on from all ids of the turn before.
+
+    Returns for each its `turns` by place and, if it begins like an earlier turn (a sub-agent, a compaction, a rewritten
+    history), `base`: that turn, and how many ids they share.
+    """
+    segments: list[dict[str, Any]] = []
+    of_turn: list[int] = []
+    whole: list[list[int]] = []
+    for place, (prompt, turn) in enumerate(zip(rollout.prompts, rollout.turns, strict=True)):
+        before = max((i for i in range(place) if _extends(prompt, whole[i])), key=lambda i: len(whole[i]), default=None)
+        if before is not None and segments[of_turn[before]]["turns"][-1] == before:
+            of_turn.append(of_turn[before])
+            segments[of_turn[before]]["turns"].append(place)
+        else:
+            base = turn.base if before is None else (before, len(whole[before]))
+            of_turn.append(len(segments))
+            segments.append({"turns": [place], "base": base})
+        whole.append([*prompt, *turn.sampled])
+    return segments
+
+
+def _extends(prompt: Sequence[int], before: Sequence[int]) -> bool:
+    # The last id differs mostly, and spares the comparison of all.
+    return len(prompt) >= len(before) and prompt[len(before) - 1] == before[-1] and prompt[: len(before)] == before
+
+
 def _pack_rollout(seed: int, rollout: RecordedRollout) -> dict[str, Any]:
+    calls = rollout.calls
     return {
         "seed": seed,
         "stage": rollout.stage,
@@ -153,9 +202,20 @@ def _pack_rollout(seed: int, rollout: RecordedRollout) -> dict[str, Any]:
         "reward": rollout.reward,
         "advantage": rollout.advantage,
         "turns": [_pack_turn(turn) for turn in rollout.turns],
-        "rows": [{"turns": row.turns, "length": row.length} for row in rollout.rows],
+        "segments": find_segments(rollout),
+        "rows": [{"turns": row.turns, "length": row.length, "loss_scale": row.loss_scale} for row in rollout.rows],
+        "calls": [_pack_call(name, call) for name, call in calls],
         "metrics": _show_values(rollout.metrics),
-        "log": _show_values(rollout.log),
+        "log": _show_values({key: value for key, value in rollout.log.items() if not calls or key not in LOGGED_CALLS}),
+    }
+
+
+def _pack_call(name: str, call: dict[str, Any]) -> dict[str, Any]:
+    seconds = call.get("seconds")
+    return {
+        "name": show_text(name, MAX_PIECE),
+        "seconds": round(seconds, 4) if isinstance(seconds, (int, float)) else None,
+        "fields": _show_values(call, MAX_CALL),
     }
 
 
@@ -182,8 +242,8 @@ def _round(values: Iterable[float | None]) -> list[float | None]:
     return [None if value is None else round(value, 4) for value in values]
 
 
-def _show_values(values: dict[str, Any]) -> str:
-    return show_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110)) if values else ""
+def _show_values(values: dict[str, Any], limit: int = MAX_TEXT) -> str:
+    return show_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110), limit) if values else ""
 
 
 def _rank(rollout: RecordedRollout) -> float:

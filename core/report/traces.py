@@ -6,7 +6,7 @@ no times, so the times of spans tell their order only. Without an option the las
 
     mlflow  RUN/seed-N/mlflow/mlflow.db, beside what run.trackers=[mlflow] writes; a rollout is written once.
             See it with: mlflow ui --backend-store-uri sqlite:///RUN/seed-N/mlflow/mlflow.db
-    wandb   an offline run in RUN/seed-N/wandb, with a table of the rollouts
+    wandb   an offline run in RUN/seed-N/wandb, with a table of the rollouts and one of their spans
     file    RUN/seed-N/traces.jsonl: OTLP as JSON, one rollout a line, as OpenTelemetry's collector reads it
 """
 
@@ -28,10 +28,6 @@ from core.runs.record import RecordedRollout, read_rollouts
 from core.runs.run_folder import RunFolder
 from core.runs.trackers import TrackerError, open_mlflow, require_package
 
-LOGGED_CALLS = ("calls", "steps")
-"""Names the fields of a rollout's log that list calls of tools and experts, as mappings."""
-CALL_NAMES = ("tool", "alias", "name")
-"""Names the fields that may name the tool of such a call."""
 NAMESPACE = "tokentrue."
 INPUT_TOKENS, OUTPUT_TOKENS = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 
@@ -82,14 +78,12 @@ def make_spans(rollout: RecordedRollout) -> list[Span]:
         **{f"{NAMESPACE}{name}": value for name, value in facts.items() if value is not None},
     }
     answer = str(rollout.log.get("answer", turns[-1].outputs if turns else ""))
-    return [Span("rollout", "rollout", whole, rollout.question, answer), *turns, *_make_call_spans(rollout.log)]
+    return [Span("rollout", "rollout", whole, rollout.question, answer), *turns, *_make_call_spans(rollout)]
 
 
-def _make_call_spans(log: Mapping[str, Any]) -> list[Span]:
-    calls = [call for field in LOGGED_CALLS for call in log.get(field) or () if isinstance(call, Mapping)]
+def _make_call_spans(rollout: RecordedRollout) -> list[Span]:
     spans = []
-    for call in calls:
-        name = next((str(call[field]) for field in CALL_NAMES if call.get(field)), "?")
+    for name, call in rollout.calls:
         numbers = {f"{NAMESPACE}{key}": value for key, value in call.items() if isinstance(value, (int, float))}
         attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, **numbers}
         spans.append(Span(f"tool {name}", "tool", attributes, "", json.dumps(jsonable(call), ensure_ascii=False)))
@@ -219,22 +213,34 @@ def log_to_mlflow(folder: Path, traces: Sequence[Trace], run_name: str, project:
 
 
 def log_to_wandb(folder: Path, traces: Sequence[Trace], run_name: str, project: str) -> None:
-    """Log a table of the rollouts in an offline run."""
+    """Log a table of the rollouts, and one of all their spans, in an offline run."""
     import wandb
 
     columns: list[str | int] = [
         *("rollout", "task_id", "reward", "advantage", "turns", "input_tokens", "output_tokens", "question", "answer")
     ]
     rows = []
-    for name, rollout, spans, _ in traces:
-        root = spans[0]
+    for name, rollout, of_rollout, _ in traces:
+        root = of_rollout[0]
         tokens = [root.attributes[INPUT_TOKENS], root.attributes[OUTPUT_TOKENS]]
         numbers = [rollout.reward, rollout.advantage, len(rollout.turns), *tokens]
         rows.append([name, rollout.task_id, *numbers, root.inputs, root.outputs])
+    span_columns: list[str | int] = [
+        *("rollout", "span", "kind", "input_tokens", "output_tokens", "input", "output", "attributes")
+    ]
+    spans = [
+        [
+            *(name, span.name, span.kind, span.attributes.get(INPUT_TOKENS), span.attributes.get(OUTPUT_TOKENS)),
+            *(span.inputs, span.outputs, json.dumps(jsonable(span.attributes), ensure_ascii=False)),
+        ]
+        for name, _, of_rollout, _ in traces
+        for span in of_rollout
+    ]
     folder.mkdir(parents=True, exist_ok=True)
     settings = wandb.Settings(silent=True)
     run = wandb.init(dir=str(folder), name=f"{run_name} traces", project=project, mode="offline", settings=settings)
-    run.log({"rollouts": wandb.Table(columns=columns, data=rows)})
+    tables = {"rollouts": (columns, rows), "spans": (span_columns, spans)}
+    run.log({name: wandb.Table(columns=list(titles), data=data) for name, (titles, data) in tables.items()})
     run.finish()
 
 

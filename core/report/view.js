@@ -123,6 +123,49 @@ function describeSampled(rollout, turn) {
   };
 }
 
+const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+
+// The places of turns as numbers: [0, 1, 2, 6] is "1–3, 7".
+function spansOf(turns) {
+  const spans = [];
+  for (const turn of turns) {
+    if (spans.length && spans[spans.length - 1][1] === turn - 1) spans[spans.length - 1][1] = turn;
+    else spans.push([turn, turn]);
+  }
+  return spans.map(([first, last]) => (first === last ? `${first + 1}` : `${first + 1}–${last + 1}`)).join(", ");
+}
+
+const segmentOf = (rollout, index) => rollout.segments.findIndex((segment) => segment.turns.includes(index));
+
+// The conversations of a rollout as a tree: a segment stands below the one that it begins like.
+function renderSegments(rollout, article) {
+  const fold = make("details", "segments"), depths = [];
+  fold.append(make("summary", "", plural(rollout.segments.length, "segment")));
+  fold.open = rollout.segments.some((segment) => segment.turns.length > 1);
+  rollout.segments.forEach((segment, i) => {
+    const [base, shared] = segment.base ?? [];
+    depths.push(base === undefined ? 0 : depths[segmentOf(rollout, base)] + 1);
+    const roles = [...new Set(segment.turns.map((turn) => rollout.turns[turn].role))].join(", ");
+    const button = make("button", "", `segment ${i + 1} · turn ${spansOf(segment.turns)} · ${roles}`);
+    if (base !== undefined) button.append(make("small", "", ` begins with ${plural(shared, "token")} of turn ${base + 1}`));
+    button.style.marginLeft = `${24 * Math.min(depths[i], 12)}px`;
+    button.addEventListener("click", () => article.querySelectorAll(".turn")[segment.turns[0]].scrollIntoView({ block: "start" }));
+    fold.append(button);
+  });
+  return fold;
+}
+
+function renderCalls(rollout) {
+  const fold = make("details"), seconds = rollout.calls.reduce((sum, call) => sum + (call.seconds ?? 0), 0);
+  fold.append(make("summary", "", `${plural(rollout.calls.length, "call")} of tools${seconds ? `, ${seconds.toFixed(2)} s` : ""}`));
+  for (const call of rollout.calls) {
+    const inner = make("details", "call");
+    inner.append(make("summary", "", call.seconds === null ? call.name : `${call.name} · ${call.seconds.toFixed(3)} s`), make("pre", "", call.fields));
+    fold.append(inner);
+  }
+  return fold;
+}
+
 function renderTurn(rollout, index) {
   const turn = rollout.turns[index];
   const section = make("section", turn.trained ? "turn trained" : "turn");
@@ -131,7 +174,7 @@ function renderTurn(rollout, index) {
   const row = rollout.rows.findIndex((row) => row.turns.includes(index));
   const facts = [`${turn.sampled.length} tokens`, turn.finish_reason, `weights ${turn.weight_version}`];
   if (finite.length) facts.push(`mean log-prob ${mean(finite).toFixed(3)}`);
-  facts.push(row < 0 ? "in no row" : `row ${row + 1}`);
+  facts.push(`segment ${segmentOf(rollout, index) + 1}`, row < 0 ? "in no row" : `row ${row + 1}`);
   header.append(make("b", "", `turn ${index + 1}`), make("span", "", turn.role),
     make("span", turn.trained ? "badge accent" : "badge plain", turn.trained ? "trained" : "frozen"),
     make("span", "muted", facts.join(" · ")));
@@ -153,15 +196,17 @@ function renderRollout(rollout) {
   const badges = make("p", "badges");
   const tone = rollout.reward === null ? "plain" : rollout.reward > 0.5 ? "good" : "bad";
   badges.append(make("span", `badge ${tone}`, rollout.reward === null ? "no reward" : `reward ${rollout.reward.toFixed(3)}`),
-    make("span", "badge plain", rollout.advantage === null ? "no row" : `advantage ${signed(rollout.advantage)}`),
+    make("span", "badge plain", rollout.advantage === null ? (rollout.rows.length ? "no advantage" : "no row") : `advantage ${signed(rollout.advantage)}`),
     make("span", rollout.status === "completed" ? "badge good" : "badge bad", rollout.failure ?? rollout.status),
     make("span", "badge plain", `seed ${rollout.seed} · ${rollout.stage} · step ${rollout.step} · group ${rollout.group + 1}`));
   const facts = make("dl", "facts");
-  const rows = rollout.rows.map((row, i) => `${i + 1}: turns ${row.turns.map((t) => t + 1).join(", ")}, ${row.length} tokens`);
+  const scaleOf = (row) => (row.loss_scale === null ? "" : `, loss scale ${row.loss_scale.toPrecision(3)}`);
+  const rows = rollout.rows.map((row, i) => `${i + 1}: turn ${spansOf(row.turns)}, ${row.length} tokens${scaleOf(row)}`);
   const answers = rollout.answers.join(" | ");
   for (const [name, value] of [["question", rollout.question], ["answers", answers], ["rows", rows.join(" · ")]])
     if (value) facts.append(make("dt", "", name), make("dd", "", value));
-  article.append(title, badges, facts, ...rollout.turns.map((_, index) => renderTurn(rollout, index)));
+  article.append(title, badges, facts, renderSegments(rollout, article), ...rollout.turns.map((_, index) => renderTurn(rollout, index)));
+  if (rollout.calls.length) article.append(renderCalls(rollout));
   for (const name of ["metrics", "log"]) {
     if (!rollout[name]) continue;
     const fold = make("details");
@@ -198,7 +243,7 @@ function renderList() {
       entries.push(make("h3", "", `${rollout.task} · ${rollout.stage} ${rollout.step} · seed ${rollout.seed}`));
     const button = make("button", "", rollout.reward === null ? "–" : rollout.reward.toFixed(2));
     const more = rollout.advantage === null ? rollout.failure ?? "" : signed(rollout.advantage);
-    button.append(make("small", "", `${more} · ${rollout.turns.length} turns`));
+    button.append(make("small", "", [more, plural(rollout.turns.length, "turn")].filter(Boolean).join(" · ")));
     button.addEventListener("click", () => { place = i; render(); });
     entries.push(button);
   });

@@ -30,6 +30,10 @@ logger = logging.getLogger(__name__)
 VERSION = 2
 LAST_TURNS = 4
 """Bounds how far back a prompt looks for a turn that begins like it."""
+LOGGED_CALLS = ("calls", "steps")
+"""Names the fields of a rollout's log that list calls of tools and experts, as mappings."""
+CALL_NAMES = ("tool", "alias", "name")
+"""Names the fields that may name the tool of such a call."""
 
 Count = Annotated[int, Field(ge=0)]
 TokenBytes = Callable[[Sequence[int]], Sequence[bytes]]
@@ -73,6 +77,8 @@ class RecordedRow(_Part):
     """Lists where the loss mask is 1: [start, end) among the row's tokens."""
     ids_crc32: int
     logprobs_crc32: int
+    loss_scale: float | None = None
+    """Weighs each trained token of the row in the loss of its optimizer step; rows without a gradient have none."""
     joined: bool = False
     """Says that the row leaves out what is between its turns: the first prompt, then all that was sampled."""
 
@@ -140,6 +146,12 @@ class RecordedRollout(_Part):
             turns.append(Turn(turn.role, tuple(prompt), completion, turn.trained))
         return Trajectory(self.task_id, tuple(turns), self.status, self.reward, self.failure, self.metrics, self.log)
 
+    @property
+    def calls(self) -> list[tuple[str, Record]]:
+        """Return the calls of tools and experts in the log, in order: the name of the tool, and the call's fields."""
+        logged = (call for field in LOGGED_CALLS for call in self.log.get(field) or () if isinstance(call, dict))
+        return [(next((str(call[name]) for name in CALL_NAMES if call.get(name)), "?"), call) for call in logged]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; one without a known piece shows its number."""
         return b"".join(map(self.piece, ids)).decode("utf-8", "replace")
@@ -151,11 +163,13 @@ class RecordedRollout(_Part):
 
 
 class TrainedRow(NamedTuple):
-    """Says what became of a rollout's turns (by place): a row, and the trainer's log-probs of its response if known."""
+    """Says what became of a rollout's turns (by place): a row, and what the trainer told of it, if it was trained."""
 
     row: Row
     turns: Sequence[int]
-    logprobs: Sequence[float] | None
+    logprobs: Sequence[float] | None = None
+    """Holds the trainer's log-prob of each token of the response."""
+    loss_scale: float | None = None
 
 
 def record_rollout(
@@ -186,7 +200,7 @@ def record_rollout(
             }
         )
         whole.append((*turn.prompt_ids, *completion.token_ids))
-    for row, places, logprobs in rows:
+    for row, places, logprobs, _ in rows:
         if logprobs is not None:
             # The trained tokens of a row are the completions of its turns, one after the other.
             trained = iter(_round_all([x for x, mask in zip(logprobs, row.loss_mask, strict=True) if mask]))
@@ -206,8 +220,10 @@ def record_rollout(
         "advantage": jsonable(rows[0].row.advantage) if rows else None,
         "turns": turns,
         "rows": [
-            describe_row(row.tokens, row.loss_mask, row.logprobs, places).model_dump(exclude_defaults=True)
-            for row, places, _ in rows
+            describe_row(row.tokens, row.loss_mask, row.logprobs, places)
+            .model_copy(update={"loss_scale": None if scale is None else float(f"{scale:.9g}")})
+            .model_dump(exclude_defaults=True)
+            for row, places, _, scale in rows
         ],
         "metrics": jsonable(trajectory.metrics),
         "log": jsonable(json.loads(json.dumps(dict(trajectory.log), default=str))),

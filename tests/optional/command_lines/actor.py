@@ -8,11 +8,15 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from core.gateway.__main__ import record_session
 from core.gateway.gateway import Gateway, serve_gateway
 from core.gateway.session import FinishedSession, SessionSettings
-from core.text.tokenizer import Ids
+from core.runs.record import RolloutLog
+from core.text.tokenizer import Ids, token_bytes
 from core.types import Sampling
 from tests import kit
 from tests.unit.gateway.model import RandomModel
@@ -59,14 +63,16 @@ def find_program(name: str, package: str) -> str:
 class Stage:
     """Holds a scratch repository with a fault in it, and the URL of a session in front of an actor."""
 
-    def __init__(self, home: Path, gateway: Gateway, url: str):
+    def __init__(self, home: Path, gateway: Gateway, tokenizer: Any, url: str):
         self.home = home
         self.url = url
         self.repository = home / "repository"
         self.repository.mkdir()
         self.file = self.repository / "shop.py"
         self.file.write_text(f"def total(price, tax):\n    {WRONG}\n")
+        self.record = home / "rollouts.jsonl.gz"
         self._gateway = gateway
+        self._tokenizer = tokenizer
 
     async def run(self, *command: str, **environment: str) -> str:
         """Run a program in the repository, whose folder is its home; return what it wrote."""
@@ -88,9 +94,12 @@ class Stage:
         return written
 
     async def finish(self) -> FinishedSession:
-        """Close the session; assert that the fault is mended."""
+        """Close the session and record it as `rollouts.jsonl.gz`; assert that the fault is mended."""
         assert RIGHT in self.file.read_text()
-        return await self._gateway.finish_session(SESSION)
+        finished = await self._gateway.finish_session(SESSION)
+        log = RolloutLog(self.record, partial(token_bytes, self._tokenizer))
+        log.append([record_session(finished, 0)])
+        return finished
 
 
 @asynccontextmanager
@@ -100,4 +109,4 @@ async def set_stage(home: Path, actor: Actor, model_roles: Mapping[str, str] | N
     gateway = Gateway({"policy": actor.policy}, actor.tokenizer, settings)
     async with serve_gateway(gateway) as url:
         gateway.open_session(SESSION, Sampling(max_new_tokens=4096))
-        yield Stage(home, gateway, f"{url}/s/{SESSION}")
+        yield Stage(home, gateway, actor.tokenizer, f"{url}/s/{SESSION}")

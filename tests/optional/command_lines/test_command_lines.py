@@ -11,10 +11,14 @@ run what the actor plays, without a sandbox of their own.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from core.report.tokens import find_segments, write_record_view
+from core.runs.drift import DriftChecker
+from core.runs.record import read_rollouts
 from tests.optional.command_lines.actor import RIGHT, WRONG, Actor, call, find_program, set_stage
 from tests.unit.gateway.model import check
 
@@ -63,6 +67,14 @@ async def test_claude_code_with_sub_agents_and_a_compaction(tmp_path: Path) -> N
     assert (len(finished.turns), rows) == (11, 4)
     # It asks for a title in a JSON schema, fills `replace_all` in, and writes an answer itself after a compaction.
     assert finished.counters == {"refused_bad_request": 1, "verbatim": 6, "reserialised": 1, "foreign": 1}
+    # Its record has each conversation as a segment, in order, with what the wire did.
+    (recorded,) = read_rollouts(stage.record)
+    assert sum(len(segment["turns"]) for segment in find_segments(recorded)) == 11
+    assert len(recorded.rows) == 4
+    assert Counter(event["event"] for event in recorded.log["wire"]) == finished.counters
+    view = tmp_path / "view.html"
+    assert write_record_view(stage.record, view) == 1
+    assert list(DriftChecker(actor.tokenizer).check(recorded, "session")) == []
 
 
 async def test_codex_with_a_sub_agent_and_a_compaction(tmp_path: Path) -> None:

@@ -17,11 +17,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from core.gateway.__main__ import make_record
 from core.gateway.gateway import Gateway, serve_gateway
 from core.gateway.session import SessionSettings
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
+from core.runs.drift import DriftChecker
+from core.runs.record import read_rollouts
 from core.types import Sampling
 
 from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS
@@ -621,6 +624,30 @@ async def test_a_client_that_is_killed_in_mid_stream_has_no_trained_turn(stream)
     assert [sum(row["loss_mask"]) for row in finished["rows"]] == [len(ids)]
 
 
+async def test_finished_sessions_are_recorded_token_for_token(tmp_path):
+    model = make_model(calling=0)
+    for name in ("one", "two"):  # two processes, one after the other, and one record
+        gateway = Gateway(
+            {"policy": model.policy}, model.tokenizer, SessionSettings(max_context=1000), open_on_request=True,
+            on_finish=make_record(tmp_path, model.tokenizer),
+        )  # fmt: skip
+        async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
+            client = Client(http, url, name)
+            messages = [{"role": "user", "content": "hello"}]
+            for _ in range(2):
+                reply = await client.post("/v1/chat/completions", {"model": "policy", "messages": messages})
+                messages += [reply["choices"][0]["message"], {"role": "user", "content": "go on"}]
+            async with http.post(f"{url}/s/{name}/finish") as response:
+                finished = await response.json()
+        *_, rollout = read_rollouts(tmp_path / "rollouts.jsonl.gz")
+        assert (rollout.task_id, rollout.reward, rollout.advantage) == (name, None, None)
+        assert [turn.sampled for turn in rollout.turns] == [t["completion"]["token_ids"] for t in finished["turns"]]
+        assert [row.length for row in rollout.rows] == [len(row["tokens"]) for row in finished["rows"]]
+        assert rollout.log["wire"] == [{"event": "verbatim", "turn": 2}]
+        assert list(DriftChecker(model.tokenizer).check(rollout, name)) == []
+    assert [rollout.group for rollout in read_rollouts(tmp_path / "rollouts.jsonl.gz")] == [0, 1]
+
+
 async def test_an_idle_session_is_finished_and_told():
     model = make_model(calling=0)
     model.policy._latency = 0.4  # a request that runs for longer than the limit is not idle
@@ -630,7 +657,7 @@ async def test_an_idle_session_is_finished_and_told():
         model.tokenizer,
         SessionSettings(max_context=1000, max_idle_s=0.2),
         open_on_request=True,
-        on_finish=lambda name, written: told.append((name, written)),
+        on_finish=lambda finished, written: told.append((finished.session_id, written)),
     )
     async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
         client = Client(http, url, "one")

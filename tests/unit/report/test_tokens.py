@@ -14,13 +14,23 @@ from random import Random
 from typing import Any
 
 import pytest
+import torch
 
 from core.report import tokens
-from core.report.tokens import MAX_PIECE, MAX_PROMPT, pack_rollouts, render_view, show_piece, show_text, write_view
+from core.report.tokens import (
+    MAX_PIECE,
+    MAX_PROMPT,
+    find_segments,
+    pack_rollouts,
+    render_view,
+    show_piece,
+    show_text,
+    write_view,
+)
 from core.report.view import main
-from core.runs.record import RecordedRollout
+from core.runs.record import RecordedRollout, RolloutLog, read_rollouts, record_rollout
 from core.runs.run_folder import RunFolder
-from core.types import Task
+from core.types import Task, Trajectory
 from tests import kit
 from tests.unit.report.conftest import Written, record_texts
 
@@ -138,6 +148,43 @@ def test_rollouts_are_chosen_by_task_by_step_and_by_reward(empty: RunFolder, cap
     assert main([str(empty.path / "seed-0")]) == 2
 
 
+def test_segments_are_the_conversations_of_a_rollout(empty: RunFolder) -> None:
+    """A sub-agent between two turns of its caller, a compaction, and a conversation of which nothing was known."""
+    written = [
+        ("S: go", "ask"),
+        ("S: help", "a"),
+        ("S: helpa?", "b"),
+        ("S: goask: b", "done"),
+        ("S: sum", "c"),
+        ("X", ""),
+    ]
+    record_texts(empty.rollouts_path(0), 1, [[Written("policy", True, *texts) for texts in written]])
+    (rollout,) = read_rollouts(empty.rollouts_path(0))
+    assert find_segments(rollout) == [
+        {"turns": [0, 3], "base": None},
+        {"turns": [1, 2], "base": (0, 3)},
+        {"turns": [4], "base": (0, 3)},
+        {"turns": [5], "base": None},
+    ]
+
+
+def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_path: Path) -> None:
+    call = {"tool": "search", "seconds": 0.25, "said": HOSTILE}
+    trajectory = Trajectory("t", (), reward=1.0, log={"calls": [call, "odd"], "answer": "x"})
+    log = RolloutLog(tmp_path / "r.jsonl.gz", lambda ids: [b""] * len(ids))
+    log.append([record_rollout("train", 1, 0, Task("t", "?", ()), trajectory)])
+    assert main([str(log.path)]) == 0
+    (rollout,) = unpack((tmp_path / "view.html").read_text())["rollouts"]
+    assert [(shown["name"], shown["seconds"]) for shown in rollout["calls"]] == [("search", 0.25)]
+    assert "onerror" in rollout["calls"][0]["fields"]
+    assert rollout["log"] == "answer: x\n"
+    sample = {"tokens": [1, 2, 3], "response_length": 2, "rollout_log_probs": [-1.0, -2.0], "status": "completed"}
+    torch.save({"rollout_id": 7, "samples": [sample]}, tmp_path / "rollout_7.pt")
+    assert main([str(tmp_path / "rollout_7.pt")]) == 0
+    (rollout,) = unpack((tmp_path / "view.html").read_text())["rollouts"]
+    assert (rollout["step"], rollout["turns"][0]["sampled"]) == (7, [2, 3])
+
+
 def test_no_record_writes_no_page(empty: RunFolder) -> None:
     assert write_view(empty) == 0
     assert not (empty.path / "view.html").exists()
@@ -153,6 +200,7 @@ def test_the_script_shows_every_token_under_every_key(empty: RunFolder) -> None:
     seen = json.loads(done.stdout)
     assert seen["count"] == "3 of 3 rollouts"
     assert "<script>alert(1)</script>" in seen["second"]
+    assert "1 segmentsegment 1 · turn 1 · harbor" in seen["first"]
     assert seen["first"].count("harbor↵\n") == 2, "the prompt is open, and the completion"
     assert seen["together"] == 3
     assert seen["status"].startswith('token 1 of 7 · id 104 · "h" · log-prob -0.5000 (p 0.6065)')

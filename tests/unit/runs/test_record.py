@@ -49,13 +49,14 @@ def test_a_row_keeps_its_mask_and_the_trainers_log_probs_go_to_their_turns(tmp_p
         Turn("b", (1, 2, 3, 4, 5), Completion((6,), (-0.5,), "length", "7"), True),
     )
     row = Row((1, 2, 3, 4, 5, 6), (1, 1, 0, 1), (-0.25, float("-inf"), 0.0, -0.5), 0.75, 0)
-    trained = [TrainedRow(row, [0, 1], [-1.0, -2.0, 0.0, -3.0])]
+    trained = [TrainedRow(row, [0, 1], [-1.0, -2.0, 0.0, -3.0], 1 / 3)]
     log = write(tmp_path / "r.jsonl.gz", tokenizer)
     log.append([record_rollout("train", 8, 0, TASK, Trajectory("t1", turns, reward=1.0), trained)])
     (rollout,) = read_rollouts(log.path)
     assert [turn.trainer_logprobs for turn in rollout.turns] == [[-1.0, -2.0], [-3.0]]
     assert rollout.turns[0].logprobs == [-0.25, None]
     assert (rollout.advantage, rollout.rows[0].trained, rollout.rows[0].length) == (0.75, [(2, 4), (5, 6)], 6)
+    assert rollout.rows[0].loss_scale == 0.333333333
     assert (rollout.turns[1].base, rollout.turns[1].prompt) == ((0, 4), [5])
 
 
