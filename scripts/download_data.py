@@ -2,6 +2,7 @@
 
     tokentrue data download aime24 dapo-math-17k
     tokentrue data download hotpotqa --out data --from FOLDER_WITH_BOTH_FILES
+    tokentrue data download essays squad                  # what RULER hides its needles in, and asks about
 
 core/data/sets.py describes each set and the checks.
 """
@@ -24,7 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for name in options.names:
             for path in prepare(name, options.out, options.source, options.rows):
-                print(f"{path} ({path.stat().st_size:,} bytes, {path}.sha256)")
+                files = path.iterdir() if path.is_dir() else [path]
+                print(f"{path} ({sum(file.stat().st_size for file in files):,} bytes, {path}.sha256)")
     except DataError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -37,7 +39,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("names", nargs="+", choices=SETS, metavar="NAME", help=", ".join(SETS))
     parser.add_argument("--out", type=Path, default=Path("data"), metavar="DIR", help="default: data")
-    parser.add_argument("--from", dest="source", type=Path, metavar="PATH", help="a local file instead of the hub")
+    parser.add_argument(
+        "--from", dest="source", type=Path, metavar="PATH", help="a local file or folder instead of the network"
+    )
     parser.add_argument("--rows", type=int, metavar="N", help="the number of records, where the published set changed")
     return parser
 

@@ -10,13 +10,13 @@ tau2-bench, which pip installs from its own (benchmarks/tau2/README.md).
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from agentic.toolorchestra.tau2.worker import git_blob
 from benchmarks.tau2.tasks import BLOBS, COMMIT
+from core.data.git_files import check_out
 
 SOURCE = "https://github.com/sierra-research/tau2-bench"
 FOLDERS = tuple(sorted({f"data/tau2/{path.rpartition('/')[0]}" for path in BLOBS}))
@@ -32,17 +32,10 @@ def fetch(out: Path, source: str = SOURCE, commit: str = COMMIT) -> None:
     if target.exists():
         raise RuntimeError(f"{target} is there already; check it with --check-only, or choose another --out")
     checkout = out / ".tau2-bench"
-    checkout.mkdir(parents=True, exist_ok=True)
-    for command in (
-        ["init", "--quiet"],
-        ["sparse-checkout", "set", "--no-cone", *(f"/{folder}/*" for folder in FOLDERS)],
-        ["config", "remote.origin.url", source],
-        ["fetch", "--quiet", "--depth", "1", "--filter=blob:none", "origin", commit],
-        ["-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"],
-    ):
-        done = subprocess.run(["git", "-C", str(checkout), *command], capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"git {command[0]}: {done.stderr.strip()}. Check the network, then run this again.")
+    try:
+        check_out(source, commit, FOLDERS, checkout)
+    except RuntimeError as problem:
+        raise RuntimeError(f"{problem}. Check the network, then run this again.") from None
     (checkout / "data" / "tau2").rename(target)
 
 

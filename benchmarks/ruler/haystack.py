@@ -42,7 +42,7 @@ class Essay:
         """Join all .txt files of a folder, by name."""
         files = sorted(Path(folder).glob("*.txt"))
         if not files:
-            raise ValueError(f"{folder}: no .txt files. Fix: give the folder of essays (`--essays`).")
+            raise ValueError(f"{folder}: no .txt files. Fix: `tokentrue data download essays`.")
         return cls(" ".join(file.read_text(encoding="utf-8", errors="replace") for file in files))
 
     def sentences(self, words: int) -> list[str]:

@@ -25,7 +25,7 @@ def read_squad(path: str | Path) -> tuple[QaItem, ...]:
     """Return the answerable questions of SQuAD's own JSON: {data: [{title, paragraphs: [{context, qas}]}]}."""
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"{path}: no such file. Fix: download SQuAD's dev-v2.0.json and give its path.")
+        raise DataError(f"{path}: no such file. Fix: bring it with `tokentrue data download squad`.")
     try:
         articles = json.loads(path.read_text(encoding="utf-8"))["data"]
         items = tuple(item for article in articles for item in _article(article))

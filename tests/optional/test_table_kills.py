@@ -1,11 +1,10 @@
 """The whole table with real servers of ours, killed again and again: the same rows as a run that was left alone.
 
-TABLE_KILLS=10 pytest tests/optional/test_table_kills.py    # ten minutes on two quiet cores
+pytest tests/optional/test_table_kills.py --long 10    # ten minutes on two quiet cores
 """
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
@@ -19,7 +18,7 @@ import pytest
 from tests.e2e.conftest import REPOSITORY, environment
 from tests.e2e.test_table import FAKE_TAU2, list_arguments, make_stand_in, write_data
 
-KILLS = int(os.environ.get("TABLE_KILLS", "0"))
+KILLS = 10
 LAUNCH = """
 import sys
 from pathlib import Path
@@ -36,7 +35,7 @@ def start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(words, stdout=output, stderr=output, cwd=REPOSITORY, env=environment())
 
 
-@pytest.mark.skipif(not KILLS, reason="TABLE_KILLS says how often to kill the command")
+@pytest.mark.usefixtures("long")
 @pytest.mark.timeout(7200)
 def test_a_table_that_is_killed_again_and_again_is_the_same(tmp_path: Path) -> None:
     make_stand_in(tmp_path / "model")

@@ -18,7 +18,9 @@ from benchmarks.table.evaluations import (
     find_evaluation,
     list_published,
 )
+from benchmarks.table.hours import CALLS, Work, estimate_work
 from benchmarks.table.servers import USABLE, Place, Servers, memory_needed, place_servers
+from core.data.files import DataError
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 
@@ -103,6 +105,29 @@ def test_a_plan_for_the_released_checkpoints_fits_or_says_why_not(gpus: int) -> 
     assert ("tau2", "Orchestrator-8B") not in seen or gpus == 1
 
 
+def test_the_hours_of_a_plan_follow_from_its_calls() -> None:
+    by_evaluation = command.group_rows(list_published(), Places(), command.BENCHMARKS)
+
+    def estimate(name: str, length: int | None = None, tasks: int | None = None) -> Work:
+        (found,) = [evaluation for evaluation in by_evaluation if evaluation.name == f"table-{name}"]
+        rows = [row for row in by_evaluation[found] if length in (None, row.length)]
+        return estimate_work(found, rows, tasks)
+
+    # 7,000 tokens are two chunks. A memory of 1,024 tokens is read three times and written twice; then the answer.
+    assert estimate("ruler-RL-MemoryAgent-7B-trained-ruler-hqa", 50) == Work(128 * 3, 128 * (7000 + 6 * 1024))
+    assert estimate("ruler-RL-MemoryAgent-7B-trained-ruler-10", 16384, tasks=2) == Work(
+        20 * 5, 20 * (16384 + 10 * 1024)
+    )
+    whole = estimate("ruler-Qwen2.5-14B-Instruct-1M-full-context-ruler-hqa-990K", 6400)
+    assert whole == Work(128, 128 * (6400 * 140 + 10_000))
+    assert estimate("aime-agentflow-planner-7b-agent-aime24").calls == 30 * 3 * CALLS["aime"].calls
+    assert estimate("tau2-Orchestrator-8B-toolorchestra-compat-tau2").calls == 278 * CALLS["tau2"].calls
+    assert estimate("questions-Orchestrator-8B-hle").calls == 2500 * CALLS["questions"].calls
+    assert Work(36, 3_600_000).describe(500) == (
+        "about 2.0 hours at 500 tokens a second: 36 calls, 100,000 tokens read and written in each"
+    )
+
+
 def save_scores(folder: RunFolder, count: int) -> None:
     """Save a cell of so many tasks; three of four are right."""
     scores = [1.0, 1.0, 1.0, 0.0] * (count // 4)
@@ -126,6 +151,7 @@ def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest
     folder = RunFolder.create(tmp_path / "ours", {"method": "memagent", "preset": "published"})
     save_scores(folder, 4)
     text, lacking = show()
+    assert text.count(" tokens a second: ") == text.count(": tokentrue evaluate ") - text.count("does not fit")
     (row,) = [line for line in text.splitlines() if line.startswith("| RL-MemAgent-7B | ruler-hqa | 50 |")]
     assert "| 75.0 (" in row
     assert lacking == before
@@ -137,6 +163,7 @@ def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest
     text, lacking = show()
     assert lacking == before - 1
     assert "7 rows (RL-MemAgent-7B, ruler-hqa)" in text
+    assert "Comparisons of official scores in the tables: 1." in text
 
 
 def test_a_server_that_does_not_start_is_a_reason_and_not_the_end(
@@ -167,6 +194,24 @@ def test_another_stand_in_gets_no_table_with_the_scores_of_the_first(
     assert capsys.readouterr().err == ""
     assert command.main([*arguments, str(tmp_path / "second")]) == 1
     assert f"has the scores of {tmp_path / 'first'}; give another --runs" in capsys.readouterr().err
+
+
+def test_essays_are_fetched_or_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = next(each for each in list_evaluations() if each.data == ("essays",))
+    places = Places(data=tmp_path)
+
+    def fetch(name: str, out: Path) -> None:
+        assert (name, out) == ("essays", tmp_path)
+        raise DataError("no network")
+
+    monkeypatch.setattr(data, "prepare", fetch)
+    (line,) = data.get_data(evaluation, places, retrieval=False, hosted=False)
+    assert "missing. Get it: tokentrue data download essays" in line
+    assert "(no network)" in line
+    (tmp_path / "essays").mkdir()
+    assert "no .txt file" in data.get_data(evaluation, places, retrieval=False, hosted=False)[0]
+    (tmp_path / "essays" / "a.txt").write_text("A long day.")
+    assert data.get_data(evaluation, places, retrieval=False, hosted=False) == []
 
 
 def test_a_link_to_a_file_that_has_gone_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

