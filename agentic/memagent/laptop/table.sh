@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the table of the `laptop` preset in agentic/memagent/README.md: three seeds, the baselines, 128 tasks a cell.
-# It takes hours. After an interruption, run it again: it goes on. The essays of RULER (PaulGrahamEssays/*.txt of
-# gkamradt/LLMTest_NeedleInAHaystack) are read from data/essays. Options are those of run.sh:
+# It takes hours. After an interruption, run it again: it goes on. The essays of RULER are read from data/essays
+# (`tokentrue data download essays`). Options are those of run.sh:
 #   bash agentic/memagent/laptop/table.sh
 #   bash agentic/memagent/laptop/table.sh --set run.seeds=[0]
 set -euo pipefail
@@ -30,5 +30,5 @@ fi
 # Two rows at a time, one core each. In a long document of RULER's noise few sections differ, so a larger prefix store
 # finds most of them.
 printf '%s\n' "${rows[@]}" | xargs -P 2 -L 1 "$python" -m scripts.tokentrue evaluate ruler --run "$out" --threads 1 \
-  --task niah --num-k 4 --bare-question --tasks 128 --concurrency 32 --set engine.prefix_cache_tokens=65536
+  --task niah --num-k 4 --bare-question --tasks 128 --concurrency 32 --set engine.prefix_cache_tokens=131072
 tokentrue report "$out"
