@@ -28,7 +28,7 @@ tasks test-other-wishes --split test --count 256 --other-wishes
 tokentrue train toolorchestra "$@"
 
 # Three evaluations at once. `test-other-preference` asks the same questions with other preferences, and
-# `test-other-wishes` with the same preferences in words that nobody says in training.
+# `test-other-wishes` with the same preferences in sentences that nobody says in training.
 evaluate() {
   tokentrue evaluate heldout toolorchestra --run "$out" --data "$data/$1.jsonl" --tasks 256 --by kind preference case \
     >"$out/evaluate-$1.log"

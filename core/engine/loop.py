@@ -75,7 +75,7 @@ class SampledBatch:
 
 
 Watched = Mapping[int, tuple[Sequence[float], float]]
-"""Maps the id of a row to what the trainer told of it: the log-probs of its response, and its scale in the loss."""
+"""Maps the id of a row to the trainer's log-probs of its response, and to its scale in the loss."""
 
 
 class GRPOLoop:
@@ -186,7 +186,7 @@ class GRPOLoop:
         if not ahead:
             self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
         recorded = self._is_recorded(self.step + 1)
-        watched: dict[int, tuple[Sequence[float], float]] = {}  # log-probs and scale, by the id of the row
+        watched: dict[int, tuple[Sequence[float], float]] = {}
 
         def keep(row: Row, logprobs: Sequence[float], scale: float) -> None:
             watched[id(row)] = logprobs, scale

@@ -38,7 +38,7 @@ LARGE_MODEL_PARAMETERS = 50_000_000
 """Separates models for which it pays to give freed memory back after every pack: a tenth of a second."""
 
 WatchRow = Callable[[Row, Sequence[float], float], None]
-"""Takes a row and the log-prob of each token of its response, 0 where it is not trained."""
+"""Takes a row, the log-prob of each token of its response (0 where it is not trained), and its scale in the loss."""
 
 
 class _StepRows(NamedTuple):

@@ -52,6 +52,8 @@ async def run(options: argparse.Namespace) -> None:
     """Serve until the process is ended."""
     api_key = read_api_key(options.host, options.api_key_file)
     with listen(options.host, options.port) as listener:
+        if options.policy_key_file is not None and options.policy_url is None:
+            raise ValueError("--policy-key-file goes with --policy-url, the server that takes the key")
         folder = resolve(options.model, weights=options.policy_url is None)
         tokenizer = load_tokenizer(folder)
         context = options.max_context or weights.load_config(folder).max_positions
@@ -79,21 +81,26 @@ async def run(options: argparse.Namespace) -> None:
 def open_record(
     folder: Path | None, tokenizer: Any
 ) -> tuple[Callable[[FinishedSession, Mapping[str, Any]], None] | None, Iterable[str]]:
-    """Return what appends a finished session to a folder, and the names of the sessions that are there.
+    """Return what appends a finished session to a folder, and the names of the last sessions that are there.
 
-    It writes the record and `sessions.jsonl`. A client whose gateway was killed asks to finish again, and learns from
-    the names whether its session was recorded.
+    It writes the record, then `sessions.jsonl`. A client whose gateway was killed asks to finish again, and learns from
+    the names whether its session was recorded; one that the kill left in the record alone counts as recorded too.
     """
     if folder is None:
         return None, ()
     sessions = JsonlLog(folder / "sessions.jsonl")
     names = deque((str(record["session"]) for record in read_jsonl(sessions.path)), KEPT_CLOSED)
     rollouts = RolloutLog(folder / "rollouts.jsonl.gz", partial(token_bytes, tokenizer))
-    count = sum(1 for _ in read_rollouts(rollouts.path))
+    count = 0
+    for recorded in read_rollouts(rollouts.path):
+        count, last = count + 1, recorded.task_id
+    if count and last not in names:
+        names.append(last)
 
     def append(finished: FinishedSession, written: Mapping[str, Any]) -> None:
         nonlocal count
         rollouts.append([record_session(finished, count)])
+        rollouts.sync()
         count += 1
         sessions.append({"session": finished.session_id, **written})
         sessions.sync()  # the reply says that it is written

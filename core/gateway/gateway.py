@@ -93,7 +93,7 @@ class Gateway:
         api_key: str | None = None,
     ):
         """Make a gateway without open sessions. With `open_on_request`, a request to a session that is not there opens
-        it, and no request is answered while the open sessions hold more than `max_kept_tokens`.
+        it, unless the open ones hold more than `max_kept_tokens`; beyond twice that, these are not answered either.
 
         The sessions `closed` were finished before, and requests to them get 410. `on_finish` gets each session that is
         finished over HTTP or was idle, and what the reply holds. With an `api_key`, every request must carry it, and
@@ -201,8 +201,8 @@ class Gateway:
         session = self._sessions.get(self._read_name(http))
         try:
             request = protocol.read_request(await read_json(http))
+            self._check_memory(self._max_kept_tokens * (1 if session is None else 2))
             session = self._find_session(http)
-            self._check_memory()
             if http.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0"):
                 request = replace(request, is_retry=True)
             node = await session.answer(request)
@@ -238,9 +238,9 @@ class Gateway:
             raise
         return response
 
-    def _check_memory(self) -> None:
+    def _check_memory(self, limit: int) -> None:
         kept = sum(session.kept_tokens for session in self._sessions.values()) if self._open_on_request else 0
-        if kept > self._max_kept_tokens:
+        if kept > limit:
             raise GatewayError(
                 503, "too_many_tokens", f"{len(self._sessions)} open sessions hold {kept} tokens; finish some"
             )
@@ -276,7 +276,11 @@ class Gateway:
         finished = await self.finish_session(session_id)
         written = write_finished(finished)
         if self._on_finish is not None:
-            self._on_finish(finished, written)
+            try:
+                self._on_finish(finished, written)
+            except Exception:
+                self._closed.pop(session_id, None)  # 410 would say that it was recorded
+                raise
         return written
 
     async def _watch_sessions(self, _: web.Application) -> AsyncIterator[None]:

@@ -53,6 +53,8 @@ MAX_FLATTENED = 1 << 16
 
 _BARE: Mapping[str, Message] = {role: Message(role, ()) for role in get_args(MessageRole)}
 
+MAX_EVENTS = 1000
+"""Limits the events of a session that are kept in order; all are counted."""
 MAX_IDLE_S = 3600.0
 """Bounds by default the seconds between two requests of a session that a request opened: tools may run for long."""
 
@@ -222,9 +224,8 @@ class GatewaySession:
             raise GatewayError(404, "model_not_found", f"there is no role {role!r}; the roles are {known}", "model")
         place, prompt_ids, kept = self._prepare(request)
         sampling = self._make_sampling(request, prompt_ids)
-        self.kept_tokens += len(prompt_ids)  # a call that fails is remembered too
         completion = await self._sample(role, place, prompt_ids, sampling)
-        self.kept_tokens += len(completion.token_ids)
+        self.kept_tokens += len(prompt_ids) + len(completion.token_ids)
         reply, thoughts, stop_text = transcriber.read(completion, request.tools, request.stop)
         number = len(self._nodes) + 1
         if reply.error is not None:
@@ -286,9 +287,10 @@ class GatewaySession:
         return node
 
     def note(self, event: str, turn: int | None = None) -> None:
-        """Count an event, and keep at which turn (from 1) it happened."""
+        """Count an event, and keep at which turn (from 1) it happened. The first MAX_EVENTS are kept."""
         self.counters[event] += 1
-        self.events.append({"event": event} if turn is None else {"event": event, "turn": turn})
+        if len(self.events) < MAX_EVENTS:
+            self.events.append({"event": event} if turn is None else {"event": event, "turn": turn})
 
     def deliver(self, node: Node) -> None:
         """Note that the client has the answer; only then can it come back, and only then is it trained."""

@@ -188,7 +188,7 @@ def find_segments(rollout: RecordedRollout) -> list[dict[str, Any]]:
 
 def _extends(prompt: Sequence[int], before: Sequence[int]) -> bool:
     # The last id differs mostly, and spares the comparison of all.
-    return len(prompt) >= len(before) and prompt[len(before) - 1] == before[-1] and prompt[: len(before)] == before
+    return 0 < len(before) <= len(prompt) and prompt[len(before) - 1] == before[-1] and prompt[: len(before)] == before
 
 
 def _pack_rollout(seed: int, rollout: RecordedRollout) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
             folder = RunFolder(options.run_dir)
             page = folder.path / VIEW_FILE
             count = write_view(folder, **wanted)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if not count:

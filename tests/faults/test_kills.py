@@ -216,6 +216,7 @@ def test_a_run_ends_as_one_that_was_not_touched(
     also = f" and {lost_servers} of its service" if addresses else ""
     tell(f"{method}: {killer.kills} kills{also} in {runs} runs ({dict(killer.paces)}); lost 0, repeated 0, left 0")
     assert killer.kills > 0
+    assert lost_servers > 0 or not addresses
 
 
 @pytest.mark.timeout(7200)

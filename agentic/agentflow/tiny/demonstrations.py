@@ -1,10 +1,13 @@
-"""Scripts single turns for the `tiny` preset's warm start. They are right, and none chooses a step by the state.
+"""Scripts single turns for the `tiny` preset's warm start. Where several steps can be taken, chance draws one.
 
-A next step is any step that can be carried out and was not: it looks up the next fact of the question, computes with
-numbers at hand, or looks up the item that has a number at hand, each with the tool that does it. Chance draws which of
-them is shown, and drew the steps in the memory before it. So the policy learns what each tool takes, to copy, and the
-forms of its answers, and RL teaches it which step to take when. Numbers have one to four digits; those of RL's
-questions have two. All results but those of computations are made up: no demonstration tells a fact.
+A step that was not taken yet can be one of three: look up the next fact of the question, compute with numbers at hand,
+or look up the item that has a number at hand, each with the tool that does it. Where only one is left, it is mostly the
+right one. The memory of such a turn holds steps that chance drew. The memory of a final turn holds the right ones, and
+the answer boxes the last result. So the policy learns what each tool takes, to copy, and the forms of its answers, and
+RL teaches it which step to take when. The baseline `random-step` (baselines.py) says what chance alone is worth.
+
+Numbers have one to four digits; those of RL's questions have two. All results but those of computations are made up: no
+demonstration tells a fact.
 """
 
 from __future__ import annotations
@@ -57,9 +60,14 @@ def draw_demonstration(rng: Random) -> PlannerDemonstration:
 
 
 def draw_step(rng: Random, question: ToyQuestion, results: Mapping[str, str]) -> tuple[str, str]:
-    """Draw a tool and a sub-goal that it can carry out and that is not among the sub-goals of `results`.
+    """Draw one of `list_steps`, each as likely."""
+    return rng.choice(list_steps(rng, question, results))
 
-    Each kind of step is as likely as another. Where a computation lacks an operand, a number at hand stands for it.
+
+def list_steps(rng: Random, question: ToyQuestion, results: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return tools with sub-goals that they can carry out and that are not among the sub-goals of `results`.
+
+    Where a computation lacks an operand, a number at hand stands for it. An item is looked up by a number at hand.
     """
     at_hand = [number for number in (*question.numbers, *results.values()) if number not in ENTITIES]
     steps = [(GENERATOR, fact) for fact in question.facts if fact not in results][:1]
@@ -69,7 +77,7 @@ def draw_step(rng: Random, question: ToyQuestion, results: Mapping[str, str]) ->
         steps.append((CODER, f"{left} {SYMBOLS[question.operation]} {right}"))
     if at_hand and question.item:
         steps.append((GENERATOR, f"item {rng.choice(at_hand)}"))
-    return rng.choice([step for step in steps if step[1] not in results])
+    return [step for step in steps if step[1] not in results]
 
 
 def lookup_drill(rng: Random) -> tuple[str, str]:

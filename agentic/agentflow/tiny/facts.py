@@ -26,7 +26,7 @@ ENTITIES = tuple(
 OTHER_ENTITIES = (
     "stove sword table tent towel tray trumpet umbrella vase violin wagon wallet wheel whistle window yarn".split()
 )
-"""Are in no question of training and in no demonstration; the policy meets them in the copying drills alone."""
+"""Are in no question of training and in no demonstration; the policy meets them in the drills alone."""
 WORDS = (*ATTRIBUTES, *ENTITIES, *OTHER_ENTITIES)
 UNKNOWN = "unknown"
 

@@ -37,8 +37,8 @@ class Domain:
 
 
 DOMAINS = {"usual": Domain(), "larger-numbers": Domain(digits=(3,)), "other-things": Domain(OTHER_ENTITIES)}
-"""Names the domains of tasks. Training knows the first; a question of another has at least one of its numbers or
-things."""
+"""Names the domains of tasks. GRPO sees the first alone; a question of another has at least one of its numbers or
+things. The warm start has numbers of three digits in its demonstrations, and the other things in its drills."""
 
 
 def draw_operation(rng: Random) -> str:

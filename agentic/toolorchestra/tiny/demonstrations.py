@@ -18,7 +18,8 @@ from core.types import Task
 
 CALLS = (SEARCH, STRONG, OWN, CHEAP)
 REQUESTS = ("Call {alias}.", "{alias}, please.", "Call {alias} and no other.", "Only {alias} will do.")
-"""Are wishes of users who name the tool. No user of a task does."""
+"""Are wishes of users who order a tool. No user of a task does; users of the preference `own` name it as a
+favourite, and chance draws their calls too."""
 REQUESTED = 0.4
 """Is the share of such users."""
 

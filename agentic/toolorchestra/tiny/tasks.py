@@ -15,7 +15,7 @@ experts and the real reward.
 | hard | What is 37 times 48? | answer-1 | answer-1 | answer-1 |
 
 No question, and no thing or expression in one, is in two splits. `--other-preference` writes the same questions, each
-with another preference, and `--other-wishes` with the same preference in other words.
+with another preference, and `--other-wishes` with the same preference in other sentences.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     users = parser.add_mutually_exclusive_group()
     users.add_argument("--other-preference", action="store_true", help="the same questions with other preferences")
-    users.add_argument("--other-wishes", action="store_true", help="the same preferences in words of no training task")
+    users.add_argument("--other-wishes", action="store_true", help="the same preferences in other sentences")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:

@@ -673,6 +673,19 @@ async def test_an_idle_session_is_finished_and_told():
     assert gateway.counters["idle"] == 1
 
 
+async def test_a_session_that_could_not_be_recorded_does_not_count_as_recorded():
+    def fail(finished: object, written: object) -> None:
+        raise OSError("no space left")
+
+    model = make_model(seed=1)
+    gateway = Gateway({"policy": model.policy}, model.tokenizer, SessionSettings(max_context=1000), on_finish=fail)
+    async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
+        gateway.open_session("one")
+        client = Client(http, url, "one")
+        await client.post("/finish", {}, status=500)
+        await client.post("/finish", {}, status=404)
+
+
 async def test_a_gateway_is_full_at_its_tokens_and_knows_what_was_finished_before():
     model = make_model(seed=1)
     gateway = Gateway(
@@ -691,5 +704,7 @@ async def test_a_gateway_is_full_at_its_tokens_and_knows_what_was_finished_befor
             await one.post("/v1/chat/completions", body)
         refused = await two.post("/v1/chat/completions", body, status=503)
         assert "open sessions hold" in refused["error"]["message"]
+        assert list(gateway._sessions) == ["one"]
+        await one.post("/v1/chat/completions", body)  # an open session goes on
         await one.post("/finish", {})
         await two.post("/v1/chat/completions", body)
