@@ -278,9 +278,9 @@ class Gateway:
         if self._on_finish is not None:
             try:
                 self._on_finish(finished, written)
-            except Exception:
+            except OSError as error:
                 self._closed.pop(session_id, None)  # 410 would say that it was recorded
-                raise
+                raise GatewayError(500, "not_recorded", f"session {session_id!r} is lost: {error}") from error
         return written
 
     async def _watch_sessions(self, _: web.Application) -> AsyncIterator[None]:
@@ -300,8 +300,8 @@ class Gateway:
                 self.counters["idle"] += 1
                 try:
                     await self._finish_and_tell(session_id)
-                except OSError as error:
-                    logger.error("session %r is lost: %s", session_id, error)
+                except GatewayError as error:
+                    logger.error("%s", error)
 
     async def _report_health(self, _: web.Request) -> web.Response:
         return web.json_response({"sessions": len(self._sessions), "counters": dict(self.counters)})
