@@ -71,6 +71,8 @@ def test_hostile_text_is_text_and_nothing_runs_or_is_loaded(browser: Browser, tm
         token = show_piece(text.encode())
         turns = browser.evaluate("[...document.querySelectorAll('#main .sampled')].map((box) => box.textContent)")
         assert turns == [token * len(turn.sampled) for turn in rollout.turns]
+        # A prompt is filled in when the browser tells that its fold was opened, a moment later.
+        browser.wait_for("[...document.querySelectorAll('.prompt .tokens')].every((box) => box.textContent)")
         prompts = browser.evaluate("[...document.querySelectorAll('.prompt .tokens')].map((box) => box.textContent)")
         assert prompts == [token * len(prompt) for prompt in rollout.prompts]
         assert browser.evaluate("document.querySelector('.facts dd').textContent") == show_text(text)
