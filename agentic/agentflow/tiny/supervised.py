@@ -29,13 +29,12 @@ def batches(config: SupervisedSection, recipe: AgentFlowRecipe, tokenizer: Any) 
 
 def demonstrate(question: ToyQuestion) -> Iterator[PlannerDemonstration]:
     """Yield the turns of the right rollout, the answer last."""
-    memory, results = Memory(), solve(question)
-    for sub_goal, result in results.items():
-        step = question.next_step({known: results[known] for known in (s.sub_goal for s in memory.steps)})
-        assert step is not None, "a sub-goal of `solve` is missing"
-        tool, _ = step
-        yield PlannerDemonstration(
-            "planner.next_step", question.text, memory.render("compact"), f" {tool} : {sub_goal}"
-        )
-        memory = memory.add(Step("ok", tool, sub_goal, result=result))
-    yield PlannerDemonstration("planner.final", question.text, memory.render("compact"), ANSWER.format(answer=result))
+    memory, right, results = Memory(), solve(question), dict[str, str]()
+    while step := question.next_step(results):
+        tool, sub_goal = step
+        text = memory.render("compact")
+        yield PlannerDemonstration("planner.next_step", question.text, text, f" {tool} : {sub_goal}")
+        results[sub_goal] = right[sub_goal]
+        memory = memory.add(Step("ok", tool, sub_goal, result=right[sub_goal]))
+    answer = ANSWER.format(answer=list(right.values())[-1])
+    yield PlannerDemonstration("planner.final", question.text, memory.render("compact"), answer)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 from agentic.agentflow.tiny.facts import ATTRIBUTES, ENTITIES, OTHER_ENTITIES, SPLITS, Split, assign_split, look_up
 from agentic.agentflow.tiny.questions import CODER, SYMBOLS, Operand, ToyQuestion, compute
@@ -27,6 +28,8 @@ class Domain:
 
     entities: Sequence[str] = ENTITIES
     digits: Sequence[int] = (2,)
+    required: Literal["numbers", "facts"] | None = None
+    """Names what every question of a data file has."""
 
     def draw_number(self, rng: Random) -> int:
         digits = rng.choice(self.digits)
@@ -36,7 +39,11 @@ class Domain:
         return f"{rng.choice(ATTRIBUTES)} of {rng.choice(self.entities)}"
 
 
-DOMAINS = {"usual": Domain(), "larger-numbers": Domain(digits=(3,)), "other-things": Domain(OTHER_ENTITIES)}
+DOMAINS = {
+    "usual": Domain(),
+    "larger-numbers": Domain(digits=(3,), required="numbers"),
+    "other-things": Domain(OTHER_ENTITIES, required="facts"),
+}
 """Names the domains of tasks. GRPO sees the first alone; a question of another has at least one of its numbers or
 things. The warm start has numbers of three digits in its demonstrations, and the other things in its drills."""
 
@@ -105,14 +112,14 @@ def find_split(question: ToyQuestion) -> Split | None:
 def generate(split: Split, count: int, seed: int = 0, domain: str = "usual") -> list[Task]:
     """Draw `count` different questions. Raises ValueError if the split has too few."""
     rng = Random(f"{split}-{seed}")
-    asks_of_domain = {"larger-numbers": lambda q: q.numbers, "other-things": lambda q: q.facts}.get(domain, bool)
+    required = DOMAINS[domain].required
     tasks: dict[str, Task] = {}
     for _ in range(20 * count):
         if len(tasks) == count:
             break
         kind = draw_kind(rng)
         question = draw_question(rng, split, DOMAINS[domain], kind)
-        if not asks_of_domain(question):
+        if required and not getattr(question, required):
             continue
         answer = list(solve(question).values())[-1]
         name = f"{split}-{len(tasks):05d}"

@@ -6,24 +6,15 @@ Needs `pip install mlflow` (pyproject.toml's extra `mlflow`).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from core.report import traces
 from core.runs.record import read_rollouts
 from core.runs.trackers import open_trackers
-from tests.unit.runs.fake_policy import record_run
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install mlflow")
-
-
-@pytest.fixture
-def run(tokenizer: Any, tmp_path: Path) -> Path:
-    """A run folder with two recorded steps, whose rollouts have called tools."""
-    call = {"tool": "search", "seconds": 0.5}
-    return record_run(tmp_path / "run", tokenizer, lambda place: {"calls": [call] * place})
 
 
 def test_mlflow_reads_back_what_the_record_says(run: Path) -> None:

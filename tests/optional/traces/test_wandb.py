@@ -16,17 +16,9 @@ import pytest
 from core.report import traces
 from core.runs.record import read_rollouts
 from core.runs.trackers import open_trackers
-from tests.unit.runs.fake_policy import record_run
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 wandb = pytest.importorskip("wandb", reason="needs wandb: pip install wandb")
-
-
-@pytest.fixture
-def run(tokenizer: Any, tmp_path: Path) -> Path:
-    """A run folder with two recorded steps, whose rollouts have called tools."""
-    call = {"tool": "search", "seconds": 0.5}
-    return record_run(tmp_path / "run", tokenizer, lambda place: {"calls": [call] * place})
 
 
 BLOCK = 32768
