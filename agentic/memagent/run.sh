@@ -29,7 +29,7 @@ run_laptop() {
 run_tiny() {
   local data=runs/data/memagent-tiny
   [[ -f $data/values.txt ]] || "$python" -m agentic.memagent.tiny.start_model --out "$data"
-  for split in train:4096 dev:64; do
+  for split in train:1024 dev:64; do
     make_tasks "$data/${split%:*}.jsonl" --tokenizer "$data/model" --length 448 --task niah --num-k 4 --bare-question \
       --key-type words --key-words "$data/keys.txt" --value-type words --value-words "$data/values.txt" \
       --split "${split%:*}" --count "${split#*:}"
@@ -43,8 +43,9 @@ run_tiny() {
 }
 
 evaluate_tiny() {
-  tokentrue evaluate ruler --run "$out" --variants "$@" --lengths 448 --tasks 256 >"$out/evaluate-$1.log" &&
-    tokentrue evaluate ruler --run "$out" --variants "$@" --lengths 7K --tasks 96 >>"$out/evaluate-$1.log"
+  local options=(--run "$out" --concurrency 128 --variants "$@") log="$out/evaluate-$1.log"
+  tokentrue evaluate ruler "${options[@]}" --lengths 448 --tasks 256 >"$log" &&
+    tokentrue evaluate ruler "${options[@]}" --lengths 7K --tasks 96 >>"$log"
 }
 
 # make_tasks FILE [options]: RULER tasks whose documents have the given length, unless the file is there.

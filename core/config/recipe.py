@@ -192,6 +192,9 @@ class SupervisedSection(Section):
 class WarmStartSection(SupervisedSection):
     """Describes the supervised cold start before RL."""
 
+    threads: PositiveInt | None = None
+    """Sets PyTorch's threads: the cold start runs alone, before the seeds. None takes `engine.threads`."""
+
     @property
     def total_steps(self) -> int:
         """Return all steps, those on a method's drills included."""

@@ -22,32 +22,43 @@ QUERIES_PER_PIECE = 256
 CALL_PRODUCTS = 512
 """One call of the attention kernel costs about as much as this number of query-key products."""
 
+TILE = 32
+"""Cuts bfloat16 prompts on the CPU at every multiple of this position. The kernel adds up in an order that depends on
+the shapes of its call. The tiles depend on positions alone, so a sequence is rounded alike when it is alone, beside
+others or after a cached prefix."""
+
+DECODE_ROWS = 8
+"""Pads the query heads of a key head to a multiple of this number, for bfloat16 on the CPU. The kernel's second thread
+takes its memory right after that of the first. With fewer rows that place is aligned otherwise, and the products are
+added up in another order."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Describes consecutive new tokens of one sequence: `first` is their place on T, `start` their first position."""
+    """Describes consecutive new tokens of one sequence: `first` is their place on T, `start` their first position.
+
+    The kernel computes `rows` queries for them, from position `begin` on. In a tile they are more than the new tokens.
+    """
 
     slot: int
     first: int
     start: int
     length: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.length
+    begin: int
+    rows: int
 
     @property
     def products(self) -> int:
         """Count the query-key products that the kernel computes, those hidden by the causal mask included."""
-        return self.length * self.end
+        return self.rows * (self.begin + self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """Holds pieces that one call attends for: they start at one position, and are padded to the first, the longest."""
+    """Holds pieces that one call attends for: they begin at one position, and are padded to the first, the longest."""
 
     tokens_NL: Tensor
-    """Leads to the queries on T. Columns after the end of a piece repeat its last token."""
+    """Leads to the queries on T. Columns before and after the tokens of a piece repeat its first and last one."""
     slots: slice | Tensor
     end: int
     mask_LS: Tensor | None
@@ -67,14 +78,15 @@ class PrefillAttention:
         slots = range(first_slot, first_slot + len(lengths))
         slots_N = torch.tensor(slots, device=kv.device)
         self.slots_T = torch.repeat_interleave(slots_N, torch.tensor(lengths, device=kv.device))
-        buckets = _fill_buckets(_cut(slots, starts, lengths))
+        buckets = _fill_buckets(_cut(slots, starts, lengths, _must_round_alike(kv)))
         self.buckets = [_pad(bucket, kv.shape[4], kv.device) for bucket in buckets]
         # Where the token t of T lies among the padded outputs of all buckets, one after the other.
         row_of = [0] * sum(lengths)
         row = 0
         for pieces, bucket in zip(buckets, self.buckets, strict=True):
             for piece in pieces:
-                row_of[piece.first : piece.first + piece.length] = range(row, row + piece.length)
+                start = row + piece.start - piece.begin
+                row_of[piece.first : piece.first + piece.length] = range(start, start + piece.length)
                 row += bucket.tokens_NL.shape[1]
         self.row_T = torch.tensor(row_of, device=kv.device)
 
@@ -96,25 +108,34 @@ class PrefillAttention:
         return torch.cat([out_NHLD.transpose(1, 2).flatten(0, 1) for out_NHLD in outputs])[self.row_T]
 
 
-def _cut(slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> list[_Piece]:
-    """Cut the new tokens of the sequences that have cached ones into short pieces; leave the others whole."""
+def _must_round_alike(kv: Tensor) -> bool:
+    """Return whether the engine promises that a sequence gets the same bits alone and beside others."""
+    return kv.dtype == torch.bfloat16 and kv.device.type == "cpu"
+
+
+def _cut(slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int], tiled: bool) -> list[_Piece]:
+    """Cut the new tokens into tiles; or those of the sequences that have cached ones into short pieces, no others."""
     pieces: list[_Piece] = []
     firsts = itertools.accumulate(lengths, initial=0)  # zip stops before the last sum, the end of T
     for slot, start, length, first in zip(slots, starts, lengths, firsts, strict=False):
-        step = QUERIES_PER_PIECE if start else length
-        for done in range(0, length, step):
-            pieces.append(_Piece(slot, first + done, start + done, min(step, length - done)))
+        step = TILE if tiled else QUERIES_PER_PIECE if start else length
+        position, end = start, start + length
+        while position < end:
+            begin = position - position % TILE if tiled else position
+            count = min(begin + step, end) - position
+            pieces.append(_Piece(slot, first + position - start, position, count, begin, rows=TILE if tiled else count))
+            position += count
     return pieces
 
 
 def _fill_buckets(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
-    """Put pieces together that start at one position, while padding adds at most a fifth, or less than a call."""
+    """Put pieces together that begin at one position, while padding adds at most a fifth, or less than a call."""
     buckets: list[list[_Piece]] = []
-    for piece in sorted(pieces, key=lambda piece: (piece.start, -piece.length)):
+    for piece in sorted(pieces, key=lambda piece: (piece.begin, -piece.rows)):
         if buckets:
             longest = buckets[-1][0]
             padding = longest.products - piece.products
-            if longest.start == piece.start and padding <= max(piece.products // 5, CALL_PRODUCTS):
+            if longest.begin == piece.begin and padding <= max(piece.products // 5, CALL_PRODUCTS):
                 buckets[-1].append(piece)
                 continue
         buckets.append([piece])
@@ -122,22 +143,22 @@ def _fill_buckets(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
 
 
 def _pad(bucket: Sequence[_Piece], max_len: int, device: torch.device) -> _Bucket:
-    start = bucket[0].start
-    end = min(start + round_up(bucket[0].length), max_len)
-    length = end - start
+    begin = bucket[0].begin
+    end = min(begin + round_up(bucket[0].rows), max_len)
     firsts_N = torch.tensor([piece.first for piece in bucket], device=device)
+    starts_N = torch.tensor([piece.start for piece in bucket], device=device)
     lengths_N = torch.tensor([piece.length for piece in bucket], device=device)
-    columns_L = torch.arange(length, device=device)
-    tokens_NL = firsts_N[:, None] + torch.minimum(columns_L, lengths_N[:, None] - 1)
+    positions_L = torch.arange(begin, end, device=device)
+    offsets_NL = (positions_L - starts_N[:, None]).clamp(min=0)
+    tokens_NL = firsts_N[:, None] + torch.minimum(offsets_NL, lengths_N[:, None] - 1)
     slots = [piece.slot for piece in bucket]
     # Neighbours are read where they lie; others are gathered.
     neighbours = slots == list(range(slots[0], slots[0] + len(slots)))
     mask_LS: Tensor | None = None
-    if start and device.type == "cuda":
-        mask_LS = causal_lower_right(length, end)  # lets the flash kernel mask by itself
-    elif start:
-        # The query in column l stands at position start + l and sees the keys up to there.
-        mask_LS = torch.arange(end, device=device) <= start + columns_L[:, None]
+    if begin and device.type == "cuda":
+        mask_LS = causal_lower_right(end - begin, end)  # lets the flash kernel mask by itself
+    elif begin:
+        mask_LS = torch.arange(end, device=device) <= positions_L[:, None]
     return _Bucket(
         tokens_NL,
         slice(slots[0], slots[0] + len(slots)) if neighbours else torch.tensor(slots, device=device),
@@ -168,6 +189,10 @@ class DecodeAttention:
         values[self.slots_N, :, self.positions_N] = v_TKD
         # [N, K, H / K, D]: the heads of a group take the place that the tokens of a sequence have in prefill.
         grouped_q = q_THD.view(count, kv_heads, -1, head_dim)
-        return F.scaled_dot_product_attention(
+        group = grouped_q.shape[2]
+        if _must_round_alike(self.kv):
+            grouped_q = F.pad(grouped_q, (0, 0, 0, -group % DECODE_ROWS))
+        out = F.scaled_dot_product_attention(
             grouped_q, keys[:, :, : self.end], values[:, :, : self.end], attn_mask=self.bias_NS[:, None, None]
-        ).flatten(1, 2)
+        )
+        return out[:, :, :group].flatten(1, 2)

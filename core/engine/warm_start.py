@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from random import Random
+
+import torch
 
 from core.config import OptimizerSection, Recipe, RecipeError
 from core.engine import checkpoint, weights
@@ -47,8 +50,19 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
         start, config = resolve(recipe.model.path), recipe.warm_start
         batches = module.batches(config, recipe, load_tokenizer(start))
         schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.total_steps)
-        train_supervised(recipe, start, batches, folder, metrics, stage="warm_start", schedule=schedule)
+        with _use_threads(config.threads):
+            train_supervised(recipe, start, batches, folder, metrics, stage="warm_start", schedule=schedule)
     return folder
+
+
+@contextmanager
+def _use_threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def run_supervised(recipe: Recipe, start: Path, folder: Path) -> Path:

@@ -141,6 +141,13 @@ def read_batches(path: Path) -> Iterator[tuple[int, list[Record]]]:
                 raise ValueError(f"{path} is not JSON before byte {end} ({error}); delete it") from None
 
 
+def is_newest(path: Path, sources: Iterable[Path]) -> bool:
+    """Return whether a file is there and was written after every one of the sources that are there."""
+    return path.exists() and all(
+        source.stat().st_mtime_ns <= path.stat().st_mtime_ns for source in sources if source.exists()
+    )
+
+
 def truncate(path: Path, length: int) -> None:
     """Cut a file, if it exists, to `length` bytes."""
     if path.exists() and path.stat().st_size > length:

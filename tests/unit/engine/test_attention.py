@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.engine import attention
-from core.engine.attention import PrefillAttention
+from core.engine.attention import DecodeAttention, PrefillAttention
 
 
 def prefill(starts: Sequence[int], lengths: Sequence[int], first_slot: int = 0) -> tuple[torch.Tensor, ...]:
@@ -51,6 +51,47 @@ def test_each_token_attends_to_all_before_it(sequences, first_slot):
 def test_long_prompts_after_a_cached_prefix(monkeypatch):
     monkeypatch.setattr(attention, "QUERIES_PER_PIECE", 8)
     check([4, 0, 4, 4], [30, 30, 29, 3])
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.integers(1, 300), st.sampled_from([0, 0, 16, 32, 144])), min_size=2, max_size=5))
+def test_bfloat16_is_rounded_alike_alone_beside_others_and_after_a_prefix(sequences):
+    torch.manual_seed(0)
+    heads, kv_heads, head_dim = 4, 2, 32
+    shape = (2, 1, len(sequences), kv_heads, 320, head_dim)
+    kv = torch.zeros(shape, dtype=torch.bfloat16)
+    alone: list[torch.Tensor] = []
+    inputs: list[list[torch.Tensor]] = []
+    starts = [cached if cached < length else 0 for length, cached in sequences]
+    for slot, (length, _) in enumerate(sequences):
+        qkv = [torch.randn(length, count, head_dim).bfloat16() for count in (heads, kv_heads, kv_heads)]
+        attend = PrefillAttention(kv, slot, [0], [length], torch.arange(length))
+        alone.append(attend(0, *qkv)[starts[slot] :])
+        inputs.append([tensor[starts[slot] :] for tensor in qkv])
+    lengths = [len(rest) for rest in alone]
+    positions_T = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)])
+    together = PrefillAttention(kv, 0, starts, lengths, positions_T)(0, *map(torch.cat, zip(*inputs, strict=True)))
+    assert torch.equal(together, torch.cat(alone))
+
+
+def test_bfloat16_is_rounded_alike_by_every_thread():
+    """The values of equal keys cancel, so an order of adding up that differs between two threads shows in the sum."""
+    torch.manual_seed(0)
+    count, kv_heads, group, head_dim, longest = 4, 3, 3, 64, 99
+    kv = torch.zeros(2, 1, count, kv_heads, 112, head_dim, dtype=torch.bfloat16)
+    order = torch.randperm(longest - 1)
+    large = 2.0**18 * torch.randn(kv_heads, longest // 2, head_dim)
+    kv[0, 0, ..., order, :] = torch.randn(kv_heads, longest // 2, head_dim).bfloat16().repeat(1, 2, 1)
+    kv[1, 0, ..., order, :] = torch.cat([large, -large], 1).bfloat16()
+    small = [torch.randn(1, heads, head_dim).bfloat16() for heads in (kv_heads * group, kv_heads, kv_heads)]
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        attend = DecodeAttention(kv, torch.full((count,), longest - 1), longest)
+        out = attend(0, *(tensor.expand(count, -1, -1) for tensor in small))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(out, out[:1].expand_as(out))
 
 
 @pytest.fixture

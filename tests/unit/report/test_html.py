@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -40,6 +41,18 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+
+
+def test_the_viewer_is_written_again_only_when_the_record_grew(run: RunFolder) -> None:
+    write_report(run)
+    view, record = run.path / "view.html", run.rollouts_path(run.seeds[0])
+    view.write_text("chosen by hand")
+    write_report(run)
+    assert view.read_text() == "chosen by hand"
+    later = view.stat().st_mtime_ns + 1
+    os.utime(record, ns=(later, later))
+    write_report(run)
+    assert view.read_text().startswith("<!doctype html>")
 
 
 def test_the_page_has_every_section_and_loads_nothing(run: RunFolder, hostile: str) -> None:
