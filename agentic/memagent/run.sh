@@ -29,7 +29,7 @@ run_laptop() {
 run_tiny() {
   local data=runs/data/memagent-tiny
   [[ -f $data/values.txt ]] || "$python" -m agentic.memagent.tiny.start_model --out "$data"
-  for split in train:1024 dev:64; do
+  for split in train:4096 dev:64; do
     make_tasks "$data/${split%:*}.jsonl" --tokenizer "$data/model" --length 448 --task niah --num-k 4 --bare-question \
       --key-type words --key-words "$data/keys.txt" --value-type words --value-words "$data/values.txt" \
       --split "${split%:*}" --count "${split#*:}"
@@ -43,7 +43,9 @@ run_tiny() {
 }
 
 evaluate_tiny() {
-  local options=(--run "$out" --concurrency 128 --variants "$@") log="$out/evaluate-$1.log"
+  # RULER's noise repeats itself: a larger prefix store finds most sections of a long document.
+  local options=(--run "$out" --concurrency 128 --set engine.prefix_cache_tokens=300000 --variants "$@")
+  local log="$out/evaluate-$1.log"
   tokentrue evaluate ruler "${options[@]}" --lengths 448 --tasks 256 >"$log" &&
     tokentrue evaluate ruler "${options[@]}" --lengths 7K --tasks 96 >>"$log"
 }
