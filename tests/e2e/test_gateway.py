@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import subprocess
 import sys
 import urllib.error
@@ -37,7 +36,7 @@ def start_gateway(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]
         assert line.startswith("serving "), line
         yield line.split()[-1], process
     finally:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # a test that a script started in the background ignores SIGINT, and so do its children
         process.wait(timeout=30)
 
 
