@@ -46,7 +46,7 @@ async def solve(task: Task, endpoint: Endpoint) -> str:
 
 
 def make_model(endpoint: Endpoint) -> OpenAIModel:
-    client = {"base_url": endpoint.openai_url, "api_key": endpoint.api_key, "max_retries": 0}
+    client = {"base_url": endpoint.openai_url, "api_key": endpoint.api_key, "max_retries": 0, "timeout": None}
     return OpenAIModel(client_args=client, model_id=endpoint.model)
 
 
