@@ -71,14 +71,14 @@ MUTATIONS = (
         "core/gateway/session.py",
         "if found is not None and found.parent is node and is_same_lead(found, lead):",
         "if found is not None:",
-        FUZZ,
+        f"{SESSION}::test_an_answer_is_continued_only_where_it_was_given",
     ),
     Mutation(
         "an answer is continued only after the messages that it answered",
         "core/gateway/session.py",
         "if found is not None and found.parent is node and is_same_lead(found, lead):",
         "if found is not None and found.parent is node:",
-        FUZZ,
+        f"{SESSION}::test_an_answer_is_continued_only_after_the_messages_that_it_answered",
     ),
     Mutation(
         "what led to an answer is taken as known only if its own request had those messages",
@@ -183,7 +183,7 @@ MUTATIONS = (
         "core/gateway/session.py",
         "and node.kept == kept[:n] and node.tools == tools:",
         "and node.tools == tools:",
-        f"{SESSION}::test_the_prompt_is_the_templates_own_rendering",
+        f"{SESSION}::test_thoughts_that_the_template_leaves_out_are_gone_before_an_answer_without_any",
     ),
     Mutation(
         "a prompt goes on from stored ids only if its own thoughts stay",
