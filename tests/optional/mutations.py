@@ -303,7 +303,9 @@ MUTATIONS = (
         "if length <= len(turn.prompt_ids) and hashes[length] == hash_of_ids:\n"
         "                found = ends[length, hash_of_ids]\n"
         "                if extends(turn.prompt_ids, found[-1][-1]):",
-        "if length <= len(turn.prompt_ids):\n                found = ends[length, hash_of_ids]\n                if True:",
+        "if length <= len(turn.prompt_ids):\n"
+        "                found = ends[length, hash_of_ids]\n"
+        "                if True:",
         FUZZ,
     ),
     Mutation(
