@@ -171,12 +171,14 @@ class IsolatedWorkspace(RepositoryWorkspace):
         if process.stdin is not None:
             process.stdin.close()
         if self._turn.locked():  # a command is running, and the program inside does not look at its stdin
-            _kill(process.pid)
-        try:
-            await asyncio.wait_for(process.wait(), _STOP_S)
-        except TimeoutError:
-            _kill(process.pid)
-            await process.wait()
+            _kill_inside(process.pid)
+        for kill in (_kill_inside, _kill_monitor):
+            try:
+                await asyncio.wait_for(process.wait(), _STOP_S)
+                return
+            except TimeoutError:
+                kill(process.pid)
+        await process.wait()
 
     async def _stop_and_read_errors(self) -> str:
         """Stop, and return what the program said when it could not even begin."""
@@ -226,11 +228,17 @@ def _bind(source: str, target: str) -> tuple[str, str, str]:
     return ("--dev-bind" if target.startswith("/dev/") else "--ro-bind", source, target)
 
 
-def _kill(pid: int) -> None:
-    """Kill the monitor's child, which is the first process of its namespace, so all others die; then the monitor."""
+def _kill_inside(pid: int) -> None:
+    """Kill the monitor's child, which is the first process of its namespace, so all others die.
+
+    The monitor waits for it, and then ends by itself. Were both killed, a dead process would be left to whoever adopts
+    orphans, and the first process of a container may never look at it.
+    """
     with contextlib.suppress(OSError):
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for child in children:
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGKILL)
+
+
+def _kill_monitor(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
