@@ -134,6 +134,8 @@ class IsolatedWorkspace(RepositoryWorkspace):
                 "RLIMIT_NPROC": limits.processes,
                 "RLIMIT_NOFILE": 256,
                 "RLIMIT_CORE": 0,
+                "RLIMIT_FSIZE": limits.disk_mb << 20,  # also of holes, which git would read for hours
+                "RLIMIT_SIGPENDING": 64,  # queued signals are counted by user, so they would be felt outside
             },
         }
         async with self._turn:
