@@ -99,9 +99,8 @@ class IsolatedWorkspace(RepositoryWorkspace):
             "seccomp": compile_filter(platform.machine(), processes=True),
         }
         try:
-            reason, _, _, _, problem = await asyncio.wait_for(
-                self._exchange(_programs() + marshal.dumps(spec)), self.limits.start_timeout_s
-            )
+            async with asyncio.timeout(self.limits.start_timeout_s):
+                reason, _, _, _, problem = await self._exchange(_programs() + marshal.dumps(spec))
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             said = await self._stop_and_read_errors()
             raise WorkspaceUnavailable(f"{self.backend}: {explain(said) if said else repr(error)}") from error
@@ -141,10 +140,10 @@ class IsolatedWorkspace(RepositoryWorkspace):
         async with self._turn:
             done = False
             try:
-                # The program inside keeps the time; this wait only ends if something has stopped it.
-                reason, code, seconds, stdout, stderr = await asyncio.wait_for(
-                    self._exchange(marshal.dumps(request)), timeout_s + limits.start_timeout_s
-                )
+                # The program inside keeps the time; this wait only ends if something has stopped it. It is no wait_for,
+                # which before Python 3.12 loses a cancellation that comes together with the answer.
+                async with asyncio.timeout(timeout_s + limits.start_timeout_s):
+                    reason, code, seconds, stdout, stderr = await self._exchange(marshal.dumps(request))
                 done = True
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 raise WorkspaceError("lost", f"the workspace gave no answer ({error!r})") from error
@@ -176,7 +175,8 @@ class IsolatedWorkspace(RepositoryWorkspace):
             _kill_inside(process.pid)
         for kill in (_kill_inside, _kill_monitor):
             try:
-                await asyncio.wait_for(process.wait(), _STOP_S)
+                async with asyncio.timeout(_STOP_S):
+                    await process.wait()
                 return
             except TimeoutError:
                 kill(process.pid)
@@ -189,7 +189,8 @@ class IsolatedWorkspace(RepositoryWorkspace):
         if process is None or process.stderr is None:
             return ""
         with contextlib.suppress(TimeoutError):
-            return (await asyncio.wait_for(process.stderr.read(), 1)).decode(errors="replace").strip()
+            async with asyncio.timeout(1):
+                return (await process.stderr.read()).decode(errors="replace").strip()
         return ""
 
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,6 +155,31 @@ async def test_a_cancelled_command_ends_the_workspace(make: Make) -> None:
         if isinstance(workspace, IsolatedWorkspace):
             with pytest.raises(WorkspaceError, match="lost"):
                 await workspace.exec("echo next", timeout_s=30)
+
+
+async def test_a_cancellation_that_comes_with_an_answer_is_not_lost(
+    isolation: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a rollout would go on after its deadline."""
+    async with IsolatedWorkspace() as workspace:
+        await workspace.open()
+        exchange = workspace._exchange
+
+        async def exchange_and_cancel(request: bytes) -> Any:
+            answer = await exchange(request)
+            asyncio.get_running_loop().call_soon(running.cancel)
+            return answer
+
+        async def rollout() -> None:
+            await workspace.exec("true", timeout_s=30)
+            await asyncio.sleep(30)
+
+        monkeypatch.setattr(workspace, "_exchange", exchange_and_cancel)
+        running = asyncio.create_task(rollout())
+        done, _ = await asyncio.wait([running], timeout=20)
+        assert done
+        assert running.cancelled()
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("workdir", ["testbed", "/", "/tmp", "/a/../b"])
