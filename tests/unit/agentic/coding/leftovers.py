@@ -82,7 +82,7 @@ KINDS = {
     "repaired": Kind((REPAIR, DONE), ("solved",)),
     "background": Kind((call(BACKGROUND), REPAIR, DONE), ("solved",)),
     "silent": Kind((REPAIR, HANG), ("deadline",), (2.0, 4.0)),
-    "in_a_command": Kind((call(f"{BACKGROUND}; sleep 1000"), DONE), ("deadline",), (2.0, 6.0)),
+    "in_a_command": Kind((call(f"{BACKGROUND}sleep 1000"), DONE), ("deadline",), (2.0, 6.0)),
     "endless_tests": Kind((call("for m in *.py; do echo 'while 1: pass' >> $m; done"), DONE), ("test_timeout",)),
     "ruined": Kind((call(RUIN), DONE), ("no_diff", "tests_failed")),
     # Ends anywhere: while the workspace starts, while it is closed, while the diff is graded.
@@ -162,7 +162,7 @@ async def run_rollouts(tokenizer: Any, backend: str, count: int) -> dict[str, Co
         "tiny",
         [
             f"coding.backend={backend}", "coding.tools=[bash, edit]", "coding.max_tokens=4000",
-            "coding.context_tokens=20000", "coding.command_timeout_s=600", "coding.test_timeout_s=2",
+            "coding.context_tokens=20000", "coding.command_timeout_s=600", "coding.test_timeout_s=5",
             "coding.remember=0", "model.max_model_len=null",
         ],
     )  # fmt: skip
