@@ -6,7 +6,6 @@ python -m tests.unit.agentic.coding.leftovers landlock|bubblewrap COUNT    # wha
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import json
 import os
@@ -18,8 +17,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -33,6 +32,7 @@ from core.policy.base import Roles
 from core.rollout.runner import Runner
 from core.text.tokenizer import encode_text
 from core.types import Completion, Sampling, Task, Trajectory
+from tests.kit import list_descendants
 
 AT_ONCE = 50
 TASKS = 20
@@ -142,20 +142,6 @@ def read_link(path: Path) -> str:
         return ""
 
 
-def list_descendants(pid: int) -> list[str]:
-    """List all processes below `pid`, also those that have ended and that nobody has waited for."""
-    found = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            try:
-                stat = Path(f"/proc/{child}/stat").read_text()
-                words = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
-            except FileNotFoundError:
-                continue
-            found += [f"{stat.rpartition(')')[2].split()[0]} {words[:80]}", *list_descendants(int(child))]
-    return found
-
-
 async def run_rollouts(tokenizer: Any, backend: str, count: int) -> dict[str, Counter[str]]:
     """Run `count` rollouts, AT_ONCE at a time, and return how those of each kind ended."""
     recipe = SPEC.load(
@@ -189,17 +175,6 @@ async def run_rollouts(tokenizer: Any, backend: str, count: int) -> dict[str, Co
     for name, trajectory in zip(list(KINDS) * (count // len(KINDS) + 1), done, strict=False):
         ends[name][trajectory.failure or trajectory.log["verdict"]] += 1
     return ends
-
-
-@contextmanager
-def adopt_orphans() -> Iterator[None]:
-    """Let all orphans below this process come to it, where they are counted."""
-    libc = ctypes.CDLL(None)
-    libc.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-    try:
-        yield
-    finally:
-        libc.prctl(36, 0, 0, 0, 0)
 
 
 def kill_midway(backend: str, count: int) -> tuple[int, dict[str, list[str]]]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from core.tools.workspace.isolated import choose_backend
-from tests.unit.agentic.coding.leftovers import KINDS, adopt_orphans, find_new, kill_midway, read_host, run_rollouts
+from tests.kit import adopt_orphans
+from tests.unit.agentic.coding.leftovers import KINDS, find_new, kill_midway, read_host, run_rollouts
 
 
 async def check(tokenizer: Any, count: int) -> None:

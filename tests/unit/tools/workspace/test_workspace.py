@@ -6,7 +6,8 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,10 @@ from core.tools.workspace import (
     WorkspaceLimits,
     WorkspaceUnavailable,
 )
+from tests.kit import adopt_orphans, list_descendants
 
 Make = Callable[..., RepositoryWorkspace]
 FILES = {"a.py": b"x = 1\n", "pkg/b.py": b"y = 1\n", "tests/test_a.py": b"def test():\n    assert True\n"}
-
-
-def processes() -> set[str]:
-    """The processes of the machine that run our program inside a workspace."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if b"'__name__': 'isolation'" in path.read_bytes():
-                found.add(path.parent.name)
-        except OSError:
-            continue
-    return found
 
 
 async def test_files_commands_and_the_diff(make: Make) -> None:
@@ -71,8 +61,14 @@ async def test_limits_end_a_command_and_the_next_one_runs(make: Make) -> None:
         assert (await workspace.exec("echo alive", timeout_s=30)).stdout == b"alive\n"
 
 
-async def test_nothing_outlives_its_command_or_the_workspace(make: Make) -> None:
-    before = processes()
+@pytest.fixture
+def orphans() -> Iterator[None]:
+    with adopt_orphans():
+        yield
+
+
+async def test_nothing_outlives_its_command_or_the_workspace(make: Make, orphans: None) -> None:
+    before = list_descendants(os.getpid())
     async with make() as workspace:
         await workspace.start(FILES)
         later = "(setsid sh -c 'sleep 0.3; echo x > late' > /dev/null 2>&1 &) ; echo now"
@@ -81,7 +77,7 @@ async def test_nothing_outlives_its_command_or_the_workspace(make: Make) -> None
         assert not (await workspace.exec("ls late", timeout_s=30)).ok
         await workspace.exec("kill -9 1; kill -9 -1", timeout_s=30)
         assert (await workspace.exec("echo alive", timeout_s=30)).stdout == b"alive\n"
-    assert processes() <= before
+    assert not Counter(list_descendants(os.getpid())) - Counter(before)
     with pytest.raises(WorkspaceError, match="lost"):
         await workspace.exec("echo gone", timeout_s=1)
 
@@ -146,8 +142,9 @@ async def test_a_huge_diff_has_a_name(make: Make) -> None:
         assert failure.value.kind == "huge_diff"
 
 
-async def test_a_cancelled_command_ends_the_workspace(make: Make) -> None:
-    """Its answer must not be taken for the next command's."""
+async def test_a_cancelled_command_ends_the_workspace(make: Make, orphans: None) -> None:
+    """Its answer must not be taken for the next command's. Nothing of it is left, not even a dead process."""
+    before = list_descendants(os.getpid())
     async with make() as workspace:
         await workspace.start(FILES)
         with pytest.raises(TimeoutError):
@@ -155,6 +152,7 @@ async def test_a_cancelled_command_ends_the_workspace(make: Make) -> None:
         if isinstance(workspace, IsolatedWorkspace):
             with pytest.raises(WorkspaceError, match="lost"):
                 await workspace.exec("echo next", timeout_s=30)
+    assert not Counter(list_descendants(os.getpid())) - Counter(before)
 
 
 async def test_a_cancellation_that_comes_with_an_answer_is_not_lost(
