@@ -79,15 +79,23 @@ class IsolatedWorkspace(RepositoryWorkspace):
     async def open(self) -> None:
         interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
         python = [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
-        self._process = await asyncio.create_subprocess_exec(
-            *(self._wrap(python, interpreter) if self.backend == "bubblewrap" else python),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=ENVIRONMENT,
-            cwd="/",
-            start_new_session=True,
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *(self._wrap(python, interpreter) if self.backend == "bubblewrap" else python),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,
+            )
         )
+        try:
+            self._process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # asyncio would kill a bubblewrap whose child does not die with it yet, and wait for that child for ever.
+            self._process = await starting
+            raise
         spec = {
             "namespaces": self.backend == "landlock",
             "parent": None if self.backend == "bubblewrap" else os.getpid(),

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,20 @@ async def test_a_cancelled_command_ends_the_workspace(make: Make, orphans: None)
         if isinstance(workspace, IsolatedWorkspace):
             with pytest.raises(WorkspaceError, match="lost"):
                 await workspace.exec("echo next", timeout_s=30)
+    assert not Counter(list_descendants(os.getpid())) - Counter(before)
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(make: Make, orphans: None) -> None:
+    before = list_descendants(os.getpid())
+
+    async def start(deadline_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s), make() as workspace:
+                await workspace.start(FILES)
+                await asyncio.sleep(60)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(start(deadline_s) for deadline_s in (0.0, 0.001, 0.002, 0.005, 0.01, 0.1)))
     assert not Counter(list_descendants(os.getpid())) - Counter(before)
 
 
