@@ -67,6 +67,7 @@ COMMANDS = {
     "speed ahead": Subcommand("benchmarks.speed.ahead", "Training in turn beside sampling ahead, with slow tools"),
     "speed retrieval": Subcommand("benchmarks.speed.retrieval", "Recall and latency of the retrieval service"),
     "speed gateway": Subcommand("benchmarks.speed.gateway", "The CPU that the gateway takes for a call"),
+    "speed workspace": Subcommand("benchmarks.speed.workspace", "Start, exec and diff of sandboxes with a repository"),
     "speed record": Subcommand("benchmarks.speed.record", "The time and the bytes that recording every token takes"),
     "speed prompt-order": Subcommand(
         "benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"

@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -24,6 +25,13 @@ from typing import Any
 
 from agentic.coding.config import CodingRecipe
 from core.types import Task
+
+COMMAND_CHARS = 100_000
+"""Limits texts that become part of one command; Linux takes 128 KiB."""
+CASES_CHARS = 1 << 19
+"""Limits the cases; the outcomes of all calls must fit the output of one command (grading.py)."""
+_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_SYSTEM_FOLDERS = ("usr", "bin", "sbin", "lib", "lib64", "etc", "dev", "proc", "sys", "tmp")
 
 Fault = tuple[str, str, str]
 """Says what is wrong with a record: field, problem, fix."""
@@ -80,6 +88,8 @@ def read_task(task: Task) -> RepositoryTask:
         raise RecordError("metadata", "has nothing that grades", "give cases, FAIL_TO_PASS or eval_cmd")
     if found.tests and not (data.get("FAIL_TO_PASS") or remote.get("FAIL_TO_PASS")):
         raise RecordError("metadata.FAIL_TO_PASS", "is empty", "name the tests that a repair makes pass")
+    if both := set(_names(data, remote, "FAIL_TO_PASS")) & set(_names(data, remote, "PASS_TO_PASS")):
+        raise RecordError("metadata.PASS_TO_PASS", f"has {min(both)}, as FAIL_TO_PASS has", "name it in one of them")
     return found
 
 
@@ -95,6 +105,30 @@ def check_task(recipe: CodingRecipe, task: Task) -> Fault | None:
     elif not found.files:
         fix = "give the repository as path -> text, or set coding.backend=docker and metadata.image"
         return "metadata.repository", "is missing", fix
+    elif PurePosixPath(found.workdir).parts[1] in _SYSTEM_FOLDERS:
+        return "metadata.workdir", f"{found.workdir} is the system's", "give a folder such as /testbed"
+    return _check_files(recipe, found) if found.files else None
+
+
+def _check_files(recipe: CodingRecipe, found: RepositoryTask) -> Fault | None:
+    """Return what is wrong with the files of a repository, or with what grades them."""
+    limits, field = recipe.coding.workspace, "metadata.repository"
+    if len(found.files) > limits.files:
+        return field, f"has {len(found.files)} files", f"raise coding.workspace.files={limits.files}"
+    if (size := sum(map(len, found.files.values()))) > limits.disk_mb << 20:
+        return field, f"has {size} bytes", f"raise coding.workspace.disk_mb={limits.disk_mb}"
+    folders = {str(folder) for path in found.files for folder in PurePosixPath(path).parents}
+    if both := next((path for path in found.files if path in folders), None):
+        return field, f"has {both} as a file and as a folder", "rename one of them"
+    if found.pre_commands:  # they may make what is missing
+        return None
+    for number, case in enumerate(found.cases):
+        module = case["function"].rpartition(".")[0].replace(".", "/")
+        if not {f"{module}.py", f"{module}/__init__.py"} & found.files.keys():
+            return f"metadata.cases[{number}]", f"there is no {module}.py in the repository", "name its module"
+    for name in found.tests:
+        if name.partition("::")[0] not in found.files.keys() | folders:
+            return "metadata.FAIL_TO_PASS", f"{name} is not in the repository", "name a test in it"
     return None
 
 
@@ -102,6 +136,12 @@ def _text(data: Mapping[str, Any], field: str) -> str:
     value = data.get(field)
     if value is not None and not isinstance(value, str):
         raise RecordError(f"metadata.{field}", f"must be a text, is a {type(value).__name__}", "quote it")
+    if "\0" in (value or ""):
+        raise RecordError(f"metadata.{field}", "holds a null character", "no command can hold one; remove it")
+    if field != "problem_statement" and len(value or "") > COMMAND_CHARS:
+        raise RecordError(f"metadata.{field}", f"is longer than {COMMAND_CHARS} characters", "put it into a file")
+    if field == "image" and value and (value.startswith("-") or re.search(r"\s", value)):
+        raise RecordError(f"metadata.{field}", f"{value!r} names no image", "write such as python:3.11")
     return value or ""
 
 
@@ -115,8 +155,8 @@ def _mapping(data: Mapping[str, Any], field: str) -> Mapping[str, Any]:
 def _commands(data: Mapping[str, Any]) -> str:
     value = data.get("pre_commands")
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
-        return "\n".join(value)
-    return _text(data, "pre_commands")
+        value = "\n".join(value)
+    return _text({"pre_commands": value}, "pre_commands")
 
 
 def _read_files(repository: Mapping[str, Any]) -> dict[str, bytes]:
@@ -124,6 +164,8 @@ def _read_files(repository: Mapping[str, Any]) -> dict[str, bytes]:
         parts = PurePosixPath(path).parts
         if not parts or path.startswith("/") or ".." in parts or ".git" in parts:
             raise RecordError("metadata.repository", f"has the path {path!r}", "give paths inside the repository")
+        if "\0" in path or path != str(PurePosixPath(path)) or any(len(part.encode()) > 255 for part in parts):
+            raise RecordError("metadata.repository", f"has the path {path!r:.99}", "give plain paths such as a/b.py")
         if not isinstance(text, str):
             raise RecordError("metadata.repository", f"{path} must be a text", "give the file's text")
     return {path: text.encode("utf-8", "surrogatepass") for path, text in repository.items()}
@@ -137,10 +179,14 @@ def _read_cases(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         fix = 'write {"function": "package.module.name", "arguments": [...], "returns": ...}'
         if not isinstance(case, Mapping) or not isinstance(case.get("arguments"), list):
             raise RecordError(f"metadata.cases[{number}]", "has no list of arguments", fix)
-        if not isinstance(name := case.get("function"), str) or "." not in name:
+        if not isinstance(name := case.get("function"), str) or not _FUNCTION.fullmatch(name):
             raise RecordError(f"metadata.cases[{number}]", "names no function", fix)
         if ("returns" in case) == ("raises" in case):
             raise RecordError(f"metadata.cases[{number}]", "must have one of returns and raises", fix)
+        if not isinstance(case.get("raises", ""), str):
+            raise RecordError(f"metadata.cases[{number}]", "raises must be the name of an exception", "quote it")
+    if len(json.dumps(cases)) > CASES_CHARS:
+        raise RecordError("metadata.cases", f"are longer than {CASES_CHARS} characters", "give fewer or smaller ones")
     return cases
 
 
@@ -158,4 +204,8 @@ def _names(data: Mapping[str, Any], remote: Mapping[str, Any], field: str) -> li
         raise RecordError(
             f"metadata.{field}", "names a path outside the repository", "give names such as tests/t.py::t"
         )
+    if any("\0" in name for name in value):
+        raise RecordError(f"metadata.{field}", "holds a null character", "remove it")
+    if sum(map(len, value)) > COMMAND_CHARS:
+        raise RecordError(f"metadata.{field}", f"are longer than {COMMAND_CHARS} characters", "name folders or files")
     return value

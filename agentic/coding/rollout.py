@@ -253,7 +253,8 @@ class Loop:
 
     async def wait(self, sampling: Coroutine[Any, Any, Completion]) -> Completion:
         """Wait for the policy. Raises TimeoutError at the deadline."""
-        return await asyncio.wait_for(sampling, max(0.0, self.deadline - time.monotonic()))
+        async with asyncio.timeout(max(0.0, self.deadline - time.monotonic())):
+            return await sampling
 
 
 def build(recipe: CodingRecipe, tokenizer: Any) -> CodingAgent:

@@ -100,7 +100,8 @@ class DockerWorkspace(RepositoryWorkspace):
         readers = [_read(stream, target, kept, output_bytes) for stream, target in streams]
         reason: Reason | None = None
         try:
-            await asyncio.wait_for(asyncio.gather(_write(process.stdin, stdin), *readers), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.gather(_write(process.stdin, stdin), *readers)
             reason = "exit"
         except TimeoutError:
             reason = "timeout"

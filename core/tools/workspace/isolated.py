@@ -79,15 +79,23 @@ class IsolatedWorkspace(RepositoryWorkspace):
     async def open(self) -> None:
         interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
         python = [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
-        self._process = await asyncio.create_subprocess_exec(
-            *(self._wrap(python, interpreter) if self.backend == "bubblewrap" else python),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=ENVIRONMENT,
-            cwd="/",
-            start_new_session=True,
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *(self._wrap(python, interpreter) if self.backend == "bubblewrap" else python),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,
+            )
         )
+        try:
+            self._process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # asyncio would kill a bubblewrap whose child does not die with it yet, and wait for that child for ever.
+            self._process = await starting
+            raise
         spec = {
             "namespaces": self.backend == "landlock",
             "parent": None if self.backend == "bubblewrap" else os.getpid(),
@@ -99,9 +107,8 @@ class IsolatedWorkspace(RepositoryWorkspace):
             "seccomp": compile_filter(platform.machine(), processes=True),
         }
         try:
-            reason, _, _, _, problem = await asyncio.wait_for(
-                self._exchange(_programs() + marshal.dumps(spec)), self.limits.start_timeout_s
-            )
+            async with asyncio.timeout(self.limits.start_timeout_s):
+                reason, _, _, _, problem = await self._exchange(_programs() + marshal.dumps(spec))
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             said = await self._stop_and_read_errors()
             raise WorkspaceUnavailable(f"{self.backend}: {explain(said) if said else repr(error)}") from error
@@ -134,15 +141,17 @@ class IsolatedWorkspace(RepositoryWorkspace):
                 "RLIMIT_NPROC": limits.processes,
                 "RLIMIT_NOFILE": 256,
                 "RLIMIT_CORE": 0,
+                "RLIMIT_FSIZE": limits.disk_mb << 20,  # also of holes, which git would read for hours
+                "RLIMIT_SIGPENDING": 64,  # queued signals are counted by user, so they would be felt outside
             },
         }
         async with self._turn:
             done = False
             try:
-                # The program inside keeps the time; this wait only ends if something has stopped it.
-                reason, code, seconds, stdout, stderr = await asyncio.wait_for(
-                    self._exchange(marshal.dumps(request)), timeout_s + limits.start_timeout_s
-                )
+                # The program inside keeps the time; this wait only ends if something has stopped it. It is no wait_for,
+                # which before Python 3.12 loses a cancellation that comes together with the answer.
+                async with asyncio.timeout(timeout_s + limits.start_timeout_s):
+                    reason, code, seconds, stdout, stderr = await self._exchange(marshal.dumps(request))
                 done = True
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 raise WorkspaceError("lost", f"the workspace gave no answer ({error!r})") from error
@@ -171,12 +180,15 @@ class IsolatedWorkspace(RepositoryWorkspace):
         if process.stdin is not None:
             process.stdin.close()
         if self._turn.locked():  # a command is running, and the program inside does not look at its stdin
-            _kill(process.pid)
-        try:
-            await asyncio.wait_for(process.wait(), _STOP_S)
-        except TimeoutError:
-            _kill(process.pid)
-            await process.wait()
+            _kill_inside(process.pid)
+        for kill in (_kill_inside, _kill_monitor):
+            try:
+                async with asyncio.timeout(_STOP_S):
+                    await process.wait()
+                return
+            except TimeoutError:
+                kill(process.pid)
+        await process.wait()
 
     async def _stop_and_read_errors(self) -> str:
         """Stop, and return what the program said when it could not even begin."""
@@ -185,7 +197,8 @@ class IsolatedWorkspace(RepositoryWorkspace):
         if process is None or process.stderr is None:
             return ""
         with contextlib.suppress(TimeoutError):
-            return (await asyncio.wait_for(process.stderr.read(), 1)).decode(errors="replace").strip()
+            async with asyncio.timeout(1):
+                return (await process.stderr.read()).decode(errors="replace").strip()
         return ""
 
 
@@ -226,11 +239,17 @@ def _bind(source: str, target: str) -> tuple[str, str, str]:
     return ("--dev-bind" if target.startswith("/dev/") else "--ro-bind", source, target)
 
 
-def _kill(pid: int) -> None:
-    """Kill the monitor's child, which is the first process of its namespace, so all others die; then the monitor."""
+def _kill_inside(pid: int) -> None:
+    """Kill the monitor's child, which is the first process of its namespace, so all others die.
+
+    The monitor waits for it, and then ends by itself. Were both killed, a dead process would be left to whoever adopts
+    orphans, and the first process of a container may never look at it.
+    """
     with contextlib.suppress(OSError):
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for child in children:
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGKILL)
+
+
+def _kill_monitor(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.killpg(pid, signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,11 +12,19 @@ from typing import Any
 import pytest
 
 from core.data.files import write_jsonl
+from core.engine.start_model import TOOL_TEMPLATE
 from core.policy.server_process import serve
 from core.policy.sglang import SGLangPolicy
 from core.slime.records import to_record
+from core.text.tokenizer import load_tokenizer
 from core.types import Completion, Sampling, Task
-from tests.contract.slime import scored_memagent, scripted_agentflow, scripted_agents, scripted_toolorchestra
+from tests.contract.slime import (
+    scored_memagent,
+    scripted_agentflow,
+    scripted_agents,
+    scripted_coding,
+    scripted_toolorchestra,
+)
 from tests.contract.slime.case import Case
 from tests.contract.slime.replay import Tape
 from tests.contract.slime.serving import Reply, serve_script
@@ -28,7 +37,24 @@ CASES: dict[str, Case] = {
     **scripted_agentflow.cases(),
     "toolorchestra": scripted_toolorchestra.CASE,
     "agent": scripted_agents.CASE,
+    "coding": scripted_coding.CASE,
 }
+
+
+@pytest.fixture(scope="session")
+def tokenizer(memagent_model: Path) -> Any:
+    """MemAgent's tokenizer with a chat template that shows tools; a conversation without them reads the same."""
+    tokenizer = load_tokenizer(memagent_model)
+    tokenizer.chat_template = TOOL_TEMPLATE
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def model(memagent_model: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("slime") / "model"
+    shutil.copytree(memagent_model, folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

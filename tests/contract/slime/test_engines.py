@@ -11,6 +11,7 @@ import urllib.request
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,38 @@ def test_evaluation(
     assert logged["eval/dev/turns"] == pytest.approx(sum(t.metrics["turns"] for t in done) / len(done))
     assert (logged["eval/step"], logged["by"]) == (3, "eval/step")
     assert "eval/dev/response_len/mean" in logged  # slime's own metrics are still there
+
+
+@pytest.mark.parametrize("case", ["coding"], indirect=True)
+@pytest.mark.parametrize("std_normalization", [True, False])
+def test_segments_share_their_rollout_which_counts_once(
+    case: Case, manager: Manager, arguments: Arguments, std_normalization: bool
+) -> None:
+    """Rollouts of a group have uneven numbers of rows: sub-agents and summaries begin new ones."""
+    recipe = case.recipe(group_size=8)
+    recipe["algorithm"] |= {"std_normalization": std_normalization}
+    made = manager(arguments(recipe, list(case.faulty[2:6])))
+    rows = rows_of(made.generate(0))
+    by_rollout = {number: [row for row in rows if row.rollout_id == number] for number in range(len(made.samples))}
+    uneven = roles = 0
+    for first in range(0, len(made.samples), 8):
+        members = range(first, first + 8)
+        rewards = torch.tensor([made.samples[number].reward for number in members], dtype=torch.float64)
+        right = rewards - rewards.mean()
+        right = right / (rewards.std() + 1e-6) if std_normalization else right
+        for number, advantage in zip(members, right.tolist(), strict=True):
+            turns = made.samples[number].train_metadata["turns"]
+            assert [row.advantage for row in by_rollout[number]] == pytest.approx([advantage] * len(by_rollout[number]))
+            # Each sampled token is trained once.
+            sampled = sum(len(turn["completion"]["token_ids"]) for turn in turns)
+            assert sum(row.trained_tokens for row in by_rollout[number]) == sampled
+            helpers = sum(a["role"] != "subagent" and b["role"] == "subagent" for a, b in pairwise(turns))
+            summaries = sum(turn["role"] == "summary" for turn in turns[:-1])
+            assert len(by_rollout[number]) == 1 + helpers + summaries
+            roles |= (helpers > 0) + 2 * (summaries > 0)
+        uneven += len({len(by_rollout[number]) for number in members}) > 1 and len(set(rewards.tolist())) > 1
+    assert uneven >= 2
+    assert roles == 3, "both sub-agents and summaries are among them"
 
 
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if not case.spec.regrade], indirect=True)

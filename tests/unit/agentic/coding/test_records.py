@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,19 @@ from core.data import DataError, read_tasks
 from core.types import Task
 
 GOOD = draw_record("dev", 0, "function")
+REMOTE = {"image_url": "an/image", "workdir": "/repo", "f2p_script": "raise SystemExit(1)"}
 SLIME = {"image": "an/image:1", "workdir": "/workspace/repo", "problem_statement": "It fails.", "eval_cmd": "pytest -x"}
 
 
 def read(tmp_path: Path, record: dict[str, Any], *overrides: str) -> list[Task]:
     path = tmp_path / "tasks.jsonl"
     path.write_text(json.dumps(record) + "\n")
-    return read_tasks(path, **SPEC.reading_options(SPEC.load("tiny", list(overrides))))
+    return read_tasks(path, **reading_options(*overrides))
+
+
+@cache
+def reading_options(*overrides: str) -> Any:
+    return SPEC.reading_options(SPEC.load("tiny", list(overrides)))
 
 
 def test_our_own_and_slimes_records_are_read(tmp_path: Path) -> None:
@@ -42,44 +49,129 @@ def test_names_of_tests_may_be_json_and_remote(tmp_path: Path) -> None:
     assert (found.image, found.pre_commands, found.statement) == ("an/image", "a\nb", "It fails.")
 
 
-WRONG_TYPES = (0, 1.5, True, ["x"], "text", {"x": 1})
+WRONG_TYPES = (7, 1.5, True, ["x", 3], "text", {"x": 1})
+SMALL = ("coding.workspace.files=99", "coding.workspace.disk_mb=1")
 TYPES = {
-    "image": str, "workdir": str, "problem_statement": str, "eval_cmd": str, "repository": dict, "cases": list,
-    "remote_env_info": dict, "FAIL_TO_PASS": list, "PASS_TO_PASS": list,
+    "image": str, "workdir": str, "problem_statement": str, "eval_cmd": str, "pre_commands": str, "repository": dict,
+    "cases": list, "remote_env_info": dict, "FAIL_TO_PASS": list, "PASS_TO_PASS": list,
 }  # fmt: skip
-BROKEN: list[tuple[str, dict[str, Any]]] = [
-    (f"metadata.{field}", {field: value})
-    for field, kind in TYPES.items()
-    for value in WRONG_TYPES
-    if not isinstance(value, kind) and value and not (kind is list and isinstance(value, str))
-] + [
-    ("metadata.FAIL_TO_PASS", {"FAIL_TO_PASS": "no json"}),
-    ("metadata.FAIL_TO_PASS", {"FAIL_TO_PASS": [], "cases": [], "PASS_TO_PASS": ["tests/t.py::t"]}),
-    *(("metadata.PASS_TO_PASS", {"PASS_TO_PASS": [name]}) for name in ("", 3, "-p", "/etc/x.py", "../x.py::t")),
-    *(("metadata.workdir", {"workdir": path}) for path in ("repo", "/", "/tmp", "/a/../b")),
-    *(("metadata.repository", {"repository": {path: "x"}}) for path in ("/a.py", "../a.py", ".git/config", "")),
-    ("metadata.repository", {"repository": {"a.py": 1}}),
-    ("metadata.repository", {"repository": {}}),
-    ("metadata", {"cases": [], "FAIL_TO_PASS": [], "PASS_TO_PASS": []}),
-    ("metadata.swepro", {"cases": [], "FAIL_TO_PASS": [], "PASS_TO_PASS": [], "swepro": {}}),
+LONG = "x" * 200_000
+NULL, SURROGATE = "a\0b", "a\ud800b"
+CASE, SOURCE = GOOD["metadata"]["cases"][0], next(iter(GOOD["metadata"]["repository"]))
+NOTHING: dict[str, Any] = {"cases": [], "FAIL_TO_PASS": [], "PASS_TO_PASS": []}
+Broken = tuple[str, dict[str, Any]]
+"""A field, and the change of a right record's metadata after which that field is wrong."""
+
+COMMON: list[Broken] = [
     *(
-        ("metadata.cases[0]", {"cases": [case]})
+        (field, {field: value})
+        for field, kind in TYPES.items()
+        for value in WRONG_TYPES
+        if not isinstance(value, kind) or (field.endswith("PASS") and isinstance(value, list))
+    ),
+    *((field, {field: text}) for field in ("image", "workdir", "eval_cmd", "pre_commands") for text in (NULL, LONG)),
+    *(("metadata", {field: SURROGATE}) for field in ("problem_statement", "eval_cmd", "pre_commands")),
+    ("pre_commands", {"pre_commands": ["make", NULL]}),
+    *(("image", {"image": name}) for name in ("--privileged", "-v /:/host an/image", "an image")),
+    *(("workdir", {"workdir": path}) for path in ("repo", "/", "/tmp", "/a/../b", "../x", ".")),
+    ("FAIL_TO_PASS", {"FAIL_TO_PASS": "no json"}),
+    ("FAIL_TO_PASS", {"FAIL_TO_PASS": [], "cases": [], "PASS_TO_PASS": ["tests/t.py::t"]}),
+    ("PASS_TO_PASS", {"FAIL_TO_PASS": ["tests/t.py::a"], "PASS_TO_PASS": ["tests/t.py::b", "tests/t.py::a"]}),
+    *(
+        (field, {field: [name]})
+        for field in ("FAIL_TO_PASS", "PASS_TO_PASS")
+        for name in ("", 3, None, "-p", "/etc/x.py", "../x.py::t", f"tests/{NULL}.py", LONG)
+    ),
+    ("swepro", {**NOTHING, "eval_cmd": None, "remote_env_info": None, "swepro": {"instance_id": "x"}}),
+    *(
+        ("cases[0]", {"cases": [case]})
         for case in (
-            3, {}, {"function": "a.b"}, {"function": "a.b", "arguments": {}, "returns": 1},
-            {"function": "b", "arguments": [], "returns": 1}, {"function": "a.b", "arguments": []},
-            {"function": "a.b", "arguments": [], "returns": 1, "raises": "E"},
+            3, None, [], {}, {"function": "a.b"}, {**CASE, "arguments": {}}, {**CASE, "arguments": None},
+            {**CASE, "function": None}, {**CASE, "function": "b"}, {**CASE, "function": ".b"},
+            {**CASE, "function": "a..b"}, {**CASE, "function": "a.b()"}, {**CASE, "function": "a.b c"},
+            {"function": "a.b", "arguments": []}, {**CASE, "returns": 1, "raises": "E"},
+            {"function": "a.b", "arguments": [], "raises": 3}, {"function": "a.b", "arguments": [], "return": 3},
         )
     ),
+    ("cases[1]", {"cases": [CASE, {**CASE, "function": "nowhere"}]}),
+    ("cases", {"cases": [{**CASE, "arguments": [LONG]}] * 3}),
 ]  # fmt: skip
+OURS: list[Broken] = [
+    *(
+        ("repository", {"repository": {path: "x"}})
+        for path in (
+            "/a.py", "../a.py", "a/../../b.py", ".git/config", "sub/.git/hooks/x", "", ".", "./a.py", "a//b.py", "a/",
+            NULL, "n" * 256,
+        )
+    ),
+    *(("repository", {"repository": {"a.py": text}}) for text in (1, None, ["x"], {"x": "y"})),
+    ("repository", {"repository": {}}),
+    ("repository", {"repository": None}),
+    ("repository", {"repository": {"a": "x", "a/b.py": "x"}}),
+    ("repository", {"repository": {f"{number}.py": "" for number in range(100)}}),
+    ("repository", {"repository": {"a.py": "x" * (1 << 20), "b.py": "x"}}),
+    *(("workdir", {"workdir": path}) for path in ("/usr/src/app", "/bin", "/proc/x", "/dev/shm")),
+    ("cases[0]", {"cases": [{**CASE, "function": "missing.count"}]}),
+    ("FAIL_TO_PASS", {"FAIL_TO_PASS": ["tests/missing.py::t"]}),
+    ("FAIL_TO_PASS", {"FAIL_TO_PASS": ["test::t"]}),
+    ("metadata", {**NOTHING}),
+    ("metadata", dict.fromkeys(NOTHING)),
+]  # fmt: skip
+SLIMES: list[Broken] = [
+    ("image", {"image": None}),
+    ("image", {"image": ""}),
+    ("metadata", {"eval_cmd": None}),
+    ("metadata", {"eval_cmd": ""}),
+    ("metadata", {"eval_cmd": None, "remote_env_info": {}}),
+    *(
+        (field, {"eval_cmd": None, "image": None, "workdir": None, "remote_env_info": {**REMOTE, field: value}})
+        for field in ("image_url", "workdir", "f2p_script")
+        for value in (7, ["x"], {"x": 1}, NULL, LONG)
+    ),
+    ("image", {"image": None, "remote_env_info": {**REMOTE, "image_url": None}}),
+    ("FAIL_TO_PASS", {"eval_cmd": None, "remote_env_info": {**REMOTE, "PASS_TO_PASS": ["tests/t.py::t"]}}),
+    ("FAIL_TO_PASS", {"eval_cmd": None, "remote_env_info": {**REMOTE, "FAIL_TO_PASS": "{}"}}),
+]
+TOP: list[Broken] = [
+    *(("prompt", {"prompt": value}) for value in (None, "", 7, {"x": 1})),
+    *(("label", {"label": value}) for value in (None, "", {"x": 1})),
+    *(("metadata", {"metadata": value}) for value in (7, "text", ["x"])),
+]
+"""Changes of a record itself."""
+
+EVERY = [
+    *(("ours", GOOD, change) for change in (*COMMON, *OURS)),
+    *(("slime's", {"prompt": "-", "label": "i", "metadata": SLIME}, change) for change in (*COMMON, *SLIMES)),
+]
 
 
-@pytest.mark.parametrize(("field", "change"), BROKEN, ids=[f"{n}-{field}" for n, (field, _) in enumerate(BROKEN)])
-def test_a_broken_record_fails_by_name_before_a_rollout(field: str, change: dict[str, Any], tmp_path: Path) -> None:
-    broken = {**GOOD, "metadata": {**GOOD["metadata"], **change}}
+def expect_fault(tmp_path: Path, record: dict[str, Any], field: str, *overrides: str) -> None:
     with pytest.raises(DataError) as failure:
-        read(tmp_path, broken)
-    assert f"field `{field}`" in str(failure.value) or field in str(failure.value)
-    assert "Fix:" in str(failure.value)
+        read(tmp_path, record, *overrides)
+    said = str(failure.value)
+    assert f"field '{field}'" in said or f"field 'metadata.{field}'" in said, said[:500]
+    assert "Fix:" in said
+    assert len(said) < 1000
+
+
+@pytest.mark.parametrize(
+    "number", range(len(EVERY)), ids=[f"{n}-{kind}-{c[0]}" for n, (kind, _, c) in enumerate(EVERY)]
+)
+def test_a_broken_record_fails_by_name_before_a_rollout(number: int, tmp_path: Path) -> None:
+    kind, right, (field, change) = EVERY[number]
+    broken = {**right, "metadata": {**right["metadata"], **change}}
+    expect_fault(tmp_path, broken, field, *(SMALL if kind == "ours" else ("coding.backend=docker",)))
+
+
+@pytest.mark.parametrize(("field", "change"), TOP, ids=[f"{n}-{field}" for n, (field, _) in enumerate(TOP)])
+def test_a_record_with_a_broken_top_fails_by_name(field: str, change: dict[str, Any], tmp_path: Path) -> None:
+    expect_fault(tmp_path, {**GOOD, **change}, field)
+
+
+def test_there_are_more_than_a_hundred_of_each_format() -> None:
+    for kind in ("ours", "slime's"):
+        broken = [json.dumps(change) for name, _, (_, change) in EVERY if name == kind]
+        assert len(set(broken)) == len(broken) >= 100
 
 
 def test_an_image_is_needed_where_docker_is_set(tmp_path: Path) -> None:

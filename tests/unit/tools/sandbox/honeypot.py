@@ -1,6 +1,7 @@
 """A honeypot for the sandbox: sets out what the probes reach for, runs all probes as one user, prints JSON.
 
     python -m tests.unit.tools.sandbox.honeypot me|nobody bubblewrap|landlock|unsafe_local probes|controls|hoard|RUNS
+    python -m tests.unit.tools.sandbox.honeypot me|nobody bubblewrap|landlock workspace|workspace-sample
 
 It is a process of its own, so it can belong to another user, and nothing but the sandbox changes what it looks at: its
 children, descriptors, memory, temporary folders, and the files, servers and processes within the probes' reach.
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +31,8 @@ from typing import Any
 
 from core.tools.sandbox import Sandbox, SandboxLimits
 from core.tools.sandbox.seccomp import allowed_calls, other_calls
-from tests.unit.tools.sandbox.probes import PROBES, Probe
+from core.tools.workspace import IsolatedWorkspace, WorkspaceLimits
+from tests.unit.tools.sandbox.probes import PROBES, WORKSPACE_PROBES, WORKSPACE_SAMPLE, Probe
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 SECRET = "OPEN-SESAME-7261"
@@ -57,7 +59,6 @@ def honeypot() -> Iterator[dict[str, Any]]:
     descriptor = os.open(folder / "file", os.O_RDWR)
     os.set_inheritable(descriptor, True)
     victim = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    machine = platform.machine()
     try:
         yield {
             "folder": str(folder),
@@ -72,7 +73,6 @@ def honeypot() -> Iterator[dict[str, Any]]:
             "unix": str(folder / "socket"),
             "abstract": abstract,
             "victim": victim.pid,
-            "allowed_calls": [*allowed_calls(machine).values(), *other_calls(machine).values()],
             "servers": (tcp, udp, unix, hidden),
         }
     finally:
@@ -83,6 +83,12 @@ def honeypot() -> Iterator[dict[str, Any]]:
             server.close()
         shared_memory.unlink()
         shutil.rmtree(folder)
+
+
+def list_allowed_calls(processes: bool) -> list[int]:
+    machine = platform.machine()
+    clones = {"x86_64": (56, 435), "aarch64": (220, 435)}[machine] if processes else ()
+    return [*allowed_calls(machine, processes).values(), *other_calls(machine).values(), *clones]
 
 
 def read_honeypot(bait: dict[str, Any]) -> dict[str, object]:
@@ -141,17 +147,46 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def run_probes(backend: Any, probes: list[Probe]) -> dict[str, dict[str, Any]]:
-    """Return the result of each probe by name, and `traces`: what they left on the honeypot and on this process."""
+async def probe_sandbox(backend: Any, probes: list[Probe]) -> dict[str, dict[str, Any]]:
     sandbox = Sandbox(SandboxLimits(timeout_s=60, memory_mb=256), backend, slots=4)
-    await sandbox.run("")
+
+    async def execute(code: str, timeout_s: float) -> dict[str, Any]:
+        return asdict(await sandbox.run(code, timeout_s))
+
+    return await run_probes(execute, probes, processes=False)
+
+
+async def probe_workspace(backend: Any, probes: list[Probe]) -> dict[str, dict[str, Any]]:
+    """Run each probe as a command of a workspace of its own."""
+    slots, limits = asyncio.Semaphore(4), WorkspaceLimits(memory_mb=512, files=1024)
+
+    async def execute(code: str, timeout_s: float) -> dict[str, Any]:
+        async with slots, IsolatedWorkspace(limits, backend=backend) as workspace:
+            await workspace.open()
+            await workspace.put("main.py", code.encode("utf-8", "surrogatepass"))
+            result = await workspace.exec("exec python3 main.py", timeout_s=timeout_s)
+        texts = {"stdout": result.stdout.decode(errors="replace"), "stderr": result.stderr.decode(errors="replace")}
+        return {"status": "ok" if result.ok else result.reason.replace("exit", "error"), **texts}
+
+    return await run_probes(execute, probes, processes=True)
+
+
+async def run_probes(
+    execute: Callable[[str, float], Awaitable[dict[str, Any]]], probes: list[Probe], processes: bool
+) -> dict[str, dict[str, Any]]:
+    """Return the result of each probe by name, and `traces`: what they left on the honeypot and on this process.
+
+    `execute` runs a program in so many seconds. `processes` says that it may start others.
+    """
+    await execute("", 60.0)
     with honeypot() as bait:
         visible = {key: value for key, value in bait.items() if key != "servers"}
+        visible["allowed_calls"] = list_allowed_calls(processes)
         before = {**read_honeypot(bait), **read_own_state()}
         memory = resident_mb()
 
         async def run(probe: Probe) -> dict[str, Any]:
-            return asdict(await sandbox.run(f"W = {visible!r}\n{probe.code}", probe.timeout_s))
+            return await execute(f"W = {visible!r}\n{probe.code}", probe.timeout_s)
 
         results = await asyncio.gather(*(run(probe) for probe in probes))
         grown = resident_mb() - memory
@@ -260,8 +295,12 @@ def start(user: str, *arguments: str) -> Any:
 def main(user: str, backend: str, task: str) -> None:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans come to us, where they are counted
     works = {
-        "probes": lambda: run_probes(backend, PROBES),
-        "controls": lambda: run_probes(backend, [probe for probe in PROBES if probe.control]),
+        "probes": lambda: probe_sandbox(backend, PROBES),
+        "controls": lambda: probe_sandbox(backend, [probe for probe in PROBES if probe.control]),
+        "workspace": lambda: probe_workspace(backend, WORKSPACE_PROBES),
+        "workspace-sample": lambda: probe_workspace(
+            backend, [probe for probe in PROBES if probe.name in WORKSPACE_SAMPLE]
+        ),
         # 36 programs with 30 pipes each would be over the pages of pipes that a user has (pipe(7)).
         "hoard": lambda: hoard(backend, 36),
     }

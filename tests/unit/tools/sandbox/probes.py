@@ -507,3 +507,24 @@ ORDINARY = [
 
 PROBES = [*FILES, *SECRETS, *NETWORK, *PROCESSES, *LIMITS, *CALLS, *SHARED]
 PROBES += [*SIGNALS, *TIMERS, *KEYRINGS, *NAMESPACES, *PROCFS, *ORDINARY]
+
+# What a workspace differs in from a sandbox (core/tools/workspace). Its commands start others and talk to them, inside.
+_PROGRAMS = "a workspace starts programs and threads"
+_SIGNALS = "a command may signal itself and what it started"
+_STREAMS = "programs of a workspace are connected by pipes"
+_REPORT = "a workspace has no pipe for reports"
+ALLOWED_IN_A_WORKSPACE = {
+    **dict.fromkeys(("fork", "thread", "thread_bomb", "subprocess", "shell", "exec", "exec_loader"), _PROGRAMS),
+    **dict.fromkeys(("spawn", "pool", "orphan", "unpickle"), _PROGRAMS),
+    **dict.fromkeys(("kill_group", "kill_everything", "signal_of_group", "stop_itself", "kill_itself"), _SIGNALS),
+    **dict.fromkeys(("socket_pair", "make_pipe"), _STREAMS),
+    **dict.fromkeys(("output_closed", "full_report"), _REPORT),
+    "print_surrogate": "a workspace runs Python as it is, which refuses half a character",
+}
+"""Maps the name of a probe that makes no sense for a workspace to the reason."""
+WORKSPACE_PROBES = [probe for probe in PROBES if probe.name not in ALLOWED_IN_A_WORKSPACE]
+WORKSPACE_SAMPLE = (
+    "read_home", "own_proc", "write_library", "any_environment", "tcp", "kill", "fork_bomb", "full_folder",
+    "stdout_flood", "every_other_call", "queued_signals", "libraries",
+)  # fmt: skip
+"""Names what a default run takes of them."""

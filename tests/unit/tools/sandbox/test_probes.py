@@ -12,7 +12,13 @@ import pytest
 from core.tools.sandbox import Sandbox, SandboxUnavailable
 from tests import kit
 from tests.unit.tools.sandbox.honeypot import start
-from tests.unit.tools.sandbox.probes import PROBES, Probe
+from tests.unit.tools.sandbox.probes import (
+    ALLOWED_IN_A_WORKSPACE,
+    PROBES,
+    WORKSPACE_PROBES,
+    WORKSPACE_SAMPLE,
+    Probe,
+)
 
 # A test that asks first pays for all probes of its user and backend.
 pytestmark = pytest.mark.timeout(300)
@@ -40,6 +46,42 @@ def test_no_way_out(probe: Probe, user: str, backend: str) -> None:
     result = outcomes(user, backend, "probes")[probe.name]
     assert "ESCAPED" not in result["stdout"]
     assert result["status"] in probe.statuses, result
+
+
+@pytest.mark.parametrize("probe", WORKSPACE_PROBES, ids=lambda probe: probe.name)
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_way_out_of_a_workspace(request: pytest.FixtureRequest, probe: Probe, user: str, backend: str) -> None:
+    """The same programs, as commands of a workspace. A default run takes a sample, `--long 5` all."""
+    if probe.name not in WORKSPACE_SAMPLE:
+        request.getfixturevalue("long")
+    result = workspace_outcomes(request, user, backend)[probe.name]
+    assert "ESCAPED" not in result["stdout"]
+    # The exit code of a command does not say what a sandbox's report says.
+    expected = {"error" if status in ("blocked", "memory") else status for status in probe.statuses}
+    assert result["status"] in expected, result
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_probes_of_a_workspace_leave_no_trace(request: pytest.FixtureRequest, user: str, backend: str) -> None:
+    traces = workspace_outcomes(request, user, backend)["traces"]
+    assert traces["after"] == traces["before"]
+    assert traces["grown_mb"] < 32
+
+
+def workspace_outcomes(request: pytest.FixtureRequest, user: str, backend: str) -> dict[str, Any]:
+    long = request.config.getoption("--long")
+    if user != "me" or backend != "landlock":  # the default run takes one user and one backend
+        request.getfixturevalue("long")
+    if backend == "bubblewrap" and user == "me" and os.getuid() == 0:
+        pytest.skip("bubblewrap cannot count the processes of root, and a workspace refuses it")
+    return outcomes(user, backend, "workspace" if long else "workspace-sample")
+
+
+def test_each_probe_that_a_workspace_allows_is_a_probe() -> None:
+    assert {probe.name for probe in PROBES} >= {*ALLOWED_IN_A_WORKSPACE, *WORKSPACE_SAMPLE}
+    assert not ALLOWED_IN_A_WORKSPACE.keys() & set(WORKSPACE_SAMPLE)
 
 
 @pytest.mark.parametrize("user", USERS)

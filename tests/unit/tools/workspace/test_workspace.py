@@ -6,8 +6,11 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,21 +22,10 @@ from core.tools.workspace import (
     WorkspaceLimits,
     WorkspaceUnavailable,
 )
+from tests.kit import adopt_orphans, list_descendants
 
 Make = Callable[..., RepositoryWorkspace]
 FILES = {"a.py": b"x = 1\n", "pkg/b.py": b"y = 1\n", "tests/test_a.py": b"def test():\n    assert True\n"}
-
-
-def processes() -> set[str]:
-    """The processes of the machine that run our program inside a workspace."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if b"'__name__': 'isolation'" in path.read_bytes():
-                found.add(path.parent.name)
-        except OSError:
-            continue
-    return found
 
 
 async def test_files_commands_and_the_diff(make: Make) -> None:
@@ -70,8 +62,14 @@ async def test_limits_end_a_command_and_the_next_one_runs(make: Make) -> None:
         assert (await workspace.exec("echo alive", timeout_s=30)).stdout == b"alive\n"
 
 
-async def test_nothing_outlives_its_command_or_the_workspace(make: Make) -> None:
-    before = processes()
+@pytest.fixture
+def orphans() -> Iterator[None]:
+    with adopt_orphans():
+        yield
+
+
+async def test_nothing_outlives_its_command_or_the_workspace(make: Make, orphans: None) -> None:
+    before = list_descendants(os.getpid())
     async with make() as workspace:
         await workspace.start(FILES)
         later = "(setsid sh -c 'sleep 0.3; echo x > late' > /dev/null 2>&1 &) ; echo now"
@@ -80,7 +78,7 @@ async def test_nothing_outlives_its_command_or_the_workspace(make: Make) -> None
         assert not (await workspace.exec("ls late", timeout_s=30)).ok
         await workspace.exec("kill -9 1; kill -9 -1", timeout_s=30)
         assert (await workspace.exec("echo alive", timeout_s=30)).stdout == b"alive\n"
-    assert processes() <= before
+    assert not Counter(list_descendants(os.getpid())) - Counter(before)
     with pytest.raises(WorkspaceError, match="lost"):
         await workspace.exec("echo gone", timeout_s=1)
 
@@ -145,8 +143,9 @@ async def test_a_huge_diff_has_a_name(make: Make) -> None:
         assert failure.value.kind == "huge_diff"
 
 
-async def test_a_cancelled_command_ends_the_workspace(make: Make) -> None:
-    """Its answer must not be taken for the next command's."""
+async def test_a_cancelled_command_ends_the_workspace(make: Make, orphans: None) -> None:
+    """Its answer must not be taken for the next command's. Nothing of it is left, not even a dead process."""
+    before = list_descendants(os.getpid())
     async with make() as workspace:
         await workspace.start(FILES)
         with pytest.raises(TimeoutError):
@@ -154,6 +153,46 @@ async def test_a_cancelled_command_ends_the_workspace(make: Make) -> None:
         if isinstance(workspace, IsolatedWorkspace):
             with pytest.raises(WorkspaceError, match="lost"):
                 await workspace.exec("echo next", timeout_s=30)
+    assert not Counter(list_descendants(os.getpid())) - Counter(before)
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing(make: Make, orphans: None) -> None:
+    before = list_descendants(os.getpid())
+
+    async def start(deadline_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s), make() as workspace:
+                await workspace.start(FILES)
+                await asyncio.sleep(60)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(start(deadline_s) for deadline_s in (0.0, 0.001, 0.002, 0.005, 0.01, 0.1)))
+    assert not Counter(list_descendants(os.getpid())) - Counter(before)
+
+
+async def test_a_cancellation_that_comes_with_an_answer_is_not_lost(
+    isolation: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a rollout would go on after its deadline."""
+    async with IsolatedWorkspace() as workspace:
+        await workspace.open()
+        exchange = workspace._exchange
+
+        async def exchange_and_cancel(request: bytes) -> Any:
+            answer = await exchange(request)
+            asyncio.get_running_loop().call_soon(running.cancel)
+            return answer
+
+        async def rollout() -> None:
+            await workspace.exec("true", timeout_s=30)
+            await asyncio.sleep(30)
+
+        monkeypatch.setattr(workspace, "_exchange", exchange_and_cancel)
+        running = asyncio.create_task(rollout())
+        done, _ = await asyncio.wait([running], timeout=20)
+        assert done
+        assert running.cancelled()
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("workdir", ["testbed", "/", "/tmp", "/a/../b"])

@@ -1,0 +1,114 @@
+"""Coding in real workspaces: repairs, wrong edits, sub-agents, and outputs so long that the conversation is summed up.
+
+So the rollouts of one group become one to several rows each.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from agentic.coding.prompts import SUBAGENT, SUMMARY_REQUEST
+from agentic.coding.repairs.generate import draw_record
+from agentic.coding.repairs.mutations import list_mutations
+from agentic.coding.rollout import SPEC
+from agentic.coding.tiny.demonstrations import DONE, write_edit
+from agentic.coding.tools import number_lines
+from core.policy.base import PolicyError
+from core.slime.hooks import SlimeHooks
+from core.types import Task
+from tests.contract.slime.case import Case
+from tests.contract.slime.serving import SLOW
+
+REFUSED = "forbidden"
+RECORDS = [draw_record("train", number, "function") for number in range(8)]
+
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log
+
+
+def make_recipe(**rollout: Any) -> dict[str, Any]:
+    # A busy machine must not make a rollout fail in one of two plays of the same one.
+    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 280.0} | rollout
+    section = {
+        "tools": ["bash", "edit", "delegate"],
+        "max_turns": 6,
+        "subagent_turns": 3,
+        "max_tokens": 400,  # words have more tokens here than in the preset's own vocabulary
+        "max_summary_tokens": 100,
+        "context_tokens": 1700,
+        "test_timeout_s": 200,
+    }
+    overrides = [f"rollout.{name}={value}" for name, value in sizes.items()]
+    overrides += [f"coding.{name}={json.dumps(value)}" for name, value in section.items()]
+    return SPEC.load("tiny", [*overrides, "model.max_model_len=null"]).dump()
+
+
+def coder(prompt: str, chance: Random) -> str:
+    """Ends in a third of its answers, and repairs in another; now and then a prompt is refused."""
+    if REFUSED in prompt and chance.random() < 0.2:
+        raise PolicyError("bad_request", "refused")
+    if SUMMARY_REQUEST in prompt.rpartition("user\n")[2]:
+        return chance.choice(("I have looked at it.", "It is a comparison."))
+    if SUBAGENT in prompt:
+        return chance.choice((call("bash", command="ls"), "It is in the loop.", "Nobody knows."))
+    path, broken, right = next(files for files in map(read_files, RECORDS) if number_lines(files[1]) in prompt)
+    wrong = chance.choice(list_mutations(broken.strip())).source
+    return chance.choice(
+        [
+            *[DONE] * 4,
+            *[write_edit(path, broken, right)] * 4,
+            write_edit(path, broken, wrong),
+            call("delegate", question="Where is it?"),
+            call("bash", command="seq 300"),
+            "<tool_call>{",
+        ]
+    )
+
+
+def read_files(record: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the path of a task's source, its text, and its text when it is repaired."""
+    path, text = next(iter(record["metadata"]["repository"].items()))
+    changes = record["metadata"]["patch"].splitlines(keepends=True)[3:]
+    old, new = (next(line[1:] for line in changes if line.startswith(sign)) for sign in "-+")
+    return path, text, text.replace(old, new)
+
+
+def call(name: str, **arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def make_tasks(count: int, word: str = "") -> list[Task]:
+    return [make_task(f"task-{i}", RECORDS[i % len(RECORDS)], word) for i in range(count)]
+
+
+def make_task(name: str, record: dict[str, Any], word: str = "") -> Task:
+    statement = f"{record['prompt']} {word}"
+    metadata = {**record["metadata"], "problem_statement": statement}
+    return Task(name, statement, (record["label"],), metadata=metadata)
+
+
+BROKEN = make_task("bad", RECORDS[0])
+CASE = Case(
+    hooks=__name__,
+    spec=SPEC,
+    recipe=make_recipe,
+    tasks=make_tasks,
+    faulty=[
+        *make_tasks(6),
+        *make_tasks(2, REFUSED),
+        replace(BROKEN, metadata={**BROKEN.metadata, "workdir": "not/absolute"}),
+    ],
+    failures={"bad_task": True, "bad_request": False},
+    slow=make_task("slow", RECORDS[0], SLOW),
+    quick={"metadata": RECORDS[0]["metadata"]},
+    reply=coder,
+)
