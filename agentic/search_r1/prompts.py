@@ -1,7 +1,7 @@
 """Holds what the policy is told and shown: the texts of the released code, so that its data sets and models fit.
 
-In PeterGriffinJin/Search-R1, the instructions are those of scripts/data_process/qa_search_train_merge.py, and the rest is
-from search_r1/llm_agent/generation.py. tests/golden/prompts compares them.
+In PeterGriffinJin/Search-R1 the instructions are in scripts/data_process/qa_search_train_merge.py, and the rest is in
+search_r1/llm_agent/generation.py. tests/golden/prompts compares them.
 """
 
 from __future__ import annotations

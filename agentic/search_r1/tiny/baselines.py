@@ -14,7 +14,7 @@ from typing import Any
 
 from agentic.search_r1.config import SearchR1Recipe
 from agentic.search_r1.rollout import SearchR1
-from agentic.search_r1.tiny.demonstrations import ANSWER, make_aimless_searcher
+from agentic.search_r1.tiny.demonstrations import ANSWER, AimlessSearcher
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method
 from core.text.tokenizer import encode_text
@@ -25,7 +25,7 @@ class AimlessSearch(SearchR1):
     """Lets the searcher of the warm start play the policy."""
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        searcher = make_aimless_searcher(self.tokenizer, Random(f"{task.task_id}-{sampling.seed}"))
+        searcher = AimlessSearcher(self.tokenizer, Random(f"{task.task_id}-{sampling.seed}"))
         return await super().rollout(task, Roles({"policy": searcher}), sampling)
 
 

@@ -1,9 +1,10 @@
 """Scripts the rollouts of the `tiny` preset's warm start. Their searcher knows the form, and chooses by chance.
 
-He searches once or twice, as often for either kind of question: first for any thing of the question, then for any other
-thing of it or any name that he has read. His answer is any name or town of the last passages. What a search finds is
-made up. So nobody tells the policy which query finds the answer, when to search again, what to answer, or any fact; the
-baseline `aimless-search` says what such chance is worth.
+He knows that `who` asks for a name and `where` for a town, and reads the best passage of a search. He searches first
+for any thing of the question, then for any other thing of it or any name that he has read. Once he has read what is
+asked for, he answers in one turn of two, with any such name or town. What a search finds is made up. So nobody tells
+the policy which query finds the answer, when to stop, which name or town to answer, or any fact; the baseline
+`aimless-search` says what such chance is worth.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from agentic.search_r1.tiny.world import (
 )
 from core.engine.warm_start import Example
 from core.policy.base import Roles
-from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import encode_text
-from core.types import Sampling, Task
+from core.types import Completion, Sampling, Task
 
 SEARCH, ANSWER = "<search> {}</search>", "<answer> {}</answer>"
-MOST_SEARCHES = 2
+MOST_SEARCHES = 3
+STOP = 0.5
+"""Says how often he answers where he can."""
 _THING = re.compile(rf"\b(?:{'|'.join(ADJECTIVES)}) (?:{'|'.join(NOUNS)})\b")
 _PERSON = re.compile(rf"\b(?:{'|'.join(OF_A_THING)}) (\w+ \w+)")
 _TOWN = re.compile(rf"\b(?:{'|'.join(OF_A_PERSON)}) (\w+)")
@@ -79,30 +81,35 @@ def draw_thing(rng: Random) -> str:
     return f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}"
 
 
-def write_turn(rng: Random, prompt: str, searches: int) -> str:
-    """Write the searcher's turn after a prompt, from this text alone. He answers after so many searches."""
-    question, *told = prompt.split("<information>")
-    read = "".join(text.partition("</information>")[0] for text in told)
-    done = set(re.findall(SEARCH.format("(.*?)"), prompt))
-    if len(told) < searches:
-        named = dict.fromkeys([*_THING.findall(question), *_PERSON.findall(read)])
-        return SEARCH.format(rng.choice([name for name in named if name not in done]))
-    last = told[-1].partition("</information>")[0]
-    return ANSWER.format(rng.choice([*_PERSON.findall(last), *_TOWN.findall(last)]))
+def write_turn(rng: Random, prompt: str) -> str:
+    """Write the searcher's turn after a prompt, from this text alone."""
+    question, *found = prompt.split("<information>")
+    read = "".join(text.partition("\nDoc")[0] for text in found)
+    answers = (_TOWN if "Where" in question else _PERSON).findall(read)
+    if answers and (len(found) == MOST_SEARCHES or rng.random() < STOP):
+        return ANSWER.format(rng.choice(answers))
+    done = re.findall(SEARCH.format("(.*?)"), prompt)
+    named = dict.fromkeys([*_THING.findall(question), *_PERSON.findall(read)])
+    return SEARCH.format(rng.choice([name for name in named if name not in done]))
 
 
-def make_searcher(tokenizer: Any, write: Callable[[str], str]) -> ScriptedPolicy:
-    """Make a policy whose turn is what `write` makes of the prompt's text."""
+class Searcher:
+    """A policy whose turn is what `write` makes of the prompt's text."""
 
-    def respond(prompt: tuple[int, ...], sampling: Sampling) -> Sequence[int]:
-        return encode_text(tokenizer, write(tokenizer.decode(prompt)))
+    def __init__(self, tokenizer: Any, write: Callable[[str], str]):
+        self.tokenizer = tokenizer
+        self.write = write
 
-    return ScriptedPolicy(respond, decode=tokenizer.decode)
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        ids = encode_text(self.tokenizer, self.write(self.tokenizer.decode(prompt_ids)))
+        return Completion(ids, (0.0,) * len(ids), "stop")
 
 
-def make_aimless_searcher(tokenizer: Any, rng: Random) -> ScriptedPolicy:
-    """Make the searcher of one rollout."""
-    return make_searcher(tokenizer, partial(write_turn, rng, searches=rng.randint(1, MOST_SEARCHES)))
+class AimlessSearcher(Searcher):
+    """The searcher, who draws with `rng`."""
+
+    def __init__(self, tokenizer: Any, rng: Random):
+        super().__init__(tokenizer, partial(write_turn, rng))
 
 
 def draw_question(rng: Random) -> str:
@@ -112,7 +119,7 @@ def draw_question(rng: Random) -> str:
     return write_question(rng, rng.choice(list(ASKS)), asked, others)
 
 
-def demonstrate(rng: Random, method: MadeUpSearch, searcher: ScriptedPolicy) -> Iterator[Example]:
+def demonstrate(rng: Random, method: MadeUpSearch, searcher: Searcher) -> Iterator[Example]:
     """Let the searcher play a rollout on a new question, and yield its turns."""
     task = Task("demonstration", draw_question(rng), ("nobody",))
     trajectory = asyncio.run(method.rollout(task, Roles({"policy": searcher}), Sampling()))

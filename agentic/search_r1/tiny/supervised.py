@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from agentic.search_r1.config import SearchR1Recipe
-from agentic.search_r1.tiny.demonstrations import ANSWER, SEARCH, MadeUpSearch, demonstrate, make_searcher
+from agentic.search_r1.tiny.demonstrations import ANSWER, SEARCH, MadeUpSearch, Searcher, demonstrate
 from agentic.search_r1.tiny.tasks import HOME, OWNER
 from core.config import SupervisedSection
 from core.engine.warm_start import Example, batch_by_length
@@ -17,7 +17,7 @@ from core.engine.warm_start import Example, batch_by_length
 def batches(config: SupervisedSection, recipe: SearchR1Recipe, tokenizer: Any) -> Iterator[Sequence[Example]]:
     """Yield batches of turns without end."""
     rng, size = Random(config.seed), config.batch_size
-    method, searcher = MadeUpSearch(recipe, tokenizer, rng), make_searcher(tokenizer, write_right_turn)
+    method, searcher = MadeUpSearch(recipe, tokenizer, rng), Searcher(tokenizer, write_right_turn)
     while True:
         drawn: list[Example] = []
         while len(drawn) < 8 * size:

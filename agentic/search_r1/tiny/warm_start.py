@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from agentic.search_r1.config import SearchR1Recipe, SearchR1WarmStart
-from agentic.search_r1.tiny.demonstrations import MadeUpSearch, demonstrate, make_aimless_searcher
+from agentic.search_r1.tiny.demonstrations import AimlessSearcher, MadeUpSearch, demonstrate
 from agentic.search_r1.tiny.world import OF_A_PERSON, OF_A_THING, WORDS
 from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.text.tokenizer import encode_text
@@ -23,5 +23,5 @@ def batches(config: SearchR1WarmStart, recipe: SearchR1Recipe, tokenizer: Any) -
     for _ in range(0, config.steps, 8):
         drawn: list[Example] = []
         while len(drawn) < 8 * size:
-            drawn += demonstrate(rng, method, make_aimless_searcher(tokenizer, rng))
+            drawn += demonstrate(rng, method, AimlessSearcher(tokenizer, rng))
         yield from batch_by_length(rng, drawn[: 8 * size], size)
