@@ -164,12 +164,12 @@ def serve_app(app: web.Application) -> Iterator[str]:
 
 
 @contextmanager
-def serve_corpus(corpus: Path) -> Iterator[str]:
+def serve_corpus(corpus: Path, server: type[RetrievalServer] = RetrievalServer) -> Iterator[str]:
     """Serve a corpus by shared words from an exact FAISS index, in a thread, and yield the URL of the service."""
     passages, encoder = Corpus(corpus), make_encoder("hashing")
     index = build_index(passages, encoder, FlatOptions(), lambda done, total: None)
     retriever = Retriever(passages, encoder, index)
-    with serve_app(RetrievalServer(retriever, Batcher(retriever.search)).make_app()) as url:
+    with serve_app(server(retriever, Batcher(retriever.search)).make_app()) as url:
         yield url
 
 

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -44,7 +44,7 @@ class OpenedPolicy:
         self.policy = policy
         self.opening = opening
 
-    async def generate(self, prompt_ids: tuple[int, ...], sampling: Sampling, session: str | None = None) -> Completion:
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         prompt = (*prompt_ids, *self.opening)
         rest = await self.policy.generate(prompt, sampling, session)
         ids = (*self.opening, *rest.token_ids)

@@ -1,4 +1,4 @@
-"""Search-R1 on its tiny world, with a real retrieval service that refuses some queries.
+"""Search-R1 on its tiny world, with a real retrieval service that fails at some queries.
 
 The policy is now right, now wrong, and now writes no action.
 """
@@ -13,18 +13,21 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from aiohttp import web
+
 from agentic.search_r1.rollout import SPEC
 from agentic.search_r1.tiny import tasks, world
 from agentic.search_r1.tiny.demonstrations import ANSWER, SEARCH
 from agentic.search_r1.tiny.supervised import write_right_turn
 from core.slime.hooks import SlimeHooks
+from core.tools.retrieval.server import RetrievalServer
 from core.types import Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW
 from tests.kit import serve_corpus
 
-REFUSED = "lost " * 4000
-"""A query that is too long for the service."""
+LOST = "lost"
+"""A query at which the service fails."""
 
 hooks = SlimeHooks(SPEC)
 generate = hooks.generate
@@ -36,6 +39,11 @@ rollout_log = hooks.rollout_log
 eval_log = hooks.eval_log
 
 
+class FailingServer(RetrievalServer):
+    async def retrieve(self, request: web.Request) -> web.Response:
+        return web.Response(status=500) if LOST in await request.text() else await super().retrieve(request)
+
+
 @cache
 def start_service() -> str:
     """Start the retrieval service of this process, and return its URL."""
@@ -43,7 +51,7 @@ def start_service() -> str:
     atexit.register(stack.close)
     corpus = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "corpus.jsonl"
     world.write_corpus(corpus)
-    return stack.enter_context(serve_corpus(corpus))
+    return stack.enter_context(serve_corpus(corpus, FailingServer))
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
@@ -52,7 +60,8 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
         *(f"rollout.{name}={value}" for name, value in sizes.items()),
         f"search_r1.url={start_service()}/retrieve",
         "search_r1.addresses=null",
-        "search_r1.max_tokens=30000",  # words have more tokens here than in the preset's own vocabulary
+        "search_r1.max_retries=0",
+        "search_r1.max_tokens=256",  # words have more tokens here than in the preset's own vocabulary
         "model.max_model_len=null",
     ]
     return SPEC.load("tiny", overrides).dump()
@@ -60,8 +69,8 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
 
 def policy(prompt: str, chance: Random) -> str:
     """Mostly takes the right turn. Now and then it answers too soon, searches for something else, or does neither."""
-    if "lost" in prompt and chance.random() < 0.4:
-        return SEARCH.format(REFUSED)
+    if LOST in prompt and chance.random() < 0.4:
+        return SEARCH.format(LOST)
     if "of the" not in prompt:
         return ANSWER.format("42")
     other = "I do not know." if "<information>" in prompt else SEARCH.format("red lamp")

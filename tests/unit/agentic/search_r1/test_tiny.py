@@ -79,7 +79,7 @@ def test_demonstrations_choose_at_random_and_tell_no_fact(tokenizer: Any) -> Non
     rng, recipe = Random(0), SPEC.load("tiny")
     method = MadeUpSearch(recipe, tokenizer, rng)
     first, owners, made_up, true = Counter[bool](), Counter[bool](), 0, 0
-    for _ in range(600):
+    for _ in range(300):
         turns = list(demonstrate(rng, method, AimlessSearcher(tokenizer, rng)))
         texts = [tokenizer.decode(completion) for _, completion in turns]
         shown = tokenizer.decode(turns[-1][0])
@@ -93,9 +93,9 @@ def test_demonstrations_choose_at_random_and_tell_no_fact(tokenizer: Any) -> Non
         for title, relation, value in re.findall(r"\) (\w+ \w+): (\w+) (\w+(?: \w+)?)[,.]", shown):
             made_up += 1
             true += find_facts(title).get(relation) == value
-    assert first[True] / 600 == pytest.approx(1 / 2, abs=0.07)
-    assert owners[True] / owners.total() == pytest.approx(1 / 2, abs=0.1)
-    assert made_up > 1000
+    assert first[True] / 300 == pytest.approx(1 / 2, abs=0.1)
+    assert owners[True] / owners.total() == pytest.approx(1 / 2, abs=0.12)
+    assert made_up > 500
     assert true / made_up < 0.05
 
 
