@@ -69,7 +69,7 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
 
 def policy(prompt: str, chance: Random) -> str:
     """Mostly takes the right turn. Now and then it answers too soon, searches for something else, or does neither."""
-    if LOST in prompt and chance.random() < 0.4:
+    if LOST in prompt and chance.random() < 0.25:
         return SEARCH.format(LOST)
     if "of the" not in prompt:
         return ANSWER.format("42")
@@ -90,7 +90,7 @@ CASE = Case(
     spec=SPEC,
     recipe=make_recipe,
     tasks=make_tasks,
-    faulty=[*make_tasks(6), *map(lose, make_tasks(2))],
+    faulty=[*make_tasks(6), *map(lose, make_tasks(4))],
     failures={"search_failed": False},
     slow=Task("slow", f"Who walks {SLOW}?", ("42",)),
     quick={"question": "Who walks?"},
