@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from agentic.search_r1.prompts import Prompt
-from core.config import Recipe, RecipeError, Section, WarmStartSection
+from core.config import Recipe, Section, WarmStartSection
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -54,21 +53,3 @@ class SearchR1Recipe(Recipe):
                 "set algorithm.rows=segment"
             )
         return self
-
-
-def resolve_url(config: SearchR1Section) -> str:
-    """Return the URL of the retrieval service.
-
-    Raises:
-        RecipeError: the file of addresses is missing, broken, or lacks the service.
-    """
-    if config.addresses is None:
-        return config.url
-    try:
-        addresses = yaml.safe_load(Path(config.addresses).read_text())
-        return config.url.format_map(addresses)
-    except OSError as error:
-        fix = "start the services first (tokentrue serve services, see run.sh)"
-        raise RecipeError(f"search_r1.addresses: {error}; {fix}") from error
-    except (yaml.YAMLError, TypeError, KeyError, ValueError) as error:
-        raise RecipeError(f"{config.addresses}: does not fill search_r1.url={config.url!r} ({error!r})") from error

@@ -28,8 +28,9 @@ from dataclasses import replace
 from typing import Any, Literal
 from uuid import uuid4
 
-from agentic.search_r1.config import PRESETS, SearchR1Recipe, resolve_url
+from agentic.search_r1.config import PRESETS, SearchR1Recipe
 from agentic.search_r1.prompts import INFORMATION, INVALID, PASSAGE, write_prompt
+from core.config.addresses import read_addresses
 from core.policy.base import Roles
 from core.rewards.qa import em, max_over
 from core.rollout.method import Method, MethodSpec, RolloutError
@@ -56,8 +57,9 @@ class SearchR1(Method):
         self.context_tokens = recipe.model.max_model_len
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
+        url = read_addresses("search_r1.addresses", self.config.addresses)(self.config.url)
         self.client = RetrievalClient(
-            url=resolve_url(self.config), max_retries=self.config.max_retries, api_key_file=self.config.api_key_file
+            url=url, max_retries=self.config.max_retries, api_key_file=self.config.api_key_file
         )
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
