@@ -13,7 +13,7 @@ Departures from both ports, on purpose:
 3. A search that fails, fails the rollout: it is counted and not trained. slime's example shows the policy that nothing
    was found, and trains on that. The released trainer stops.
 4. The last turn that `max_turns` allows is not searched for: nobody would read what was found.
-5. An end token that the policy samples stays in its text, and the turn is an invalid action if it holds none.
+5. An end token that the policy samples stays in its text.
 
 Run:  bash agentic/search_r1/run.sh                         # tiny: two CPU cores, minutes
       bash agentic/search_r1/run.sh --preset paper --engine slime --dry-run
@@ -58,9 +58,8 @@ class SearchR1(Method):
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
         url = read_addresses("search_r1.addresses", self.config.addresses)(self.config.url)
-        self.client = RetrievalClient(
-            url=url, max_retries=self.config.max_retries, api_key_file=self.config.api_key_file
-        )
+        key, retries = self.config.api_key_file, self.config.max_retries
+        self.client = RetrievalClient(url=url, max_retries=retries, api_key_file=key)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Let the policy search until it answers or meets a limit, and reward the answer.
