@@ -25,6 +25,11 @@ from core.engine.server import Server
 from core.engine.start_model import CHAT_TEMPLATE
 from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import encode_text
+from core.tools.retrieval.batching import Batcher
+from core.tools.retrieval.corpus import Corpus
+from core.tools.retrieval.encoders import make_encoder
+from core.tools.retrieval.index import FlatOptions, Retriever, build_index
+from core.tools.retrieval.server import RetrievalServer
 from core.types import Sampling
 
 T = TypeVar("T")
@@ -183,6 +188,16 @@ def serve_app(app: web.Application) -> Iterator[str]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def serve_corpus(corpus: Path, server: type[RetrievalServer] = RetrievalServer) -> Iterator[str]:
+    """Serve a corpus by shared words from an exact FAISS index, in a thread, and yield the URL of the service."""
+    passages, encoder = Corpus(corpus), make_encoder("hashing")
+    index = build_index(passages, encoder, FlatOptions(), lambda done, total: None)
+    retriever = Retriever(passages, encoder, index)
+    with serve_app(server(retriever, Batcher(retriever.search)).make_app()) as url:
+        yield url
 
 
 def make_sglang_reply(ids: Sequence[int]) -> web.Response:

@@ -4,6 +4,7 @@
 |---|---|---|
 | own | task_id, question, answers, context, metadata | `write_jsonl` |
 | training row | prompt, context, reward_model.ground_truth, extra_info | MemAgent's parquet or JSON |
+| FlashRAG | question, golden_answers, id, data_source | FlashRAG's data sets on the hub; Search-R1's parquet |
 | evaluation | input, answers, context, num_docs, index | MemAgent's eval_{N}.json |
 | ruler | input, outputs, context, answer_prefix, length, index | MemAgent's eval_{task}_{length}.json |
 | slime | prompt, label, metadata.context, metadata.ground_truth | slime-agentic |
@@ -111,6 +112,17 @@ def _convert_training_row(record: Record, location: SourceLocation) -> Task:
     )
 
 
+def _convert_flashrag(record: Record, location: SourceLocation) -> Task:
+    """Convert a record whose id is unique only within its source: Search-R1 trains on NQ and HotpotQA together."""
+    named = [str(record[field]) for field in ("data_source", "id") if record.get(field) is not None]
+    return Task(
+        task_id="-".join(named) if record.get("id") is not None else "",
+        question=_read_text(record, "question", location),
+        answers=_read_answers(record["golden_answers"], "golden_answers", location),
+        metadata={"kind": record["data_source"]} if "data_source" in record else {},
+    )
+
+
 def _convert_evaluation(record: Record, location: SourceLocation) -> Task:
     return Task(
         task_id="",
@@ -208,6 +220,7 @@ def _convert_hle(record: Record, location: SourceLocation) -> Task:
 
 _FORMATS: tuple[tuple[frozenset[str], Callable[[Record, SourceLocation], Task]], ...] = (
     (frozenset({"task_id", "question", "answers"}), _convert_own),
+    (frozenset({"question", "golden_answers"}), _convert_flashrag),
     (frozenset({"prompt", "reward_model"}), _convert_training_row),
     (frozenset({"prompt", "label"}), _convert_slime),
     (frozenset({"input", "outputs"}), _convert_ruler),

@@ -1,7 +1,8 @@
 """Small runs of every method, and every evaluator, are killed, stopped and slowed at random moments.
 
 This goes on as long as `--long MINUTES` says, for each of them. What comes out is the run that was never touched: no
-task is lost or repeated, and no process, mount or file is left. ToolOrchestra's retrieval service is killed meanwhile.
+task is lost or repeated, and no process, mount or file is left. The retrieval service of Search-R1 and of ToolOrchestra
+is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import pytest
 import yaml
 
 from agentic.coding.repairs.generate import draw_record
+from agentic.search_r1.tiny import world
 from agentic.toolorchestra.tiny import facts
 from core.data import write_jsonl
 from core.data.files import write_records
@@ -54,6 +56,7 @@ OWN = {
     "agent": {"agent.agents": json.dumps({"lookup": LOOKUP})},
     # One rollout at a time: how long a workspace takes decides which calls share a batch, and so their last digits.
     "coding": {"warm_start.copy_steps": 2, "rollout.concurrency": 1},
+    "search_r1": {"search_r1.max_retries": 30},
     "toolorchestra": {"warm_start.copy_steps": None, "toolorchestra.search.max_retries": 30},
 }
 SERVERS = {"retrieval": "core.tools.retrieval", "experts": "agentic.toolorchestra.tiny.scripted_experts"}
@@ -79,17 +82,20 @@ def make_arguments(method: str, folder: Path, preset: Path) -> list[str]:
 
 
 @contextmanager
-def serve_tools(folder: Path) -> Iterator[list[str]]:
-    """Run ToolOrchestra's services, and yield the arguments that name them."""
-    facts.write_corpus(folder / "corpus.jsonl")
-    own = {"retrieval": f"--threads 1 --corpus {folder / 'corpus.jsonl'}", "experts": ""}
+def serve_tools(method: str, folder: Path) -> Iterator[list[str]]:
+    """Run a method's services, and yield the arguments that name them."""
+    write_corpus = {"search_r1": world.write_corpus, "toolorchestra": facts.write_corpus}[method]
+    write_corpus(folder / "corpus.jsonl")
+    own = {"retrieval": f"--threads 1 --corpus {folder / 'corpus.jsonl'}"}
+    if method == "toolorchestra":
+        own["experts"] = ""
     services = {
-        name: Service(command=f"{{python}} -m {module} --host {{host}} --port {{port}} {own[name]}")
-        for name, module in SERVERS.items()
+        name: Service(command=f"{{python}} -m {SERVERS[name]} --host {{host}} --port {{port}} {options}")
+        for name, options in own.items()
     }
     with run_services(services, folder / "services") as addresses:
         (folder / "addresses.yaml").write_text(yaml.safe_dump(addresses))
-        yield ["--set", f"toolorchestra.addresses={folder / 'addresses.yaml'}"]
+        yield ["--set", f"{method}.addresses={folder / 'addresses.yaml'}"]
 
 
 def list_servers(words: str) -> list[int]:
@@ -188,8 +194,8 @@ def test_a_run_ends_as_one_that_was_not_touched(
 ) -> None:
     arguments = make_arguments(method, tmp_path, preset)
     services: AbstractContextManager[list[str]] = nullcontext([])
-    if method == "toolorchestra":
-        services = serve_tools(tmp_path)
+    if method in ("search_r1", "toolorchestra"):
+        services = serve_tools(method, tmp_path)
     lost_servers = 0
     with nothing_left(), services as addresses:
         untouched = tmp_path / "untouched"

@@ -23,6 +23,7 @@ from tests.contract.slime import (
     scripted_agentflow,
     scripted_agents,
     scripted_coding,
+    scripted_search_r1,
     scripted_toolorchestra,
 )
 from tests.contract.slime.case import Case
@@ -38,6 +39,7 @@ CASES: dict[str, Case] = {
     "toolorchestra": scripted_toolorchestra.CASE,
     "agent": scripted_agents.CASE,
     "coding": scripted_coding.CASE,
+    "search_r1": scripted_search_r1.CASE,
 }
 
 

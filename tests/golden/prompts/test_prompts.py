@@ -14,11 +14,13 @@ import pytest
 
 from agentic.agentflow import released
 from agentic.memagent.prompts import final_message, update_message
+from agentic.search_r1 import prompts as search_r1
 from agentic.toolorchestra.environment import Start
 from agentic.toolorchestra.tau2.compat import PASSAGES, rewrite
 from benchmarks.questions import prompts as questions
 from benchmarks.ruler.templates import CWE, FWE, NIAH, QA, VT
 from benchmarks.ruler.variants import WHOLE_THE_ANSWER_IS
+from core.text.conversation import Markup
 from tests.golden.prompts.make_golden import GOLDEN, digest
 from tests.golden.prompts.upstream import POLICY, STAND_INS
 
@@ -78,6 +80,13 @@ def our_prompts() -> Mapping[str, str]:
         "agentflow/system": released.SYSTEM,
         **{f"agentflow/{role}": fill(message) for role, message in released.MESSAGES.items()},
         **{f"agentflow/{name}": released.describe_tool(name) for name in released.read_tools()},
+        "search_r1/prompt": "".join(
+            part.text if isinstance(part, Markup) else part
+            for part in search_r1.write_prompt("released", STAND_INS["question"])
+        ),
+        "search_r1/information": search_r1.INFORMATION.format(STAND_INS["context"]),
+        "search_r1/invalid": search_r1.INVALID,
+        "search_r1/passage": search_r1.PASSAGE.format(1, STAND_INS["memory"], STAND_INS["section"]),
         **question_prompts(),
         "toolorchestra/policy": rewrite(Start(policy, (), "")).policy,
         **{

@@ -21,6 +21,8 @@ TOOLORCHESTRA = ("Weili-0234/ToolOrchestra", "8bb9e69a155c568a3a5592366e58afddef
 QUESTIONS = ("Weili-0234/ToolOrchestra", "9d34d87a39289e24528c2c50894528fd3822e545")
 """NVIDIA's upload: the evaluations of FRAMES and HLE."""
 
+SEARCH_R1 = ("PeterGriffinJin/Search-R1", "a14dc3a4ffc6fe88c1e95038d9738e21ba3f7a06")
+
 STAND_INS = {
     "question": "Who wrote it?",
     "memory": "The memory.",
@@ -91,6 +93,13 @@ def f_string(text: str, line: int) -> str:
         "context": STAND_INS["context"],
     }
     return str(_evaluate(node, names))
+
+
+def search_r1_text(text: str, line: int) -> str:
+    """Evaluate the f-string that begins on a line of Search-R1."""
+    node = next(n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.JoinedStr) and n.lineno == line)
+    names = {"question": STAND_INS["question"], "idx": 0, "title": STAND_INS["memory"], "text": STAND_INS["section"]}
+    return str(_evaluate(node, {**names, "search_results": [f"{STAND_INS['context']}\n"]}))
 
 
 def tool_metadata(text: str, line: int) -> str:
@@ -168,6 +177,7 @@ def _starts_on(node: ast.AST, line: int) -> bool:
     return isinstance(node, ast.Constant) and node.lineno == line
 
 
+_SEARCH = "search_r1/llm_agent/generation.py"
 _EVAL = "taskutils/memory_eval/utils"
 _FLOW = "agentflow/agentflow"
 _NIAH = {"type_needle_v": "numbers", "query": "keen-fox", "context": STAND_INS["context"]}
@@ -232,6 +242,10 @@ SOURCES = (
            tool_metadata),
     Source("toolorchestra/policy", TOOLORCHESTRA, "evaluation/tau2-bench/tau2/utils/llm_utils.py", 215, tau2_policy),
     Source("toolorchestra/tools", QUESTIONS, "evaluation/tools.json", 1, whole_json),
+    Source("search_r1/prompt", SEARCH_R1, "scripts/data_process/qa_search_train_merge.py", 32, search_r1_text),
+    Source("search_r1/information", SEARCH_R1, _SEARCH, 391, search_r1_text),
+    Source("search_r1/invalid", SEARCH_R1, _SEARCH, 396, search_r1_text),
+    Source("search_r1/passage", SEARCH_R1, _SEARCH, 467, search_r1_text),
     *_question_sources(),
     *_ruler_sources(),
 )  # fmt: skip

@@ -217,6 +217,6 @@ def test_a_run_script_makes_data_trains_evaluates_and_reports_and_trains_alone_w
             assert calls == [f"scripts.tokentrue train {method}"]
     assert calls[0] == f"agentic.{method}.tiny.start_model --out runs/data/{method}-tiny"
     steps = [call.split()[1] for call in calls if call.startswith("scripts.tokentrue") and " data " not in call]
-    services = ["serve"] * (method == "toolorchestra")
+    services = ["serve"] * (method in ("search_r1", "toolorchestra"))
     assert list(dict.fromkeys(steps)) == [*services, "train", "evaluate", "report"]
     assert calls[-1] == "scripts.tokentrue report runs/out"

@@ -1,0 +1,55 @@
+"""Defines the section `search_r1` of a recipe: where the policy searches, and its limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import NonNegativeInt, PositiveInt, model_validator
+
+from agentic.search_r1.prompts import Prompt
+from core.config import Recipe, Section, WarmStartSection
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+class SearchR1Section(Section):
+    url: str
+    """Names the retrieval service, such as http://HOST:PORT/retrieve (`tokentrue serve retrieval`)."""
+    addresses: str | None = None
+    """Names a YAML file, name -> URL, as scripts/services.py writes it. `{name}` in `url` stands for that URL."""
+    api_key_file: str | None = None
+    """Names the file that holds the key of the service."""
+    max_retries: NonNegativeInt = 12
+    """Counts the retries of a search; the pauses between them add up to 40 seconds."""
+    topk: PositiveInt = 3
+    """Counts the passages that a search shows."""
+    max_turns: PositiveInt
+    """Limits the turns of a rollout, the answer included."""
+    max_tokens: PositiveInt = 512
+    """Limits the tokens of a turn."""
+    prompt: Prompt = "released"
+    """Chooses the first message (prompts.py)."""
+
+
+class SearchR1WarmStart(WarmStartSection):
+    copy_steps: NonNegativeInt = 0
+    """Counts the steps on copying drills, which come first."""
+    batch_size: PositiveInt = 16
+
+    @property
+    def total_steps(self) -> int:
+        return self.copy_steps + self.steps
+
+
+class SearchR1Recipe(Recipe):
+    search_r1: SearchR1Section
+    warm_start: SearchR1WarmStart | None = None
+
+    @model_validator(mode="after")
+    def _rows_are_segments(self) -> SearchR1Recipe:
+        if self.algorithm.rows != "segment":
+            raise ValueError(
+                f"algorithm.rows is {self.algorithm.rows}, and a rollout is trained as one row, without its passages; "
+                "set algorithm.rows=segment"
+            )
+        return self

@@ -1,0 +1,42 @@
+"""Holds what the policy is told and shown: the texts of the released code, so that its data sets and models fit.
+
+In PeterGriffinJin/Search-R1 the instructions are in scripts/data_process/qa_search_train_merge.py, and the rest is in
+search_r1/llm_agent/generation.py. tests/golden/prompts compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from core.text.conversation import Markup
+
+Prompt = Literal["released", "question"]
+"""Names the first message: the released instructions with the question, or the question alone, for small models."""
+
+INSTRUCTIONS = (
+    "Answer the given question. You must conduct reasoning inside <think> and </think> first every time you get new "
+    "information. After reasoning, if you find you lack some knowledge, you can call a search engine by <search> query "
+    "</search> and it will return the top searched results between <information> and </information>. You can search as "
+    "many times as your want. If you find no further external knowledge needed, you can directly provide the answer "
+    "inside <answer> and </answer>, without detailed illustrations. For example, <answer> Beijing </answer>. Question:"
+)
+
+INFORMATION = "\n\n<information>{}</information>\n\n"
+"""Is appended to a turn that searches; the passages are filled in."""
+
+PASSAGE = "Doc {}(Title: {}) {}\n"
+"""Shows a passage: its number, title and text."""
+
+INVALID = (
+    "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. If I "
+    "want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again.\n"
+)
+"""Is appended to a turn without an action."""
+
+
+def write_prompt(prompt: Prompt, question: str) -> tuple[str | Markup, ...]:
+    """Return the parts of the first message. As in the released data, a question ends with a question mark."""
+    if prompt == "question":
+        return (question,)
+    question = question.strip()
+    return Markup(INSTRUCTIONS), f" {question}{'' if question.endswith('?') else '?'}\n"

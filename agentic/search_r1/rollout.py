@@ -1,0 +1,150 @@
+"""Search-R1: a policy reasons, searches when it lacks knowledge, reads what was found, and answers.
+
+Paper: "Search-R1: Training LLMs to Reason and Leverage Search Engines with Reinforcement Learning", arXiv 2503.09516.
+Ports studied: the released trainer (PeterGriffinJin/Search-R1, on verl) and slime's examples/search-r1.
+
+The policy's message grows: a turn ends at </search> or </answer>, and what a search found is appended as <information>,
+which is not trained. So a rollout is one row. Its reward is the exact match of the answer.
+
+Departures from both ports, on purpose:
+1. Token ids stay token ids. The released trainer decodes every turn, cuts its text at the tag and encodes it again.
+2. The answer is read from the policy's last turn. Both ports take the last <answer> of the whole text, so a passage
+   could bring one.
+3. A search that fails, fails the rollout: it is counted and not trained. slime's example shows the policy that nothing
+   was found, and trains on that. The released trainer stops.
+4. The last turn that `max_turns` allows is not searched for: nobody would read what was found.
+5. An end token that the policy samples stays in its text.
+
+Run:  bash agentic/search_r1/run.sh                         # tiny: two CPU cores, minutes
+      bash agentic/search_r1/run.sh --preset paper --engine slime --dry-run
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Literal
+from uuid import uuid4
+
+from agentic.search_r1.config import PRESETS, SearchR1Recipe
+from agentic.search_r1.prompts import INFORMATION, INVALID, PASSAGE, write_prompt
+from core.config.addresses import read_addresses
+from core.policy.base import Roles
+from core.rewards.qa import em, max_over
+from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.turns import Turns
+from core.slime.hooks import SlimeHooks
+from core.text.conversation import Renderer
+from core.text.tokenizer import encode_text
+from core.tools.retrieval.client import RetrievalClient, RetrievalError
+from core.types import CALLS, Completion, Sampling, Task, Trajectory
+
+Action = Literal["search", "answer", "invalid"]
+End = Literal["answered", "cut_turn", "turn_limit", "context_limit"]
+"""Names how a rollout ends. All but `answered` give the status `truncated` and the reward 0."""
+
+STOP = ("</search>", "</answer>")
+_ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
+
+
+class SearchR1(Method):
+    """Runs the method. Its one role, `policy`, writes the turns `act`."""
+
+    def __init__(self, recipe: SearchR1Recipe, tokenizer: Any):
+        self.config = recipe.search_r1
+        self.context_tokens = recipe.model.max_model_len
+        self.tokenizer = tokenizer
+        self.renderer = Renderer(tokenizer)
+        url = read_addresses("search_r1.addresses", self.config.addresses)(self.config.url)
+        key, retries = self.config.api_key_file, self.config.max_retries
+        self.client = RetrievalClient(url=url, max_retries=retries, api_key_file=key)
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        """Let the policy search until it answers or meets a limit, and reward the answer.
+
+        Raises:
+            RolloutError: the retrieval service failed (kind `search_failed`).
+        """
+        stops = replace(sampling, stop=STOP, stop_token_ids=(self.tokenizer.eos_token_id,))
+        turns = Turns(stops, session=uuid4().hex)
+        ids = self.renderer.render([self.renderer.message("user", *write_prompt(self.config.prompt, task.question))])
+        actions: list[tuple[Action, str]] = []
+        while True:
+            completion = await turns.ask(roles["policy"], "act", ids, self.config.max_tokens)
+            actions.append(read_action(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)))
+            if end := self.find_end(actions, completion):
+                break
+            # What the policy sampled stays as it is; only what it is shown is encoded.
+            shown = await self.observe(*actions[-1])
+            ids = (*ids, *completion.token_ids, *encode_text(self.tokenizer, shown))
+            if self.context_tokens is not None and len(ids) + self.config.max_tokens > self.context_tokens:
+                end = "context_limit"
+                break
+        counts = Counter(action for action, _ in actions)
+        answer = actions[-1][1] if end == "answered" else None
+        return Trajectory(
+            task_id=task.task_id,
+            turns=tuple(turns.recorded),
+            status="completed" if end == "answered" else "truncated",
+            reward=0.0 if answer is None else max_over(em, answer, task.answers),
+            metrics={
+                "turns": len(actions),
+                f"{CALLS}search": counts["search"] - (actions[-1][0] == "search" and end != "context_limit"),
+                "invalid_actions": counts["invalid"],
+                "answered": float(end == "answered"),
+            },
+            log={"answer": answer, "end": end, "queries": [text for action, text in actions if action == "search"]},
+        )
+
+    def find_end(self, actions: list[tuple[Action, str]], completion: Completion) -> End | None:
+        """Return how the rollout ends after its last turn; None if it goes on."""
+        if actions[-1][0] == "answer":
+            return "answered"
+        if completion.finish_reason == "length":
+            return "cut_turn"
+        return "turn_limit" if len(actions) == self.config.max_turns else None
+
+    async def observe(self, action: Action, text: str) -> str:
+        """Return what is appended to a turn: the passages that its query finds, or that it was invalid."""
+        return INFORMATION.format(await self.find(text)) if action == "search" else INVALID
+
+    async def find(self, query: str) -> str:
+        """Return the best passages of the retrieval service as one text.
+
+        Raises:
+            RolloutError: the service refused, or did not answer within its retries.
+        """
+        try:
+            (hits,) = await self.client.search([query], self.config.topk)
+        except RetrievalError as error:
+            raise RolloutError("search_failed", str(error)) from error
+        return format_passages(hit.document.contents for hit in hits)
+
+
+def read_action(text: str) -> tuple[Action, str]:
+    """Return the action of a turn, and its query or answer: the first whole pair of tags counts."""
+    found = _ACTION.search(text)
+    if found is None:
+        return "invalid", ""
+    return ("search" if found[1] == "search" else "answer"), found[2].strip()
+
+
+def format_passages(passages: Iterable[str]) -> str:
+    """Number the passages and join them; the first line of each is its title."""
+    parts = (contents.partition("\n") for contents in passages)
+    return "".join(PASSAGE.format(n, title, text) for n, (title, _, text) in enumerate(parts, 1)).strip()
+
+
+SPEC = MethodSpec("search_r1", SearchR1Recipe, PRESETS, SearchR1)
+
+# slime imports these names by path.
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log

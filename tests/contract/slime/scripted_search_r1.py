@@ -1,0 +1,98 @@
+"""Search-R1 on its tiny world, with a real retrieval service that fails at some queries.
+
+The policy is now right, now wrong, and now writes no action.
+"""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from aiohttp import web
+
+from agentic.search_r1.rollout import SPEC
+from agentic.search_r1.tiny import tasks, world
+from agentic.search_r1.tiny.demonstrations import ANSWER, SEARCH
+from agentic.search_r1.tiny.supervised import write_right_turn
+from core.slime.hooks import SlimeHooks
+from core.tools.retrieval.server import RetrievalServer
+from core.types import Task
+from tests.contract.slime.case import Case
+from tests.contract.slime.serving import SLOW
+from tests.kit import serve_corpus
+
+LOST = "lost"
+"""A query at which the service fails."""
+
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log
+
+
+class FailingServer(RetrievalServer):
+    async def retrieve(self, request: web.Request) -> web.Response:
+        return web.Response(status=500) if LOST in await request.text() else await super().retrieve(request)
+
+
+@cache
+def start_service() -> str:
+    """Start the retrieval service of this process, and return its URL."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    corpus = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "corpus.jsonl"
+    world.write_corpus(corpus)
+    return stack.enter_context(serve_corpus(corpus, FailingServer))
+
+
+def make_recipe(**rollout: Any) -> dict[str, Any]:
+    sizes = {"tasks_per_step": 4, "group_size": 4, "deadline_s": 60.0} | rollout
+    overrides = [
+        *(f"rollout.{name}={value}" for name, value in sizes.items()),
+        f"search_r1.url={start_service()}/retrieve",
+        "search_r1.addresses=null",
+        "search_r1.max_retries=0",
+        "search_r1.max_tokens=256",  # words have more tokens here than in the preset's own vocabulary
+        "model.max_model_len=null",
+    ]
+    return SPEC.load("tiny", overrides).dump()
+
+
+def policy(prompt: str, chance: Random) -> str:
+    """Mostly takes the right turn. Now and then it answers too soon, searches for something else, or does neither."""
+    if LOST in prompt and chance.random() < 0.25:
+        return SEARCH.format(LOST)
+    if "of the" not in prompt:
+        return ANSWER.format("42")
+    other = "I do not know." if "<information>" in prompt else SEARCH.format("red lamp")
+    return chance.choice([*[write_right_turn(prompt)] * 6, ANSWER.format("nobody"), "I do not know.", other])
+
+
+def make_tasks(count: int) -> list[Task]:
+    return tasks.generate("train", count)
+
+
+def lose(task: Task) -> Task:
+    return Task(f"lost-{task.task_id}", f"{task.question} It is lost.", task.answers)
+
+
+CASE = Case(
+    hooks=__name__,
+    spec=SPEC,
+    recipe=make_recipe,
+    tasks=make_tasks,
+    faulty=[*make_tasks(6), *map(lose, make_tasks(4))],
+    failures={"search_failed": False},
+    slow=Task("slow", f"Who walks {SLOW}?", ("42",)),
+    quick={"question": "Who walks?"},
+    reply=policy,
+)

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentic.search_r1.rollout import SPEC, SearchR1
+from agentic.search_r1.tiny import world
+from agentic.search_r1.tiny.start_model import train_tokenizer
+from tests.kit import serve_corpus
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return train_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a retrieval service over the corpus of the preset `tiny`."""
+    corpus = tmp_path_factory.mktemp("world") / "corpus.jsonl"
+    world.write_corpus(corpus)
+    with serve_corpus(corpus) as url:
+        yield url
+
+
+def load(url: str, *overrides: str) -> Any:
+    """Load the recipe of the preset `tiny` with the URL of a service."""
+    return SPEC.load("tiny", [f"search_r1.url={url}/retrieve", "search_r1.addresses=null", *overrides])
+
+
+@pytest.fixture
+def method(service: str, tokenizer: Any) -> SearchR1:
+    """The method as the preset `tiny` sets it up."""
+    return SearchR1(load(service), tokenizer)
