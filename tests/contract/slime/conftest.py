@@ -15,7 +15,13 @@ from core.policy.server_process import serve
 from core.policy.sglang import SGLangPolicy
 from core.slime.records import to_record
 from core.types import Completion, Sampling, Task
-from tests.contract.slime import scored_memagent, scripted_agentflow, scripted_agents, scripted_toolorchestra
+from tests.contract.slime import (
+    scored_memagent,
+    scripted_agentflow,
+    scripted_agents,
+    scripted_retool,
+    scripted_toolorchestra,
+)
 from tests.contract.slime.case import Case
 from tests.contract.slime.replay import Tape
 from tests.contract.slime.serving import Reply, serve_script
@@ -28,6 +34,7 @@ CASES: dict[str, Case] = {
     **scripted_agentflow.cases(),
     "toolorchestra": scripted_toolorchestra.CASE,
     "agent": scripted_agents.CASE,
+    "retool": scripted_retool.CASE,
 }
 
 

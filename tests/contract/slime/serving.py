@@ -27,7 +27,7 @@ class ScriptedEngine(ScriptedPolicy):
     """A script under the names that the server calls of an EmbeddedPolicy."""
 
     def __init__(self, tokenizer: Any, reply: Reply):
-        super().__init__(self._say)
+        super().__init__(self._say, decode=tokenizer.decode)
         self.engine = SimpleNamespace(
             weight_version="0",
             max_model_len=1 << 17,
