@@ -64,11 +64,11 @@ class ScriptedProgrammer(ReTool):
 
 def find_best_constant(count: int = 512) -> str:
     """Return the operator that answers the most training tasks if it stands for every word."""
+    asked = [(Computation.read(task.question), task.answers[0]) for task in generate("train", count)]
 
     def count_right(operator: str) -> int:
-        asked = [(Computation.read(task.question), task.answers[0]) for task in generate("train", count)]
-        same = (Computation(each.numbers, (operator,) * len(each.operators)) for each, _ in asked)
-        return sum(str(program.compute()) == answer for program, (_, answer) in zip(same, asked, strict=True))
+        programs = ((Computation(each.numbers, (operator,) * len(each.operators)), answer) for each, answer in asked)
+        return sum(str(program.compute()) == answer for program, answer in programs)
 
     return max(OPERATORS, key=count_right)
 
