@@ -24,7 +24,7 @@ from core.types import Task
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-MEANINGS = {"blick": "*", "dax": "+", "fep": "-", "gorp": "//", "kiv": "%", "mib": "&", "toma": "|", "wug": "^"}
+MEANINGS = {"blick": "*", "dax": "+", "fep": "-", "gorp": "//", "kiv": "%", "mib": "&"}
 """Maps each word to the operator of Python that it means, with its precedence."""
 OPERATORS = tuple(MEANINGS.values())
 QUESTION = "What is {}?"
@@ -32,9 +32,9 @@ QUESTION = "What is {}?"
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Says how many words a question may have, each as likely, and the digits of its first and other numbers."""
+    """Says how many words a question may have, one drawn from `words`, and the digits of its first and other numbers."""
 
-    words: Sequence[int] = (1, 2)
+    words: Sequence[int] = (1, 1, 2)
     first_digits: int = 3
     other_digits: int = 2
 
