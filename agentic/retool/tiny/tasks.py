@@ -32,7 +32,7 @@ QUESTION = "What is {}?"
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Says how many words a question may have, one drawn from `words`, and the digits of its first and other numbers."""
+    """Says how many words a question has, one of `words`, and how many digits its first and other numbers have."""
 
     words: Sequence[int] = (1, 1, 2)
     first_digits: int = 3

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from agentic.retool import rollout
 from agentic.retool.rollout import SPEC, ReTool
 from agentic.retool.tiny.start_model import train_tokenizer
 from core.policy.base import Roles
@@ -27,8 +28,7 @@ def build(tokenizer: Any, isolation: None) -> Callable[..., ReTool]:
     def make(*overrides: str) -> ReTool:
         roomy = ("model.max_model_len=null", "retool.context_tokens=3000", "retool.max_tokens=400")
         patient = ("retool.sandbox.timeout_s=60", "retool.sandbox.keep_bytes=1000")  # the cores may be busy
-        method: ReTool = SPEC.build(SPEC.load("tiny", [*roomy, *patient, *overrides]), tokenizer)
-        return method
+        return rollout.build(SPEC.load("tiny", [*roomy, *patient, *overrides]), tokenizer)
 
     return make
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentic.retool.rollout import SPEC
+from agentic.retool.rollout import SPEC, build
 from agentic.retool.tiny import tasks
 from agentic.retool.tiny.baselines import BASELINES
 from agentic.retool.tiny.demonstrations import demonstrate
@@ -95,7 +95,7 @@ def test_the_warm_start_has_programs_and_answers_that_fit_the_preset(tokenizer: 
 
 async def test_a_demonstrated_turn_has_the_prompt_of_the_rollout(tokenizer: Any, isolation: None) -> None:
     """Played in the method, supervised conversations are right, and their prompts are the demonstrated ones."""
-    method = SPEC.build(SPEC.load("tiny", ["retool.sandbox.timeout_s=60"]), tokenizer)
+    method = build(SPEC.load("tiny", ["retool.sandbox.timeout_s=60"]), tokenizer)
     for task in generate("train", 3):
         turns = encode(solve(task.question), method.renderer)
         replies = dict(turns)
