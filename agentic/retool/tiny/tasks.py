@@ -24,7 +24,7 @@ from core.types import Task
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
-MEANINGS = {"blick": "*", "dax": "+", "fep": "-", "gorp": "//", "kiv": "%", "mib": "&"}
+MEANINGS = {"blick": "*", "dax": "+", "fep": "-", "kiv": "%"}
 """Maps each word to the operator of Python that it means, with its precedence."""
 OPERATORS = tuple(MEANINGS.values())
 QUESTION = "What is {}?"
@@ -34,7 +34,7 @@ QUESTION = "What is {}?"
 class Domain:
     """Says how many words a question has, one of `words`, and how many digits its first and other numbers have."""
 
-    words: Sequence[int] = (1, 1, 2)
+    words: Sequence[int] = (1, 2)
     first_digits: int = 3
     other_digits: int = 2
 
