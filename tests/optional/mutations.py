@@ -41,7 +41,7 @@ MUTATIONS = (
     Mutation(
         "edited text is not taken for what was sampled",
         "core/gateway/session.py",
-        '            if echo == "edited":\n                return None, echo\n',
+        '        if echo == "edited":\n            return None, echo\n',
         "",
         f"{SESSION}::test_how_an_answer_came_back_is_counted",
     ),
@@ -69,15 +69,22 @@ MUTATIONS = (
     Mutation(
         "an answer is continued only where it was given",
         "core/gateway/session.py",
-        "if found.parent is node and (found.lead == tuple(lead) or found.folded_lead == fold_lead(lead)):",
-        "if True:",
-        FUZZ,
+        "if found is not None and found.parent is node and is_same_lead(found, lead):",
+        "if found is not None:",
+        f"{SESSION}::test_an_answer_is_continued_only_where_it_was_given",
     ),
     Mutation(
         "an answer is continued only after the messages that it answered",
         "core/gateway/session.py",
-        "if found.parent is node and (found.lead == tuple(lead) or found.folded_lead == fold_lead(lead)):",
-        "if found.parent is node:",
+        "if found is not None and found.parent is node and is_same_lead(found, lead):",
+        "if found is not None and found.parent is node:",
+        f"{SESSION}::test_an_answer_is_continued_only_after_the_messages_that_it_answered",
+    ),
+    Mutation(
+        "what led to an answer is taken as known only if its own request had those messages",
+        "core/gateway/session.py",
+        "if node is not None and node.place.messages == messages[:last] else None",
+        "if node is not None else None",
         FUZZ,
     ),
     Mutation(
@@ -174,28 +181,28 @@ MUTATIONS = (
     Mutation(
         "a prompt goes on from stored ids only if the same thoughts stand before them",
         "core/gateway/session.py",
-        "and node.kept == before and node.tools == tools:",
+        "and node.kept == kept[:n] and node.tools == tools:",
         "and node.tools == tools:",
-        f"{SESSION}::test_the_prompt_is_the_templates_own_rendering",
+        f"{SESSION}::test_thoughts_that_the_template_leaves_out_are_gone_before_an_answer_without_any",
     ),
     Mutation(
         "a prompt goes on from stored ids only if its own thoughts stay",
         "core/gateway/session.py",
-        "if keep[place.path[depth]] and node.kept == before",
-        "if node.kept == before",
+        "if kept[n] and node.kept == kept[:n]",
+        "if node.kept == kept[:n]",
         f"{SESSION}::test_the_prompt_is_the_templates_own_rendering",
     ),
     Mutation(
         "a prompt goes on from stored ids only if it shows the same tools",
         "core/gateway/session.py",
-        "and node.kept == before and node.tools == tools:",
-        "and node.kept == before:",
+        "and node.kept == kept[:n] and node.tools == tools:",
+        "and node.kept == kept[:n]:",
         f"{SESSION}::test_other_tools_begin_a_new_row",
     ),
     Mutation(
         "an answer that moved keeps its sampled ids",
         "core/gateway/session.py",
-        "messages.append(transcriber.encode_sampled(entry.completion, keep[i]))",
+        "messages.append(transcriber.encode_sampled(entry.completion, next(keeps_thoughts)))",
         "messages.append(transcriber.encode_message(entry.message))",
         f"{SESSION}::test_an_answer_behind_a_trimmed_head_keeps_its_ids",
     ),
@@ -293,8 +300,10 @@ MUTATIONS = (
     Mutation(
         "a turn joins a segment only if its prompt holds all its ids",
         "core/rollout/rows.py",
-        "if length <= len(turn.prompt_ids) and hashes[length] == hash_of_ids:",
-        "if length <= len(turn.prompt_ids):",
+        "if length <= len(turn.prompt_ids) and hashes[length] == hash_of_ids:\n"
+        "                found = ends[length, hash_of_ids]\n"
+        "                if extends(turn.prompt_ids, found[-1][-1]):",
+        "if length <= len(turn.prompt_ids):\n                found = ends[length, hash_of_ids]\n                if True:",
         FUZZ,
     ),
     Mutation(

@@ -46,7 +46,9 @@ def test_a_service_is_a_server_of_our_image_whose_health_is_asked_at_its_port(na
         assert all(word in model for word in name.split("-")), "it is named after what it serves"
 
 
-@pytest.mark.parametrize("profile", {profile for service in SERVICES.values() for profile in service["profiles"]})
+@pytest.mark.parametrize(
+    "profile", sorted({profile for service in SERVICES.values() for profile in service["profiles"]})
+)
 def test_services_of_a_method_share_no_port(profile):
     ports = [option(service, "--port") for service in SERVICES.values() if profile in service["profiles"]]
     assert len(set(ports)) == len(ports)
