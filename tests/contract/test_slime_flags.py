@@ -33,7 +33,7 @@ MEGATRON_FLAGS = """
 --expert-model-parallel-size --expert-tensor-parallel-size --recompute-granularity --recompute-method
 --recompute-num-layers --optimizer --lr-decay-style --lr-decay-iters --lr-warmup-iters --weight-decay --adam-beta1
 --adam-beta2 --attention-dropout --hidden-dropout --accumulate-allreduce-grads-in-fp32 --attention-softmax-in-fp32
---attention-backend
+--attention-backend --rotary-base
 """.split()
 SGLANG_FLAGS = "--sglang-mem-fraction-static --sglang-context-length --router-policy".split()
 

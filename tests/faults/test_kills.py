@@ -57,6 +57,7 @@ OWN = {
     # One rollout at a time: how long a workspace takes decides which calls share a batch, and so their last digits.
     "coding": {"warm_start.copy_steps": 2, "rollout.concurrency": 1},
     "search_r1": {"search_r1.max_retries": 30},
+    "retool": {"rollout.concurrency": 1},
     "toolorchestra": {"warm_start.copy_steps": None, "toolorchestra.search.max_retries": 30},
 }
 SERVERS = {"retrieval": "core.tools.retrieval", "experts": "agentic.toolorchestra.tiny.scripted_experts"}

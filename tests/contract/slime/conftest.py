@@ -23,6 +23,7 @@ from tests.contract.slime import (
     scripted_agentflow,
     scripted_agents,
     scripted_coding,
+    scripted_retool,
     scripted_search_r1,
     scripted_toolorchestra,
 )
@@ -40,6 +41,7 @@ CASES: dict[str, Case] = {
     "agent": scripted_agents.CASE,
     "coding": scripted_coding.CASE,
     "search_r1": scripted_search_r1.CASE,
+    "retool": scripted_retool.CASE,
 }
 
 

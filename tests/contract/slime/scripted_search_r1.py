@@ -88,6 +88,7 @@ def lose(task: Task) -> Task:
 CASE = Case(
     hooks=__name__,
     spec=SPEC,
+    preset="paper",
     recipe=make_recipe,
     tasks=make_tasks,
     faulty=[*make_tasks(6), *map(lose, make_tasks(4))],

@@ -295,8 +295,7 @@ def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments,
     """With the hooks that `slime.rows: fan_out` renders, slime's own converter makes the same rows, in its order."""
     recipe = case.recipe()
     recipe["algorithm"] |= {"loss_agg": "rollout", "std_normalization": True}
-    preset = "seed" if (case.spec.presets / "seed.yaml").exists() else "paper"
-    launched = case.spec.load(preset, ["slime.rows=fan_out", "algorithm.loss_agg=rollout"])
+    launched = case.spec.load(case.preset, ["slime.rows=fan_out", "algorithm.loss_agg=rollout"])
     words = flags.groups(launched, flags.Paths(Path("/x")))["CUSTOM"]
     paths = dict(zip(words[::2], words[1::2], strict=True))
     hooks = {

@@ -1,0 +1,16 @@
+"""Holds what the policy is told, and the tags of its code. The texts are ours; the tags are the paper's."""
+
+from __future__ import annotations
+
+CODE, CODE_END = "<code>", "</code>"
+"""Enclose a program that the policy writes; its turn stops at the second."""
+
+INTERPRETER = "\n<interpreter>\n{output}\n</interpreter>\n"
+"""Follows a program and shows what it printed, or how it failed."""
+
+INSTRUCTIONS = (
+    "\n\nThink step by step. At any point you may compute with Python: write a whole program between <code> and "
+    "</code>, and print what you want to know. It is run at once, and its output follows between <interpreter> and "
+    "</interpreter>. No program knows the variables of another. Write your final answer as \\boxed{answer}."
+)
+"""Follows the question, unless the policy knows the tags already."""

@@ -1,0 +1,150 @@
+"""ReTool: the policy writes programs while it thinks, reads what they print, and answers in a box.
+
+Paper: "ReTool: Reinforcement Learning for Strategic Tool Use in LLMs", arXiv 2504.11536. Port studied: slime's
+examples/retool. As in both, each program runs in a process of its own, which knows no variable of the one before, and
+what the interpreter shows is not trained. As in the paper, a turn stops at </code>, and the reward is +1 or -1.
+
+Departures from both, on purpose:
+1. What was sampled is never encoded again: a rollout is one growing list of ids, and all of it is one row.
+2. Only <code> marks a program. slime also takes tool calls and fenced blocks, and does not stop at any of them.
+3. A program that is an expression prints its value. There, nothing is seen without print().
+4. The first reply without a program ends the rollout. slime tells the policy that the reply is invalid, and goes on.
+5. Only the last reply is graded. slime grades the whole text, in which a program may have printed the box.
+6. Programs are isolated by the kernel, and not by a list of forbidden words. Where that fails, so does the rollout.
+
+Run:  bash agentic/retool/run.sh                            # tiny: two CPU cores, minutes
+      bash agentic/retool/run.sh --preset paper --engine slime --dry-run
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+from uuid import uuid4
+
+from agentic.retool.config import PRESETS, ReToolRecipe, ReToolSection
+from agentic.retool.interpreter import Interpreter, find_program
+from agentic.retool.prompts import CODE_END, INSTRUCTIONS, INTERPRETER
+from core.policy.base import Roles
+from core.rewards.boxed import find_boxed, is_equiv
+from core.rewards.math_grader import parse_integer
+from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.turns import Turns
+from core.slime.hooks import SlimeHooks
+from core.text.conversation import Renderer
+from core.text.tokenizer import Ids, encode_text
+from core.tools.base import ToolResult
+from core.types import CALLS, Sampling, Task, Trajectory, Turn
+
+End = Literal["answered", "cut_reply", "turn_limit", "context_limit"]
+"""Names how a rollout ends. All but `answered` give the status `truncated`."""
+
+
+class ReTool(Method):
+    """Runs the method. Its one role, `policy`, writes the turns `act`: thoughts, programs and the answer."""
+
+    def __init__(self, config: ReToolSection, tokenizer: Any):
+        self.config = config
+        self.tokenizer = tokenizer
+        self.renderer = Renderer(tokenizer)
+        self.interpreter = Interpreter(config)
+        self.sandbox = self.interpreter.isolation
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        """Let the policy write on, run each program that it writes, and reward its answer.
+
+        Raises:
+            RolloutError: the question fills the context, or no sandbox can be had: neither is the policy's doing.
+        """
+        config, answer = self.config, ""
+        end: End = "turn_limit"
+        ids = self.open_conversation(task)
+        runs: list[tuple[str, ToolResult]] = []
+        stops = replace(sampling, stop=(CODE_END,), stop_token_ids=(self.tokenizer.eos_token_id,))
+        turns = Turns(stops, session=uuid4().hex)
+        for _ in range(config.max_turns):
+            room = config.context_tokens - len(ids)
+            completion = await turns.ask(roles["policy"], "act", ids, min(config.max_tokens, room))
+            ids += completion.token_ids
+            reply = str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+            program = find_program(reply)
+            if completion.finish_reason == "length" or program is None:
+                end = "cut_reply" if completion.finish_reason == "length" else "answered"
+                answer = reply
+                break
+            runs.append((program, await self.interpreter.run(program)))
+            shown = encode_text(self.tokenizer, INTERPRETER.format(output=runs[-1][1].text))
+            if len(ids) + len(shown) >= config.context_tokens:
+                end = "context_limit"
+                break
+            ids += shown
+        return make_trajectory(task, turns.recorded, runs, answer, end)
+
+    def open_conversation(self, task: Task) -> Ids:
+        """Return the ids of the question. Raises RolloutError if they leave no room for a reply."""
+        instructions = INSTRUCTIONS if self.config.explain_tags else ""
+        ids = self.renderer.render([self.renderer.message("user", task.question, instructions)])
+        if len(ids) >= self.config.context_tokens:
+            raise RolloutError(
+                "overlong_question",
+                f"task {task.task_id}: field `question` takes {len(ids)} tokens, which leaves no room in "
+                f"retool.context_tokens={self.config.context_tokens}",
+            )
+        return ids
+
+    async def close(self) -> None:
+        await self.interpreter.close()
+
+
+def is_right(answer: str, accepted: Sequence[str]) -> bool:
+    """Return whether the last box holds an accepted answer: the same integer, or the same LaTeX once normalised."""
+    boxed = find_boxed(answer)
+    if boxed is None:
+        return False
+    integer = parse_integer(boxed)
+    return any(is_equiv(boxed, each) or (integer is not None and integer == parse_integer(each)) for each in accepted)
+
+
+def make_trajectory(
+    task: Task, turns: Sequence[Turn], runs: Sequence[tuple[str, ToolResult]], answer: str, end: End
+) -> Trajectory:
+    """Return the trajectory. Its reward is +1 if `answer` is right, else -1; `official` is the same as 1 or 0."""
+    right, statuses = is_right(answer, task.answers), Counter(result.status for _, result in runs)
+    return Trajectory(
+        task_id=task.task_id,
+        turns=tuple(turns),
+        status="completed" if end == "answered" else "truncated",
+        reward=1.0 if right else -1.0,
+        metrics={
+            "official": float(right),
+            "turns": len(turns),
+            f"{CALLS}interpreter": len(runs),
+            "program_errors": len(runs) - statuses["ok"],
+            "answer_boxed": float("\\boxed" in answer),
+            f"end_{end}": 1.0,
+        },
+        log={
+            "answer": answer,
+            "end": end,
+            "programs": [{"program": code, "status": run.status, "output": run.text} for code, run in runs],
+        },
+    )
+
+
+def build(recipe: ReToolRecipe, tokenizer: Any) -> ReTool:
+    return ReTool(recipe.retool, tokenizer)
+
+
+SPEC = MethodSpec("retool", ReToolRecipe, PRESETS, build)
+
+# slime imports these names by path.
+hooks = SlimeHooks(SPEC)
+generate = hooks.generate
+reward_func = hooks.reward_func
+convert = hooks.convert
+post_process_rewards = hooks.post_process_rewards
+dynamic_filter = hooks.dynamic_filter
+rollout_log = hooks.rollout_log
+eval_log = hooks.eval_log
