@@ -147,10 +147,12 @@ def die_with_parent() -> None:
     call("parent-death signal", libc.prctl, PDEATHSIG, SIGKILL, 0, 0, 0)
 
 
-def apply_landlock(required: bool, writable: tuple[str, ...] = ("/tmp",), execute: bool = False) -> None:
+def apply_landlock(
+    required: bool, writable: tuple[str, ...] = ("/tmp",), execute: bool = False, port: int = 0
+) -> None:
     """Allow reading anywhere and writing in `writable`; forbid TCP, outside abstract sockets and signals.
 
-    Executing is forbidden too, unless `execute` allows it.
+    Executing is forbidden too, unless `execute` allows it, and so is connecting to another `port` than this one.
     """
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_long(0), 1)
     if abi < 1:
@@ -165,6 +167,8 @@ def apply_landlock(required: bool, writable: tuple[str, ...] = ("/tmp",), execut
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
         call("Landlock", libc.syscall, ADD_RULE, rules, 1, struct.pack("=Qi", allowed, folder), 0)
         os.close(folder)
+    if port and abi >= 4:
+        call("Landlock", libc.syscall, ADD_RULE, rules, 2, struct.pack("=2Q", 2, port), 0)
     call("Landlock", libc.syscall, RESTRICT_SELF, rules, 0)
     os.close(rules)
 

@@ -37,11 +37,14 @@ if TYPE_CHECKING:
 HEADER = "=Bidii"  # reason, exit code, seconds, bytes of stdout, bytes of stderr
 EXIT, TIMEOUT, OUTPUT_LIMIT, FAILED = range(4)
 CHUNK = 65536
+GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1  # ioctls of netdevice(7), and IFF_UP
+BACKLOG = 128
 
 
 def enclose(spec: dict[str, Any]) -> None:
     """Build the sandbox and enter it for good."""
     monitor = leave_host(spec)
+    port = open_port(spec["channel"]) if spec["channel"] is not None else 0
     # Root becomes nobody in drop_privileges, and git refuses a repository that belongs to somebody else.
     owner = f",uid={NOBODY},gid={NOBODY}" if spec["namespaces"] and os.getuid() == 0 else ""
     options = (spec["folder_options"] + owner).encode()
@@ -55,8 +58,34 @@ def enclose(spec: dict[str, Any]) -> None:
     os.dup2(os.open("/dev/null", os.O_WRONLY), 2)
     os.closerange(3, 1024)
     os.chdir(spec["workdir"])
-    apply_landlock(True, tuple(spec["folders"]), execute=True)
+    apply_landlock(True, tuple(spec["folders"]), execute=True, port=port)
     apply_seccomp(spec["seccomp"])
+
+
+def open_port(channel: int) -> int:
+    """Open a port of 127.0.0.1 and give its listening socket to the host, which serves it. Return the port's number.
+
+    A socket stays in the network namespace that it was made in, whoever holds it. So the host answers from outside, and
+    this namespace still has no way out.
+    """
+    import fcntl
+
+    import _socket
+
+    listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    # struct ifreq: the name of an interface, then its flags. The loopback of a new namespace is down.
+    asked = fcntl.ioctl(listener.fileno(), GET_FLAGS, struct.pack("=16sh22x", b"lo", 0))
+    (flags,) = struct.unpack_from("=h", asked, 16)
+    if not flags & UP:  # bubblewrap has done it
+        fcntl.ioctl(listener.fileno(), SET_FLAGS, struct.pack("=16sh22x", b"lo", flags | UP))
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(BACKLOG)
+    port: int = listener.getsockname()[1]
+    host = _socket.socket(fileno=channel)
+    host.sendmsg([b"-"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("=i", listener.fileno()))])
+    host.close()
+    listener.close()
+    return port
 
 
 def run_command(request: dict[str, Any]) -> tuple[int, int, bytes, bytes]:

@@ -16,8 +16,10 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import struct
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +37,7 @@ from core.tools.workspace.base import (
     WorkspaceError,
     WorkspaceLimits,
     WorkspaceUnavailable,
+    receive_listener,
 )
 
 Isolation = Literal["bubblewrap", "landlock"]
@@ -64,8 +67,11 @@ class IsolatedWorkspace(RepositoryWorkspace):
         limits: WorkspaceLimits | None = None,
         workdir: str = "/testbed",
         backend: Literal["auto"] | Isolation = "auto",
+        *,
+        programs: Sequence[str] = (),
+        serves: bool = False,
     ):
-        super().__init__(limits, workdir)
+        super().__init__(limits, workdir, programs, serves)
         self.backend: Isolation = choose_backend() if backend == "auto" else backend
         try:
             check_platform(self.backend)
@@ -79,24 +85,34 @@ class IsolatedWorkspace(RepositoryWorkspace):
     async def open(self) -> None:
         interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
         python = [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
-        self._process = await asyncio.create_subprocess_exec(
-            *(self._wrap(python, interpreter) if self.backend == "bubblewrap" else python),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=ENVIRONMENT,
-            cwd="/",
-            start_new_session=True,
-        )
+        host, channel = socket.socketpair()
+        with host, channel:
+            self._process = await asyncio.create_subprocess_exec(
+                *(self._wrap(python, interpreter) if self.backend == "bubblewrap" else python),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,
+                pass_fds=(channel.fileno(),) if self.serves else (),
+            )
+            await self._enclose(channel.fileno() if self.serves else None)
+            if self.serves:
+                self.listener = receive_listener(host)
+
+    async def _enclose(self, channel: int | None) -> None:
+        """Have the started program build its sandbox. Raises WorkspaceUnavailable if it cannot."""
         spec = {
             "namespaces": self.backend == "landlock",
             "parent": None if self.backend == "bubblewrap" else os.getpid(),
             "clone": CLONE_NUMBERS.get(platform.machine()),
-            "mounts": list(list_mounts()),
+            "mounts": self._list_mounts(),
+            "channel": channel,
             "folders": ["/tmp", self.workdir],
             "folder_options": f"size={self.limits.disk_mb}m,nr_inodes={self.limits.files + 2},mode=1777",
             "workdir": self.workdir,
-            "seccomp": compile_filter(platform.machine(), processes=True),
+            "seccomp": compile_filter(platform.machine(), processes=True, clients=self.serves),
         }
         try:
             reason, _, _, _, problem = await asyncio.wait_for(
@@ -111,12 +127,15 @@ class IsolatedWorkspace(RepositoryWorkspace):
 
     def _wrap(self, python: list[str], interpreter: str) -> list[str]:
         """Return the command that starts `python` under bubblewrap."""
-        binds = [word for source, target in list_mounts() for word in _bind(source, target)]
+        binds = [word for source, target in self._list_mounts() for word in _bind(source, target)]
         return [
             shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1",
             "--cap-add", "CAP_SYS_ADMIN", *binds, "--dir", "/tmp", "--dir", self.workdir,
             "--ro-bind", interpreter, interpreter, "--chdir", "/tmp", *python,
         ]  # fmt: skip
+
+    def _list_mounts(self) -> list[tuple[str, str]]:
+        return [*list_mounts(), *((os.path.realpath(path), path) for path in self.programs)]
 
     async def exec(
         self, command: str, stdin: bytes = b"", *, timeout_s: float, output_bytes: int = 1 << 20
@@ -166,6 +185,7 @@ class IsolatedWorkspace(RepositoryWorkspace):
 
     async def stop(self) -> None:
         process, self._process = self._process, None
+        self.close_listener()
         if process is None:
             return
         if process.stdin is not None:
