@@ -101,25 +101,26 @@ class RepositoryWorkspace(ABC):
         self,
         limits: WorkspaceLimits | None = None,
         workdir: str = "/testbed",
-        programs: Sequence[str] = (),
+        paths: Sequence[str] = (),
         serves: bool = False,
     ):
         """Make a workspace that is not open yet.
 
-        `programs` are files and folders of the host that commands see read-only at the same paths. With `serves`,
-        commands may connect to one port, whose `listener` the host serves; without, there are no sockets.
+        `paths` are files and folders of the host that commands see too, read-only; /proc stands for one with the
+        processes of the workspace alone. With `serves`, commands may connect to one port of 127.0.0.1, whose `listener`
+        the host serves; without, there are no sockets.
         """
         if not workdir.startswith("/") or ".." in workdir.split("/") or workdir.rstrip("/") in ("", "/tmp"):
             raise ValueError(f"workdir {workdir!r} must be an absolute path, without .., and neither / nor /tmp")
         self.limits = limits or WorkspaceLimits()
         self.workdir = workdir.rstrip("/")
-        for path in programs:
+        for path in paths:
             if not os.path.isabs(path) or os.path.normpath(path) != path or not os.path.exists(path):
-                raise ValueError(f"programs: {path!r} must be the absolute path of a file or folder that is there")
+                raise ValueError(f"paths: {path!r} must be the absolute path of a file or folder that is there")
             own = (PurePosixPath(self.workdir), PurePosixPath("/tmp"))
             if any(each.is_relative_to(path) or PurePosixPath(path).is_relative_to(each) for each in own):
-                raise ValueError(f"programs: {path!r} cannot be shown: {self.workdir} and /tmp are the workspace's own")
-        self.programs = tuple(programs)
+                raise ValueError(f"paths: {path!r} cannot be shown: {self.workdir} and /tmp are the workspace's own")
+        self.paths = tuple(paths)
         self.serves = serves
         self.listener: socket.socket | None = None
         """Listens on a port of 127.0.0.1 inside, while a workspace that `serves` is open."""

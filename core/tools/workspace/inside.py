@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         NOBODY,
         NODEV,
         NOSUID,
+        PROC_FLAGS,
         SIGKILL,
         SetupError,
         apply_landlock,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 HEADER = "=Bidii"  # reason, exit code, seconds, bytes of stdout, bytes of stderr
 EXIT, TIMEOUT, OUTPUT_LIMIT, FAILED = range(4)
 CHUNK = 65536
+REMOUNT = 32
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1  # ioctls of netdevice(7), and IFF_UP
 BACKLOG = 128
 
@@ -44,6 +46,8 @@ BACKLOG = 128
 def enclose(spec: dict[str, Any]) -> None:
     """Build the sandbox and enter it for good."""
     monitor = leave_host(spec)
+    if spec["proc"] and not spec["namespaces"]:
+        call("a /proc of its own", libc.mount, b"proc", b"/proc", b"proc", REMOUNT | PROC_FLAGS, b"subset=pid")
     port = open_port(spec["channel"]) if spec["channel"] is not None else 0
     # Root becomes nobody in drop_privileges, and git refuses a repository that belongs to somebody else.
     owner = f",uid={NOBODY},gid={NOBODY}" if spec["namespaces"] and os.getuid() == 0 else ""

@@ -68,10 +68,10 @@ class IsolatedWorkspace(RepositoryWorkspace):
         workdir: str = "/testbed",
         backend: Literal["auto"] | Isolation = "auto",
         *,
-        programs: Sequence[str] = (),
+        paths: Sequence[str] = (),
         serves: bool = False,
     ):
-        super().__init__(limits, workdir, programs, serves)
+        super().__init__(limits, workdir, paths, serves)
         self.backend: Isolation = choose_backend() if backend == "auto" else backend
         try:
             check_platform(self.backend)
@@ -108,6 +108,7 @@ class IsolatedWorkspace(RepositoryWorkspace):
             "parent": None if self.backend == "bubblewrap" else os.getpid(),
             "clone": CLONE_NUMBERS.get(platform.machine()),
             "mounts": self._list_mounts(),
+            "proc": "/proc" in self.paths,
             "channel": channel,
             "folders": ["/tmp", self.workdir],
             "folder_options": f"size={self.limits.disk_mb}m,nr_inodes={self.limits.files + 2},mode=1777",
@@ -135,7 +136,7 @@ class IsolatedWorkspace(RepositoryWorkspace):
         ]  # fmt: skip
 
     def _list_mounts(self) -> list[tuple[str, str]]:
-        return [*list_mounts(), *((os.path.realpath(path), path) for path in self.programs)]
+        return [*list_mounts(), *((os.path.realpath(path), path) for path in self.paths)]
 
     async def exec(
         self, command: str, stdin: bytes = b"", *, timeout_s: float, output_bytes: int = 1 << 20
@@ -242,7 +243,9 @@ def _programs() -> bytes:
     return b"".join(marshal.dumps(compile(Path(path).read_bytes(), Path(path).name, "exec")) for path in paths)
 
 
-def _bind(source: str, target: str) -> tuple[str, str, str]:
+def _bind(source: str, target: str) -> tuple[str, ...]:
+    if source == "/proc":  # bubblewrap's own, of the new PID namespace
+        return "--proc", target
     return ("--dev-bind" if target.startswith("/dev/") else "--ro-bind", source, target)
 
 
