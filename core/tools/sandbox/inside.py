@@ -155,9 +155,7 @@ def die_with_parent() -> None:
     call("parent-death signal", libc.prctl, PDEATHSIG, SIGKILL, 0, 0, 0)
 
 
-def apply_landlock(
-    required: bool, writable: tuple[str, ...] = ("/tmp",), execute: bool = False, port: int = 0
-) -> None:
+def apply_landlock(required: bool, writable: tuple[str, ...] = ("/tmp",), execute: bool = False, port: int = 0) -> None:
     """Allow reading anywhere and writing in `writable`; forbid TCP, outside abstract sockets and signals.
 
     Executing is forbidden too, unless `execute` allows it, and so is connecting to another `port` than this one.

@@ -114,12 +114,7 @@ class RepositoryWorkspace(ABC):
             raise ValueError(f"workdir {workdir!r} must be an absolute path, without .., and neither / nor /tmp")
         self.limits = limits or WorkspaceLimits()
         self.workdir = workdir.rstrip("/")
-        for path in paths:
-            if not os.path.isabs(path) or os.path.normpath(path) != path or not os.path.exists(path):
-                raise ValueError(f"paths: {path!r} must be the absolute path of a file or folder that is there")
-            own = (PurePosixPath(self.workdir), PurePosixPath("/tmp"))
-            if any(each.is_relative_to(path) or PurePosixPath(path).is_relative_to(each) for each in own):
-                raise ValueError(f"paths: {path!r} cannot be shown: {self.workdir} and /tmp are the workspace's own")
+        check_paths(paths, self.workdir)
         self.paths = tuple(paths)
         self.serves = serves
         self.listener: socket.socket | None = None
@@ -224,9 +219,20 @@ class RepositoryWorkspace(ABC):
         await self.stop()
 
 
+def check_paths(paths: Sequence[str], workdir: str) -> None:
+    """Raise ValueError for a path of the host that no workspace can show."""
+    for path in paths:
+        if not os.path.isabs(path) or os.path.normpath(path) != path or not os.path.exists(path):
+            raise ValueError(f"{path!r} must be the absolute path of a file or folder that is there, without ..")
+        if any(PurePosixPath(own).is_relative_to(path) for own in (workdir, "/tmp", "/packages0")):
+            raise ValueError(f"{path!r} would cover the workspace's own {workdir}, /tmp or packages")
+        if any(PurePosixPath(path).is_relative_to(own) for own in (workdir, "/tmp")):
+            raise ValueError(f"{path!r} would be covered by the workspace's own {workdir} or /tmp")
+
+
 def receive_listener(channel: socket.socket) -> socket.socket:
     """Return the listening socket that a workspace has sent."""
-    data, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    _, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
     if not descriptors:
         raise WorkspaceUnavailable("the workspace has sent no listener")
     return socket.socket(fileno=descriptors[0])

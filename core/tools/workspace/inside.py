@@ -72,9 +72,8 @@ def open_port(channel: int) -> int:
     A socket stays in the network namespace that it was made in, whoever holds it. So the host answers from outside, and
     this namespace still has no way out.
     """
-    import fcntl
-
     import _socket
+    import fcntl
 
     listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     # struct ifreq: the name of an interface, then its flags. The loopback of a new namespace is down.
