@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,18 +40,16 @@ async def play(lines: Sequence[Line], *overrides: str, **options: Any) -> tuple[
 
 
 async def test_a_program_repairs_as_our_own_loop_does_and_its_tokens_are_exact(isolation: None) -> None:
-    lines = ["<think>\nLook.\n</think>\n\nI look." + call("bash", command="ls") + call("bash", command="cat *.py"), REPAIR]
-    actor, trajectory = await play([*lines, DONE])
+    look = "<think>\nLook.\n</think>\n\nI look." + call("bash", command="ls") + call("bash", command="cat *.py")
+    actor, trajectory = await play([look, REPAIR, DONE])
     assert actor.has_played
     assert (trajectory.reward, trajectory.status, trajectory.log["verdict"]) == (1.0, "completed", "solved")
     assert trajectory.log["output"] == f"{DONE}\n"
     assert (len(trajectory.turns), check(actor, trajectory.turns)) == (3, 1)
     assert all(turn.trained for turn in trajectory.turns)
-    ours, own = await play([*lines, DONE], "coding.command=null")
+    ours, own = await play([look, REPAIR, DONE], "coding.command=null")
     assert trajectory.log["diff"] == own.log["diff"] != ""
-    assert [turn.completion.token_ids for turn in own.turns if turn.trained][2:] == [
-        turn.completion.token_ids for turn in trajectory.turns[2:]
-    ] or ours.has_played
+    assert check(ours, own.turns) == 1
 
 
 async def test_every_end_of_a_program_has_a_name_and_what_was_changed_is_graded(isolation: None) -> None:
@@ -93,7 +91,7 @@ async def test_a_policy_that_gives_no_answer_fails_the_rollout(isolation: None) 
     def fail(prompt: str) -> str:
         raise PolicyError("unavailable", "no engine")
 
-    with pytest.raises(RolloutError, match="after 1 turns .refused_policy_unavailable") as failure:
+    with pytest.raises(RolloutError, match=r"after 1 turns \(refused_policy_unavailable") as failure:
         await play([REPAIR, fail])
     assert failure.value.kind == "agent_failed"
 
@@ -123,14 +121,14 @@ for url in sys.argv[1:]:
 
 
 async def test_arguments_and_variables_are_filled_in_and_a_statement_is_no_shell(isolation: None) -> None:
-    statement = "It's $HOME; {key} `id` \"x\"\n--"
+    statement = 'It\'s $HOME; {key} `id` "x"\n--'
     task = Task("t", "-", ("",), metadata={**TASK.metadata, "problem_statement": statement})
     show = "import sys, os; print([*sys.argv[1:], os.environ['A']])"
-    words = json.dumps(["python3", "-c", f"{SCRIPT}\n{show}", "{statement}", "-u={openai_url}", "{anthropic_url}", "{x}"])
+    words = ("python3", "-c", f"{SCRIPT}\n{show}", "{statement}", "-u={openai_url}", "{anthropic_url}", "{x}")
     actor = Actor({"HOME": [DONE]})
-    method = make(actor.tokenizer, f"coding.command.arguments={words}", "coding.command.environment.A=key={key}")
+    method = make(actor.tokenizer, "coding.command.environment.A=key={key}", arguments=words)
     trajectory = await method.rollout(task, Roles({"policy": actor.policy}), Sampling())
-    said = eval(trajectory.log["output"].splitlines()[-1])
+    said = ast.literal_eval(trajectory.log["output"].splitlines()[-1])
     assert (said[0], said[3]) == (statement, "{x}")
     port = said[2].split("/")[2]
     key = said[4].removeprefix("key=")
@@ -140,10 +138,10 @@ async def test_arguments_and_variables_are_filled_in_and_a_statement_is_no_shell
 def test_a_command_that_cannot_run_is_refused(coding_model: Path, tokenizer: Any) -> None:
     with pytest.raises(RecipeError, match=r"coding\.command needs coding\.backend auto"):
         make(tokenizer, "coding.backend=docker")
-    for path, problem in (("/no/such", "that is there"), ("node_modules", "absolute"), ("/", "cover"), ("/tmp", "cover")):
+    wrong = {"/no/such": "that is there", "node_modules": "absolute", "/": "cover", "/tmp": "cover"}
+    for path, problem in wrong.items():
         with pytest.raises(RecipeError, match=f"coding.command.paths: .*{problem}"):
             make(tokenizer, f"coding.command.paths=[{path}]")
     method = make(tokenizer, "coding.command.model_roles={small*: frozen:judge, haiku*: frozen:policy}")
     assert isinstance(method, CodingAgent)
     assert method.needs == ("judge",)
-    assert sys.prefix
