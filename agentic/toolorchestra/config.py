@@ -7,10 +7,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from core.config import Recipe, RecipeError, Section
+from core.config import Recipe, Section
+from core.config.addresses import read_addresses
 from core.options import Probability
 
 PRESETS = Path(__file__).parent / "presets"
@@ -165,24 +165,7 @@ def resolve_addresses(config: ToolOrchestraSection) -> ToolOrchestraSection:
     Raises:
         RecipeError: the file of addresses is missing or lacks a service.
     """
-    if config.addresses is None:
-        return config
-    try:
-        addresses = yaml.safe_load(Path(config.addresses).read_text())
-    except OSError as error:
-        raise RecipeError(
-            f"toolorchestra.addresses: {error}; start the services first (tokentrue serve services, see run.sh)"
-        ) from error
-
-    def fill(url: str) -> str:
-        try:
-            return url.format_map(addresses)
-        except KeyError as error:
-            names = ", ".join(addresses)
-            raise RecipeError(
-                f"{config.addresses}: no address of {error}, which {url!r} asks; it has {names}"
-            ) from error
-
+    fill = read_addresses("toolorchestra.addresses", config.addresses)
     models = {
         name: model if model.url is None else model.model_copy(update={"url": fill(model.url)})
         for name, model in config.models.items()

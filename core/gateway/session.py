@@ -15,6 +15,7 @@ import json
 import re
 import time
 from array import array
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -93,14 +94,13 @@ class SessionSettings:
 class Node:
     """Holds one answer, with all that led to it.
 
-    `lead` are the messages between the answer of `parent` and this one. `kept` says for each stored answer before this
+    `place` is where its request continued. `kept` says for each stored answer before this
     one whether its thoughts stand in `prompt_ids`. `stop_text` is the client's stop text that ended it, if any.
     """
 
     number: int
     role: str
-    parent: Node | None
-    lead: tuple[WireMessage, ...]
+    place: Place
     tools: tuple[ToolSchema, ...]
     prompt_ids: Ids
     kept: tuple[bool, ...]
@@ -115,6 +115,16 @@ class Node:
 
     def __post_init__(self) -> None:
         self.folded_lead = fold_lead(self.lead)
+
+    @property
+    def parent(self) -> Node | None:
+        """The answer that this one follows in its conversation."""
+        return self.place.node
+
+    @property
+    def lead(self) -> tuple[WireMessage, ...]:
+        """The messages between the answer of `parent` and this one."""
+        return self.place.lead
 
     @property
     def path(self) -> list[Node]:
@@ -137,16 +147,20 @@ class FinishedSession:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Says where a request continues: after the answer `node`, with the messages `lead`.
+class Place:
+    """Says where a request with the messages `messages` continues: after the answer `node`, with the messages `lead`.
 
-    `entries` are all messages of the conversation in order; an answer that the session knows stands there as its node.
-    `path` are the places in `entries` of the answers up to `node`. `echoes` say how each answer came back.
+    `entries` are `messages` in order; an answer that the session knows stands there as its node, and `bare` has their
+    roles. `answers` are the places in `entries` of all nodes, `path` those of the answers up to `node`. `echoes` say
+    how each answer came back.
     """
 
+    messages: tuple[WireMessage, ...]
     node: Node | None
     lead: tuple[WireMessage, ...]
     entries: tuple[WireMessage | Node, ...]
+    bare: tuple[Message, ...]
+    answers: tuple[int, ...]
     path: tuple[int, ...]
     echoes: tuple[tuple[Echo, str], ...]
 
@@ -243,8 +257,7 @@ class GatewaySession:
         node = Node(
             number=number,
             role=role,
-            parent=place.node,
-            lead=place.lead,
+            place=place,
             tools=request.tools,
             prompt_ids=prompt_ids,
             kept=kept,
@@ -258,7 +271,7 @@ class GatewaySession:
         self._by_content[content_key(node.message)].append(node)
         return node
 
-    async def _sample(self, role: str, place: _Place, prompt_ids: Ids, sampling: Sampling) -> Completion:
+    async def _sample(self, role: str, place: Place, prompt_ids: Ids, sampling: Sampling) -> Completion:
         call = asyncio.ensure_future(self._policies[role].generate(prompt_ids, sampling, self.session_id))
         self._running.add(call)
         try:
@@ -364,7 +377,7 @@ class GatewaySession:
         limit = min(room, sampling.max_new_tokens, request.max_tokens or room)
         return replace(sampling, max_new_tokens=limit, seed=seed, stop=(*sampling.stop, *request.stop))
 
-    def _prepare(self, request: AgentRequest) -> tuple[_Place, Ids, tuple[bool, ...]]:
+    def _prepare(self, request: AgentRequest) -> tuple[Place, Ids, tuple[bool, ...]]:
         """Find where the request continues; return that, its prompt, and which answers in it keep their thoughts."""
         self._transcriber.check_tools(request.tools)
         messages = request.messages
@@ -397,45 +410,65 @@ class GatewaySession:
     def _echo_of(self, node: Node) -> WireMessage:
         return replace(node.message, marks=(self.wire_id("resp", node.number),))
 
-    def _locate(self, messages: Sequence[WireMessage]) -> _Place:
+    def _locate(self, messages: tuple[WireMessage, ...]) -> Place:
         node: Node | None = None
         lead: list[WireMessage] = []
         entries: list[WireMessage | Node] = []
+        answers: list[int] = []
         path: list[int] = []
         echoes: list[tuple[Echo, str]] = []
-        for message in messages:
-            if message.role != "assistant":
-                lead.append(message)
-                entries.append(message)
-                continue
-            found, echo = self._find(message, node, lead)
-            if found is None:
-                content = hashlib.blake2b(repr(message).encode(errors="replace"), digest_size=8).hexdigest()
-                echoes.append((echo, content))
-                entries.append(message)
-                lead.append(message)
-                continue
-            echoes.append((echo, str(found.number)))
-            entries.append(found)
-            if found.parent is node and (found.lead == tuple(lead) or found.folded_lead == fold_lead(lead)):
+        echo: Echo | None
+        if (known := self._find_last(messages)) is not None:
+            node, echo = known
+            place = len(node.place.entries)
+            entries = [*node.place.entries, node]
+            answers = [*node.place.answers, place]
+            path = [*node.place.path, place]
+            echoes = [*node.place.echoes, (echo, str(node.number))]
+        for place, message in enumerate(messages[len(entries) :], len(entries)):
+            found, echo = self._find(message, node, lead) if message.role == "assistant" else (None, None)
+            entries.append(found or message)
+            if found is not None:
+                answers.append(place)
+            if echo is not None:
+                echoes.append((echo, str(found.number) if found else hash_message(message)))
+            if found is not None and found.parent is node and is_same_lead(found, lead):
                 node, lead = found, []
-                path.append(len(entries) - 1)
+                path.append(place)
             else:
                 lead.append(message)
-        return _Place(node, tuple(lead), tuple(entries), tuple(path), tuple(echoes))
+        bare = tuple([_BARE[message.role] for message in messages])
+        return Place(messages, node, tuple(lead), tuple(entries), bare, tuple(answers), tuple(path), tuple(echoes))
+
+    def _find_last(self, messages: tuple[WireMessage, ...]) -> tuple[Node, Echo] | None:
+        """Return the last answer in `messages`, and how it came back, if its request had all messages before it.
+
+        A client sends its whole conversation with every request, and what led to that answer was located then.
+        """
+        last = next((i for i in reversed(range(len(messages))) if messages[i].role == "assistant"), None)
+        if last is None:
+            return None
+        node, echo = self._find_by_id(messages[last]) or (None, "foreign")
+        return (node, echo) if node is not None and node.place.messages == messages[:last] else None
+
+    def _find_by_id(self, message: WireMessage) -> tuple[Node | None, Echo] | None:
+        """Return the answer whose id `message` bears, and how it repeats it; None if it bears none."""
+        known = self._found.get(message)  # an id always means the same node
+        if known is not None and known[0].answered:
+            return known
+        node = self._find_numbered([*(call.call_id for call in message.calls), *message.marks])
+        if node is None:
+            return None
+        echo = classify_echo(node, message)
+        if echo == "edited":
+            return None, echo
+        self._found[message] = node, echo
+        return node, echo
 
     def _find(self, message: WireMessage, parent: Node | None, lead: Sequence[WireMessage]) -> tuple[Node | None, Echo]:
         """Find the answer that `message` repeats, and say how; an edited or foreign one has none."""
-        # A client sends all its messages with every request, and an id always means the same node.
-        known = self._found.get(message)
-        if known is not None and known[0].answered:
-            return known
-        if node := self._find_numbered([*(call.call_id for call in message.calls), *message.marks]):
-            echo = classify_echo(node, message)
-            if echo == "edited":
-                return None, echo
-            self._found[message] = node, echo
-            return node, echo
+        if found := self._find_by_id(message):
+            return found
         if not message.calls and len(message.text) <= MAX_FLATTENED:
             node = self._find_numbered([message.text])
             if node is not None and is_flattened(node.message, message):
@@ -456,37 +489,31 @@ class GatewaySession:
         numbers = (number for text in texts for number in self.find_numbers(text))
         return next((node for n in numbers if (node := self._nodes.get(n)) is not None and node.answered), None)
 
-    def _render(self, place: _Place, tools: tuple[ToolSchema, ...]) -> tuple[Ids, tuple[bool, ...]]:
+    def _render(self, place: Place, tools: tuple[ToolSchema, ...]) -> tuple[Ids, tuple[bool, ...]]:
         """Return the prompt of a place, and for each stored answer in it whether it keeps its thoughts."""
         transcriber, renderer = self._transcriber, self._transcriber.renderer
         shown_tools = [tool.to_openai() for tool in tools]
-        keep: dict[int, bool] = {}
-        thinking: list[int] = []
-        bare: list[Message] = []
-        for i, entry in enumerate(place.entries):
-            if isinstance(entry, Node):
-                keep[i] = True
-                if entry.reasoning_tokens:
-                    thinking.append(i)
-                bare.append(_BARE["assistant"])
-            else:
-                bare.append(_BARE[entry.role])
-        if self._settings.history == "template" and thinking:
-            keep |= dict(zip(thinking, renderer.find_shown_thoughts(bare, thinking, shown_tools), strict=True))
-        kept = tuple(keep.values())
+        keeps = [True] * len(place.answers)
+        if self._settings.history == "template":
+            thinking = [n for n, i in enumerate(place.answers) if _node_at(place, i).reasoning_tokens]
+            if thinking:
+                places = [place.answers[n] for n in thinking]
+                shown = renderer.find_shown_thoughts(place.bare, places, shown_tools)
+                for n, shows in zip(thinking, shown, strict=True):
+                    keeps[n] = shows
+        kept = tuple(keeps)
         # The prompt goes on from the last answer before which nothing has changed since it was sampled.
-        base, start = None, -1
-        for depth in reversed(range(len(place.path))):
-            node = place.entries[place.path[depth]]
-            assert isinstance(node, Node)
-            before = tuple(keeps for i, keeps in keep.items() if i < place.path[depth])
-            if keep[place.path[depth]] and node.kept == before and node.tools == tools:
-                base, start = node, place.path[depth]
+        base, start, after = None, -1, 0
+        for i in reversed(place.path):
+            node, n = _node_at(place, i), bisect_left(place.answers, i)
+            if kept[n] and node.kept == kept[:n] and node.tools == tools:
+                base, start, after = node, i, n + 1
                 break
-        messages = bare[: start + 1]
-        for i, entry in enumerate(place.entries[start + 1 :], start + 1):
+        keeps_thoughts = iter(kept[after:])
+        messages = [*place.bare[: start + 1]]
+        for entry in place.entries[start + 1 :]:
             if isinstance(entry, Node):
-                messages.append(transcriber.encode_sampled(entry.completion, keep[i]))
+                messages.append(transcriber.encode_sampled(entry.completion, next(keeps_thoughts)))
             else:
                 messages.append(transcriber.encode_message(entry))
         if base is None:
@@ -495,7 +522,7 @@ class GatewaySession:
         held = (*base.prompt_ids, *base.completion.token_ids)
         return (*held, *transcriber.continue_after(base.completion, tail)), kept
 
-    def _mark_retried(self, place: _Place, role: str) -> None:
+    def _mark_retried(self, place: Place, role: str) -> None:
         """Mark the answer that a client threw away: the youngest to the same request that nothing follows.
 
         A client repeats a request mostly because it got no answer; then there is none to throw away.
@@ -510,6 +537,22 @@ class GatewaySession:
                 node.retried = True
                 self.note("retried", node.number)
                 return
+
+
+def _node_at(place: Place, i: int) -> Node:
+    node = place.entries[i]
+    assert isinstance(node, Node)
+    return node
+
+
+def hash_message(message: WireMessage) -> str:
+    """Return what tells an answer that no node holds from others."""
+    return hashlib.blake2b(repr(message).encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def is_same_lead(node: Node, lead: Sequence[WireMessage]) -> bool:
+    """Return whether an answer was given to the messages `lead`, however they were written."""
+    return node.lead == tuple(lead) or node.folded_lead == fold_lead(lead)
 
 
 def content_key(message: WireMessage) -> tuple[Any, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -44,6 +43,24 @@ class Message:
     calls: tuple[ToolCall, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Holds the text that a template makes around the contents of messages.
+
+    `pieces` are its own texts at [0::2], and at [1::2] the number of the content that stands there. `places` says at
+    which index of `pieces` a number stands. `missing` are the numbers that do not occur.
+    """
+
+    pieces: Sequence[str]
+    places: Mapping[int, int]
+    missing: tuple[int, ...]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a content occurs more than once."""
+        return len(self.places) < len(self.pieces) // 2
+
+
 class Renderer:
     """Renders messages into prompts for one tokenizer. Its chat template gets `options`, such as enable_thinking."""
 
@@ -53,7 +70,7 @@ class Renderer:
         self._encode_markup_cached = lru_cache(maxsize=4096)(self._encode_markup)
         self._encode_text_cached = lru_cache(maxsize=4096)(self._encode_text)
         # The rollouts of a group have conversations of one shape, and a conversation is rendered for each of its turns.
-        self._render_marks_cached = lru_cache(maxsize=256)(self._render_marks)
+        self._frame_roles_cached = lru_cache(maxsize=256)(self._frame_roles)
 
     def message(self, role: str, *parts: str | Markup | Ids) -> Message:
         """Encode a message from its parts in order: text from outside, our own markup, or ids that a model sampled."""
@@ -141,18 +158,17 @@ class Renderer:
                     ]
                     placeholder["tool_calls"] = [{"type": "function", "function": each} for each in functions]
                 placeholders.append(placeholder)
-            pieces = self._render_and_split(placeholders, list(tools))
+            frame = self._frame(placeholders, list(tools), len(spliced))
         else:
-            pieces = self._render_marks_cached(tuple(message.role for message in messages), json.dumps(list(tools)))
-        shown = Counter(map(int, pieces[1::2]))
+            frame = self._frame_roles_cached(tuple(message.role for message in messages), json.dumps(list(tools)))
         # Beside calls, Llama's template leaves out the text; an empty text is not missed.
-        droppable = {i for i, message in enumerate(messages) if message.calls or not message.ids}
-        missed = [i for i in range(len(spliced)) if not shown[i] and i not in droppable]
-        if missed or max(shown.values(), default=0) > 1:
+        missed = [i for i in frame.missing if i >= len(messages) or (messages[i].ids and not messages[i].calls)]
+        if missed or frame.repeats:
             roles = ", ".join(message.role for message in messages)
             raise ValueError(f"the chat template does not show every message once; the roles are {roles}")
         found: list[Ids] = []
-        start = 0 if after is None else 2 * pieces[1::2].index(str(after)) + 2
+        pieces = frame.pieces
+        start = 0 if after is None else frame.places[after] + 1
         for i, piece in enumerate(pieces[start:], start):
             if i % 2 == 0:
                 content = spliced[int(pieces[i + 1])] if i + 1 < len(pieces) else ()
@@ -170,17 +186,19 @@ class Renderer:
             found.append(entry)
         return found
 
-    def _render_marks(self, roles: tuple[str, ...], tools: str) -> list[str]:
-        """Render messages whose contents are marks, given their roles and the tools as JSON."""
+    def _frame_roles(self, roles: tuple[str, ...], tools: str) -> Frame:
+        """Return the frame of messages without calls, given their roles and the tools as JSON."""
         placeholders = [{"role": role, "content": _mark(i)} for i, role in enumerate(roles)]
-        return self._render_and_split(placeholders, json.loads(tools))
+        return self._frame(placeholders, json.loads(tools), len(roles))
 
-    def _render_and_split(self, placeholders: list[dict[str, Any]], tools: list[Any]) -> list[str]:
-        """Return the text that the template makes, split at the marks: [0::2] is the template's, [1::2] are numbers."""
+    def _frame(self, placeholders: list[dict[str, Any]], tools: list[Any], contents: int) -> Frame:
+        """Return the frame of messages whose `contents` contents and texts of arguments are marks."""
         rendered = self.tokenizer.apply_chat_template(
             placeholders, tools=tools or None, tokenize=False, add_generation_prompt=True, **self._options
         )
-        return _MARK.split(rendered)
+        pieces = _MARK.split(rendered)
+        places = {int(number): 2 * i + 1 for i, number in enumerate(pieces[1::2])}
+        return Frame(pieces, places, tuple(i for i in range(contents) if i not in places))
 
     def _holds_thoughts(self, entry: Ids | str) -> bool:
         return not isinstance(entry, str) and THOUGHT_END in self.tokenizer.decode(entry)

@@ -476,7 +476,7 @@ async def test_requests_that_once_ended_in_status_500():
             if link is None:
                 link = (await Client(http, url, "long").post("/v1/responses", body))["id"]
             node = session._nodes[len(session._nodes)]
-            following = replace(node, number=node.number + 1, parent=node, lead=())
+            following = replace(node, number=node.number + 1, place=replace(node.place, node=node, lead=()))
             session._nodes[following.number] = following
         link = session.wire_id("resp", len(session._nodes))
         await Client(http, url, "long").post(

@@ -352,6 +352,52 @@ async def test_an_answer_behind_a_trimmed_head_keeps_its_ids():
     assert check(model, session.finish().turns) == 2
 
 
+async def test_an_answer_is_continued_only_after_the_messages_that_it_answered():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=1.0, thinking=0.0, seed=16)
+    session = open_session(model)
+    node = await ask(session, [WireMessage("user", "apples")])
+    edited = [WireMessage("user", "pears"), node.message, *answer_calls(node, model.rng)]
+    moved = await ask(session, edited)
+    text = model.tokenizer.decode(moved.prompt_ids)
+    assert "pears" in text
+    assert "apples" not in text
+    assert contains(moved.prompt_ids, node.completion.token_ids)
+    assert check(model, session.finish().turns) == 2
+
+
+async def test_an_answer_is_continued_only_where_it_was_given():
+    """Two conversations share their last question, and one takes over the other's answer to it."""
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, thinking=0.0, seed=17)
+    session = open_session(model)
+    more = WireMessage("user", "go on")
+    first = await ask(session, [WireMessage("user", "apples")])
+    second = await ask(session, [WireMessage("user", "apples"), first.message, more])
+    other = await ask(session, [WireMessage("user", "pears")])
+    moved = await ask(session, [WireMessage("user", "pears"), other.message, more, second.message, more])
+    text = model.tokenizer.decode(moved.prompt_ids)
+    assert "pears" in text
+    assert "apples" not in text
+    assert contains(moved.prompt_ids, other.completion.token_ids)
+    assert contains(moved.prompt_ids, second.completion.token_ids)
+    assert check(model, session.finish().turns) == 2
+
+
+async def test_thoughts_that_the_template_leaves_out_are_gone_before_an_answer_without_any():
+    model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=1.0, thinking=1.0, seed=18)
+    session = open_session(model, history="template")
+    messages = [WireMessage("user", "hello")]
+    shown = []
+    for thinking in (1.0, 0.0, 0.0):
+        model.thinking = thinking
+        node = await ask(session, messages)
+        shown.append("<think>" in model.tokenizer.decode(node.prompt_ids))
+        messages += [node.message, *answer_calls(node, model.rng)]
+        if len(shown) == 2:
+            messages.append(WireMessage("user", "and then?"))
+    assert shown == [False, True, False]
+    assert check(model, session.finish().turns) == 2
+
+
 async def test_an_answer_behind_a_trimmed_head_has_its_own_thoughts_alone():
     model = RandomModel(make_tokenizer("qwen3_thinking"), "hermes", calling=1.0, seed=15)
     session = open_session(model)
