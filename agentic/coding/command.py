@@ -7,6 +7,7 @@ and keeps the exact tokens.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import shlex
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from agentic.coding.config import CodingSection, CommandSection
 from agentic.coding.tools import shorten
 from core.gateway.agent import Endpoint
 from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import FinishedSession, SessionSettings
+from core.gateway.session import FinishedSession, GatewaySession, SessionSettings
 from core.policy.base import Roles
 from core.rollout.method import RolloutError
 from core.tools.workspace import CommandResult, RepositoryWorkspace, WorkspaceError
@@ -32,6 +33,10 @@ End = Literal[
 
 NOT_OUR_AGENT = ("refused_policy_", "refused_rollout_", "refused_aborted", "refused_internal")
 """Begins the counters of requests that the gateway could not answer, through no fault of the agent."""
+
+GRACE_S = 5.0
+"""Bounds the time of a program after it was refused a turn for having had all. Many wait and ask again."""
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ async def run_command(
         policies = {role: roles[role] for role in roles}
         session = gateway.open_session(key, sampling, policies, max_new_tokens=config.max_tokens, salt=salt)
         result: CommandResult | None = None
+        watch = asyncio.create_task(_stop_at_limit(session, workspace))
         try:
             line = write_line(command, statement, Endpoint(f"{url}/s/{key}", key))
             result = await workspace.exec(line, timeout_s=config.time_limit_s, output_bytes=command.output_bytes)
@@ -84,6 +90,7 @@ async def run_command(
             if error.kind != "lost":
                 raise
         finally:
+            watch.cancel()
             finished = closed[0] if session.closed else await gateway.finish_session(key)
     end = find_end(result, finished.counters)
     output, errors = (_tail(result.stdout), _tail(result.stderr)) if result else ("", "")
@@ -97,6 +104,14 @@ async def run_command(
         )
     log = {"output": output, "errors": errors, "wire": finished.events}
     return Work(end, finished.turns, finished.counters, log)
+
+
+async def _stop_at_limit(session: GatewaySession, workspace: RepositoryWorkspace) -> None:
+    """End a program that has had its turns and asks on, or waits."""
+    while not session.counters["refused_turn_limit"]:
+        await asyncio.sleep(_LOOK_S)
+    await asyncio.sleep(GRACE_S)
+    await workspace.interrupt()
 
 
 def write_line(command: CommandSection, statement: str, endpoint: Endpoint) -> str:
@@ -120,7 +135,7 @@ def find_end(result: CommandResult | None, counters: Mapping[str, int]) -> End:
     """Say how a program ended; None stands for a workspace that is gone."""
     if result is None:
         return "workspace_lost"
-    # Some programs ask on at a limit of turns until their time is over, and others end with 0.
+    # Some programs ask on at a limit of turns until they are stopped, and others end with 0.
     if counters.get("refused_turn_limit"):
         return "turn_limit"
     if result.reason != "exit":

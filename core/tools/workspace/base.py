@@ -163,6 +163,10 @@ class RepositoryWorkspace(ABC):
             WorkspaceError: the sandbox itself is gone (kind `lost`).
         """
 
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """End the command that is running now, if there is one. Its result says `timeout`; in Docker, exit code 137."""
+
     async def put(self, path: str, content: bytes) -> None:
         """Write a file; `path` is relative to `workdir`, or absolute.
 

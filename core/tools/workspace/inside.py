@@ -41,6 +41,7 @@ CHUNK = 65536
 REMOUNT = 32
 GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1  # ioctls of netdevice(7), and IFF_UP
 BACKLOG = 128
+INTERRUPT = None  # is one byte when marshalled
 
 
 def enclose(spec: dict[str, Any]) -> None:
@@ -108,6 +109,7 @@ def run_command(request: dict[str, Any]) -> tuple[int, int, bytes, bytes]:
         poll.register(end, select.POLLIN)
     os.set_blocking(ends[0], False)
     poll.register(ends[0], select.POLLOUT)
+    poll.register(0, select.POLLIN)
     writing, deadline, reason = True, time.monotonic() + request["timeout_s"], -1
     while reason < 0:
         wait = deadline - time.monotonic()
@@ -117,6 +119,9 @@ def run_command(request: dict[str, Any]) -> tuple[int, int, bytes, bytes]:
         for end, _ in poll.poll(1000 * wait):
             if end == exited:
                 reason = EXIT
+            elif end == 0:  # INTERRUPT, or the end of the host
+                os.read(0, 1)
+                reason = TIMEOUT
             elif end in kept:
                 data = os.read(end, CHUNK)
                 kept[end] += data
@@ -195,6 +200,8 @@ def main() -> None:
             request = marshal.load(sys.stdin.buffer)
         except EOFError:
             return
+        if request is INTERRUPT:  # it came after the end of its command
+            continue
         start = time.monotonic()
         try:
             reason, code, stdout, stderr = run_command(request)

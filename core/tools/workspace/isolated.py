@@ -173,6 +173,10 @@ class IsolatedWorkspace(RepositoryWorkspace):
             raise WorkspaceError("lost", stderr.decode(errors="replace"))
         return CommandResult(_REASONS[reason], code, stdout, stderr, seconds)
 
+    async def interrupt(self) -> None:
+        if self._turn.locked() and self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(marshal.dumps(inside.INTERRUPT))
+
     async def _exchange(self, request: bytes) -> tuple[int, int, float, bytes, bytes]:
         """Send a request and return the answer."""
         process = self._process

@@ -57,6 +57,9 @@ async def test_every_end_of_a_program_has_a_name_and_what_was_changed_is_graded(
     assert (turns.log["end"], turns.status, turns.reward, len(turns.turns)) == ("turn_limit", "truncated", 1.0, 1)
     assert turns.metrics["refused_turn_limit"] == 1
     assert check(actor, turns.turns) == 1
+    stubborn = ("sh", "-c", 'python3 -c "$0" "$1"; sleep 999', SCRIPT, "{statement}")
+    _, stopped = await play([REPAIR], "coding.max_turns=1", arguments=stubborn)  # else the test times out
+    assert (stopped.log["end"], stopped.reward, len(stopped.turns)) == ("turn_limit", 1.0, 1)
     _, late = await play([REPAIR, call("bash", command="sleep 99")], "coding.time_limit_s=4")
     assert (late.log["end"], late.status, late.reward, len(late.turns)) == ("time_limit", "truncated", 1.0, 2)
     _, crashed = await play([REPAIR, call("bash", command="crash")])

@@ -156,6 +156,20 @@ async def test_a_cancelled_command_ends_the_workspace(make: Make) -> None:
                 await workspace.exec("echo next", timeout_s=30)
 
 
+async def test_an_interrupt_ends_the_running_command_and_no_other(make: Make) -> None:
+    async with make() as workspace:
+        await workspace.start(FILES)
+        await workspace.interrupt()  # nothing is running
+        running = asyncio.create_task(workspace.exec("echo x > new; echo said; sleep 99", timeout_s=99))
+        await asyncio.sleep(1)
+        await workspace.interrupt()
+        await workspace.interrupt()  # this one comes too late
+        result = await running
+        assert (result.stdout, result.ok) == (b"said\n", False)
+        assert result.seconds < 60
+        assert b"+x" in await workspace.diff()
+
+
 @pytest.mark.parametrize("workdir", ["testbed", "/", "/tmp", "/a/../b"])
 def test_a_workdir_that_cannot_be_is_refused(workdir: str) -> None:
     with pytest.raises(ValueError, match="workdir"):
