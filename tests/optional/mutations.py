@@ -300,8 +300,10 @@ MUTATIONS = (
     Mutation(
         "a turn joins a segment only if its prompt holds all its ids",
         "core/rollout/rows.py",
-        "if length <= len(turn.prompt_ids) and hashes[length] == hash_of_ids:",
-        "if length <= len(turn.prompt_ids):",
+        "if length <= len(turn.prompt_ids) and hashes[length] == hash_of_ids:\n"
+        "                found = ends[length, hash_of_ids]\n"
+        "                if extends(turn.prompt_ids, found[-1][-1]):",
+        "if length <= len(turn.prompt_ids):\n                found = ends[length, hash_of_ids]\n                if True:",
         FUZZ,
     ),
     Mutation(
