@@ -47,13 +47,18 @@ LINES: dict[str, Sequence[Line]] = {
         THINK + call("bash", command=REPLACE),
         call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
     ],
+    "codex": [call("exec_command", cmd=f"cat {PATH}"), THINK + call("exec_command", cmd=REPLACE), "Done."],
     "claude_code": [
         call("Read", file_path=f"/testbed/{PATH}"),
         THINK + call("Edit", file_path=f"/testbed/{PATH}", old_string=WRONG, new_string=RIGHT),
         "Done.",
     ],
 }
-PROGRAMS = {"mini_swe_agent": ("mini", "pip install mini-swe-agent"), "claude_code": ("claude", "npm install claude")}
+PROGRAMS = {
+    "mini_swe_agent": ("mini", "pip install mini-swe-agent==2.4.6 litellm==1.83.0"),
+    "claude_code": ("claude", "npm install --prefix DIR @anthropic-ai/claude-code"),
+    "codex": ("codex", "npm install --prefix DIR @openai/codex"),
+}
 
 
 def read_command(name: str) -> str:

@@ -102,6 +102,9 @@ def test_a_workspace_may_start_processes_but_make_no_namespace(machine: str, clo
 def test_a_client_may_connect_over_ipv4_and_serve_nothing(machine: str, socket: int, servers: tuple[int, ...]) -> None:
     program, arch = compile_filter(machine, processes=True, clients=True), ARCH[machine]
     assert [family for family in range(64) if verdict(program, socket, arch, first=family) == ALLOW] == [2]
+    prctl = FORBIDDEN[machine]["prctl"]
+    assert [option for option in range(64) if verdict(program, prctl, arch, first=option) == ALLOW] == [1, 15]
+    assert verdict(program, {"x86_64": 73, "aarch64": 32}[machine], arch) == SKIP, "flock"
     assert {verdict(program, number, arch) for number in servers} == {REFUSE}, "bind, listen and accept"
     added = allowed_calls(machine, processes=True, clients=True).keys() - allowed_calls(machine, processes=True).keys()
     assert {"connect", "sendmsg"} < added
