@@ -142,7 +142,8 @@ def compile_filter(machine: str, processes: bool = False, clients: bool = False)
         for call, values in _CLIENTS_CHECKED.items():
             passing = [(_encode(_JUMP_EQUAL, value, 0, 1), _encode(_RETURN, _ALLOW)) for value in values]
             check = [_encode(_LOAD, _FIRST_ARGUMENT), *chain.from_iterable(passing), _encode(_RETURN, _REFUSE)]
-            program += [_encode(_JUMP_EQUAL, *_read_table(call, machine).values(), 0, len(check)), *check]
+            (number,) = _read_table(call, machine).values()
+            program += [_encode(_JUMP_EQUAL, number, 0, len(check)), *check]
         for number in _read_table(_CLIENTS_SKIPPED, machine).values():
             program += [_encode(_JUMP_EQUAL, number, 0, 1), _encode(_RETURN, _SKIP)]
     for first, last in _merge_intervals(allowed_calls(machine, processes, clients).values()):
