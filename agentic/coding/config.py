@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from core.config import Recipe, Section, WarmStartSection
+from core.gateway.session import History
 from core.tools.workspace import WorkspaceLimits
 
 PRESETS = Path(__file__).parent / "presets"
@@ -15,7 +17,34 @@ PRESETS = Path(__file__).parent / "presets"
 ToolName = Literal["bash", "read", "edit", "delegate"]
 
 
+class CommandSection(Section):
+    """Describes a program that is the agent, in place of our own loop. It asks the policy through the gateway."""
+
+    arguments: tuple[str, ...] = Field(min_length=1)
+    """Is the program and its arguments. In each, {statement} stands for the problem, and {openai_url},
+    {anthropic_url} and {key} for the gateway."""
+    environment: Mapping[str, str] = {}
+    """Adds variables, filled in as the arguments are, to OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL,
+    ANTHROPIC_API_KEY and MODEL."""
+    paths: tuple[str, ...] = ()
+    """Names files and folders of the host that the program needs, such as node_modules or a virtual environment. The
+    workspace shows them read-only, at the same paths. /proc shows the workspace's own processes; Bun needs it."""
+    workspace: WorkspaceLimits = WorkspaceLimits(memory_mb=1 << 18, processes=256, disk_mb=256)
+    """Limits the program and what it runs. JavaScript reserves more than 128 GB of addresses, which memory_mb limits.
+    The tests that decide the reward have the limits of coding.workspace."""
+    output_bytes: PositiveInt = 1 << 22
+    """Limits what the program may print."""
+    history: History = "sampled"
+    """Says which thoughts of earlier answers a prompt keeps: all, or those that the chat template shows."""
+    model_roles: Mapping[str, str] = {}
+    """Maps patterns of model names to roles, as in agentic/agent: `{claude-haiku-*: frozen:policy}` lets the policy
+    write Claude Code's titles, untrained."""
+
+
 class CodingSection(Section):
+    command: CommandSection | None = None
+    """Makes a program the agent. Then tools, show_source, subagent_turns, max_summary_tokens, command_timeout_s and
+    output_chars, which belong to our own loop, say nothing."""
     tools: tuple[ToolName, ...] = ("bash",)
     """Names the agent's tools. `delegate` hands a question to a sub-agent, which has the other tools but `edit`."""
     backend: Literal["auto", "bubblewrap", "landlock", "docker"] = "auto"
@@ -64,6 +93,14 @@ class CodingRecipe(Recipe):
             raise ValueError(
                 f"coding.context_tokens is {self.coding.context_tokens}, and model.max_model_len={limit} refuses "
                 "longer calls; lower the first or raise the second"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _command_has_a_port(self) -> CodingRecipe:
+        if self.coding.command is not None and self.coding.backend == "docker":
+            raise ValueError(
+                "coding.command needs coding.backend auto, bubblewrap or landlock: containers do not reach the gateway"
             )
         return self
 

@@ -4,7 +4,8 @@ Every rollout opens the repository in a workspace of its own. The agent calls to
 meets a limit. What it changed leaves the workspace as a git diff, and is graded in another, clean one (grading.py).
 
 Follows slime's examples/coding_agent_rl in its records and in grading a diff in a second sandbox. There, Claude Code
-or Codex is the agent, and E2B the sandbox. Here, the agent is the loop below, and the sandbox is a process or Docker.
+or Codex is the agent, and E2B the sandbox. Here, the agent is the loop below or any command line (command.py), and the
+sandbox is a process or Docker.
 
 A sub-agent (`delegate`) is a branch of the conversation, and a compaction cuts it. Both become segments of the same
 rollout, so each sampled token is trained once and the rollout counts once.
@@ -15,20 +16,23 @@ Run:  bash agentic/coding/run.sh                            # tiny: two CPU core
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
-from agentic.coding.config import PRESETS, CodingRecipe, CodingSection
+from agentic.coding.command import End, Work, run_command
+from agentic.coding.config import PRESETS, CodingRecipe, CodingSection, CommandSection
 from agentic.coding.grading import DiffGrade, grade, is_protected
 from agentic.coding.prompts import DELEGATE, INSTRUCTIONS, SCHEMAS, SUBAGENT, SUMMARY_REQUEST, TASK
 from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
 from agentic.coding.tools import number_lines, run_tool, shorten
 from core.config import RecipeError
-from core.policy.base import Roles
+from core.gateway.session import FROZEN
+from core.policy.base import Policy, Roles
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
@@ -43,11 +47,9 @@ from core.tools.workspace import (
     WorkspaceError,
     WorkspaceUnavailable,
 )
+from core.tools.workspace.base import check_paths
 from core.tools.workspace.isolated import choose_backend
 from core.types import CALLS, Completion, Sampling, Task, Trajectory
-
-End = Literal["answered", "cut_answer", "turn_limit", "time_limit", "context_limit", "workspace_lost"]
-"""Names how an agent ends. All but `answered` give the status `truncated`; what was changed is graded all the same."""
 
 
 class CodingAgent(Method):
@@ -58,6 +60,14 @@ class CodingAgent(Method):
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
         self.call_format = detect_format(tokenizer)
+        command = self.config.command
+        if command is not None:
+            asked = {role.removeprefix(FROZEN) for role in command.model_roles.values()}
+            self.needs = tuple(sorted(asked - {"policy"}))
+            try:
+                check_paths(command.paths, "/testbed")
+            except ValueError as error:
+                raise RecipeError(f"coding.command.paths: {error}") from error
         if self.call_format is None:
             raise RecipeError(
                 f"model.path: the chat template of {recipe.model.path} shows no tool calls in a known way"
@@ -76,50 +86,69 @@ class CodingAgent(Method):
             repository = read_task(task)
         except RecordError as error:
             raise RolloutError("bad_task", f"task {task.task_id}: {error}") from error
-        turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)), session=uuid4().hex)
-        counts: Counter[str] = Counter()
-        async with self.make_workspace(repository) as workspace:
+        command = self.config.command
+        async with self.make_workspace(repository, command) as workspace:
             opening = await self.start(workspace, repository)
-            chat = Conversation(
-                roles["policy"], self.renderer, turns, [opening], [tool.to_openai() for tool in self.list_tools()]
-            )
-            loop = Loop(self, workspace, counts, time.monotonic() + self.config.time_limit_s)
-            end: End = "workspace_lost"
+            if command is None:
+                work = await self.run_loop(workspace, opening, roles["policy"], sampling)
+            else:
+                statement = repository.statement
+                work = await run_command(self.config, self.tokenizer, workspace, task, statement, roles, sampling)
             graded: DiffGrade | None = None
             try:
-                end = await loop.work(chat, "act", self.config.max_turns)
                 diff = await workspace.diff()
             except WorkspaceError as error:  # by the agent's doing: the workspace was fine before
                 diff, graded = b"", DiffGrade("huge_diff" if error.kind == "huge_diff" else "no_diff", str(error))
         graded = graded or await self.grade(task, repository, diff)
         return Trajectory(
             task_id=task.task_id,
-            turns=tuple(turns.recorded),
-            status="completed" if end == "answered" else "truncated",
+            turns=work.turns,
+            status="completed" if work.end == "answered" else "truncated",
             reward=graded.reward,
             metrics={
-                "turns": len(turns.recorded),
+                "turns": len(work.turns),
                 "diff_bytes": len(diff),
-                f"end_{end}": 1.0,
+                f"end_{work.end}": 1.0,
                 f"verdict_{graded.verdict}": 1.0,
-                **{name: float(count) for name, count in counts.items()},
+                **{name: float(count) for name, count in work.counts.items()},
             },
             log={
-                "end": end,
+                "end": work.end,
                 "verdict": graded.verdict,
                 "detail": graded.detail,
                 "diff": diff.decode(errors="replace"),
+                **work.log,
             },
         )
 
-    def make_workspace(self, repository: RepositoryTask) -> RepositoryWorkspace:
-        """Return a workspace for the task, not yet started. Raises RolloutError (`workspace`) if there is none."""
+    async def run_loop(
+        self, workspace: RepositoryWorkspace, opening: Message, policy: Policy, sampling: Sampling
+    ) -> Work:
+        """Let our own loop work in a workspace."""
+        turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)), session=uuid4().hex)
+        chat = Conversation(policy, self.renderer, turns, [opening], [tool.to_openai() for tool in self.list_tools()])
+        loop = Loop(self, workspace, time.monotonic() + self.config.time_limit_s)
+        end: End = "workspace_lost"
+        with contextlib.suppress(WorkspaceError):
+            end = await loop.work(chat, "act", self.config.max_turns)
+        return Work(end, tuple(turns.recorded), loop.counts)
+
+    def make_workspace(self, repository: RepositoryTask, command: CommandSection | None = None) -> RepositoryWorkspace:
+        """Return a workspace for the task, not yet started; one for a `command` reaches a port and the command's paths.
+
+        Raises:
+            RolloutError: there is none (kind `workspace`).
+        """
         config = self.config
         try:
             if config.backend == "docker":
                 return DockerWorkspace(repository.image, config.workspace, repository.workdir)
-            return IsolatedWorkspace(config.workspace, repository.workdir, config.backend)
-        except WorkspaceUnavailable as error:
+            if command is None:
+                return IsolatedWorkspace(config.workspace, repository.workdir, config.backend)
+            return IsolatedWorkspace(
+                command.workspace, repository.workdir, config.backend, paths=command.paths, serves=True
+            )
+        except (WorkspaceUnavailable, ValueError) as error:
             raise RolloutError("workspace", str(error)) from error
 
     async def start(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> Message:
@@ -175,11 +204,11 @@ class CodingAgent(Method):
 class Loop:
     """Runs the conversation of an agent in its workspace until it answers or meets a limit."""
 
-    def __init__(self, method: CodingAgent, workspace: RepositoryWorkspace, counts: Counter[str], deadline: float):
+    def __init__(self, method: CodingAgent, workspace: RepositoryWorkspace, deadline: float):
         self.method = method
         self.config: CodingSection = method.config
         self.workspace = workspace
-        self.counts = counts
+        self.counts: Counter[str] = Counter()
         self.deadline = deadline
 
     async def work(self, chat: Conversation, role: str, max_turns: int) -> End:

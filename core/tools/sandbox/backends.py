@@ -41,6 +41,8 @@ _FIXES = {
     "bwrap": "bubblewrap needs user namespaces: see sysctl user.max_user_namespaces",
     "Landlock": "needs Linux 5.13 or newer with `landlock` in the kernel's `lsm=` list",
     "seccomp": "the kernel needs CONFIG_SECCOMP_FILTER",
+    "a /proc": "needs Linux 5.8 and a /proc here that nothing covers; in Docker use --security-opt "
+    "systempaths=unconfined",
     "read-only": "needs mount_setattr: Linux 5.12 or newer",
     "": "the system must allow mounts inside user namespaces: on Ubuntu set "
     "kernel.apparmor_restrict_unprivileged_userns=0; in Docker use --security-opt apparmor=unconfined "

@@ -30,6 +30,7 @@ NEW_NAMESPACES = NEW_USER | NEW_MOUNTS | NEW_PIDS | NEW_NETWORK | NEW_IPC | NEW_
 NOBODY = 65534
 SIGKILL, SIGCHLD = 9, 17
 READ_ONLY, NOSUID, NODEV, NOEXEC = 1, 2, 4, 8
+PROC_FLAGS = READ_ONLY | NOSUID | NODEV | NOEXEC
 BIND, RECURSIVE, PRIVATE = 4096, 16384, 1 << 18
 DETACH = 2
 PDEATHSIG, DUMPABLE, SECCOMP, NO_NEW_PRIVS = 1, 4, 22, 38
@@ -88,7 +89,10 @@ def write(path: str, text: str) -> None:
 
 
 def build_root(mounts: list[tuple[str, str]]) -> None:
-    """Replace the file system by an empty one that holds only `mounts` (source, target), read-only."""
+    """Replace the file system by an empty one that holds only `mounts` (source, target), read-only.
+
+    The source /proc is not the host's: it shows the processes of this PID namespace, and nothing of the machine.
+    """
     call("mount propagation", libc.mount, None, b"/", None, RECURSIVE | PRIVATE, None)
     call("a new root", libc.mount, b"tmpfs", b"/tmp", b"tmpfs", NOSUID | NODEV, b"size=1m,mode=0755")
     os.chdir("/tmp")
@@ -97,6 +101,10 @@ def build_root(mounts: list[tuple[str, str]]) -> None:
     os.chdir("/")
     os.mkdir("/tmp")
     for source, target in mounts:
+        if source == "/proc":
+            os.mkdir(target)
+            call("a /proc of its own", libc.mount, b"proc", target.encode(), b"proc", PROC_FLAGS, b"subset=pid")
+            continue
         source = "/host" + source
         if os.path.isdir(source):
             os.makedirs(target, exist_ok=True)
@@ -147,10 +155,10 @@ def die_with_parent() -> None:
     call("parent-death signal", libc.prctl, PDEATHSIG, SIGKILL, 0, 0, 0)
 
 
-def apply_landlock(required: bool, writable: tuple[str, ...] = ("/tmp",), execute: bool = False) -> None:
+def apply_landlock(required: bool, writable: tuple[str, ...] = ("/tmp",), execute: bool = False, port: int = 0) -> None:
     """Allow reading anywhere and writing in `writable`; forbid TCP, outside abstract sockets and signals.
 
-    Executing is forbidden too, unless `execute` allows it.
+    Executing is forbidden too, unless `execute` allows it, and so is connecting to another `port` than this one.
     """
     abi = libc.syscall(CREATE_RULESET, None, ctypes.c_long(0), 1)
     if abi < 1:
@@ -165,6 +173,8 @@ def apply_landlock(required: bool, writable: tuple[str, ...] = ("/tmp",), execut
         folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
         call("Landlock", libc.syscall, ADD_RULE, rules, 1, struct.pack("=Qi", allowed, folder), 0)
         os.close(folder)
+    if port and abi >= 4:
+        call("Landlock", libc.syscall, ADD_RULE, rules, 2, struct.pack("=2Q", 2, port), 0)
     call("Landlock", libc.syscall, RESTRICT_SELF, rules, 0)
     os.close(rules)
 

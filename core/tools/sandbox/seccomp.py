@@ -7,7 +7,8 @@ Record locks, which SQLite takes, and syncs would be felt outside, and a lone pr
 neither: they do nothing and succeed. Another architecture's calling convention (int 0x80, x32) kills the process.
 
 A second list adds what a shell, git and test runners need (core/tools/workspace): processes, threads and pipes, but no
-new namespace, and still no sockets, ptrace, mount or bpf.
+new namespace, and still no sockets, ptrace, mount or bpf. A third one lets programs be clients over IPv4, for a
+workspace whose network holds one port of the host and nothing else: no other family of sockets, and no servers.
 """
 
 from __future__ import annotations
@@ -45,6 +46,14 @@ fork:57:- vfork:58:- execve:59:221 wait4:61:260 waitid:247:95 kill:62:129 pidfd_
 setsid:112:157 arch_prctl:158:- pipe:22:- pipe2:293:59 socketpair:53:199 getxattr:191:8 lgetxattr:192:9 fgetxattr:193:10
 msync:26:227 mincore:27:232 rt_sigtimedwait:128:137
 """
+# What clients need beside it, and the runtimes that they are written in.
+_CLIENTS = """
+connect:42:203 getsockname:51:204 getpeername:52:205 sendto:44:206 recvfrom:45:207 setsockopt:54:208 getsockopt:55:209
+shutdown:48:210 sendmsg:46:211 recvmsg:47:212 timerfd_create:283:85 timerfd_settime:286:86 timerfd_gettime:287:87
+"""
+# Allowed with some values of their first argument: IPv4, and PR_SET_PDEATHSIG and PR_SET_NAME (of the caller).
+_CLIENTS_CHECKED = {"socket:41:198": (2,), "prctl:157:167": (1, 15)}
+_CLIENTS_SKIPPED = "flock:73:32"  # as fcntl's locks
 _CLONES = "clone:56:220 clone3:435:435"
 _NEW_NAMESPACES = 0x7E020000
 _MACHINES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}  # column above, AUDIT_ARCH
@@ -69,9 +78,12 @@ _MISSING = 0x00050000 | errno.ENOSYS
 _NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _FOURTH_ARGUMENT = 0, 4, 16, 24, 40  # offsets in struct seccomp_data
 
 
-def allowed_calls(machine: str, processes: bool = False) -> dict[str, int]:
-    """Return name -> number of every call that is allowed with any arguments; `processes` adds the second list."""
-    return _read_table(_ALLOWED + _PROCESSES if processes else _ALLOWED, machine)
+def allowed_calls(machine: str, processes: bool = False, clients: bool = False) -> dict[str, int]:
+    """Return name -> number of every call that is allowed with any arguments.
+
+    `processes` adds the second list, and `clients` the third.
+    """
+    return _read_table(_ALLOWED + _PROCESSES * processes + _CLIENTS * clients, machine)
 
 
 def other_calls(machine: str) -> dict[str, int]:
@@ -87,8 +99,10 @@ def _read_table(table: str, machine: str) -> dict[str, int]:
 
 
 @cache
-def compile_filter(machine: str, processes: bool = False) -> bytes:
-    """Compile the filter for `machine` into an array of `struct sock_filter`; `processes` allows starting programs.
+def compile_filter(machine: str, processes: bool = False, clients: bool = False) -> bytes:
+    """Compile the filter for `machine` into an array of `struct sock_filter`.
+
+    `processes` allows starting programs, and `clients` connecting to servers.
 
     Raises:
         KeyError: there is no table for this machine; MACHINES lists the known ones.
@@ -124,7 +138,15 @@ def compile_filter(machine: str, processes: bool = False) -> bytes:
         program += [_encode(_JUMP_EQUAL, clones["clone3"], 0, 1), _encode(_RETURN, _MISSING)]
         program += [_encode(_JUMP_EQUAL, clones["clone"], 0, 4), _encode(_LOAD, _FIRST_ARGUMENT)]
         program += [_encode(_JUMP_ANY_BIT, _NEW_NAMESPACES, 0, 1), _encode(_RETURN, _REFUSE), _encode(_RETURN, _ALLOW)]
-    for first, last in _merge_intervals(allowed_calls(machine, processes).values()):
+    if clients:
+        for call, values in _CLIENTS_CHECKED.items():
+            passing = [(_encode(_JUMP_EQUAL, value, 0, 1), _encode(_RETURN, _ALLOW)) for value in values]
+            check = [_encode(_LOAD, _FIRST_ARGUMENT), *chain.from_iterable(passing), _encode(_RETURN, _REFUSE)]
+            (number,) = _read_table(call, machine).values()
+            program += [_encode(_JUMP_EQUAL, number, 0, len(check)), *check]
+        for number in _read_table(_CLIENTS_SKIPPED, machine).values():
+            program += [_encode(_JUMP_EQUAL, number, 0, 1), _encode(_RETURN, _SKIP)]
+    for first, last in _merge_intervals(allowed_calls(machine, processes, clients).values()):
         program += [_encode(_JUMP_AT_LEAST, first, 0, 2), _encode(_JUMP_GREATER, last, 1, 0), _encode(_RETURN, _ALLOW)]
     program.append(_encode(_RETURN, _REFUSE))
     return b"".join(program)

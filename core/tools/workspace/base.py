@@ -7,11 +7,14 @@ host opens no path that untrusted code has made.
 from __future__ import annotations
 
 import io
+import os
 import shlex
+import socket
 import tarfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from types import TracebackType
 from typing import Literal, Self
 
@@ -86,7 +89,7 @@ class CommandResult:
 
 
 class RepositoryWorkspace(ABC):
-    """Holds a repository in the folder `workdir` of a sandbox without network.
+    """Holds a repository in the folder `workdir` of a sandbox without network, but for one port if it `serves`.
 
     >>> async with IsolatedWorkspace() as workspace:
     ...     await workspace.start({"stock.py": b"..."})
@@ -94,11 +97,28 @@ class RepositoryWorkspace(ABC):
     ...     diff = await workspace.diff()
     """
 
-    def __init__(self, limits: WorkspaceLimits | None = None, workdir: str = "/testbed"):
+    def __init__(
+        self,
+        limits: WorkspaceLimits | None = None,
+        workdir: str = "/testbed",
+        paths: Sequence[str] = (),
+        serves: bool = False,
+    ):
+        """Make a workspace that is not open yet.
+
+        `paths` are files and folders of the host that commands see too, read-only; /proc stands for one with the
+        processes of the workspace alone. With `serves`, commands may connect to one port of 127.0.0.1, whose `listener`
+        the host serves; without, there are no sockets.
+        """
         if not workdir.startswith("/") or ".." in workdir.split("/") or workdir.rstrip("/") in ("", "/tmp"):
             raise ValueError(f"workdir {workdir!r} must be an absolute path, without .., and neither / nor /tmp")
         self.limits = limits or WorkspaceLimits()
         self.workdir = workdir.rstrip("/")
+        check_paths(paths, self.workdir)
+        self.paths = tuple(paths)
+        self.serves = serves
+        self.listener: socket.socket | None = None
+        """Listens on a port of 127.0.0.1 inside, while a workspace that `serves` is open."""
         self.base = ""
         """Names the commit that `diff` compares with."""
 
@@ -143,6 +163,10 @@ class RepositoryWorkspace(ABC):
             WorkspaceError: the sandbox itself is gone (kind `lost`).
         """
 
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """End the command that is running now, if there is one. Its result says `timeout`; in Docker, exit code 137."""
+
     async def put(self, path: str, content: bytes) -> None:
         """Write a file; `path` is relative to `workdir`, or absolute.
 
@@ -178,6 +202,12 @@ class RepositoryWorkspace(ABC):
             raise WorkspaceError("no_diff", _describe(result))
         return result.stdout
 
+    def close_listener(self) -> None:
+        """Close the listener, if there is one."""
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.close()
+
     async def _run_own(self, kind: str, command: str, stdin: bytes = b"", output_bytes: int = 1 << 16) -> bytes:
         result = await self.exec(command, stdin, timeout_s=self.limits.start_timeout_s, output_bytes=output_bytes)
         if not result.ok:
@@ -191,6 +221,25 @@ class RepositoryWorkspace(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+def check_paths(paths: Sequence[str], workdir: str) -> None:
+    """Raise ValueError for a path of the host that no workspace can show."""
+    for path in paths:
+        if not os.path.isabs(path) or os.path.normpath(path) != path or not os.path.exists(path):
+            raise ValueError(f"{path!r} must be the absolute path of a file or folder that is there, without ..")
+        if any(PurePosixPath(own).is_relative_to(path) for own in (workdir, "/tmp", "/packages0")):
+            raise ValueError(f"{path!r} would cover the workspace's own {workdir}, /tmp or packages")
+        if any(PurePosixPath(path).is_relative_to(own) for own in (workdir, "/tmp")):
+            raise ValueError(f"{path!r} would be covered by the workspace's own {workdir} or /tmp")
+
+
+def receive_listener(channel: socket.socket) -> socket.socket:
+    """Return the listening socket that a workspace has sent."""
+    _, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not descriptors:
+        raise WorkspaceUnavailable("the workspace has sent no listener")
+    return socket.socket(fileno=descriptors[0])
 
 
 def _describe(result: CommandResult) -> str:

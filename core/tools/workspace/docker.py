@@ -79,6 +79,10 @@ class DockerWorkspace(RepositoryWorkspace):
             raise WorkspaceError("lost", cleared.stderr.decode(errors="replace").strip())
         return result
 
+    async def interrupt(self) -> None:
+        if self.name:
+            await self._call(self.exec_command("kill -9 -1"), timeout_s=self.limits.start_timeout_s)
+
     async def stop(self) -> None:
         name, self.name = self.name, ""
         if name:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         NOBODY,
         NODEV,
         NOSUID,
+        PROC_FLAGS,
         SIGKILL,
         SetupError,
         apply_landlock,
@@ -37,11 +38,18 @@ if TYPE_CHECKING:
 HEADER = "=Bidii"  # reason, exit code, seconds, bytes of stdout, bytes of stderr
 EXIT, TIMEOUT, OUTPUT_LIMIT, FAILED = range(4)
 CHUNK = 65536
+REMOUNT = 32
+GET_FLAGS, SET_FLAGS, UP = 0x8913, 0x8914, 1  # ioctls of netdevice(7), and IFF_UP
+BACKLOG = 128
+INTERRUPT = None  # is one byte when marshalled
 
 
 def enclose(spec: dict[str, Any]) -> None:
     """Build the sandbox and enter it for good."""
     monitor = leave_host(spec)
+    if spec["proc"] and not spec["namespaces"]:
+        call("a /proc of its own", libc.mount, b"proc", b"/proc", b"proc", REMOUNT | PROC_FLAGS, b"subset=pid")
+    port = open_port(spec["channel"]) if spec["channel"] is not None else 0
     # Root becomes nobody in drop_privileges, and git refuses a repository that belongs to somebody else.
     owner = f",uid={NOBODY},gid={NOBODY}" if spec["namespaces"] and os.getuid() == 0 else ""
     options = (spec["folder_options"] + owner).encode()
@@ -55,8 +63,33 @@ def enclose(spec: dict[str, Any]) -> None:
     os.dup2(os.open("/dev/null", os.O_WRONLY), 2)
     os.closerange(3, 1024)
     os.chdir(spec["workdir"])
-    apply_landlock(True, tuple(spec["folders"]), execute=True)
+    apply_landlock(True, tuple(spec["folders"]), execute=True, port=port)
     apply_seccomp(spec["seccomp"])
+
+
+def open_port(channel: int) -> int:
+    """Open a port of 127.0.0.1 and give its listening socket to the host, which serves it. Return the port's number.
+
+    A socket stays in the network namespace that it was made in, whoever holds it. So the host answers from outside, and
+    this namespace still has no way out.
+    """
+    import _socket
+    import fcntl
+
+    listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    # struct ifreq: the name of an interface, then its flags. The loopback of a new namespace is down.
+    asked = fcntl.ioctl(listener.fileno(), GET_FLAGS, struct.pack("=16sh22x", b"lo", 0))
+    (flags,) = struct.unpack_from("=h", asked, 16)
+    if not flags & UP:  # bubblewrap has done it
+        fcntl.ioctl(listener.fileno(), SET_FLAGS, struct.pack("=16sh22x", b"lo", flags | UP))
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(BACKLOG)
+    port: int = listener.getsockname()[1]
+    host = _socket.socket(fileno=channel)
+    host.sendmsg([b"-"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("=i", listener.fileno()))])
+    host.close()
+    listener.close()
+    return port
 
 
 def run_command(request: dict[str, Any]) -> tuple[int, int, bytes, bytes]:
@@ -76,6 +109,7 @@ def run_command(request: dict[str, Any]) -> tuple[int, int, bytes, bytes]:
         poll.register(end, select.POLLIN)
     os.set_blocking(ends[0], False)
     poll.register(ends[0], select.POLLOUT)
+    poll.register(0, select.POLLIN)
     writing, deadline, reason = True, time.monotonic() + request["timeout_s"], -1
     while reason < 0:
         wait = deadline - time.monotonic()
@@ -85,6 +119,9 @@ def run_command(request: dict[str, Any]) -> tuple[int, int, bytes, bytes]:
         for end, _ in poll.poll(1000 * wait):
             if end == exited:
                 reason = EXIT
+            elif end == 0:  # INTERRUPT, or the end of the host
+                os.read(0, 1)
+                reason = TIMEOUT
             elif end in kept:
                 data = os.read(end, CHUNK)
                 kept[end] += data
@@ -163,6 +200,8 @@ def main() -> None:
             request = marshal.load(sys.stdin.buffer)
         except EOFError:
             return
+        if request is INTERRUPT:  # it came after the end of its command
+            continue
         start = time.monotonic()
         try:
             reason, code, stdout, stderr = run_command(request)

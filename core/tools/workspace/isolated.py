@@ -16,8 +16,10 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import struct
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +37,7 @@ from core.tools.workspace.base import (
     WorkspaceError,
     WorkspaceLimits,
     WorkspaceUnavailable,
+    receive_listener,
 )
 
 Isolation = Literal["bubblewrap", "landlock"]
@@ -64,8 +67,11 @@ class IsolatedWorkspace(RepositoryWorkspace):
         limits: WorkspaceLimits | None = None,
         workdir: str = "/testbed",
         backend: Literal["auto"] | Isolation = "auto",
+        *,
+        paths: Sequence[str] = (),
+        serves: bool = False,
     ):
-        super().__init__(limits, workdir)
+        super().__init__(limits, workdir, paths, serves)
         self.backend: Isolation = choose_backend() if backend == "auto" else backend
         try:
             check_platform(self.backend)
@@ -79,8 +85,9 @@ class IsolatedWorkspace(RepositoryWorkspace):
     async def open(self) -> None:
         interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
         python = [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
-        starting = asyncio.ensure_future(
-            asyncio.create_subprocess_exec(
+        host, channel = socket.socketpair()
+        with host, channel:
+            command = asyncio.create_subprocess_exec(
                 *(self._wrap(python, interpreter) if self.backend == "bubblewrap" else python),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -88,23 +95,32 @@ class IsolatedWorkspace(RepositoryWorkspace):
                 env=ENVIRONMENT,
                 cwd="/",
                 start_new_session=True,
+                pass_fds=(channel.fileno(),) if self.serves else (),
             )
-        )
-        try:
-            self._process = await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # asyncio would kill a bubblewrap whose child does not die with it yet, and wait for that child for ever.
-            self._process = await starting
-            raise
+            starting = asyncio.ensure_future(command)
+            try:
+                self._process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                # asyncio would kill a bubblewrap whose child does not die with it yet, and wait for that child for ever.
+                self._process = await starting
+                raise
+            await self._enclose(channel.fileno() if self.serves else None)
+            if self.serves:
+                self.listener = receive_listener(host)
+
+    async def _enclose(self, channel: int | None) -> None:
+        """Have the started program build its sandbox. Raises WorkspaceUnavailable if it cannot."""
         spec = {
             "namespaces": self.backend == "landlock",
             "parent": None if self.backend == "bubblewrap" else os.getpid(),
             "clone": CLONE_NUMBERS.get(platform.machine()),
-            "mounts": list(list_mounts()),
+            "mounts": self._list_mounts(),
+            "proc": "/proc" in self.paths,
+            "channel": channel,
             "folders": ["/tmp", self.workdir],
             "folder_options": f"size={self.limits.disk_mb}m,nr_inodes={self.limits.files + 2},mode=1777",
             "workdir": self.workdir,
-            "seccomp": compile_filter(platform.machine(), processes=True),
+            "seccomp": compile_filter(platform.machine(), processes=True, clients=self.serves),
         }
         try:
             async with asyncio.timeout(self.limits.start_timeout_s):
@@ -118,12 +134,15 @@ class IsolatedWorkspace(RepositoryWorkspace):
 
     def _wrap(self, python: list[str], interpreter: str) -> list[str]:
         """Return the command that starts `python` under bubblewrap."""
-        binds = [word for source, target in list_mounts() for word in _bind(source, target)]
+        binds = [word for source, target in self._list_mounts() for word in _bind(source, target)]
         return [
             shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1",
             "--cap-add", "CAP_SYS_ADMIN", *binds, "--dir", "/tmp", "--dir", self.workdir,
             "--ro-bind", interpreter, interpreter, "--chdir", "/tmp", *python,
         ]  # fmt: skip
+
+    def _list_mounts(self) -> list[tuple[str, str]]:
+        return [*list_mounts(), *((os.path.realpath(path), path) for path in self.paths)]
 
     async def exec(
         self, command: str, stdin: bytes = b"", *, timeout_s: float, output_bytes: int = 1 << 20
@@ -162,6 +181,10 @@ class IsolatedWorkspace(RepositoryWorkspace):
             raise WorkspaceError("lost", stderr.decode(errors="replace"))
         return CommandResult(_REASONS[reason], code, stdout, stderr, seconds)
 
+    async def interrupt(self) -> None:
+        if self._turn.locked() and self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(marshal.dumps(inside.INTERRUPT))
+
     async def _exchange(self, request: bytes) -> tuple[int, int, float, bytes, bytes]:
         """Send a request and return the answer."""
         process = self._process
@@ -175,6 +198,7 @@ class IsolatedWorkspace(RepositoryWorkspace):
 
     async def stop(self) -> None:
         process, self._process = self._process, None
+        self.close_listener()
         if process is None:
             return
         if process.stdin is not None:
@@ -235,7 +259,9 @@ def _programs() -> bytes:
     return b"".join(marshal.dumps(compile(Path(path).read_bytes(), Path(path).name, "exec")) for path in paths)
 
 
-def _bind(source: str, target: str) -> tuple[str, str, str]:
+def _bind(source: str, target: str) -> tuple[str, ...]:
+    if source == "/proc":  # bubblewrap's own, of the new PID namespace
+        return "--proc", target
     return ("--dev-bind" if target.startswith("/dev/") else "--ro-bind", source, target)
 
 

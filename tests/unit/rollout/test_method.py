@@ -25,6 +25,6 @@ def test_a_preset_of_another_method_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_method_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(
         RecipeError,
-        match=r"no method 'magic'.*agentflow, coding, compaction, memagent, retool, search_r1, toolorchestra",
+        match=r"no method 'magic'.*coding, compaction, memagent, retool, search_r1, toolorchestra",
     ):
         method_spec("magic")

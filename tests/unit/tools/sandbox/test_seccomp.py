@@ -96,7 +96,22 @@ def test_a_workspace_may_start_processes_but_make_no_namespace(machine: str, clo
     assert verdict(compile_filter(machine), clone, ARCH[machine]) == REFUSE
 
 
+@pytest.mark.parametrize(
+    ("machine", "socket", "servers"), [("x86_64", 41, (49, 50, 43, 288)), ("aarch64", 198, (200, 201, 202, 242))]
+)
+def test_a_client_may_connect_over_ipv4_and_serve_nothing(machine: str, socket: int, servers: tuple[int, ...]) -> None:
+    program, arch = compile_filter(machine, processes=True, clients=True), ARCH[machine]
+    assert [family for family in range(64) if verdict(program, socket, arch, first=family) == ALLOW] == [2]
+    prctl = FORBIDDEN[machine]["prctl"]
+    assert [option for option in range(64) if verdict(program, prctl, arch, first=option) == ALLOW] == [1, 15]
+    assert verdict(program, {"x86_64": 73, "aarch64": 32}[machine], arch) == SKIP, "flock"
+    assert {verdict(program, number, arch) for number in servers} == {REFUSE}, "bind, listen and accept"
+    added = allowed_calls(machine, processes=True, clients=True).keys() - allowed_calls(machine, processes=True).keys()
+    assert {"connect", "sendmsg"} < added
+    assert verdict(compile_filter(machine, processes=True), socket, arch, first=2) == REFUSE
+
+
 def test_numbers_are_unique() -> None:
     for machine in MACHINES:
-        numbers = list(allowed_calls(machine).values())
+        numbers = list(allowed_calls(machine, processes=True, clients=True).values())
         assert len(numbers) == len(set(numbers))

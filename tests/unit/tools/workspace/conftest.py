@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from core.tools.workspace import (
     WorkspaceLimits,
     WorkspaceUnavailable,
 )
+from tests import kit
 
 IMAGE = "python:3.11"
 
@@ -26,10 +28,13 @@ def make(request: pytest.FixtureRequest) -> Callable[..., RepositoryWorkspace]:
     """Return what makes a workspace of one backend; skips where that backend does not work."""
     backend = request.param
 
-    def make_workspace(limits: WorkspaceLimits | None = None, workdir: str = "/testbed") -> RepositoryWorkspace:
+    def make_workspace(
+        limits: WorkspaceLimits | None = None, workdir: str = "/testbed", **access: Any
+    ) -> RepositoryWorkspace:
         if backend == "docker":
+            kit.require(not access, "needs a backend of namespaces: a container shows no paths and serves no port")
             return DockerWorkspace(IMAGE, limits, workdir)
-        return IsolatedWorkspace(limits, workdir, backend)
+        return IsolatedWorkspace(limits, workdir, backend, **access)
 
     if backend == "docker":
         runtime = shutil.which("docker")

@@ -195,6 +195,20 @@ async def test_a_cancellation_that_comes_with_an_answer_is_not_lost(
         monkeypatch.undo()
 
 
+async def test_an_interrupt_ends_the_running_command_and_no_other(make: Make) -> None:
+    async with make() as workspace:
+        await workspace.start(FILES)
+        await workspace.interrupt()  # nothing is running
+        running = asyncio.create_task(workspace.exec("echo x > new; echo said; sleep 99", timeout_s=99))
+        await asyncio.sleep(1)
+        await workspace.interrupt()
+        await workspace.interrupt()  # this one comes too late
+        result = await running
+        assert (result.stdout, result.ok) == (b"said\n", False)
+        assert result.seconds < 60
+        assert b"+x" in await workspace.diff()
+
+
 @pytest.mark.parametrize("workdir", ["testbed", "/", "/tmp", "/a/../b"])
 def test_a_workdir_that_cannot_be_is_refused(workdir: str) -> None:
     with pytest.raises(ValueError, match="workdir"):

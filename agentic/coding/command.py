@@ -1,0 +1,149 @@
+"""Runs any command line as the agent: Claude Code, Codex, mini-swe-agent, or a script of yours.
+
+The program runs in the workspace, with the repository as its folder. The one thing that it can connect to is a port of
+127.0.0.1, where a gateway answers it as OpenAI or Anthropic would. The gateway has this rollout's session and no other,
+and keeps the exact tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from uuid import uuid4
+
+from agentic.coding.config import CodingSection, CommandSection
+from agentic.coding.tools import shorten
+from core.gateway.agent import Endpoint
+from core.gateway.gateway import Gateway, serve_gateway
+from core.gateway.session import FinishedSession, GatewaySession, SessionSettings
+from core.policy.base import Roles
+from core.rollout.method import RolloutError
+from core.tools.workspace import CommandResult, RepositoryWorkspace, WorkspaceError
+from core.types import Sampling, Task, Turn
+
+End = Literal[
+    "answered", "cut_answer", "turn_limit", "time_limit", "context_limit", "output_limit", "agent_failed",
+    "workspace_lost",
+]  # fmt: skip
+"""Names how an agent ends. All but `answered` give the status `truncated`; what was changed is graded all the same."""
+
+NOT_OUR_AGENT = ("refused_policy_", "refused_rollout_", "refused_aborted", "refused_internal")
+"""Begins the counters of requests that the gateway could not answer, through no fault of the agent."""
+
+GRACE_S = 5.0
+"""Bounds the time of a program after it was refused a turn for having had all. Many wait and ask again."""
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Holds what an agent did: its turns, how it ended, what was counted, and what a reader should see."""
+
+    end: End
+    turns: tuple[Turn, ...]
+    counts: Mapping[str, int]
+    log: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def run_command(
+    config: CodingSection,
+    tokenizer: Any,
+    workspace: RepositoryWorkspace,
+    task: Task,
+    statement: str,
+    roles: Roles,
+    sampling: Sampling,
+) -> Work:
+    """Run the program of `config.command` in a workspace that `serves`, in a session of its own.
+
+    Raises:
+        RolloutError: it ended before the policy had answered it, or because the policy could not (kind
+            `agent_failed`): this says nothing about the policy.
+    """
+    command = config.command
+    assert command is not None
+    assert workspace.listener is not None
+    settings = SessionSettings(
+        max_context=config.context_tokens,
+        max_turns=config.max_turns,
+        history=command.history,
+        model_roles=command.model_roles,
+    )
+    closed: list[FinishedSession] = []  # the program may post to /finish itself
+    gateway = Gateway({}, tokenizer, settings, on_finish=lambda finished, _: closed.append(finished))
+    key = uuid4().hex
+    async with serve_gateway(gateway, workspace.listener) as url:
+        # Ids of calls may stand in a prompt, so they must be the same when a run repeats.
+        salt = f"{task.task_id} {sampling.seed}"
+        policies = {role: roles[role] for role in roles}
+        session = gateway.open_session(key, sampling, policies, max_new_tokens=config.max_tokens, salt=salt)
+        result: CommandResult | None = None
+        watch = asyncio.create_task(_stop_at_limit(session, workspace))
+        try:
+            line = write_line(command, statement, Endpoint(f"{url}/s/{key}", key))
+            result = await workspace.exec(line, timeout_s=config.time_limit_s, output_bytes=command.output_bytes)
+        except WorkspaceError as error:
+            if error.kind != "lost":
+                raise
+        finally:
+            watch.cancel()
+            finished = closed[0] if session.closed else await gateway.finish_session(key)
+    end = find_end(result, finished.counters)
+    output, errors = (_tail(result.stdout), _tail(result.stderr)) if result else ("", "")
+    refused = [name for name in finished.counters if name.startswith(NOT_OUR_AGENT)]
+    if (end == "agent_failed" and refused) or (end in ("agent_failed", "answered") and not finished.turns):
+        code = result.exit_code if result else 0
+        raise RolloutError(
+            "agent_failed",
+            f"{command.arguments[0]} ended with exit code {code} after {len(finished.turns)} turns "
+            f"({', '.join(refused) or 'no request failed'}): {errors or output}",
+        )
+    log = {"output": output, "errors": errors, "wire": finished.events}
+    return Work(end, finished.turns, finished.counters, log)
+
+
+async def _stop_at_limit(session: GatewaySession, workspace: RepositoryWorkspace) -> None:
+    """End a program that has had its turns and asks on, or waits."""
+    while not session.counters["refused_turn_limit"]:
+        await asyncio.sleep(_LOOK_S)
+    await asyncio.sleep(GRACE_S)
+    await workspace.interrupt()
+
+
+def write_line(command: CommandSection, statement: str, endpoint: Endpoint) -> str:
+    """Write the shell command that starts the program."""
+    values = {
+        "statement": statement,
+        "openai_url": endpoint.openai_url,
+        "anthropic_url": endpoint.anthropic_url,
+        "key": endpoint.api_key,
+    }
+
+    def fill(text: str) -> str:  # in one pass: a statement may hold such names itself
+        return re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), text)
+
+    environment = endpoint.environment() | {name: fill(value) for name, value in command.environment.items()}
+    words = ["env", *(f"{name}={value}" for name, value in environment.items()), *map(fill, command.arguments)]
+    return f"exec {shlex.join(words)}"
+
+
+def find_end(result: CommandResult | None, counters: Mapping[str, int]) -> End:
+    """Say how a program ended; None stands for a workspace that is gone."""
+    if result is None:
+        return "workspace_lost"
+    # Some programs ask on at a limit of turns until they are stopped, and others end with 0.
+    if counters.get("refused_turn_limit"):
+        return "turn_limit"
+    if result.reason != "exit":
+        return "time_limit" if result.reason == "timeout" else "output_limit"
+    if result.exit_code == 0:
+        return "answered"
+    return "context_limit" if counters.get("refused_context_length_exceeded") else "agent_failed"
+
+
+def _tail(output: bytes) -> str:
+    return shorten(output.decode(errors="replace"), 4000)
