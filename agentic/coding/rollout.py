@@ -88,8 +88,9 @@ class CodingAgent(Method):
             raise RolloutError("bad_task", f"task {task.task_id}: {error}") from error
         command = self.config.command
         async with self.make_workspace(repository, command) as workspace:
-            opening = await self.start(workspace, repository)
+            await self.start(workspace, repository)
             if command is None:
+                opening = await self.describe(workspace, repository)
                 work = await self.run_loop(workspace, opening, roles["policy"], sampling)
             else:
                 statement = repository.statement
@@ -151,25 +152,29 @@ class CodingAgent(Method):
         except (WorkspaceUnavailable, ValueError) as error:
             raise RolloutError("workspace", str(error)) from error
 
-    async def start(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> Message:
-        """Start a workspace and prepare the repository in it. Return the first message, which states the problem.
+    async def start(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> None:
+        """Start a workspace and prepare the repository in it. Raises RolloutError (`workspace`) if that cannot be."""
+        try:
+            await workspace.start(repository.files, repository.pre_commands)
+        except (WorkspaceUnavailable, WorkspaceError) as error:
+            raise RolloutError("workspace", str(error)) from error
 
-        With `show_source` the message holds the numbered source too.
+    async def describe(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> Message:
+        """Return the first message, which states the problem; with `show_source` it holds the numbered source too.
 
         Raises:
-            RolloutError: the workspace cannot be started (kind `workspace`).
+            RolloutError: the source cannot be read (kind `workspace`).
         """
         timeout_s = self.config.workspace.start_timeout_s
         parts = [TASK.format(statement=repository.statement), INSTRUCTIONS]
         try:
-            await workspace.start(repository.files, repository.pre_commands)
             if self.config.show_source:
                 listed = await workspace.exec("git ls-files -z '*.py'", timeout_s=timeout_s)
                 paths = listed.stdout.decode(errors="replace").strip("\0").split("\0")
                 for path in paths if paths != [""] else []:
                     text = "" if is_protected(path) else (await workspace.get(path)).decode(errors="replace")
                     parts += [f"{path}\n{number_lines(text)}"] if text else []
-        except (WorkspaceUnavailable, WorkspaceError) as error:
+        except WorkspaceError as error:
             raise RolloutError("workspace", str(error)) from error
         return self.renderer.message("user", shorten("".join(parts), 4 * self.config.output_chars))
 

@@ -14,17 +14,18 @@ prepare_run coding "$@"
 data=runs/data/coding-tiny
 [[ -f $data/model/model.safetensors ]] || "$python" -m agentic.coding.tiny.start_model --out "$data"
 tasks() {
-  [[ -f $data/$1.jsonl ]] || "$python" -m agentic.coding.tiny.tasks --size function --split "$1" --count "$2" --out "$data/$1.jsonl"
+  [[ -f $data/$1.jsonl ]] || "$python" -m agentic.coding.tiny.tasks --split "$2" --size "$3" --count "$4" --out "$data/$1.jsonl"
 }
-tasks train 512
-tasks dev 64
-tasks test 256
+tasks train train function 512
+tasks dev dev function 64
+tasks test test function 256
+tasks test-guarded test guarded 128
 tokentrue train coding "$@"
 
 # Two evaluations at a time: one core each.
 evaluate() {
-  tokentrue evaluate heldout coding --run "$out" --data "$data/test.jsonl" --by kind --variants "$@" >"$out/evaluate-$1.log"
+  tokentrue evaluate heldout coding --run "$out" --data "$data/$1.jsonl" --by kind >"$out/evaluate-$1.log"
 }
 echo "evaluation: before and after training, and edits without a look at the function (see $out/evaluate-*.log)"
-at_once "evaluate trained untrained-greedy" "evaluate untrained random-edit best-constant"
+at_once "evaluate test" "evaluate test-guarded"
 tokentrue report "$out" --data test

@@ -191,12 +191,20 @@ class MadeFunction:
         return find_shape(self.source)
 
 
-def write_report(kind: str, words: str, value: str, record: str, field: str) -> MadeFunction:
-    """Write one report; `words` is a key of COMPARISONS, and `value` one of VALUES."""
+EMPTY = {"list": "[]", "first": "-1", "last": "-1", "any": "False"}
+"""Says what a report of no records returns, where that is not 0."""
+
+
+def write_report(kind: str, words: str, value: str, record: str, field: str, *, guarded: bool = False) -> MadeFunction:
+    """Write one report; `words` is a key of COMPARISONS, and `value` one of VALUES.
+
+    With `guarded` it begins with an answer for no records, so that its other lines have other numbers.
+    """
     doc, body = REPORTS[kind]
     texts = {"x": record, "xs": f"{record}s", "field": field, "words": words, "sign": COMPARISONS[words]}
     texts |= {"value": value.format(field=field), "code": VALUES[value].format(x=record, field=field)}
     name = f"{kind}_{record}s_{words.replace(' ', '_')}"
+    body = f"if not {{xs}}:\n    return {EMPTY.get(kind, '0')}\n{body}" if guarded else body
     lines = body.format(**texts).replace("\n", "\n    ")
     source = f'def {name}({record}s, limit):\n    """{doc.format(**texts)}"""\n    {lines}'
 
@@ -262,5 +270,5 @@ def _share(every: Sequence[Any], split: Split) -> Sequence[Any]:
     return [item for place, item in enumerate(every) if place % 5 in places]
 
 
-def draw_report(rng: Random, split: Split, record: tuple[str, str]) -> MadeFunction:
-    return write_report(*rng.choice(reports_of(split)), *record)
+def draw_report(rng: Random, split: Split, record: tuple[str, str], *, guarded: bool = False) -> MadeFunction:
+    return write_report(*rng.choice(reports_of(split)), *record, guarded=guarded)

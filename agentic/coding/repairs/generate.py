@@ -14,10 +14,11 @@ from random import Random
 from typing import Any, Literal
 
 from agentic.coding.repairs.functions import RECORDS, MadeFunction, Split, draw_report, helpers_of
-from agentic.coding.repairs.mutations import Mutation, draw_mutation, list_mutations
+from agentic.coding.repairs.mutations import Mutation, draw_mutation, draw_other_sign, list_mutations
 
-Size = Literal["package", "function"]
-"""Says how large a repository is: a package of two modules, or one module with one report."""
+Size = Literal["package", "function", "guarded"]
+"""Says how large a repository is. A `package` has two modules with any bug. A `function` is one report whose comparison
+has a wrong sign, and a `guarded` one begins with an answer for no records."""
 
 WORKDIR = "/testbed"
 SHIPPED: Mapping[Split, int] = {"train": 120, "dev": 20, "test": 60}
@@ -42,7 +43,10 @@ def draw_record(split: Split, number: int, size: Size) -> dict[str, Any]:
     while True:
         package, modules = _draw_modules(rng, split, size)
         path, function = rng.choice([(path, function) for path, group in modules.items() for function in group])
-        mutation = draw_mutation(rng, list_mutations(function.source))
+        whole = size == "package"
+        mutation = (
+            draw_mutation(rng, list_mutations(function.source)) if whole else draw_other_sign(rng, function.source)
+        )
         cases = _choose_cases(rng, function, mutation)
         if cases is not None:
             break
@@ -93,8 +97,8 @@ def write_patch(path: str, before: str, after: str) -> str:
 def _draw_modules(rng: Random, split: Split, size: Size) -> tuple[str, dict[str, list[MadeFunction]]]:
     """Draw the package's name ("" for none) and its modules: path -> functions."""
     record = rng.choice(RECORDS)
-    if size == "function":
-        return "", {f"{record[0]}s.py": [draw_report(rng, split, record)]}
+    if size != "package":
+        return "", {f"{record[0]}s.py": [draw_report(rng, split, record, guarded=size == "guarded")]}
     reports: dict[str, MadeFunction] = {}
     while len(reports) < 3:
         report = draw_report(rng, split, record)
@@ -181,7 +185,7 @@ def _name_tests(
 def _write_statement(
     path: str, function: MadeFunction, mutation: Mutation, cases: Sequence[TestCase], size: Size
 ) -> str:
-    if size == "function":
+    if size != "package":
         return state_problem(path)
     case = cases[0]
     call = f"{function.name}({', '.join(map(repr, case.arguments))})"

@@ -1,9 +1,9 @@
-"""Breaks a function by one change of its syntax tree."""
+"""Breaks a function by one change of its syntax tree: any change, or another sign in its comparison."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
@@ -17,11 +17,17 @@ OPPOSITES: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
 BOUNDS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Gt: (ast.GtE,), ast.GtE: (ast.Gt,), ast.Lt: (ast.LtE,), ast.LtE: (ast.Lt,),
 }  # fmt: skip
+SIGNS: Mapping[str, type[ast.cmpop]] = {
+    ">=": ast.GtE, ">": ast.Gt, "<=": ast.LtE, "<": ast.Lt, "==": ast.Eq, "!=": ast.NotEq,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """Holds a broken function and the kind of its bug: operator, bound, off_by_one, name or swapped."""
+    """Holds a broken function and the kind of its bug: operator, bound, off_by_one, name or swapped.
+
+    Where the bug is a wrong sign, the kind is the sign that was right.
+    """
 
     kind: str
     source: str
@@ -43,6 +49,29 @@ def draw_mutation(rng: Random, mutations: Sequence[Mutation]) -> Mutation:
     """Draw a kind first, and then one of that kind: some kinds have many more mutations than others."""
     kind = rng.choice(sorted({mutation.kind for mutation in mutations}))
     return rng.choice([mutation for mutation in mutations if mutation.kind == kind])
+
+
+def draw_other_sign(rng: Random, source: str) -> Mutation:
+    """Put another sign into the first comparison of a function; each of the five has the same chance."""
+    right = find_sign(source)
+    return Mutation(right, put_sign(source, rng.choice([sign for sign in SIGNS if sign != right])))
+
+
+def find_sign(source: str) -> str:
+    """Return the sign of a function's first comparison."""
+    found = type(_first_comparison(ast.parse(source)).ops[0])
+    return next(sign for sign, kind in SIGNS.items() if kind is found)
+
+
+def put_sign(source: str, sign: str) -> str:
+    """Return the function with `sign` in its first comparison."""
+    tree = ast.parse(source)
+    _first_comparison(tree).ops = [SIGNS[sign]()]
+    return ast.unparse(tree)
+
+
+def _first_comparison(tree: ast.Module) -> ast.Compare:
+    return next(node for node in ast.walk(tree) if isinstance(node, ast.Compare))
 
 
 class _FoldNegatives(ast.NodeTransformer):

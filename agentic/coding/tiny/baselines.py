@@ -2,8 +2,8 @@
 
 | variant | what it does |
 |---|---|
-| random-edit | changes one place of the function at random, as the demonstrations of the warm start do |
-| best-constant | moves the bound of the comparison: of all constant changes the one that repairs the most tasks |
+| random-edit | puts another sign into the comparison at random, as the demonstrations of the warm start do |
+| best-constant | puts the same sign into every comparison: the one that repairs the most of the test tasks |
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 from agentic.coding.config import CodingRecipe
-from agentic.coding.repairs.mutations import list_mutations
+from agentic.coding.repairs.mutations import draw_other_sign, put_sign
 from agentic.coding.rollout import CodingAgent
-from agentic.coding.tiny.demonstrations import DONE, change_one_place, write_edit
+from agentic.coding.tiny.demonstrations import DONE, write_edit
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import Method
@@ -42,14 +42,14 @@ class ScriptedEditor(CodingAgent):
         return await super().rollout(task, Roles({"policy": ScriptedPolicy(respond)}), sampling)
 
 
-def edit_the_bound(text: str, rng: Random) -> str:
-    """Move the bound of the comparison, and leave a function without one as it is."""
-    return next((mutation.source for mutation in list_mutations(text) if mutation.kind == "bound"), text)
+BEST_SIGN = "!="
 
 
 BASELINES: Mapping[str, Callable[[CodingRecipe, Any], Method]] = {
     "random-edit": lambda recipe, tokenizer: ScriptedEditor(
-        recipe, tokenizer, lambda text, rng: change_one_place(rng, text)
+        recipe, tokenizer, lambda text, rng: draw_other_sign(rng, text).source
     ),
-    "best-constant": lambda recipe, tokenizer: ScriptedEditor(recipe, tokenizer, edit_the_bound),
+    "best-constant": lambda recipe, tokenizer: ScriptedEditor(
+        recipe, tokenizer, lambda text, rng: put_sign(text, BEST_SIGN)
+    ),
 }

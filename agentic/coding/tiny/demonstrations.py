@@ -1,7 +1,7 @@
 """Writes conversations for the `tiny` preset's warm start. They show the form of an edit, and nothing of the repair.
 
-Each shows a broken function and an edit that changes one place of it at random: another operator, bound, number, name
-or order of arguments, drawn like the bugs. So nobody tells the policy which line is wrong, or what is right there.
+Each shows a function with a wrong sign in its comparison, and an edit that puts another sign there at random, drawn
+like the bugs. So nobody tells the policy which sign is right: one edit in five happens to be.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from random import Random
 
 from agentic.coding.prompts import EDIT
 from agentic.coding.repairs.functions import RECORDS, draw_report
-from agentic.coding.repairs.mutations import draw_mutation, list_mutations
+from agentic.coding.repairs.mutations import draw_other_sign
 
 DONE = "done"
 EDITS = 8
@@ -32,16 +32,10 @@ class EditDemonstration:
 def demonstrate(rng: Random) -> list[EditDemonstration]:
     """Draw a function of training, break it, and show edits of it."""
     record, field = rng.choice(RECORDS)
-    broken = change_one_place(rng, draw_report(rng, "train", (record, field)).source)
+    broken = draw_other_sign(rng, draw_report(rng, "train", (record, field)).source).source
     path, text = f"{record}s.py", f"{broken}\n"
-    mutations = list_mutations(broken)
-    edits = (draw_mutation(rng, mutations).source for _ in range(EDITS))
+    edits = (draw_other_sign(rng, broken).source for _ in range(EDITS))
     return [EditDemonstration(path, text, write_edit(path, text, edited)) for edited in edits]
-
-
-def change_one_place(rng: Random, source: str) -> str:
-    """Change one place of a function at random, as the bugs are drawn."""
-    return draw_mutation(rng, list_mutations(source)).source
 
 
 def write_edit(path: str, before: str, after: str) -> str:

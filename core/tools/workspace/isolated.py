@@ -101,7 +101,7 @@ class IsolatedWorkspace(RepositoryWorkspace):
             try:
                 self._process = await asyncio.shield(starting)
             except asyncio.CancelledError:
-                # asyncio would kill a bubblewrap whose child does not die with it yet, and wait for that child for ever.
+                # asyncio would kill a bubblewrap whose child does not die with it yet, and then wait for that child.
                 self._process = await starting
                 raise
             await self._enclose(channel.fileno() if self.serves else None)

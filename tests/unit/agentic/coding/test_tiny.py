@@ -13,10 +13,10 @@ import pytest
 from agentic.coding.config import CodingRecipe
 from agentic.coding.prompts import SCHEMAS
 from agentic.coding.repairs.functions import RECORDS, reports_of, write_report
-from agentic.coding.repairs.generate import draw_record, state_problem, write_patch
-from agentic.coding.repairs.mutations import list_mutations
+from agentic.coding.repairs.generate import Size, draw_record, state_problem, write_patch
+from agentic.coding.repairs.mutations import SIGNS, find_sign, put_sign
 from agentic.coding.rollout import SPEC, build
-from agentic.coding.tiny.baselines import BASELINES
+from agentic.coding.tiny.baselines import BASELINES, BEST_SIGN
 from agentic.coding.tiny.demonstrations import demonstrate
 from agentic.coding.tiny.tasks import main
 from agentic.coding.tiny.warm_start import batches, encode
@@ -35,25 +35,28 @@ def recipe() -> CodingRecipe:
     return loaded
 
 
-def test_demonstrations_edit_any_place_and_are_seldom_right() -> None:
-    """A policy that follows them repairs about one task in ten."""
-    rng, lines, right, count = Random(0), Counter[int](), 0, 0
+def test_demonstrations_put_any_other_sign_and_one_in_five_is_right() -> None:
+    rng, signs, right, count = Random(0), Counter[str](), 0, 0
     sources = {
         write_report(*report, record, field).source for report in reports_of("train") for record, field in RECORDS
     }
-    for _ in range(5):
+    for _ in range(40):
         for shown in demonstrate(rng):
             arguments = json.loads(shown.call.split("\n")[1])["arguments"]
             before = shown.text.splitlines()
             after = [*before]
             after[arguments["line"] - 1] = arguments["text"]
             assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
-            assert "\n".join(after) in {mutation.source for mutation in list_mutations("\n".join(before))}
-            lines[arguments["line"]] += 1
+            sign = find_sign("\n".join(after))
+            assert put_sign("\n".join(before), sign) == "\n".join(after)
+            signs[sign] += 1
             right += "\n".join(after) in sources
             count += 1
-    assert len(lines) >= 4
-    assert right < count / 4
+    assert count == 320
+    assert set(signs) == set(SIGNS)
+    assert 0.7 * count / 6 < min(signs.values())
+    assert max(signs.values()) < 1.4 * count / 6
+    assert 0.14 < right / count < 0.26
 
 
 async def test_the_warm_starts_prompts_are_those_of_a_rollout(
@@ -100,17 +103,17 @@ def test_the_command_writes_tasks_that_are_read(tmp_path: Path, monkeypatch: pyt
     assert [task.answers for task in tasks] == [("dev-0",), ("dev-1",), ("dev-2",)]
 
 
-@pytest.mark.usefixtures("long")
-def test_no_other_constant_change_repairs_more_tasks_than_moving_the_bound() -> None:
-    """Of 400 test tasks; a constant is the n-th change of a kind in the order of `list_mutations`."""
-    repaired: Counter[tuple[str, int]] = Counter()
-    for number in range(400):
-        metadata = draw_record("test", number, "function")["metadata"]
-        (path,) = (path for path in metadata["repository"] if not path.startswith("tests/"))
-        broken, seen = metadata["repository"][path], Counter[str]()
-        for mutation in list_mutations(broken.strip()):
-            place = mutation.kind, seen[mutation.kind]
-            seen[mutation.kind] += 1
-            repaired[place] += write_patch(path, broken, f"{mutation.source}\n") == metadata["patch"]
-    assert sum(repaired.values()) == 400
-    assert repaired.most_common(1) == [(("bound", 0), 61)]
+def test_no_other_sign_repairs_more_tasks_than_the_best_constant() -> None:
+    right = Counter(draw_record("test", number, "function")["metadata"]["kind"] for number in range(256))
+    assert right.most_common(1) == [(BEST_SIGN, 67)]
+
+
+@pytest.mark.parametrize("size", ["function", "guarded"])
+def test_a_task_has_a_wrong_sign_and_a_guard_moves_the_line(size: Size) -> None:
+    for number in range(12):
+        metadata = draw_record("test", number, size)["metadata"]
+        path, broken = next(iter(metadata["repository"].items()))
+        right = put_sign(broken, metadata["kind"])
+        assert find_sign(broken) != metadata["kind"]
+        assert write_patch(path, broken, f"{right}\n") == metadata["patch"]
+        assert ("    if not " in broken.splitlines()[2]) == (size == "guarded")
