@@ -7,6 +7,7 @@ import asyncio
 import os
 import shlex
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -16,7 +17,6 @@ import pytest
 
 from core.tools.workspace import IsolatedWorkspace, RepositoryWorkspace
 from tests import kit
-from tests.unit.tools.workspace.test_workspace import processes
 
 Make = Callable[..., RepositoryWorkspace]
 
@@ -181,15 +181,16 @@ async def test_paths_are_shown_read_only_and_proc_is_the_workspaces_own(make: Ma
 
 
 async def test_a_workspace_that_serves_leaves_nothing_behind(make: Make) -> None:
-    before = processes(), set(os.listdir("/proc/self/fd"))
-    async with make(serves=True) as workspace:
-        await workspace.start({"a.py": b""})
-        listener = workspace.listener
-        await workspace.exec("sleep 99 &", timeout_s=60)
+    before = kit.list_descendants(os.getpid()), os.listdir("/proc/self/fd")
+    with kit.adopt_orphans():
+        async with make(serves=True) as workspace:
+            await workspace.start({"a.py": b""})
+            listener = workspace.listener
+            await workspace.exec("sleep 99 &", timeout_s=60)
+        assert not Counter(kit.list_descendants(os.getpid())) - Counter(before[0])
     assert listener is not None
     assert listener.fileno() == -1
     assert workspace.listener is None
-    assert processes() <= before[0]
     assert len(os.listdir("/proc/self/fd")) <= len(before[1])
 
 
