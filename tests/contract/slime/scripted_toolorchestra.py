@@ -24,6 +24,8 @@ from tests.contract.slime.serving import SLOW
 from tests.small_env import KINDS, make_task, solution
 
 REFUSED = "forbidden"
+DEAD_END = "last price"
+"""Is a word of questions after whose first expert the orchestrator answers, also if that one was dead."""
 EXPERTS = {"expert-1": "strong", "expert-2": "weak", "expert-3": "dead"}
 PHONES = [make_task(f"phone-{i}", KINDS[i % 3], i) for i in range(6)]
 
@@ -88,6 +90,9 @@ def orchestrator(prompt: str, chance: Random) -> str:
     if REFUSED in prompt and chance.random() < 0.2:
         raise PolicyError("bad_request", "refused")
     experts = [call("call_expert", expert=name) for name in ("expert-1", "expert-1", *EXPERTS)]
+    if DEAD_END in prompt:
+        asked_one = prompt.count("<|im_start|>assistant") > 1
+        return call("answer") if asked_one else chance.choice(experts)
     if "phone company" in prompt:
         return chance.choice([*experts, *[next_step(prompt)] * 4, "Please wait.", "<tool_call>{"])
     calls = [*experts, *[call("answer")] * 12] if "boxed" in prompt else [*experts, *experts]
@@ -125,6 +130,7 @@ CASE = Case(
     faulty=[
         *make_tasks(6),
         *make_tasks(2, REFUSED),
+        *make_tasks(2, DEAD_END),
         Task("bad", "What?", ("42",), metadata={"category": "unknown"}),
     ],
     failures={"bad_task": True, "bad_request": False, "experts_failed": False},
