@@ -161,6 +161,8 @@ def test_fully_asynchronous_rollout(
         [*case.tasks(3), case.slow, *case.tasks(4)],
         rollout_function_path="slime.rollout.fully_async_rollout.generate_rollout_fully_async",
         sglang_server_concurrency=4,
+        # What was aborted decides how many rows there are, and two ranks share an odd number only in packs of several.
+        max_tokens_per_gpu=4096,
     )
     made = manager(args)
     requeued: set[str] = set()
