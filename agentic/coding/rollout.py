@@ -31,7 +31,7 @@ from agentic.coding.prompts import DELEGATE, INSTRUCTIONS, SCHEMAS, SUBAGENT, SU
 from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
 from agentic.coding.tools import number_lines, run_tool, shorten
 from core.config import RecipeError
-from core.gateway.session import FROZEN
+from core.gateway.session import list_other_roles
 from core.policy.base import Policy, Roles
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError
@@ -62,8 +62,7 @@ class CodingAgent(Method):
         self.call_format = detect_format(tokenizer)
         command = self.config.command
         if command is not None:
-            asked = {role.removeprefix(FROZEN) for role in command.model_roles.values()}
-            self.needs = tuple(sorted(asked - {"policy"}))
+            self.needs = list_other_roles(command.model_roles)
             try:
                 check_paths(command.paths, "/testbed")
             except ValueError as error:

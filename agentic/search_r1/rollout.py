@@ -22,7 +22,6 @@ Run:  bash agentic/search_r1/run.sh                         # tiny: two CPU core
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
@@ -71,6 +70,7 @@ class SearchR1(Method):
         turns = Turns(stops, session=uuid4().hex)
         ids = self.renderer.render([self.renderer.message("user", *write_prompt(self.config.prompt, task.question))])
         actions: list[tuple[Action, str]] = []
+        searches = 0
         while True:
             completion = await turns.ask(roles["policy"], "act", ids, self.config.max_tokens)
             actions.append(read_action(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)))
@@ -78,11 +78,11 @@ class SearchR1(Method):
                 break
             # What the policy sampled stays as it is; only what it is shown is encoded.
             shown = await self.observe(*actions[-1])
+            searches += actions[-1][0] == "search"
             ids = (*ids, *completion.token_ids, *encode_text(self.tokenizer, shown))
             if self.context_tokens is not None and len(ids) + self.config.max_tokens > self.context_tokens:
                 end = "context_limit"
                 break
-        counts = Counter(action for action, _ in actions)
         answer = actions[-1][1] if end == "answered" else None
         return Trajectory(
             task_id=task.task_id,
@@ -91,8 +91,8 @@ class SearchR1(Method):
             reward=0.0 if answer is None else max_over(em, answer, task.answers),
             metrics={
                 "turns": len(actions),
-                f"{CALLS}search": counts["search"] - (actions[-1][0] == "search" and end != "context_limit"),
-                "invalid_actions": counts["invalid"],
+                f"{CALLS}search": searches,
+                "invalid_actions": sum(action == "invalid" for action, _ in actions),
                 "answered": float(end == "answered"),
             },
             log={"answer": answer, "end": end, "queries": [text for action, text in actions if action == "search"]},

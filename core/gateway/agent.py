@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import FROZEN, GatewaySession, SessionSettings
+from core.gateway.session import GatewaySession, SessionSettings, list_other_roles
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.types import Sampling, Task, Trajectory
@@ -92,8 +92,7 @@ class AgentMethod(Method):
     ):
         self.run = run
         self.grade = grade
-        asked = {role.removeprefix(FROZEN) for role in settings.model_roles.values()}
-        self.needs = tuple(sorted(asked - {"policy"}))
+        self.needs = list_other_roles(settings.model_roles)
         self.max_new_tokens = max_new_tokens
         self.gateway = Gateway({}, tokenizer, settings, template_options=template_options)
         self._server = AsyncExitStack()

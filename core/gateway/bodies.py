@@ -13,8 +13,8 @@ from core.text.tool_calls import ToolSchema
 
 T = TypeVar("T")
 
-MAX_REMEMBERED = 4096
-"""Bounds the bytes of a value that is remembered, and the number of such values."""
+MAX_REMEMBERED_BYTES = 1 << 24
+"""Bounds the bytes of all values that one function remembers."""
 
 
 class Body:
@@ -97,14 +97,19 @@ class Body:
                 raise refuse(self.at(name), "is not implemented")
 
 
-def remember(read: Callable[[Body], T]) -> Callable[[Any, str], T]:
-    """Make a function that reads a value at a path, and remembers it: a client sends all of them with every request."""
-    read_again = lru_cache(MAX_REMEMBERED)(lambda written, path: read(Body(marshal.loads(written), path)))
+def remember(read: Callable[[Body], T], max_bytes: int = 1 << 12) -> Callable[[Any, str], T]:
+    """Make a function that reads a value at a path, and remembers it: a client sends all of them with every request.
+
+    A value of more than `max_bytes` is read anew.
+    """
+    read_again = lru_cache(MAX_REMEMBERED_BYTES // max_bytes)(
+        lambda written, path: read(Body(marshal.loads(written), path))
+    )
 
     def read_value(value: Any, path: str) -> T:
         # It takes a fraction of the time of JSON. Version 2 writes equal values equally.
         written = marshal.dumps(value, 2)
-        return read_again(written, path) if len(written) <= MAX_REMEMBERED else read(Body(value, path))
+        return read_again(written, path) if len(written) <= max_bytes else read(Body(value, path))
 
     return read_value
 

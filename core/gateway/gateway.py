@@ -218,13 +218,11 @@ class Gateway:
             return web.json_response(protocol.write_error(failure), status=failure.status, headers=headers)
         created = int(time.time())
         session.deliver(node)  # before the last byte: the client's next request may be read before this handler goes on
+        response: web.StreamResponse
         try:
             if not request.stream:
-                body = json.dumps(protocol.write_reply(session, node, request, created)).encode()
-                response = web.StreamResponse(headers={"Content-Type": "application/json; charset=utf-8"})
-                response.content_length = len(body)
+                response = web.json_response(protocol.write_reply(session, node, request, created))
                 await response.prepare(http)
-                await response.write(body)
             else:
                 response = web.StreamResponse(
                     headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store"}

@@ -28,7 +28,7 @@ def read_request(value: Any) -> AgentRequest:
     body = Body(value)
     body.take_only("n", 1)
     body.take_only("tool_choice", "auto")
-    tools = body.take_each("tools", _read_tool_again)
+    tools = _read_tools_again({"tools": body.take("tools", list)}, "")
     body.take_only("parallel_tool_calls", True, *([] if tools else [False]))
     body.take_only("response_format", {"type": "text"})
     body.take_only("frequency_penalty", 0)
@@ -53,6 +53,10 @@ def read_request(value: Any) -> AgentRequest:
     )
     body.close()
     return request
+
+
+def _read_tools(body: Body) -> tuple[ToolSchema, ...]:
+    return tuple(_read_tool(tool) for tool in body.take_bodies("tools"))
 
 
 def _read_tool(tool: Body) -> ToolSchema:
@@ -99,7 +103,7 @@ def _read_call(call: Body) -> WireCall:
     return read
 
 
-_read_tool_again, _read_message_again = remember(_read_tool), remember(_read_message)
+_read_tools_again, _read_message_again = remember(_read_tools, 1 << 16), remember(_read_message)
 
 
 def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:

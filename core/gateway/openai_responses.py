@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 from core.gateway.bodies import Body, read_schema, read_text, remember
@@ -27,7 +26,7 @@ def read_request(value: Any) -> AgentRequest:
     """Read a request body. Raises GatewayError as openai_chat."""
     body = Body(value)
     body.take_only("tool_choice", "auto")
-    tools = tuple(chain.from_iterable(body.take_each("tools", _read_tools_again)))
+    tools = _read_tools_again({"tools": body.take("tools", list)}, "")
     body.take_only("parallel_tool_calls", True, *([] if tools else [False]))
     body.take_only("truncation", "disabled", "auto")
     body.take_only("background", False)
@@ -41,7 +40,7 @@ def read_request(value: Any) -> AgentRequest:
     if isinstance(given, str):
         messages.append(WireMessage("user", given))
     else:
-        messages += _read_items([Body(item, f"input.{place}") for place, item in enumerate(given)])
+        messages += _join_answers([_read_item_again(item, f"input.{place}") for place, item in enumerate(given)])
     stream_options = Body(body.take("stream_options", dict, {}), "stream_options")
     stream_options.ignore(("include_obfuscation",))
     stream_options.close()
@@ -60,7 +59,11 @@ def read_request(value: Any) -> AgentRequest:
     return request
 
 
-def _read_tools(tool: Body, about: str = "", prefix: str = "") -> tuple[ToolSchema, ...]:
+def _read_tools(body: Body) -> tuple[ToolSchema, ...]:
+    return tuple(schema for tool in body.take_bodies("tools") for schema in _read_tool(tool))
+
+
+def _read_tool(tool: Body, about: str = "", prefix: str = "") -> tuple[ToolSchema, ...]:
     """Read one tool, or those of a namespace, which the policy sees as NAMESPACE.NAME and calls so."""
     kind, name = tool.take("type", str, "function"), tool.need("name", str)
     if "." in name:
@@ -68,7 +71,7 @@ def _read_tools(tool: Body, about: str = "", prefix: str = "") -> tuple[ToolSche
     description = " ".join(filter(None, (about, tool.take("description", str))))
     if kind == "namespace" and not prefix:
         inner = tool.take_bodies("tools")
-        schemas = tuple(schema for each in inner for schema in _read_tools(each, description, f"{name}."))
+        schemas = tuple(schema for each in inner for schema in _read_tool(each, description, f"{name}."))
     elif kind == "function":
         schemas = (read_schema(prefix + name, description, tool.take("parameters", dict)),)
     else:
@@ -78,10 +81,33 @@ def _read_tools(tool: Body, about: str = "", prefix: str = "") -> tuple[ToolSche
     return schemas
 
 
-_read_tools_again = remember(_read_tools)
+_read_tools_again = remember(_read_tools, 1 << 16)
 
 
-def _read_items(items: list[Body]) -> list[WireMessage]:
+def _read_item(item: Body) -> tuple[WireMessage, frozenset[str]]:
+    """Read one item as a message or a part of an answer; return it, and the numbers of the answer that its ids name."""
+    kind = item.take("type", str, "message")
+    role = item.take("role", str, "user") if kind == "message" else ""
+    if kind == "function_call_output":
+        output = read_text(item.need("output", (str, list)), item.at("output"), _TEXTS)
+        read = WireMessage("tool", output, call_id=item.need("call_id", str))
+    elif kind == "message" and role != "assistant":
+        if role not in ("user", "system", "developer"):
+            raise refuse(item.at("role"), f"{role!r} is none of user, system, developer, assistant")
+        content = read_text(item.need("content", (str, list)), item.at("content"), _TEXTS)
+        read = WireMessage("user" if role == "user" else "system", content)
+    else:
+        read = _read_answer_item(item, kind)
+    item.ignore(("id", "status"))
+    item.close()
+    ids = (*(call.call_id for call in read.calls), *read.marks)
+    return read, frozenset(each.split("_")[1] for each in ids if "_" in each)
+
+
+_read_item_again = remember(_read_item)
+
+
+def _join_answers(items: Sequence[tuple[WireMessage, frozenset[str]]]) -> list[WireMessage]:
     """Make messages of items; thoughts, text and calls that follow each other are one answer.
 
     Some clients send a call's output before the next call of the same answer. Ids of one answer end in the same number,
@@ -90,26 +116,16 @@ def _read_items(items: list[Body]) -> list[WireMessage]:
     # An answer is the list of its parts until all items are read.
     messages: list[WireMessage | list[WireMessage]] = []
     answer: list[WireMessage] | None = None  # the last one, while it may still grow
-    for item in items:
-        kind = item.take("type", str, "message")
-        role = item.take("role", str, "user") if kind == "message" else ""
-        if kind == "function_call_output":
-            output = read_text(item.need("output", (str, list)), item.at("output"), _TEXTS)
-            messages.append(WireMessage("tool", output, call_id=item.need("call_id", str)))
-        elif kind == "message" and role != "assistant":
-            if role not in ("user", "system", "developer"):
-                raise refuse(item.at("role"), f"{role!r} is none of user, system, developer, assistant")
-            content = read_text(item.need("content", (str, list)), item.at("content"), _TEXTS)
-            messages.append(WireMessage("user" if role == "user" else "system", content))
-            answer = None
-        else:
-            part = _read_answer_item(item, kind)
-            if answer is None or not _belongs(part, answer[0], adjacent=messages[-1] is answer):
-                answer = []
-                messages.append(answer)
-            answer.append(part)
-        item.ignore(("id", "status"))
-        item.close()
+    begun: frozenset[str] = frozenset()  # the numbers that its first part names
+    for read, numbers in items:
+        if read.role != "assistant":
+            messages.append(read)
+            answer = answer if read.role == "tool" else None
+            continue
+        if answer is None or not (numbers & begun if numbers and begun else messages[-1] is answer):
+            answer, begun = [], numbers
+            messages.append(answer)
+        answer.append(read)
     return [_join(message) if isinstance(message, list) else message for message in messages]
 
 
@@ -137,25 +153,13 @@ def _read_answer_item(item: Body, kind: str) -> WireMessage:
     return read
 
 
-def _belongs(part: WireMessage, first: WireMessage, *, adjacent: bool) -> bool:
-    """Return whether a part belongs to the answer that `first` began: by its ids or, without them, by its place."""
-    found, begun = _node_names(part), _node_names(first)
-    return bool(found & begun) if found and begun else adjacent
-
-
-def _node_names(message: WireMessage) -> set[str]:
-    """Return what the ids of a part share with those of its answer: what stands behind the first underscore."""
-    ids = (*(call.call_id for call in message.calls), *message.marks)
-    return {each.split("_")[1] for each in ids if "_" in each}
-
-
 def _join(parts: Sequence[WireMessage]) -> WireMessage:
     return WireMessage(
         "assistant",
-        "".join(part.text for part in parts),
-        "".join(part.reasoning or "" for part in parts) or None,
-        tuple(call for part in parts for call in part.calls),
-        marks=tuple(mark for part in parts for mark in part.marks),
+        "".join([part.text for part in parts]),
+        "".join([part.reasoning or "" for part in parts]) or None,
+        tuple([call for part in parts for call in part.calls]),
+        marks=tuple([mark for part in parts for mark in part.marks]),
     )
 
 

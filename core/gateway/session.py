@@ -63,6 +63,11 @@ FROZEN = "frozen:"
 """Begins the model name of a request to a role that is never trained, such as `frozen:judge`."""
 
 
+def list_other_roles(model_roles: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the roles that model names are mapped to, without `policy`."""
+    return tuple(sorted({role.removeprefix(FROZEN) for role in model_roles.values()} - {"policy"}))
+
+
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
     """Says how the sessions of a gateway answer.
@@ -94,8 +99,8 @@ class SessionSettings:
 class Node:
     """Holds one answer, with all that led to it.
 
-    `place` is where its request continued. `kept` says for each stored answer before this
-    one whether its thoughts stand in `prompt_ids`. `stop_text` is the client's stop text that ended it, if any.
+    `place` is where its request continued. `kept` says for each stored answer before this one whether its thoughts
+    stand in `prompt_ids`. `stop_text` is the client's stop text that ended it, if any.
     """
 
     number: int
@@ -150,17 +155,14 @@ class FinishedSession:
 class Place:
     """Says where a request with the messages `messages` continues: after the answer `node`, with the messages `lead`.
 
-    `entries` are `messages` in order; an answer that the session knows stands there as its node, and `bare` has their
-    roles. `answers` are the places in `entries` of all nodes, `path` those of the answers up to `node`. `echoes` say
-    how each answer came back.
+    `entries` are `messages` in order; an answer that the session knows stands there as its node. `path` are the places
+    in `entries` of the answers up to `node`. `echoes` say how each answer came back.
     """
 
     messages: tuple[WireMessage, ...]
     node: Node | None
     lead: tuple[WireMessage, ...]
     entries: tuple[WireMessage | Node, ...]
-    bare: tuple[Message, ...]
-    answers: tuple[int, ...]
     path: tuple[int, ...]
     echoes: tuple[tuple[Echo, str], ...]
 
@@ -414,7 +416,6 @@ class GatewaySession:
         node: Node | None = None
         lead: list[WireMessage] = []
         entries: list[WireMessage | Node] = []
-        answers: list[int] = []
         path: list[int] = []
         echoes: list[tuple[Echo, str]] = []
         echo: Echo | None
@@ -422,14 +423,11 @@ class GatewaySession:
             node, echo = known
             place = len(node.place.entries)
             entries = [*node.place.entries, node]
-            answers = [*node.place.answers, place]
             path = [*node.place.path, place]
             echoes = [*node.place.echoes, (echo, str(node.number))]
         for place, message in enumerate(messages[len(entries) :], len(entries)):
             found, echo = self._find(message, node, lead) if message.role == "assistant" else (None, None)
             entries.append(found or message)
-            if found is not None:
-                answers.append(place)
             if echo is not None:
                 echoes.append((echo, str(found.number) if found else hash_message(message)))
             if found is not None and found.parent is node and is_same_lead(found, lead):
@@ -437,8 +435,7 @@ class GatewaySession:
                 path.append(place)
             else:
                 lead.append(message)
-        bare = tuple([_BARE[message.role] for message in messages])
-        return Place(messages, node, tuple(lead), tuple(entries), bare, tuple(answers), tuple(path), tuple(echoes))
+        return Place(messages, node, tuple(lead), tuple(entries), tuple(path), tuple(echoes))
 
     def _find_last(self, messages: tuple[WireMessage, ...]) -> tuple[Node, Echo] | None:
         """Return the last answer in `messages`, and how it came back, if its request had all messages before it.
@@ -446,10 +443,10 @@ class GatewaySession:
         A client sends its whole conversation with every request, and what led to that answer was located then.
         """
         last = next((i for i in reversed(range(len(messages))) if messages[i].role == "assistant"), None)
-        if last is None:
+        found = self._find_by_id(messages[last]) if last is not None else None
+        if found is None or found[0] is None or found[0].place.messages != messages[:last]:
             return None
-        node, echo = self._find_by_id(messages[last]) or (None, "foreign")
-        return (node, echo) if node is not None and node.place.messages == messages[:last] else None
+        return found[0], found[1]
 
     def _find_by_id(self, message: WireMessage) -> tuple[Node | None, Echo] | None:
         """Return the answer whose id `message` bears, and how it repeats it; None if it bears none."""
@@ -493,24 +490,23 @@ class GatewaySession:
         """Return the prompt of a place, and for each stored answer in it whether it keeps its thoughts."""
         transcriber, renderer = self._transcriber, self._transcriber.renderer
         shown_tools = [tool.to_openai() for tool in tools]
-        keeps = [True] * len(place.answers)
+        bare = [_BARE[message.role] for message in place.messages]
+        answers = [i for i, entry in enumerate(place.entries) if isinstance(entry, Node)]
+        hidden: set[int] = set()
         if self._settings.history == "template":
-            thinking = [n for n, i in enumerate(place.answers) if _node_at(place, i).reasoning_tokens]
-            if thinking:
-                places = [place.answers[n] for n in thinking]
-                shown = renderer.find_shown_thoughts(place.bare, places, shown_tools)
-                for n, shows in zip(thinking, shown, strict=True):
-                    keeps[n] = shows
-        kept = tuple(keeps)
+            thinking = [i for i in answers if _node_at(place, i).reasoning_tokens]
+            shown = renderer.find_shown_thoughts(bare, thinking, shown_tools) if thinking else []
+            hidden = {i for i, shows in zip(thinking, shown, strict=True) if not shows}
+        kept = tuple([i not in hidden for i in answers])
         # The prompt goes on from the last answer before which nothing has changed since it was sampled.
         base, start, after = None, -1, 0
         for i in reversed(place.path):
-            node, n = _node_at(place, i), bisect_left(place.answers, i)
+            node, n = _node_at(place, i), bisect_left(answers, i)
             if kept[n] and node.kept == kept[:n] and node.tools == tools:
                 base, start, after = node, i, n + 1
                 break
         keeps_thoughts = iter(kept[after:])
-        messages = [*place.bare[: start + 1]]
+        messages = bare[: start + 1]
         for entry in place.entries[start + 1 :]:
             if isinstance(entry, Node):
                 messages.append(transcriber.encode_sampled(entry.completion, next(keeps_thoughts)))
@@ -519,8 +515,8 @@ class GatewaySession:
         if base is None:
             return renderer.render(messages, shown_tools), kept
         tail = renderer.render_after(start, messages, shown_tools)
-        held = (*base.prompt_ids, *base.completion.token_ids)
-        return (*held, *transcriber.continue_after(base.completion, tail)), kept
+        tail = transcriber.continue_after(base.completion, tail)
+        return (*base.prompt_ids, *base.completion.token_ids, *tail), kept
 
     def _mark_retried(self, place: Place, role: str) -> None:
         """Mark the answer that a client threw away: the youngest to the same request that nothing follows.

@@ -8,6 +8,7 @@ its structure. A rendered prompt extends the ids of the prompt before it whereve
 from __future__ import annotations
 
 import json
+import marshal
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,8 @@ class Renderer:
                 placeholders.append(placeholder)
             frame = self._frame(placeholders, list(tools), len(spliced))
         else:
-            frame = self._frame_roles_cached(tuple(message.role for message in messages), json.dumps(list(tools)))
+            # marshal takes a fraction of the time of JSON; version 2 writes equal values equally.
+            frame = self._frame_roles_cached(tuple([m.role for m in messages]), marshal.dumps(list(tools), 2))
         # Beside calls, Llama's template leaves out the text; an empty text is not missed.
         missed = [i for i in frame.missing if i >= len(messages) or (messages[i].ids and not messages[i].calls)]
         if missed or frame.repeats:
@@ -186,10 +188,10 @@ class Renderer:
             found.append(entry)
         return found
 
-    def _frame_roles(self, roles: tuple[str, ...], tools: str) -> Frame:
-        """Return the frame of messages without calls, given their roles and the tools as JSON."""
+    def _frame_roles(self, roles: tuple[str, ...], tools: bytes) -> Frame:
+        """Return the frame of messages without calls, given their roles and the tools as marshal writes them."""
         placeholders = [{"role": role, "content": _mark(i)} for i, role in enumerate(roles)]
-        return self._frame(placeholders, json.loads(tools), len(roles))
+        return self._frame(placeholders, marshal.loads(tools), len(roles))
 
     def _frame(self, placeholders: list[dict[str, Any]], tools: list[Any], contents: int) -> Frame:
         """Return the frame of messages whose `contents` contents and texts of arguments are marks."""

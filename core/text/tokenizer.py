@@ -9,6 +9,7 @@ import copy
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ids]:
         return [() for _ in texts]
     encoded = _copy_for_text(tokenizer)(distinct, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     ids = dict(zip(distinct, encoded, strict=True))
-    by_text = {text: tuple(i for part in parts if part for i in ids[part]) for text, parts in pieces.items()}
+    by_text = {text: tuple(chain.from_iterable(ids[p] for p in parts if p)) for text, parts in pieces.items()}
     return [by_text[text] for text in texts]
 
 

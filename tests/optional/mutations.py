@@ -83,8 +83,8 @@ MUTATIONS = (
     Mutation(
         "what led to an answer is taken as known only if its own request had those messages",
         "core/gateway/session.py",
-        "if node is not None and node.place.messages == messages[:last] else None",
-        "if node is not None else None",
+        " or found[0].place.messages != messages[:last]:",
+        ":",
         FUZZ,
     ),
     Mutation(

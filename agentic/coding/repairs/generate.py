@@ -43,10 +43,10 @@ def draw_record(split: Split, number: int, size: Size) -> dict[str, Any]:
     while True:
         package, modules = _draw_modules(rng, split, size)
         path, function = rng.choice([(path, function) for path, group in modules.items() for function in group])
-        whole = size == "package"
-        mutation = (
-            draw_mutation(rng, list_mutations(function.source)) if whole else draw_other_sign(rng, function.source)
-        )
+        if size == "package":
+            mutation = draw_mutation(rng, list_mutations(function.source))
+        else:
+            mutation = draw_other_sign(rng, function.source)
         cases = _choose_cases(rng, function, mutation)
         if cases is not None:
             break

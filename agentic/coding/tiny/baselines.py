@@ -33,7 +33,8 @@ class ScriptedEditor(CodingAgent):
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         path, text = next(iter(task.metadata["repository"].items()))
         edited = self.choose(text, Random(f"{task.task_id}-{sampling.seed}"))
-        replies = [write_edit(path, text, edited)] if edited != text else []
+        # The text ends in a newline, which an edited one lacks.
+        replies = [write_edit(path, text, edited)] if edited.splitlines() != text.splitlines() else []
         left = iter([*replies, DONE])
 
         def respond(prompt: tuple[int, ...], request: Sampling) -> tuple[int, ...]:

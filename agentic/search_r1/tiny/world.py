@@ -10,14 +10,13 @@ no thing, person or town of training is in a held-out question or answer.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Literal, get_args
 
-from core.runs.files import write_text
+from core.data.files import write_records
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -101,7 +100,7 @@ def passages() -> Iterator[dict[str, str]]:
 
 
 def write_corpus(path: Path) -> None:
-    write_text(path, "".join(json.dumps(passage) + "\n" for passage in passages()))
+    write_records(path, passages())
 
 
 def main() -> None:

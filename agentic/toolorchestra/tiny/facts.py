@@ -9,14 +9,13 @@ to one split, so no thing of training is in a held-out question.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Literal, get_args
 
-from core.runs.files import write_text
+from core.data.files import write_records
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -55,7 +54,7 @@ def passages() -> Iterator[dict[str, str]]:
 
 
 def write_corpus(path: Path) -> None:
-    write_text(path, "".join(json.dumps(passage) + "\n" for passage in passages()))
+    write_records(path, passages())
 
 
 def main() -> None:

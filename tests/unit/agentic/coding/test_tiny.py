@@ -117,3 +117,13 @@ def test_a_task_has_a_wrong_sign_and_a_guard_moves_the_line(size: Size) -> None:
         assert find_sign(broken) != metadata["kind"]
         assert write_patch(path, broken, f"{right}\n") == metadata["patch"]
         assert ("    if not " in broken.splitlines()[2]) == (size == "guarded")
+
+
+async def test_the_best_constant_leaves_a_sign_that_stands_there_already(
+    isolation: None, recipe: CodingRecipe, tokenizer: Any
+) -> None:
+    records = (draw_record("test", number, "function") for number in range(256))
+    record = next(r for r in records if find_sign(next(iter(r["metadata"]["repository"].values()))) == BEST_SIGN)
+    task = Task("1", record["prompt"], (record["label"],), metadata=record["metadata"])
+    done = await BASELINES["best-constant"](recipe, tokenizer).rollout(task, Roles({}), Sampling(seed=1))
+    assert (done.reward, done.log["diff"]) == (0.0, "")
