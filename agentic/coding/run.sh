@@ -16,16 +16,22 @@ data=runs/data/coding-tiny
 tasks() {
   [[ -f $data/$1.jsonl ]] || "$python" -m agentic.coding.tiny.tasks --split "$2" --size "$3" --count "$4" --out "$data/$1.jsonl"
 }
-tasks train train function 512
-tasks dev dev function 64
-tasks test test function 256
+tasks train train function 240
+tasks dev dev function 66
+tasks test test function 128
+tasks test-unseen test unseen 128
 tasks test-guarded test guarded 128
 tokentrue train coding "$@"
 
 # Two evaluations at a time: one core each.
 evaluate() {
-  tokentrue evaluate heldout coding --run "$out" --data "$data/$1.jsonl" --by kind >"$out/evaluate-$1.log"
+  tokentrue evaluate heldout coding --run "$out" --data "$data/$1.jsonl" --by kind "${@:2}" >"$out/evaluate-$1.log"
+}
+evaluate_others() {
+  for data_set in test-unseen test-guarded; do
+    evaluate "$data_set" --variants untrained untrained-greedy trained
+  done
 }
 echo "evaluation: before and after training, and edits without a look at the function (see $out/evaluate-*.log)"
-at_once "evaluate test" "evaluate test-guarded"
+at_once "evaluate test" evaluate_others
 tokentrue report "$out" --data test

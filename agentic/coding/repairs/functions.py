@@ -70,6 +70,24 @@ REPORTS = {
         "return best",
     ),
 }
+UNSEEN_REPORTS = {
+    "least": (
+        "Return the smallest {field} of the {xs} whose {value} is {words} the limit, or 0.",
+        "found = []\nfor {x} in {xs}:\n    if {code} {sign} limit:\n        found.append({x}['{field}'])\n"
+        "return min(found, default=0)",
+    ),
+    "parts": (
+        "Count the {xs} whose {value} is {words} the limit, and then the others.",
+        "found = [0, 0]\nfor {x} in {xs}:\n    if {code} {sign} limit:\n        found[0] += 1\n    else:\n"
+        "        found[1] += 1\nreturn found",
+    ),
+    "line": (
+        "Write the names of the {xs} whose {value} is {words} the limit in one line.",
+        "found = ''\nfor {x} in {xs}:\n    if {code} {sign} limit:\n        found += {x}['name'] + ' '\n"
+        "return found.strip()",
+    ),
+}
+"""Holds reports for the size `unseen` alone, so that a policy meets functions of which it has seen none."""
 
 
 def _numbers(rng: Random, least: int = 0, most: int = 8) -> list[int]:
@@ -196,11 +214,11 @@ EMPTY = {"list": "[]", "first": "-1", "last": "-1", "any": "False"}
 
 
 def write_report(kind: str, words: str, value: str, record: str, field: str, *, guarded: bool = False) -> MadeFunction:
-    """Write one report; `words` is a key of COMPARISONS, and `value` one of VALUES.
+    """Write one report; `kind` is a key of REPORTS or UNSEEN_REPORTS, `words` of COMPARISONS, and `value` of VALUES.
 
     With `guarded` it begins with an answer for no records, so that its other lines have other numbers.
     """
-    doc, body = REPORTS[kind]
+    doc, body = {**REPORTS, **UNSEEN_REPORTS}[kind]
     texts = {"x": record, "xs": f"{record}s", "field": field, "words": words, "sign": COMPARISONS[words]}
     texts |= {"value": value.format(field=field), "code": VALUES[value].format(x=record, field=field)}
     name = f"{kind}_{record}s_{words.replace(' ', '_')}"
@@ -270,5 +288,16 @@ def _share(every: Sequence[Any], split: Split) -> Sequence[Any]:
     return [item for place, item in enumerate(every) if place % 5 in places]
 
 
-def draw_report(rng: Random, split: Split, record: tuple[str, str], *, guarded: bool = False) -> MadeFunction:
-    return write_report(*rng.choice(reports_of(split)), *record, guarded=guarded)
+def draw_report(
+    rng: Random,
+    split: Split,
+    record: tuple[str, str],
+    *,
+    words: str | None = None,
+    guarded: bool = False,
+    unseen: bool = False,
+) -> MadeFunction:
+    """Draw a report of a split; with `words`, one that compares so. With `unseen` it is of a kind that no split has."""
+    every = tuple(product(UNSEEN_REPORTS, COMPARISONS, VALUES)) if unseen else reports_of(split)
+    reports = [report for report in every if words in (None, report[1])]
+    return write_report(*rng.choice(reports), *record, guarded=guarded)

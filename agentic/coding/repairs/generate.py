@@ -13,12 +13,12 @@ from difflib import unified_diff
 from random import Random
 from typing import Any, Literal
 
-from agentic.coding.repairs.functions import RECORDS, MadeFunction, Split, draw_report, helpers_of
+from agentic.coding.repairs.functions import COMPARISONS, RECORDS, MadeFunction, Split, draw_report, helpers_of
 from agentic.coding.repairs.mutations import Mutation, draw_mutation, draw_other_sign, list_mutations
 
-Size = Literal["package", "function", "guarded"]
+Size = Literal["package", "function", "guarded", "unseen"]
 """Says how large a repository is. A `package` has two modules with any bug. A `function` is one report whose comparison
-has a wrong sign, and a `guarded` one begins with an answer for no records."""
+has a wrong sign; a `guarded` one begins with an answer for no records, and an `unseen` one does what no other does."""
 
 WORKDIR = "/testbed"
 SHIPPED: Mapping[Split, int] = {"train": 120, "dev": 20, "test": 60}
@@ -38,10 +38,14 @@ class TestCase:
 
 
 def draw_record(split: Split, number: int, size: Size) -> dict[str, Any]:
-    """Draw task `number` of a split as a record; the same arguments give the same record on every machine."""
+    """Draw task `number` of a split as a record; the same arguments give the same record on every machine.
+
+    The comparisons of single functions take turns, so each sign repairs as many tasks as any other.
+    """
     rng = Random(f"{split}-{number}-{size}")
+    words = [*COMPARISONS][number % len(COMPARISONS)]
     while True:
-        package, modules = _draw_modules(rng, split, size)
+        package, modules = _draw_modules(rng, split, size, words)
         path, function = rng.choice([(path, function) for path, group in modules.items() for function in group])
         if size == "package":
             mutation = draw_mutation(rng, list_mutations(function.source))
@@ -94,11 +98,15 @@ def write_patch(path: str, before: str, after: str) -> str:
     return f"diff --git a/{path} b/{path}\n" + "".join(lines)
 
 
-def _draw_modules(rng: Random, split: Split, size: Size) -> tuple[str, dict[str, list[MadeFunction]]]:
-    """Draw the package's name ("" for none) and its modules: path -> functions."""
+def _draw_modules(rng: Random, split: Split, size: Size, words: str) -> tuple[str, dict[str, list[MadeFunction]]]:
+    """Draw the package's name ("" for none) and its modules: path -> functions. A single function compares by `words`.
+
+    A package has three reports and two helpers, drawn at random.
+    """
     record = rng.choice(RECORDS)
     if size != "package":
-        return "", {f"{record[0]}s.py": [draw_report(rng, split, record, guarded=size == "guarded")]}
+        report = draw_report(rng, split, record, words=words, guarded=size == "guarded", unseen=size == "unseen")
+        return "", {f"{record[0]}s.py": [report]}
     reports: dict[str, MadeFunction] = {}
     while len(reports) < 3:
         report = draw_report(rng, split, record)

@@ -3,7 +3,7 @@
 | variant | what it does |
 |---|---|
 | random-edit | puts another sign into the comparison at random, as the demonstrations of the warm start do |
-| best-constant | puts the same sign into every comparison: the one that repairs the most of the test tasks |
+| best-constant | puts the same sign into every comparison: no other repairs more of the test tasks |
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class ScriptedEditor(CodingAgent):
         return await super().rollout(task, Roles({"policy": ScriptedPolicy(respond)}), sampling)
 
 
-BEST_SIGN = "!="
-
+BEST_SIGN = ">="
 
 BASELINES: Mapping[str, Callable[[CodingRecipe, Any], Method]] = {
     "random-edit": lambda recipe, tokenizer: ScriptedEditor(

@@ -1,7 +1,8 @@
 """Writes conversations for the `tiny` preset's warm start. They show the form of an edit, and nothing of the repair.
 
-Each shows a function with a wrong sign in its comparison, and an edit that puts another sign there at random, drawn
-like the bugs. So nobody tells the policy which sign is right: one edit in five happens to be.
+Each shows a function with a wrong sign in its comparison. It repeats how the docstring compares, and then puts another
+sign there at random, drawn like the bugs. So nobody tells the policy which sign the words ask for: one edit in five
+happens to be right.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from agentic.coding.prompts import EDIT
-from agentic.coding.repairs.functions import RECORDS, draw_report
+from agentic.coding.repairs.functions import COMPARISONS, RECORDS, draw_report
 from agentic.coding.repairs.mutations import draw_other_sign
 
 DONE = "done"
@@ -35,7 +36,13 @@ def demonstrate(rng: Random) -> list[EditDemonstration]:
     broken = draw_other_sign(rng, draw_report(rng, "train", (record, field)).source).source
     path, text = f"{record}s.py", f"{broken}\n"
     edits = (draw_other_sign(rng, broken).source for _ in range(EDITS))
-    return [EditDemonstration(path, text, write_edit(path, text, edited)) for edited in edits]
+    return [EditDemonstration(path, text, write_turn(path, text, edited)) for edited in edits]
+
+
+def write_turn(path: str, before: str, after: str) -> str:
+    """Write how the docstring compares, and the call that makes `after` of `before`."""
+    words = next(words for words in COMPARISONS if f" {words} the limit" in before)
+    return f"It is {words} the limit.\n{write_edit(path, before, after)}"
 
 
 def write_edit(path: str, before: str, after: str) -> str:

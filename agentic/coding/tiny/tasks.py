@@ -3,8 +3,8 @@
     python -m agentic.coding.tiny.tasks --split train --out train.jsonl                            # the shipped ones
     python -m agentic.coding.tiny.tasks --split train --size function --count 1024 --out train.jsonl
 
-`package` has two modules of five functions, for language models. `function` and `guarded` have one, for the preset
-`tiny`.
+`package` has two modules of five functions, for language models. `function`, `guarded` and `unseen` have one, for the
+preset `tiny`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import posixpath
 import shlex
 import socket
 import tarfile
@@ -22,9 +23,12 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
 Reason = Literal["exit", "timeout", "output_limit"]
 
-GIT = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null"
-"""Begins every command of our own, so that no hook and no file monitor starts. A filter of the repository does start:
-inside, like any command of the agent. A clean copy, in which a diff is graded, has none of the agent's settings."""
+GIT = (
+    "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null -c maintenance.auto=false"
+)
+"""Begins every command of our own, so that no hook, file monitor or maintenance starts. A filter of the repository does
+start: inside, like any command of the agent. A clean copy, in which a diff is graded, has none of the agent's settings.
+"""
 
 ENVIRONMENT = {
     "HOME": "/tmp",
@@ -173,8 +177,9 @@ class RepositoryWorkspace(ABC):
         Raises:
             WorkspaceError: it cannot be written (kind `put`).
         """
-        quoted = shlex.quote(path)
-        await self._run_own("put", f'mkdir -p "$(dirname -- {quoted})" && cat > {quoted}', content)
+        folder = posixpath.dirname(path)
+        make_folder = f"mkdir -p -- {shlex.quote(folder)} && " if folder else ""
+        await self._run_own("put", f"{make_folder}cat > {shlex.quote(path)}", content)
 
     async def get(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """Read a file.

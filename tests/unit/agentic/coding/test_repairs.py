@@ -44,6 +44,9 @@ def test_splits_share_no_shape_of_a_function() -> None:
     }
     assert all(not shapes[one] & shapes[other] for one, other in combinations(SPLITS, 2))
     assert sum(map(len, shapes.values())) == len(HELPERS) + len(REPORTS) * 6 * 4
+    unseen = {draw_report(Random(seed), "test", ("order", "total"), unseen=True).shape for seed in range(99)}
+    assert len(unseen) > 30
+    assert not unseen & set().union(*shapes.values())
     drawn = draw_record("test", 1, "package")["metadata"]["repository"]
     sources = [
         ast.unparse(node) for text in drawn.values() for node in parse(text) if isinstance(node, ast.FunctionDef)
