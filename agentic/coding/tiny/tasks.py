@@ -1,7 +1,7 @@
 """Writes repair tasks as JSONL in slime's format. A task follows from its split and number alone.
 
     python -m agentic.coding.tiny.tasks --split train --out train.jsonl                            # the shipped ones
-    python -m agentic.coding.tiny.tasks --split train --size function --count 1024 --out train.jsonl
+    python -m agentic.coding.tiny.tasks --split train --size function --count 240 --out train.jsonl
 
 `package` has two modules of five functions, for language models. `function`, `guarded` and `unseen` have one, for the
 preset `tiny`.
