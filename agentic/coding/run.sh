@@ -29,12 +29,13 @@ run_laptop() {
   [[ -d $model ]] || "$python" -m agentic.coding.laptop.model --model runs/data/smollm2-135m-instruct --out "$model"
   make_tasks
   tokentrue train coding "$@"
-  echo "evaluation: before and after training (see $out/evaluate-test.log)"
-  evaluate test --variants untrained untrained-greedy trained
+  echo "evaluation: before and after training (see $out/evaluate-*.log)"
+  evaluate test
+  evaluate test-unseen --variants untrained trained
   tokentrue report "$out" --data test
 }
 
-# No function of one split has the shape of one in another. The last two files are outside of what training has.
+# No function of one split has the shape of one in another. The last two files hold functions of kinds that training does not have.
 make_tasks() {
   local name split size count
   while read -r name split size count; do
@@ -54,6 +55,7 @@ evaluate() {
 }
 
 evaluate_others() {
+  local data_set
   for data_set in test-unseen test-guarded; do
     evaluate "$data_set" --variants untrained untrained-greedy trained
   done

@@ -3,7 +3,8 @@
 A scripted policy gives every prompt the same answer, a text with a call of a tool, so sampling costs nothing. The
 tokenizer encodes the new message, decodes the answer and renders the chat template, which every server must do.
 `session` is core/gateway/session.py without HTTP. The others send requests over HTTP from another thread, whose time is
-not counted. Each figure is the lowest of some repeats, because other programs only add time.
+not counted. Each figure of a call is the lowest of some repeats, because other programs only add time; the many
+sessions at once are measured once. A frame of the template is kept, so a prompt of a known shape renders none.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ TEMPLATE = (
 )
 
 
-Clocks = np.ndarray
+CpuTimes = np.ndarray
 """Holds CPU time as a whole, and that beside the tokenizer."""
 
 
@@ -144,7 +145,7 @@ class Bench:
         self.gateway.open_session(str(self._opened), Sampling(max_new_tokens=1000))
         return str(self._opened)
 
-    def read_clocks(self) -> Clocks:
+    def read_clocks(self) -> CpuTimes:
         """Return the CPU seconds of this thread, and those beside the tokenizer."""
         now = time.thread_time()
         return np.array([now, now - self.tokenizer_s[0]])
@@ -170,7 +171,7 @@ def time_tokenizer(tokenizer: Any) -> list[float]:
     return spent
 
 
-async def measure_session(bench: Bench, turns: int, sessions: int) -> list[Clocks]:
+async def measure_session(bench: Bench, turns: int, sessions: int) -> list[CpuTimes]:
     """Return the CPU ms of a session's `answer`, the mean of each block of turns."""
     dialogues = [(ChatDialogue(), bench.gateway.open_session(f"direct-{i}")) for i in range(sessions)]
     blocks = []
@@ -188,10 +189,10 @@ async def measure_session(bench: Bench, turns: int, sessions: int) -> list[Clock
     return blocks
 
 
-async def measure_http(bench: Bench, protocol: str, turns: int, sessions: int) -> list[Clocks]:
+async def measure_http(bench: Bench, protocol: str, turns: int, sessions: int) -> list[CpuTimes]:
     """Return the CPU ms that a request takes in the gateway's thread, the mean of each block of turns."""
 
-    async def drive(url: str, read_clocks: Callable[[], Clocks]) -> list[Clocks]:
+    async def drive(url: str, read_clocks: Callable[[], CpuTimes]) -> list[CpuTimes]:
         blocks = []
         dialogues = [(DIALOGUES[protocol](), bench.open_session()) for _ in range(sessions)]
         async with aiohttp.ClientSession(raise_for_status=True) as http:
@@ -209,7 +210,7 @@ async def measure_http(bench: Bench, protocol: str, turns: int, sessions: int) -
 async def measure_crowd(bench: Bench, protocol: str, turns: int, sessions: int) -> dict[str, float]:
     """Return CPU ms a call and the latency of calls, with all sessions at once."""
 
-    async def drive(url: str, read_clocks: Callable[[], Clocks]) -> dict[str, float]:
+    async def drive(url: str, read_clocks: Callable[[], CpuTimes]) -> dict[str, float]:
         seconds: list[float] = []
 
         async def talk(http: aiohttp.ClientSession, session: str) -> None:
@@ -244,11 +245,11 @@ async def ask(http: aiohttp.ClientSession, base: str, dialogue: Dialogue) -> Non
         dialogue.extend(await response.json())
 
 
-async def drive_from_thread(bench: Bench, drive: Callable[[str, Callable[[], Clocks]], Awaitable[Any]]) -> Any:
+async def drive_from_thread(bench: Bench, drive: Callable[[str, Callable[[], CpuTimes]], Awaitable[Any]]) -> Any:
     """Serve the gateway here while `drive` runs in a thread; it gets the URL and a function that reads our clocks."""
     loop = asyncio.get_running_loop()
 
-    async def read_clocks() -> Clocks:
+    async def read_clocks() -> CpuTimes:
         return bench.read_clocks()
 
     async def run(url: str) -> Any:
@@ -309,7 +310,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--turns", type=argparse_type(PositiveInt), default=100, help=f"turns of a conversation, in blocks of {BLOCK}"
     )
     parser.add_argument("--sessions", type=argparse_type(PositiveInt), default=4, help="conversations of each way")
-    parser.add_argument("--repeats", type=argparse_type(PositiveInt), default=5)
+    parser.add_argument("--repeats", type=argparse_type(PositiveInt), default=5, help="of which the lowest counts")
     parser.add_argument("--crowd", type=argparse_type(PositiveInt), default=500, help="sessions at once")
     parser.add_argument("--output", type=Path, default=Path("runs/speed/gateway.json"))
     return parser

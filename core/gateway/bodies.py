@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 MAX_REMEMBERED_BYTES = 1 << 24
 """Bounds the bytes of all values that one function remembers."""
+MAX_TOOLS_BYTES = 1 << 18
+"""Bounds the bytes of a list of tools that is remembered."""
 
 
 class Body:
@@ -107,7 +109,7 @@ def remember(read: Callable[[Body], T], max_bytes: int = 1 << 12) -> Callable[[A
     )
 
     def read_value(value: Any, path: str) -> T:
-        # It takes a fraction of the time of JSON. Version 2 writes equal values equally.
+        # It takes a fraction of the time of JSON. In version 2 it does not matter which parts are the same object.
         written = marshal.dumps(value, 2)
         return read_again(written, path) if len(written) <= max_bytes else read(Body(value, path))
 

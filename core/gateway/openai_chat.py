@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from core.gateway.bodies import Body, read_schema, read_text, remember
+from core.gateway.bodies import MAX_TOOLS_BYTES, Body, read_schema, read_text, remember
 from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
 from core.gateway.session import GatewaySession, Node
 from core.text.tool_calls import ToolSchema
@@ -103,7 +103,7 @@ def _read_call(call: Body) -> WireCall:
     return read
 
 
-_read_tools_again, _read_message_again = remember(_read_tools, 1 << 16), remember(_read_message)
+_read_tools_again, _read_message_again = remember(_read_tools, MAX_TOOLS_BYTES), remember(_read_message)
 
 
 def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:

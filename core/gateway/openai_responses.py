@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from core.gateway.bodies import Body, read_schema, read_text, remember
+from core.gateway.bodies import MAX_TOOLS_BYTES, Body, read_schema, read_text, remember
 from core.gateway.messages import AgentRequest, WireCall, WireMessage, refuse
 from core.gateway.session import GatewaySession, Node
 from core.text.tool_calls import ToolSchema
@@ -40,7 +40,7 @@ def read_request(value: Any) -> AgentRequest:
     if isinstance(given, str):
         messages.append(WireMessage("user", given))
     else:
-        messages += _join_answers([_read_item_again(item, f"input.{place}") for place, item in enumerate(given)])
+        messages += _join_answers(Body({"input": given}).take_each("input", _read_item_again))
     stream_options = Body(body.take("stream_options", dict, {}), "stream_options")
     stream_options.ignore(("include_obfuscation",))
     stream_options.close()
@@ -81,7 +81,7 @@ def _read_tool(tool: Body, about: str = "", prefix: str = "") -> tuple[ToolSchem
     return schemas
 
 
-_read_tools_again = remember(_read_tools, 1 << 16)
+_read_tools_again = remember(_read_tools, MAX_TOOLS_BYTES)
 
 
 def _read_item(item: Body) -> tuple[WireMessage, frozenset[str]]:
@@ -116,16 +116,18 @@ def _join_answers(items: Sequence[tuple[WireMessage, frozenset[str]]]) -> list[W
     # An answer is the list of its parts until all items are read.
     messages: list[WireMessage | list[WireMessage]] = []
     answer: list[WireMessage] | None = None  # the last one, while it may still grow
-    begun: frozenset[str] = frozenset()  # the numbers that its first part names
-    for read, numbers in items:
-        if read.role != "assistant":
-            messages.append(read)
-            answer = answer if read.role == "tool" else None
+    first_numbers: frozenset[str] = frozenset()  # those that its first part names
+    for part, numbers in items:
+        if part.role != "assistant":
+            messages.append(part)
+            answer = answer if part.role == "tool" else None
             continue
-        if answer is None or not (numbers & begun if numbers and begun else messages[-1] is answer):
-            answer, begun = [], numbers
+        adjacent = answer is not None and messages[-1] is answer
+        belongs = bool(numbers & first_numbers) if numbers and first_numbers else adjacent
+        if answer is None or not belongs:
+            answer, first_numbers = [], numbers
             messages.append(answer)
-        answer.append(read)
+        answer.append(part)
     return [_join(message) if isinstance(message, list) else message for message in messages]
 
 

@@ -1,4 +1,4 @@
-"""Writes SmolLM2-135M-Instruct with a chat template that has tools, which its own lacks.
+"""Writes SmolLM2-135M-Instruct with a chat template of ours, for its own has no tools.
 
 python -m agentic.coding.laptop.model --model runs/data/smollm2-135m-instruct --out runs/data/coding-laptop/model
 """
@@ -14,7 +14,7 @@ from core.engine.start_model import TOOL_TEMPLATE
 
 
 def add_tools(model: Path, out: Path) -> None:
-    """Copy a model's folder, with Hermes' template for tools in place of its own. `out` appears whole."""
+    """Copy a model's folder, with TOOL_TEMPLATE in place of its own chat template. `out` appears whole."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         copy = shutil.copytree(model, Path(scratch) / "model")

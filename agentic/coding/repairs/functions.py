@@ -28,7 +28,7 @@ RECORDS = (
 
 COMPARISONS = {"at least": ">=", "above": ">", "at most": "<=", "below": "<", "equal to": "==", "other than": "!="}
 SIMPLE_WORDS = ("at least", "below", "equal to", "other than")
-"""Says how single functions compare: a policy that starts from nothing learns four words in minutes."""
+"""Says how single functions compare. All six words took longer to learn (docs/LOG.md)."""
 VALUES = {
     "{field}": "{x}['{field}']",
     "{field} times count": "{x}['{field}'] * {x}['count']",
@@ -89,7 +89,7 @@ UNSEEN_REPORTS = {
         "return found.strip()",
     ),
 }
-"""Holds reports for the size `unseen` alone, so that a policy meets functions of which it has seen none."""
+"""Holds the reports of the size `unseen`, which are in no split."""
 
 
 def _numbers(rng: Random, least: int = 0, most: int = 8) -> list[int]:

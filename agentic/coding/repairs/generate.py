@@ -18,7 +18,8 @@ from agentic.coding.repairs.mutations import Mutation, draw_mutation, draw_other
 
 Size = Literal["package", "function", "guarded", "unseen"]
 """Says how large a repository is. A `package` has two modules with any bug. A `function` is one report whose comparison
-has a wrong sign; a `guarded` one begins with an answer for no records, and an `unseen` one does what no other does."""
+has a wrong sign; a `guarded` one begins with an answer for no records, and an `unseen` one is of a kind that no other
+task has."""
 
 WORKDIR = "/testbed"
 SHIPPED: Mapping[Split, int] = {"train": 120, "dev": 20, "test": 60}
@@ -40,7 +41,7 @@ class TestCase:
 def draw_record(split: Split, number: int, size: Size) -> dict[str, Any]:
     """Draw task `number` of a split as a record; the same arguments give the same record on every machine.
 
-    The comparisons of single functions take turns, so each sign repairs as many tasks as any other.
+    The comparisons of single functions take turns, so each of the four signs is right in a quarter of the tasks.
     """
     rng = Random(f"{split}-{number}-{size}")
     words = SIMPLE_WORDS[number % len(SIMPLE_WORDS)]

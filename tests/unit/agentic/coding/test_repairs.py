@@ -116,3 +116,14 @@ async def test_the_right_patch_is_solved_and_none_is_not(isolation: None) -> Non
 async def test_all_shipped_tasks_are_solved_by_their_patch_alone(isolation: None, long: None, split: Split) -> None:
     verdicts = [await check(split, number) for number in range(SHIPPED[split])]
     assert verdicts == [("solved", "tests_failed")] * SHIPPED[split]
+
+
+async def test_only_a_record_with_an_image_is_graded_beside_installed_packages(isolation: None) -> None:
+    for image in ("", "python:3.11"):
+        text = "import sys\n\ndef has_packages():\n    return 'site' in sys.modules\n"
+        case = {"function": "a.has_packages", "arguments": [], "returns": bool(image)}
+        metadata = {"repository": {"a.py": text}, "problem_statement": "x", "image": image, "cases": [case]}
+        task = read_task(Task("1", "x", ("x",), metadata=metadata))
+        async with IsolatedWorkspace() as workspace:
+            await workspace.start(task.files)
+            assert (await grade(workspace, task, b"", timeout_s=30)).verdict == "solved"
