@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from core.policy.base import PolicyError
-from core.policy.sglang import SGLangPolicy
+from core.policy.http_policy import HTTPPolicy
+from core.policy.servers import make_server_policy
 from core.types import Completion, Sampling
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ UPDATE_S = 300.0
 class _Server:
     """Holds what is known of one server. `work` counts the tokens of its calls that are not answered yet."""
 
-    policy: SGLangPolicy
+    policy: HTTPPolicy
     work: int = 0
     up: bool = True
     revival: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -48,7 +49,7 @@ class _Home:
 
 
 class ServerPool:
-    """A policy over servers that speak SGLang's protocol. `update_weights` comes before the first call.
+    """A policy over servers (core/policy/servers.py reads their URLs). `update_weights` comes before the first call.
 
     A call waits at most `timeout_s` seconds for its completion, and as long for a server when all are left out. The
     version that a server is given names this pool too, so that weights of another run, or those that a server was
@@ -57,7 +58,8 @@ class ServerPool:
 
     def __init__(self, urls: Sequence[str], *, timeout_s: float = 600.0, api_key_file: str | Path | None = None):
         self._servers = [
-            _Server(SGLangPolicy(url, timeout_s=timeout_s, max_retries=0, api_key_file=api_key_file)) for url in urls
+            _Server(make_server_policy(url, timeout_s=timeout_s, max_retries=0, api_key_file=api_key_file))
+            for url in urls
         ]
         self._timeout_s = timeout_s
         self._homes: OrderedDict[str, _Home] = OrderedDict()
