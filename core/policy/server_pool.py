@@ -11,16 +11,19 @@ import asyncio
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from core.policy.base import PolicyError
+from core.policy.base import Policy, PolicyError
 from core.policy.http_policy import HTTPPolicy
 from core.policy.servers import make_server_policy
 from core.types import Completion, Sampling
 
 logger = logging.getLogger(__name__)
+
+Check = Callable[[Policy], Awaitable[None]]
+"""Raises PolicyError unless a server samples from the weights that it was given."""
 
 MAX_SESSIONS = 65_536
 """Limits the sessions whose servers are remembered; the oldest is forgotten first, and may then move."""
@@ -65,6 +68,7 @@ class ServerPool:
         self._homes: OrderedDict[str, _Home] = OrderedDict()
         self._id = uuid.uuid4().hex
         self._weights: tuple[Path, str] | None = None
+        self._check: Check | None = None
         self._changing = asyncio.Lock()  # held while a server gets weights
         self._returned = asyncio.Condition()
         self.version = 0
@@ -94,19 +98,19 @@ class ServerPool:
             self._leave_out(server, error)
         raise error
 
-    async def update_weights(self, folder: Path, version: int) -> None:
+    async def update_weights(self, folder: Path, version: int, check: Check | None = None) -> None:
         """Give every server the weights in `folder`. One that does not take them is left out until it does.
+
+        `check` looks at a server that says it has them.
 
         Raises:
             PolicyError: these are the first weights, and no server took them.
         """
         async with self._changing:
             first = self._weights is None
-            self._weights = (folder, f"{self._id}-{version}")
+            self._weights, self._check = (folder, f"{self._id}-{version}"), check
             servers = [server for server in self._servers if server.up]
-            results = await asyncio.gather(
-                *(server.policy.update_weights(*self._weights, UPDATE_S) for server in servers), return_exceptions=True
-            )
+            results = await asyncio.gather(*map(self._give_weights, servers), return_exceptions=True)
             self.version = version
         failures = []
         for server, result in zip(servers, results, strict=True):
@@ -117,6 +121,12 @@ class ServerPool:
                 raise result
         if first and len(failures) == len(servers):
             raise failures[0]
+
+    async def _give_weights(self, server: _Server) -> None:
+        if self._weights is not None:
+            await server.policy.update_weights(*self._weights, UPDATE_S)
+        if self._check is not None:
+            await self._check(server.policy)
 
     async def close(self) -> None:
         revivals = [server.revival for server in self._servers if server.revival is not None]
@@ -173,8 +183,7 @@ class ServerPool:
                 continue
             async with self._changing:
                 try:
-                    if self._weights is not None:
-                        await server.policy.update_weights(*self._weights, UPDATE_S)
+                    await self._give_weights(server)
                 except PolicyError as error:
                     logger.info("still left out: %s", error)
                     continue
