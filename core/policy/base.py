@@ -36,7 +36,7 @@ class PolicyError(RuntimeError):
 
 
 class Policy(Protocol):
-    """Hides an LLM behind token ids. Implementations: embedded, SGLang over HTTP, scripted."""
+    """Hides an LLM behind token ids. Implementations: embedded, SGLang and vLLM over HTTP, scripted."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         """Sample one completion of `prompt_ids`.

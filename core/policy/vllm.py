@@ -24,24 +24,22 @@ from core.types import Completion, Sampling
 
 SESSION_HEADER = "X-Session-ID"
 LOADING = "loading"
-"""Names the weights while they change. If that fails, no reply can be taken for one of whole weights."""
+"""Names the weights while they change. If that fails, no reply can be taken for one of the old or the new ones."""
 
 
 class VLLMPolicy(HTTPPolicy):
     """A policy over vLLM's protocol (core/policy/http_policy.py explains the options)."""
 
     async def update_weights(self, folder: Path, version: str, limit_s: float) -> None:
-        """Calls under way end before the weights change, and their caches are dropped."""
+        """Calls under way end before the weights change; the others wait. If this fails, they wait for another try."""
         try:
             async with asyncio.timeout(limit_s):
-                await self._post("/pause?mode=wait", {})
-                try:
-                    await self._post("/update_weight_version", {"new_version": LOADING})
-                    where = {"weights_path": str(folder.resolve())}
-                    await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": where})
-                    await self._post("/update_weight_version", {"new_version": version})
-                finally:
-                    await self._post("/resume", {})
+                await self._post("/pause?mode=wait", {})  # and drop what is cached
+                await self._post("/update_weight_version", {"new_version": LOADING})
+                where = {"weights_path": str(folder.resolve())}
+                await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": where})
+                await self._post("/update_weight_version", {"new_version": version})
+                await self._post("/resume", {})
         except TimeoutError:
             raise PolicyError("timeout", f"{self.url}: no new weights within {limit_s:g} s") from None
 
