@@ -7,6 +7,7 @@ get new weights. vLLM's dialect:
   and then it is the distribution of every other policy.
 - It ends on the model's own eos ids as well as on `stop_token_ids`, and honours seeds.
 - A request whose connection closes is aborted, so there is no call for it.
+- A server with a tokenizer refuses ids beyond the vocabulary; one without (`--skip-tokenizer-init`) does not.
 - Each reply names the weights of every token. A server that was never given any says `default`.
 - `--api-key` guards the endpoint for completions, but not the one for weights: it is for a trusted network.
 """
@@ -46,7 +47,16 @@ class VLLMPolicy(HTTPPolicy):
     async def _attempt(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None) -> Completion:
         body = {"token_ids": list(prompt_ids), "sampling_params": _make_params(sampling)}
         headers = None if session is None else {SESSION_HEADER: session}
-        return _read_completion(await self._post("/inference/v1/generate", body, headers), self.url)
+        completion = _read_completion(await self._post("/inference/v1/generate", body, headers), self.url)
+        count = len(completion.token_ids)
+        if completion.finish_reason == "length" and count < sampling.max_new_tokens:
+            # vLLM takes a budget beyond its context and ends there, where the other engines refuse the call.
+            raise PolicyError(
+                "too_long",
+                f"{self.url}: the context of {len(prompt_ids) + count} tokens is too short for max_new_tokens "
+                f"{sampling.max_new_tokens} after a prompt of {len(prompt_ids)}; shorten the prompt",
+            )
+        return completion
 
 
 def _make_params(sampling: Sampling) -> dict[str, Any]:

@@ -232,8 +232,8 @@ BAD_CALLS: dict[str, tuple[list[int], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("prompt", "changes"), BAD_CALLS.values(), ids=BAD_CALLS)
 async def test_a_bad_call_is_refused_and_harms_no_other(rig: Rig, prompt: list[int], changes: dict[str, Any]) -> None:
-    if prompt == [VOCAB] and rig.sampling is GREEDY:
-        pytest.skip("an id beyond the vocabulary ends a real worker (SGLang 0.5.23 on CPU)")
+    if prompt == [VOCAB] and not rig.decodes:
+        pytest.skip("SGLang 0.5.23 lets an id beyond the vocabulary through, and so does vLLM without a tokenizer")
     good = rig.policy.generate([1], rig.sampling)
     bad = rig.policy.generate(prompt, replace(rig.sampling, **changes))
     outcomes = await asyncio.gather(good, bad, return_exceptions=True)

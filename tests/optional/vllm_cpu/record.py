@@ -24,7 +24,9 @@ async def record(url: str, model: Path) -> dict[str, Any]:
         async def post(name: str, path: str, body: dict[str, Any]) -> Any:
             async with http.post(f"{url}{path}", json=body) as response:
                 reply = await response.json()
-            replies[name] = {"path": path, "body": body, "status": response.status, "reply": reply}
+            replies[name] = {"path": path, "status": response.status, "reply": reply}
+            if name == "completion":
+                replies[name]["body"] = body
             return reply
 
         async def generate(name: str, prompt: list[int], **sampling: Any) -> Any:
@@ -36,8 +38,8 @@ async def record(url: str, model: Path) -> dict[str, Any]:
         free = await generate("stopped", long, max_new_tokens=12)
         stop = free["choices"][0]["token_ids"][3]
         await generate("stopped", long, max_new_tokens=12, stop_token_ids=(stop,))
-        await generate("beyond_context", [1], max_new_tokens=4096)
-        await generate("beyond_vocabulary", [10**6], max_new_tokens=3)
+        await generate("beyond_context", [1] * 10_000, max_new_tokens=3)
+        await generate("no_temperature", [1], temperature=-1.0)
         await post("pause", "/pause?mode=wait", {})
         await post("loading", "/update_weight_version", {"new_version": LOADING})
         await post("reload", "/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(model)}})
@@ -53,7 +55,8 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("model", type=Path)
     args = parser.parse_args()
-    print(json.dumps(asyncio.run(record(args.url, args.model)), indent=1))
+    lines = [f'"{name}": {json.dumps(entry)}' for name, entry in asyncio.run(record(args.url, args.model)).items()]
+    print("{\n" + ",\n".join(lines) + "\n}")
 
 
 if __name__ == "__main__":

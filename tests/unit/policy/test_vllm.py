@@ -21,7 +21,7 @@ from core.policy.vllm import VLLMPolicy
 from core.types import Completion, Sampling
 
 REPLIES = json.loads(Path(__file__).with_name("vllm_replies.json").read_text())
-"""Name -> {path, body, status, reply}: what was asked and answered. The model was that of tests/contract."""
+"""Name -> {path, status, reply}: what was asked and answered. The model was that of tests/contract."""
 SAMPLING = Sampling(max_new_tokens=3, seed=1)
 
 
@@ -85,13 +85,13 @@ async def test_a_completion_is_what_the_server_sampled() -> None:
 
 async def test_what_a_call_may_ask_for() -> None:
     vllm = Recorded("completion")
-    await ask(vllm, Sampling(0.7, 0.9, 20, 5, (3, 4), None, ("</a>",), 1.2))
+    await ask(vllm, Sampling(0.7, 0.9, 20, 3, (3, 4), None, ("</a>",), 1.2))
     params = vllm.requests[0][1]["sampling_params"]
     assert params == {
         "temperature": 0.7,
         "top_p": 0.9,
         "top_k": 20,
-        "max_tokens": 5,
+        "max_tokens": 3,
         "stop_token_ids": [3, 4],
         "stop": ["</a>"],
         "frequency_penalty": 1.2,
@@ -118,13 +118,19 @@ async def test_each_token_has_its_version() -> None:
     assert completion.count_versions() == [("a", 1), ("b", 2)]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("beyond_context", "too_long"), ("beyond_vocabulary", "bad_request")])
+@pytest.mark.parametrize(("name", "kind"), [("beyond_context", "too_long"), ("no_temperature", "bad_request")])
 async def test_refusals_have_their_names(name: str, kind: str) -> None:
     vllm = Recorded(name)
     with pytest.raises(PolicyError, match="HTTP 4") as caught:
         await ask(vllm)
     assert caught.value.kind == kind
     assert len(vllm.requests) == 1
+
+
+async def test_a_budget_beyond_the_context_is_refused_as_elsewhere() -> None:
+    with pytest.raises(PolicyError, match="context of 6 tokens is too short for max_new_tokens 9") as caught:
+        await ask(Recorded("completion"), replace(SAMPLING, max_new_tokens=9))
+    assert caught.value.kind == "too_long"
 
 
 @pytest.mark.parametrize(
