@@ -38,6 +38,7 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine is one process instead of two
     "VLLM_NO_USAGE_STATS": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # compiling the sampler takes minutes on two cores
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "passive",  # idle threads of a server would take the cores of the other
     "HF_HUB_OFFLINE": "1",
