@@ -168,8 +168,10 @@ def is_protected(path: str) -> bool:
 
 async def _run_cases(workspace: RepositoryWorkspace, task: RepositoryTask, timeout_s: float) -> DiffGrade:
     calls = "\n".join(json.dumps([case["function"], case["arguments"]]) for case in task.cases)
-    # -I: neither variables nor the repository decide which modules the interpreter itself takes.
-    command = f"exec python3 -I -B -c {shlex.quote(_CALLER)} 2>/dev/null"
+    # -I: neither variables nor the repository decide which modules the interpreter itself takes. A repository that the
+    # record brings needs nothing installed, and Python starts sooner without a look at what is (-S).
+    flags = "-I -B -S" if task.files else "-I -B"
+    command = f"exec python3 {flags} -c {shlex.quote(_CALLER)} 2>/dev/null"
     result = await workspace.exec(command, calls.encode(), timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
     if (ended := _judge(result.reason)) is not None:
         return ended

@@ -42,10 +42,10 @@ make_tasks() {
       "$python" -m agentic.coding.tiny.tasks --split "$split" --size "$size" --count "$count" --out "$data/$name.jsonl"
   done <<END
 train train function 240
-dev dev function 66
+dev dev function 64
 test test function 128
-test-unseen test unseen 128
-test-guarded test guarded 128
+test-unseen test unseen 64
+test-guarded test guarded 64
 END
 }
 

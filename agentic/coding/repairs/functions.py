@@ -27,6 +27,8 @@ RECORDS = (
 """Names what a report is about, and the number that each record has."""
 
 COMPARISONS = {"at least": ">=", "above": ">", "at most": "<=", "below": "<", "equal to": "==", "other than": "!="}
+SIMPLE_WORDS = ("at least", "below", "equal to", "other than")
+"""Says how single functions compare: a policy that starts from nothing learns four words in minutes."""
 VALUES = {
     "{field}": "{x}['{field}']",
     "{field} times count": "{x}['{field}'] * {x}['count']",

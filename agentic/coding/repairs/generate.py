@@ -13,7 +13,7 @@ from difflib import unified_diff
 from random import Random
 from typing import Any, Literal
 
-from agentic.coding.repairs.functions import COMPARISONS, RECORDS, MadeFunction, Split, draw_report, helpers_of
+from agentic.coding.repairs.functions import RECORDS, SIMPLE_WORDS, MadeFunction, Split, draw_report, helpers_of
 from agentic.coding.repairs.mutations import Mutation, draw_mutation, draw_other_sign, list_mutations
 
 Size = Literal["package", "function", "guarded", "unseen"]
@@ -43,7 +43,7 @@ def draw_record(split: Split, number: int, size: Size) -> dict[str, Any]:
     The comparisons of single functions take turns, so each sign repairs as many tasks as any other.
     """
     rng = Random(f"{split}-{number}-{size}")
-    words = [*COMPARISONS][number % len(COMPARISONS)]
+    words = SIMPLE_WORDS[number % len(SIMPLE_WORDS)]
     while True:
         package, modules = _draw_modules(rng, split, size, words)
         path, function = rng.choice([(path, function) for path, group in modules.items() for function in group])

@@ -17,9 +17,8 @@ OPPOSITES: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
 BOUNDS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
     ast.Gt: (ast.GtE,), ast.GtE: (ast.Gt,), ast.Lt: (ast.LtE,), ast.LtE: (ast.Lt,),
 }  # fmt: skip
-SIGNS: Mapping[str, type[ast.cmpop]] = {
-    ">=": ast.GtE, ">": ast.Gt, "<=": ast.LtE, "<": ast.Lt, "==": ast.Eq, "!=": ast.NotEq,
-}  # fmt: skip
+SIGNS: Mapping[str, type[ast.cmpop]] = {">=": ast.GtE, "<": ast.Lt, "==": ast.Eq, "!=": ast.NotEq}
+"""Maps the signs between which a wrong one is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def draw_mutation(rng: Random, mutations: Sequence[Mutation]) -> Mutation:
 
 
 def draw_other_sign(rng: Random, source: str) -> Mutation:
-    """Put another sign into the first comparison of a function; each of the five has the same chance."""
+    """Put another sign into the first comparison of a function; each other one of SIGNS has the same chance."""
     right = find_sign(source)
     return Mutation(right, put_sign(source, rng.choice([sign for sign in SIGNS if sign != right])))
 

@@ -1,8 +1,8 @@
 """Writes conversations for the `tiny` preset's warm start. They show the form of an edit, and nothing of the repair.
 
 Each shows a function with a wrong sign in its comparison. It repeats how the docstring compares, and then puts another
-sign there at random, drawn like the bugs. So nobody tells the policy which sign the words ask for: one edit in five
-happens to be right.
+sign there at random, drawn like the bugs. So nobody tells the policy which sign the words ask for: one edit in
+three happens to be right.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from agentic.coding.prompts import EDIT
-from agentic.coding.repairs.functions import COMPARISONS, RECORDS, draw_report
+from agentic.coding.repairs.functions import RECORDS, SIMPLE_WORDS, draw_report
 from agentic.coding.repairs.mutations import draw_other_sign
 
 DONE = "done"
@@ -33,7 +33,8 @@ class EditDemonstration:
 def demonstrate(rng: Random) -> list[EditDemonstration]:
     """Draw a function of training, break it, and show edits of it."""
     record, field = rng.choice(RECORDS)
-    broken = draw_other_sign(rng, draw_report(rng, "train", (record, field)).source).source
+    function = draw_report(rng, "train", (record, field), words=rng.choice(SIMPLE_WORDS))
+    broken = draw_other_sign(rng, function.source).source
     path, text = f"{record}s.py", f"{broken}\n"
     edits = (draw_other_sign(rng, broken).source for _ in range(EDITS))
     return [EditDemonstration(path, text, write_turn(path, text, edited)) for edited in edits]
@@ -41,7 +42,7 @@ def demonstrate(rng: Random) -> list[EditDemonstration]:
 
 def write_turn(path: str, before: str, after: str) -> str:
     """Write how the docstring compares, and the call that makes `after` of `before`."""
-    words = next(words for words in COMPARISONS if f" {words} the limit" in before)
+    words = next(words for words in SIMPLE_WORDS if f" {words} the limit" in before)
     return f"It is {words} the limit.\n{write_edit(path, before, after)}"
 
 

@@ -38,7 +38,7 @@ def recipe() -> CodingRecipe:
     return loaded
 
 
-def test_demonstrations_put_any_other_sign_and_one_in_five_is_right() -> None:
+def test_demonstrations_put_any_other_sign_and_one_in_three_is_right() -> None:
     rng, signs, right, count = Random(0), Counter[str](), 0, 0
     sources = {
         write_report(*report, record, field).source for report in reports_of("train") for record, field in RECORDS
@@ -57,9 +57,9 @@ def test_demonstrations_put_any_other_sign_and_one_in_five_is_right() -> None:
             count += 1
     assert count == 320
     assert set(signs) == set(SIGNS)
-    assert 0.7 * count / 6 < min(signs.values())
-    assert max(signs.values()) < 1.4 * count / 6
-    assert 0.14 < right / count < 0.26
+    assert 0.7 * count / 4 < min(signs.values())
+    assert max(signs.values()) < 1.4 * count / 4
+    assert 0.25 < right / count < 0.42
 
 
 async def test_the_warm_starts_prompts_are_those_of_a_rollout(
@@ -125,7 +125,8 @@ def test_the_command_writes_tasks_that_are_read(tmp_path: Path, monkeypatch: pyt
 
 def test_no_sign_repairs_more_tasks_than_the_best_constant() -> None:
     right = Counter(draw_record("test", number, "function")["metadata"]["kind"] for number in range(128))
-    assert (right[BEST_SIGN], max(right.values()), min(right.values())) == (22, 22, 21)
+    assert right == dict.fromkeys(SIGNS, 32)
+    assert BEST_SIGN in SIGNS
 
 
 @pytest.mark.parametrize("size", ["function", "guarded", "unseen"])
