@@ -1,4 +1,7 @@
-"""VLLMPolicy against a loopback server that answers with what a real vLLM 0.32.0 answered (vllm_replies.json)."""
+"""VLLMPolicy against a loopback server that answers in the form of vLLM 0.32.0 (vllm_replies.json).
+
+The replies are written by hand after vLLM's protocol.py; tests/optional/vllm_cpu/record.py records real ones.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from core.policy.vllm import VLLMPolicy
 from core.types import Completion, Sampling
 
 REPLIES = json.loads(Path(__file__).with_name("vllm_replies.json").read_text())
-"""Name -> {path, status, reply}: what was asked and answered. The model was that of tests/contract."""
+"""Name -> {path, status, reply}: what is asked and answered; `completion` has the body of the call too."""
 SAMPLING = Sampling(max_new_tokens=3, seed=1)
 
 
@@ -59,7 +62,7 @@ class Recorded:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.handle)
         server = TestServer(app)
-        await server.start_server(shutdown_timeout=0, handler_cancellation=True)
+        await server.start_server(shutdown_timeout=0)
         async with VLLMPolicy(f"http://127.0.0.1:{server.port}", backoff_s=0.01, **options) as policy:
             yield policy
         await server.close()
@@ -71,7 +74,6 @@ async def ask(vllm: Recorded, sampling: Sampling = SAMPLING, session: str | None
 
 
 async def test_a_completion_is_what_the_server_sampled() -> None:
-    """And the call is the one that the recorded server was asked."""
     vllm = Recorded("completion")
     completion = await ask(vllm, session="s1")
     (choice,) = REPLIES["completion"]["reply"]["choices"]
