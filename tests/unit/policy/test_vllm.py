@@ -1,6 +1,6 @@
-"""VLLMPolicy against a loopback server that answers in the form of vLLM 0.32.0 (vllm_replies.json).
+"""VLLMPolicy against a loopback server that answers with what a real vLLM 0.32.0 answered (vllm_replies.json).
 
-The replies are written by hand after vLLM's protocol.py; tests/optional/vllm_cpu/record.py records real ones.
+tests/optional/vllm_cpu/record.py recorded it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from core.policy.vllm import VLLMPolicy
 from core.types import Completion, Sampling
 
 REPLIES = json.loads(Path(__file__).with_name("vllm_replies.json").read_text())
-"""Name -> {path, status, reply}: what is asked and answered; `completion` has the body of the call too."""
+"""Name -> {path, status, reply}: what was asked and answered; `completion` has the body of the call too."""
 SAMPLING = Sampling(max_new_tokens=3, seed=1)
 
 
