@@ -8,8 +8,8 @@ import pytest
 
 from tests.kit import save_model
 
-# A large `initializer_range`, so that greedy decoding meets no near ties, as it would at 0.02. One head of 32 numbers, the
-# fewest that vLLM's CPU kernels take.
+# A large `initializer_range`, so that greedy decoding meets no near ties, as it would at 0.02. One head of 32 numbers,
+# the fewest that vLLM's CPU kernels take.
 SIZES = {
     "vocab_size": 128,
     "intermediate_size": 64,
