@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from aiohttp import web
+from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
@@ -208,6 +208,14 @@ def make_sglang_reply(ids: Sequence[int]) -> web.Response:
         "completion_tokens": len(ids),
     }
     return web.json_response({"text": "", "meta_info": meta})
+
+
+async def count_vllm_requests(http: ClientSession, url: str) -> int:
+    """Count the requests that a vLLM server holds, by its metrics."""
+    async with http.get(f"{url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    gauges = ("vllm:num_requests_running{", "vllm:num_requests_waiting{")
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith(gauges))
 
 
 async def answer_health(request: web.Request) -> web.Response:

@@ -22,6 +22,7 @@ from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError
 from benchmarks.harness.samples import drop_failed_samples
 from core.config import Recipe
 from core.policy.server_process import serve
+from core.policy.servers import VLLM
 from core.report import write_report
 from core.report.console import print_summary
 from core.rollout.method import MethodSpec
@@ -215,5 +216,5 @@ def start_server(options: argparse.Namespace, models: EvalModels, folder: RunFol
     print(f"starting a server for {options.model} (see {log})")
     args, python = shlex.split(options.serve_args), options.serve_python
     with serve(options.serve, options.model, log=log, args=args, python=python) as url:
-        models.urls[options.model] = url
+        models.urls[options.model] = f"{VLLM}{url}" if options.serve == "vllm" else url
         yield

@@ -20,7 +20,7 @@ from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.policy.base import Policy
 from core.policy.server_process import ServerError
-from core.policy.sglang import SGLangPolicy
+from core.policy.servers import VLLM, make_server_policy
 from core.runs.files import jsonable
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
@@ -102,7 +102,7 @@ class EvalModels:
     async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
         """Open the model for calls of up to `context` tokens."""
         if url := self.urls.get(model):
-            async with SGLangPolicy(url, api_key_file=self._key_file) as remote:
+            async with make_server_policy(url, api_key_file=self._key_file) as remote:
                 yield remote
             return
         budget = self.concurrency * context
@@ -138,7 +138,7 @@ async def check_server(url: str, timeout_s: float = 10.0) -> None:
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session,
-            session.get(f"{url.rstrip('/')}/health") as response,
+            session.get(f"{url.removeprefix(VLLM).rstrip('/')}/health") as response,
         ):
             status = response.status
     except (TimeoutError, aiohttp.ClientError, ValueError) as error:

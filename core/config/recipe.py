@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from core.algorithms.grpo import GRPOConfig
 
 LoRATarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-ServerURL = Annotated[str, Field(pattern=r"^https?://")]
+ServerURL = Annotated[str, Field(pattern=r"^(vllm\+)?https?://")]
 MomentDecay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -167,8 +167,9 @@ class EngineSection(Section):
     threads: PositiveInt | None = None
     """Sets PyTorch's threads. None leaves PyTorch's own choice."""
     servers: tuple[ServerURL, ...] = ()
-    """Lists servers that sample the rollouts instead of this process: SGLang's or `tokentrue serve model`, each started
-    with the model that training starts from. They must see the run folder, which the weights go through."""
+    """Lists servers that sample the rollouts instead of this process: SGLang's or `tokentrue serve model`, vLLM's as
+    `vllm+http://host:port`, each started with the model that training starts from. They must see the run folder, which
+    the weights go through."""
     server_key_file: str | None = None
     """Names the file with the API key of all `servers`. Without it they are asked without a key."""
 
@@ -264,8 +265,9 @@ class Recipe(Section):
     """Describes the baseline of `--baseline supervised`: whole correct trajectories, which RL does without."""
     run: RunSection
     roles: Mapping[str, str] = {}
-    """Maps each further role to `http://host:port` of a server with SGLang's API, `model:FOLDER_OR_HUB_ID` for a frozen
-    model in this process, or `python:package.module.function`. `policy` is always the model being trained."""
+    """Maps each further role to `http://host:port` of a server with SGLang's API, `vllm+http://host:port` of vLLM's,
+    `model:FOLDER_OR_HUB_ID` for a frozen model in this process, or `python:package.module.function`. `policy` is always
+    the model being trained."""
     role_key_files: Mapping[str, str] = {}
     """Maps a role that is a URL to the file with the API key of its server."""
     slime: SlimeSection | None = None
@@ -322,10 +324,10 @@ class Recipe(Section):
         if "policy" in self.roles:
             raise ValueError("roles.policy is always the model being trained; give the server another name")
         for role, place in self.roles.items():
-            if not place.startswith(("http://", "https://", "model:", "python:")):
+            if not place.startswith(("http://", "https://", "vllm+http", "model:", "python:")):
                 raise ValueError(f"roles.{role} is {place!r}; use http://HOST:PORT, model:PATH or python:a.b.f")
         for role in self.role_key_files:
-            if not self.roles.get(role, "").startswith("http"):
+            if not self.roles.get(role, "").startswith(("http", "vllm+http")):
                 raise ValueError(f"role_key_files.{role}: roles.{role} is no URL, and only servers take a key")
         return self
 

@@ -27,7 +27,7 @@ from core.gateway.session import MAX_IDLE_S, FinishedSession, History, SessionSe
 from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.base import Policy
-from core.policy.sglang import SGLangPolicy
+from core.policy.servers import make_server_policy
 from core.rollout.rows import split_segments, write_segment
 from core.runs.files import JsonlLog, Record, read_jsonl
 from core.runs.record import RolloutLog, TrainedRow, read_rollouts, record_rollout
@@ -126,7 +126,7 @@ def record_session(finished: FinishedSession, group: int) -> Record:
 async def open_policy(options: argparse.Namespace, folder: Path, tokenizer: Any, context: int) -> AsyncIterator[Policy]:
     """Open the model in this process, or the server that has it."""
     if options.policy_url is not None:
-        async with SGLangPolicy(options.policy_url, api_key_file=options.policy_key_file) as remote:
+        async with make_server_policy(options.policy_url, api_key_file=options.policy_key_file) as remote:
             yield remote
         return
     engine = Engine.from_pretrained(
@@ -150,7 +150,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Serve OpenAI's and Anthropic's protocols, and keep the exact tokens of each session.",
     )
     parser.add_argument("--model", required=True, help="folder or hub id; with --policy-url for its tokenizer alone")
-    parser.add_argument("--policy-url", help="a server with SGLang's API that has the model")
+    parser.add_argument("--policy-url", help="a server that has the model; vllm+http://... is vLLM's")
     parser.add_argument("--policy-key-file", type=Path, metavar="FILE", help="holds the API key of that server")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=argparse_type(Port), default=30010, help="0 takes a free one")

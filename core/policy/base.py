@@ -36,7 +36,7 @@ class PolicyError(RuntimeError):
 
 
 class Policy(Protocol):
-    """Hides an LLM behind token ids. Implementations: embedded, SGLang over HTTP, scripted."""
+    """Hides an LLM behind token ids. Implementations: embedded, SGLang and vLLM over HTTP, scripted."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         """Sample one completion of `prompt_ids`.
@@ -71,8 +71,8 @@ Decode = Callable[[Sequence[int]], str]
 """Turns token ids into text, special tokens included: `tokenizer.decode`."""
 
 
-# What engines say of a prompt that does not fit: SGLang and vLLM `context length`, ours `the context of N`.
-_TOO_LONG = re.compile(r"context length|the context of \d")
+# What engines say of a prompt that does not fit: SGLang `context length`, vLLM that or `model length`, ours the rest.
+_TOO_LONG = re.compile(r"context length|maximum model length|the context of \d")
 
 
 def read_key_header(file: str | Path | None) -> dict[str, str]:

@@ -11,15 +11,19 @@ import asyncio
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from core.policy.base import PolicyError
-from core.policy.sglang import SGLangPolicy
+from core.policy.base import Policy, PolicyError
+from core.policy.http_policy import HTTPPolicy
+from core.policy.servers import make_server_policy
 from core.types import Completion, Sampling
 
 logger = logging.getLogger(__name__)
+
+Check = Callable[[Policy], Awaitable[None]]
+"""Raises PolicyError unless a server samples from the weights that it was given."""
 
 MAX_SESSIONS = 65_536
 """Limits the sessions whose servers are remembered; the oldest is forgotten first, and may then move."""
@@ -35,7 +39,7 @@ UPDATE_S = 300.0
 class _Server:
     """Holds what is known of one server. `work` counts the tokens of its calls that are not answered yet."""
 
-    policy: SGLangPolicy
+    policy: HTTPPolicy
     work: int = 0
     up: bool = True
     revival: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -48,7 +52,7 @@ class _Home:
 
 
 class ServerPool:
-    """A policy over servers that speak SGLang's protocol. `update_weights` comes before the first call.
+    """A policy over servers (core/policy/servers.py reads their URLs). `update_weights` comes before the first call.
 
     A call waits at most `timeout_s` seconds for its completion, and as long for a server when all are left out. The
     version that a server is given names this pool too, so that weights of another run, or those that a server was
@@ -57,12 +61,14 @@ class ServerPool:
 
     def __init__(self, urls: Sequence[str], *, timeout_s: float = 600.0, api_key_file: str | Path | None = None):
         self._servers = [
-            _Server(SGLangPolicy(url, timeout_s=timeout_s, max_retries=0, api_key_file=api_key_file)) for url in urls
+            _Server(make_server_policy(url, timeout_s=timeout_s, max_retries=0, api_key_file=api_key_file))
+            for url in urls
         ]
         self._timeout_s = timeout_s
         self._homes: OrderedDict[str, _Home] = OrderedDict()
         self._id = uuid.uuid4().hex
         self._weights: tuple[Path, str] | None = None
+        self._check: Check | None = None
         self._changing = asyncio.Lock()  # held while a server gets weights
         self._returned = asyncio.Condition()
         self.version = 0
@@ -92,19 +98,19 @@ class ServerPool:
             self._leave_out(server, error)
         raise error
 
-    async def update_weights(self, folder: Path, version: int) -> None:
+    async def update_weights(self, folder: Path, version: int, check: Check | None = None) -> None:
         """Give every server the weights in `folder`. One that does not take them is left out until it does.
+
+        `check` looks at a server that says it has them.
 
         Raises:
             PolicyError: these are the first weights, and no server took them.
         """
         async with self._changing:
             first = self._weights is None
-            self._weights = (folder, f"{self._id}-{version}")
+            self._weights, self._check = (folder, f"{self._id}-{version}"), check
             servers = [server for server in self._servers if server.up]
-            results = await asyncio.gather(
-                *(server.policy.update_weights(*self._weights, UPDATE_S) for server in servers), return_exceptions=True
-            )
+            results = await asyncio.gather(*map(self._give_weights, servers), return_exceptions=True)
             self.version = version
         failures = []
         for server, result in zip(servers, results, strict=True):
@@ -115,6 +121,12 @@ class ServerPool:
                 raise result
         if first and len(failures) == len(servers):
             raise failures[0]
+
+    async def _give_weights(self, server: _Server) -> None:
+        if self._weights is not None:
+            await server.policy.update_weights(*self._weights, UPDATE_S)
+        if self._check is not None:
+            await self._check(server.policy)
 
     async def close(self) -> None:
         revivals = [server.revival for server in self._servers if server.revival is not None]
@@ -171,8 +183,7 @@ class ServerPool:
                 continue
             async with self._changing:
                 try:
-                    if self._weights is not None:
-                        await server.policy.update_weights(*self._weights, UPDATE_S)
+                    await self._give_weights(server)
                 except PolicyError as error:
                     logger.info("still left out: %s", error)
                     continue

@@ -26,8 +26,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Literal
 
-Backend = Literal["sglang", "embedded"]
+Backend = Literal["sglang", "vllm", "embedded"]
 
+VLLM_ARGS = ("--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details")
+"""Open the endpoint that core/policy/vllm.py calls, with the log-probs that it promises."""
 STOP_S = 15.0
 """Limits the seconds that a server may take to end by itself before it is killed."""
 TAIL_LINES = 20
@@ -118,6 +120,7 @@ def make_server_command(
     """Return the command line of a server; `args` come last, so that they overrule."""
     program = {
         "sglang": ["-m", "sglang.launch_server", "--model-path", model],
+        "vllm": ["-m", "vllm.entrypoints.openai.api_server", "--model", model, *VLLM_ARGS],
         "embedded": ["-m", "core.engine.server", "--model", model],
     }[backend]
     return [python, *program, "--host", host, "--port", str(port), *args]
@@ -153,8 +156,10 @@ def _show_tail(log: Path) -> str:
     with log.open(encoding="utf-8", errors="replace") as file:
         lines = [line.rstrip("\n") for line in deque(file, TAIL_LINES)]
     hint = ""
-    if any("No module named" in line and "sglang" in line for line in lines):
-        hint = "\nThis Python has no SGLang: name one that has with --serve-python PYTHON, or give --serve embedded."
+    for module, name in {"sglang": "SGLang", "vllm": "vLLM"}.items():
+        if any("No module named" in line and module in line for line in lines):
+            fix = "name one that has with --serve-python PYTHON, or give --serve embedded."
+            hint = f"\nThis Python has no {name}: {fix}"
     return "\n  ".join([f"The last lines of {log}:", *lines]) + hint
 
 

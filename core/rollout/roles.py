@@ -1,7 +1,8 @@
 """Opens a recipe's further roles: a server by its URL, a frozen model in this process, a policy made by a function.
 
-`roles.NAME` is `http://host:port`, `model:FOLDER_OR_HUB_ID` or `python:package.module.function`. The function is called
-with (recipe, tokenizer). Roles with the same value share one policy. `role_key_files.NAME` holds a server's API key.
+`roles.NAME` is a server's URL (core/policy/servers.py), `model:FOLDER_OR_HUB_ID` or `python:package.module.function`.
+The function is called with (recipe, tokenizer). Roles with the same value share one policy. `role_key_files.NAME` holds
+a server's API key.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, cast
 from core.config import Recipe, RecipeError
 from core.options import import_by_path
 from core.policy.base import Policy
-from core.policy.sglang import SGLangPolicy
+from core.policy.servers import make_server_policy
 
 OpenModel = Callable[[str, Recipe], AbstractAsyncContextManager[Policy]]
 """(folder or hub id, recipe) -> the frozen model as a policy, which is closed at the end."""
@@ -40,7 +41,7 @@ async def open_roles(
             if kind == "python":
                 policies[place, key_file] = _call_function(role, name, recipe, tokenizer)
             elif kind != "model":
-                remote = SGLangPolicy(place, api_key_file=key_file)
+                remote = make_server_policy(place, api_key_file=key_file)
                 policies[place, key_file] = await stack.enter_async_context(remote)
             elif open_model is None:
                 raise RecipeError(

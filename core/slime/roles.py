@@ -14,7 +14,7 @@ from typing import Any
 
 from core.config import Recipe, RecipeError
 from core.policy.base import Policy, Roles
-from core.policy.sglang import SGLangPolicy
+from core.policy.servers import make_server_policy
 from core.rollout.method import RolloutError
 from core.rollout.roles import open_roles
 from core.slime.samples import ABORTED
@@ -32,7 +32,7 @@ async def open_policies(recipe: Recipe, args: Any, tokenizer: Any) -> AsyncItera
     elsewhere = {role: place for role, place in recipe.roles.items() if role not in urls}
     async with AsyncExitStack() as stack:
         opened = {
-            url: await stack.enter_async_context(SGLangPolicy(url, timeout_s=recipe.rollout.deadline_s))
+            url: await stack.enter_async_context(make_server_policy(url, timeout_s=recipe.rollout.deadline_s))
             for url in set(urls.values())
         }
         others = await stack.enter_async_context(open_roles(recipe.model_copy(update={"roles": elsewhere}), tokenizer))

@@ -22,14 +22,17 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import torch
 
 from agentic.memagent.tiny import start_model
-from core.engine import weights
 from core.policy.server_process import serve
-from tests.contract.conftest import save_tiny_model
-from tests.optional.sglang_cpu import checks
+from core.policy.sglang import SGLangPolicy
+from tests.contract.conftest import SIZES
+from tests.kit import save_model
+from tests.optional import server_checks as checks
 
 CONTRACT_CONTEXT = 2048
 ON_CPU = (
@@ -64,45 +67,47 @@ def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
             print(f"{'ok  ' if result.holds else 'FAIL'}  {result.what:<56} {result.seen}", flush=True)
             shown.append(result.holds)
 
-    perturbed = perturb(model, folder / "perturbed")
+    perturbed = checks.perturb(model, folder / "perturbed")
     with serve("sglang", str(model), log=logs / "memagent.log", args=ON_CPU, python=python) as url:
-        show(asyncio.run(checks.logprobs(url, model)))
-        show(asyncio.run(checks.stop_texts(url, model)))
-        show(asyncio.run(checks.memagent_rollout(url, model)))
-        show(asyncio.run(checks.new_weights(url, model, perturbed)))
+        show(asyncio.run(look_at_a_model(url, model, perturbed)))
 
-    endless = save_tiny_model(folder / "endless", seed=0)
+    endless = save_model(folder / "endless", seed=0, **SIZES)
     ours = ["--max-model-len", str(CONTRACT_CONTEXT), "--kv-tokens", str(8 * CONTRACT_CONTEXT)]
     real = [*ON_CPU, "--skip-tokenizer-init", "--context-length", str(CONTRACT_CONTEXT)]
     with (
         serve("sglang", str(endless), log=logs / "contract.log", args=real, python=python) as url,
         serve("embedded", str(endless), log=logs / "embedded.log", args=ours) as embedded_url,
     ):
-        show(asyncio.run(checks.aborts(url, CONTRACT_CONTEXT - 1)))
-        show([contract("SGLang", url)])
+        show(asyncio.run(look_at_aborts(url)))
+        show([checks.contract("SGLang", "sglang", url)])
         with router(python, [url, embedded_url], logs / "router.log") as router_url:
-            show([contract("its router before SGLang and ours", router_url)])
+            show([checks.contract("its router before SGLang and ours", "sglang", router_url)])
     return shown
 
 
-def perturb(model: Path, folder: Path) -> Path:
-    """A second checkpoint: `model` with noise on every weight."""
-    network = weights.load(model, device="cpu")
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(1)
-        for parameter in network.parameters():
-            parameter.add_(0.02 * torch.randn_like(parameter))
-    weights.save(network, folder, like=model)
-    return folder
+async def look_at_a_model(url: str, model: Path, perturbed: Path) -> list[checks.Result]:
+    async with SGLangPolicy(url) as policy:
+        return [
+            *await checks.logprobs(policy, model),
+            *await checks.stop_texts(policy, model),
+            *await checks.memagent_rollout(policy, model),
+            *await checks.new_weights(policy, model, perturbed),
+        ]
 
 
-def contract(name: str, url: str) -> checks.Result:
-    """The policy contract suite on a live server."""
-    command = [sys.executable, "-m", "pytest", "-q", "-k", "sglang", "tests/contract/test_policy.py"]
-    done = subprocess.run([*command, "--sglang-url", url], capture_output=True, text=True)
-    if done.returncode:
-        print(done.stdout)
-    return checks.Result(f"contract suite on {name}", done.stdout.splitlines()[-1], done.returncode == 0)
+async def look_at_aborts(url: str) -> list[checks.Result]:
+    async with SGLangPolicy(url) as policy, aiohttp.ClientSession(url, raise_for_status=True) as http:
+
+        async def count_held() -> int:
+            async with http.get("/v1/loads") as response:
+                loads: list[dict[str, Any]] = (await response.json())["loads"]
+            return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
+
+        async def abort_all() -> None:
+            async with http.post("/abort_request", json={"abort_all": True}):
+                pass
+
+        return await checks.aborts(policy, CONTRACT_CONTEXT - 1, count_held, abort_all)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.aime.evaluate import make_parser as aime
-from benchmarks.harness.models import EvalModels, weights_digest
+from benchmarks.harness.models import EvalModels, check_server, weights_digest
 from benchmarks.harness.plan import EvalCell, EvaluationError
 from benchmarks.harness.run import OpenVariant, Samples, build_result, evaluate_cell
 from benchmarks.harness.samples import SampleLog, drop_failed_samples, flat, session_seconds
@@ -31,7 +32,7 @@ from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 from core.types import Sampling, Task, Trajectory
-from tests.kit import make_sglang_reply, serve_app
+from tests.kit import answer_health, make_sglang_reply, serve_app
 
 from .conftest import CELL
 
@@ -227,6 +228,24 @@ def test_a_group_of_zeros_and_ones_has_wilsons_interval_also_in_the_means_over_g
     assert means["micro"].mean == pytest.approx(50 / 164)
     assert means["macro"].high - 0.5 == pytest.approx(wilson(0, 114)[1] / 2)
     assert 0.5 - means["macro"].low == pytest.approx((1 - wilson(50, 50)[0]) / 2)
+
+
+async def test_the_policy_of_a_vllm_is_asked_in_its_own_words() -> None:
+    recorded = json.loads((Path(__file__).parents[1] / "policy/vllm_replies.json").read_text())["completion"]
+
+    async def generate(request: web.Request) -> web.Response:
+        return web.json_response(recorded["reply"])
+
+    app = web.Application()
+    app.router.add_post(recorded["path"], generate)
+    app.router.add_get("/health", answer_health)
+    with serve_app(app) as url:
+        words = ["memagent", "--model", "m", "--policy-url", f"vllm+{url}"]
+        models = EvalModels.from_options(heldout().parse_args(words), cast("Recipe", None))
+        await check_server(models.urls["m"])
+        async with models.policy("m", 64) as policy:
+            completion = await policy.generate([1, 2, 3], Sampling(max_new_tokens=3))
+    assert list(completion.token_ids) == recorded["reply"]["choices"][0]["token_ids"]
 
 
 async def test_the_key_of_a_policys_server_is_read_from_a_file(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestServer
 
+from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
+from core.engine.rollout_engine import make_check
 from core.engine.server import Server
 from core.policy import server_pool
 from core.policy.base import PolicyError
@@ -134,6 +136,35 @@ async def test_a_reply_of_other_weights_is_refused(pool, hosts, models, step: in
     assert (pool.left_out, hosts[0].calls > 0, hosts[1].calls > 0) == (2, True, True)
     await other.close()
     await until(lambda: all(host.engine.weight_version.endswith(f"-{step}") for host in hosts))
+
+
+async def test_a_server_that_keeps_old_weights_in_part_is_left_out(tmp_path, monkeypatch) -> None:
+    """Its tied head has a copy of the weights, which new ones do not reach: as in vLLM on CPUs."""
+    sizes = {"tie_word_embeddings": True, "initializer_range": 0.2}
+    start, trained = [kit.save_model(tmp_path / str(seed), seed, **sizes) for seed in (0, 1)]
+    monkeypatch.setattr(server_pool, "FIRST_PAUSE_S", 0.02)
+    hosts = [ModelHost(start) for _ in range(2)]
+    for host in hosts:
+        await host.start()
+    head = hosts[0].engine.model.lm_head
+    old = head.weight.detach().clone()
+    del head.weight
+    head.weight = old
+    pool = ServerPool([host.url for host in hosts], timeout_s=20)
+    await pool.update_weights(start, 1, make_check(weights.load(start, device="cpu"), 1.0))
+    assert pool.left_out == 0
+    await pool.update_weights(trained, 2, make_check(weights.load(trained, device="cpu"), 1.0))
+    assert [server.up for server in pool._servers] == [False, True]
+    assert {await call(pool) for _ in range(4)} == {"2"}
+    await asyncio.sleep(0.3)  # it is asked again, and says again that it has the weights
+    assert hosts[0].engine.weight_version.endswith("-2")
+    assert not pool._servers[0].up
+    del head.weight
+    head.weight = hosts[0].engine.model.model.embed_tokens.weight
+    await until(lambda: all(server.up for server in pool._servers))
+    await pool.close()
+    for host in hosts:
+        await host.stop()
 
 
 async def test_a_server_that_hangs_holds_up_no_weights(pool, hosts, models, monkeypatch) -> None:

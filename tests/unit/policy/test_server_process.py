@@ -49,12 +49,15 @@ def wait_until_ended(processes: list[int]) -> None:
     wait_until(lambda: not any(map(is_running, processes)))
 
 
-def test_commands_are_those_of_the_two_servers():
+def test_commands_are_those_of_the_servers():
     command = make_server_command(
         "sglang", "Org/Model", host="0.0.0.0", port=30000, args=["--tp", "2"], python="/env/python"
     )
     module = ["/env/python", "-m", "sglang.launch_server"]
     assert command == [*module, "--model-path", "Org/Model", "--host", "0.0.0.0", "--port", "30000", "--tp", "2"]
+    command = make_server_command("vllm", "folder", host="127.0.0.1", port=1, python="/env/python")
+    assert command[:5] == ["/env/python", "-m", "vllm.entrypoints.openai.api_server", "--model", "folder"]
+    assert {"--enable-scale-out", "processed_logprobs"} < set(command)
     command = make_server_command("embedded", "folder", host="127.0.0.1", port=1)
     assert command == f"{sys.executable} -m core.engine.server --model folder --host 127.0.0.1 --port 1".split()
 
@@ -152,10 +155,12 @@ def test_a_server_that_dies_at_the_start_is_told_with_the_end_of_its_log(tmp_pat
     assert str(tmp_path / "log") in str(raised.value)
 
 
-@pytest.mark.skipif(find_spec("sglang") is not None, reason="this Python has SGLang")
-def test_a_python_without_sglang_is_told_with_the_fix(tmp_path):
-    fix = "This Python has no SGLang.*--serve-python PYTHON.*--serve embedded"
-    with pytest.raises(ServerError, match=fix), serve("sglang", "m", log=tmp_path / "log"):
+@pytest.mark.parametrize(("backend", "name"), [("sglang", "SGLang"), ("vllm", "vLLM")])
+def test_a_python_without_the_server_is_told_with_the_fix(tmp_path, backend, name):
+    if find_spec(backend) is not None:
+        pytest.skip(f"this Python has {name}")
+    fix = f"This Python has no {name}.*--serve-python PYTHON.*--serve embedded"
+    with pytest.raises(ServerError, match=fix), serve(backend, "m", log=tmp_path / "log"):
         pass
 
 

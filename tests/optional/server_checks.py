@@ -1,17 +1,17 @@
-"""What is shown of a live SGLang server; each check returns its figures."""
+"""What is shown of a live server (SGLang, vLLM); each check returns its figures."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import torch
 
 from agentic.memagent.rollout import SPEC, MemAgent
@@ -20,7 +20,7 @@ from core.engine import weights
 from core.engine.model import CausalLM
 from core.engine.packing import pack_rows
 from core.policy.base import Roles
-from core.policy.sglang import SGLangPolicy
+from core.policy.http_policy import HTTPPolicy
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
 from core.text.tokenizer import load_tokenizer
@@ -36,42 +36,39 @@ class Result:
     holds: bool
 
 
-async def logprobs(url: str, model: Path) -> list[Result]:
-    """SGLang's log-probs of what it sampled, against our model's."""
+async def logprobs(policy: HTTPPolicy, model: Path) -> list[Result]:
+    """The server's log-probs of what it sampled, against our model's."""
     network = weights.load(model, device="cpu")
     results = []
-    async with SGLangPolicy(url) as policy:
-        for temperature in (1.0, 0.7):
-            rows, _ = await sampled(policy, network, temperature)
-            results.append(compared(f"log-probs at temperature {temperature:g}", network, rows, temperature))
+    for temperature in (1.0, 0.7):
+        rows, _ = await sampled(policy, network, temperature)
+        results.append(compared(f"log-probs at temperature {temperature:g}", network, rows, temperature))
     return results
 
 
-async def stop_texts(url: str, model: Path) -> list[Result]:
+async def stop_texts(policy: HTTPPolicy, model: Path) -> list[Result]:
     """Greedy calls again with a stop text out of their middle: the same tokens, through the one that completes it."""
     tokenizer, greedy = load_tokenizer(model), Sampling(temperature=0.0, max_new_tokens=40)
     prompts = random_prompts(weights.load_config(model).vocab_size)
     right = []
-    async with SGLangPolicy(url) as policy:
-        for free, prompt in [(await policy.generate(prompt, greedy), prompt) for prompt in prompts]:
-            text = tokenizer.decode(free.token_ids[8:12])[1:-1]
-            if len(text) < 3 or not text.isascii():
-                continue
-            end = next(n for n in range(41) if text in tokenizer.decode(free.token_ids[:n]))
-            stopped = await policy.generate(prompt, replace(greedy, stop=(text,)))
-            right.append((stopped.token_ids, stopped.finish_reason) == (free.token_ids[:end], "stop"))
+    for free, prompt in [(await policy.generate(prompt, greedy), prompt) for prompt in prompts]:
+        text = tokenizer.decode(free.token_ids[8:12])[1:-1]
+        if len(text) < 3 or not text.isascii():
+            continue
+        end = next(n for n in range(41) if text in tokenizer.decode(free.token_ids[:n]))
+        stopped = await policy.generate(prompt, replace(greedy, stop=(text,)))
+        right.append((stopped.token_ids, stopped.finish_reason) == (free.token_ids[:end], "stop"))
     holds = len(right) > 4 and all(right)
     return [Result("a stop text ends a call and is kept", f"{sum(right)} of {len(right)} calls", holds)]
 
 
-async def memagent_rollout(url: str, model: Path) -> list[Result]:
+async def memagent_rollout(policy: HTTPPolicy, model: Path) -> list[Result]:
     """MemAgent on RULER needles through the server: what became of each rollout, and the rows made of them."""
     recipe, tokenizer = SPEC.load("tiny"), load_tokenizer(model)
     method = MemAgent(recipe.memagent, tokenizer)
     data = ruler_data("niah", {}, tiny=True, lengths=[448], tokenizer=tokenizer, split="validation")
-    async with SGLangPolicy(url) as policy:
-        runner = Runner(method, Roles({"policy": policy}), concurrency=32, deadline_s=120)
-        groups = await runner.run_groups(data.tasks(448, 0, 4), 4, Sampling(), seed=0)
+    runner = Runner(method, Roles({"policy": policy}), concurrency=32, deadline_s=120)
+    groups = await runner.run_groups(data.tasks(448, 0, 4), 4, Sampling(), seed=0)
     rollouts = [trajectory for group in groups for trajectory in group]
     turns = [turn for trajectory in rollouts for turn in trajectory.turns]
     rows = rows_from_groups(groups, std_normalization=False, split_advantage=False)
@@ -96,53 +93,49 @@ async def memagent_rollout(url: str, model: Path) -> list[Result]:
     ]
 
 
-async def new_weights(url: str, first: Path, second: Path) -> list[Result]:
-    """The server after `/update_weights_from_disk`: log-probs of the second checkpoint, and no longer of the first."""
-    update = {"model_path": str(second), "weight_version": "second"}
-    async with SGLangPolicy(url) as policy, aiohttp.ClientSession(raise_for_status=True) as http:
-        started = time.perf_counter()
-        async with http.post(f"{url}/update_weights_from_disk", json=update) as response:
-            answer = await response.json()
-        seconds = time.perf_counter() - started
-        network = weights.load(second, device="cpu")
-        rows, versions = await sampled(policy, network, temperature=1.0)
+async def new_weights(policy: HTTPPolicy, first: Path, second: Path) -> list[Result]:
+    """The server after it got weights: log-probs of the second checkpoint, and no longer of the first."""
+    started = time.perf_counter()
+    await policy.update_weights(second, "second", limit_s=120)
+    seconds = time.perf_counter() - started
+    network = weights.load(second, device="cpu")
+    rows, versions = await sampled(policy, network, temperature=1.0)
     away = largest_gap(weights.load(first, device="cpu"), rows, temperature=1.0)
     return [
-        Result("update_weights_from_disk", f"{1000 * seconds:.0f} ms", answer["success"]),
-        Result("weight_version afterwards", str(versions), versions == {"second"}),
+        Result("version of the new weights", f"{versions}, {1000 * seconds:.0f} ms", versions == {"second"}),
         compared("log-probs of the second checkpoint", network, rows, temperature=1.0),
         Result("and not of the first", f"largest gap {away:.2g}", away > 100 * TOLERANCE),
     ]
 
 
-async def aborts(url: str, budget: int) -> list[Result]:
+async def aborts(
+    policy: HTTPPolicy, budget: int, count_held: Callable[[], Awaitable[int]], abort_all: Callable[[], Awaitable[None]]
+) -> list[Result]:
     """Calls of `budget` tokens, on a model without an end: one to its end, one cancelled, four ended by `abort_all`."""
     long = Sampling(max_new_tokens=budget)
-    async with SGLangPolicy(url) as policy, aiohttp.ClientSession(raise_for_status=True) as http:
 
-        async def until_running(number: int) -> None:
-            async with asyncio.timeout(120):
-                while await requests_held(http, url) != number:
-                    await asyncio.sleep(0.005)
+    async def until_running(number: int) -> None:
+        async with asyncio.timeout(120):
+            while await count_held() != number:
+                await asyncio.sleep(0.005)
 
-        started = time.perf_counter()
-        await policy.generate([1], long)
-        full = time.perf_counter() - started
+    started = time.perf_counter()
+    await policy.generate([1], long)
+    full = time.perf_counter() - started
 
-        call = asyncio.create_task(policy.generate([2], long))
-        await until_running(1)
-        started = time.perf_counter()
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
-        await until_running(0)
-        idle = time.perf_counter() - started
+    call = asyncio.create_task(policy.generate([2], long))
+    await until_running(1)
+    started = time.perf_counter()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    await until_running(0)
+    idle = time.perf_counter() - started
 
-        calls = [asyncio.create_task(policy.generate([3 + n], long)) for n in range(4)]
-        await until_running(4)
-        async with http.post(f"{url}/abort_request", json={"abort_all": True}):
-            pass
-        ended = await asyncio.gather(*calls)
-        await until_running(0)
+    calls = [asyncio.create_task(policy.generate([3 + n], long)) for n in range(4)]
+    await until_running(4)
+    await abort_all()
+    ended = await asyncio.gather(*calls)
+    await until_running(0)
     reasons, most = {c.finish_reason for c in ended}, max(len(c.token_ids) for c in ended)
     all_ended = reasons == {"abort"} and most < budget
     return [
@@ -151,7 +144,27 @@ async def aborts(url: str, budget: int) -> list[Result]:
     ]
 
 
-async def sampled(policy: SGLangPolicy, network: CausalLM, temperature: float) -> tuple[list[Row], set[str]]:
+def contract(name: str, option: str, url: str) -> Result:
+    """The policy contract suite on a live server, which `option` names to it: `sglang` or `vllm`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-k", option, "tests/contract/test_policy.py"]
+    done = subprocess.run([*command, f"--{option}-url", url], capture_output=True, text=True)
+    if done.returncode:
+        print(done.stdout)
+    return Result(f"contract suite on {name}", done.stdout.splitlines()[-1], done.returncode == 0)
+
+
+def perturb(model: Path, folder: Path) -> Path:
+    """A second checkpoint: `model` with noise on every weight."""
+    network = weights.load(model, device="cpu")
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(1)
+        for parameter in network.parameters():
+            parameter.add_(0.02 * torch.randn_like(parameter))
+    weights.save(network, folder, like=model)
+    return folder
+
+
+async def sampled(policy: HTTPPolicy, network: CausalLM, temperature: float) -> tuple[list[Row], set[str]]:
     """Rows sampled from random prompts, and the weight versions that they name."""
     prompts = random_prompts(network.config.vocab_size)
     sampling = Sampling(temperature=temperature, max_new_tokens=64)
@@ -189,9 +202,3 @@ def largest_gap(network: CausalLM, rows: Sequence[Row], temperature: float) -> f
 
 def contains(ids: Sequence[int], part: Sequence[int]) -> bool:
     return any(tuple(ids[i : i + len(part)]) == tuple(part) for i in range(len(ids) - len(part) + 1))
-
-
-async def requests_held(http: aiohttp.ClientSession, url: str) -> int:
-    async with http.get(f"{url}/v1/loads") as response:
-        loads: list[dict[str, Any]] = (await response.json())["loads"]
-    return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
