@@ -26,7 +26,7 @@ from core.engine.rollout_engine import make_check
 from core.policy.base import PolicyError
 from core.policy.server_process import serve
 from core.policy.vllm import VLLMPolicy
-from tests.contract.conftest import SIZES
+from tests.contract.conftest import VLLM_SIZES
 from tests.kit import count_vllm_requests, save_model
 from tests.optional import server_checks as checks
 
@@ -78,7 +78,7 @@ def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
             environment={**ENVIRONMENT, **environment},
         )
 
-    with start(save_model(folder / "endless", seed=0, **SIZES), "contract.log", "--skip-tokenizer-init") as url:
+    with start(save_model(folder / "endless", seed=0, **VLLM_SIZES), "contract.log", "--skip-tokenizer-init") as url:
         show([checks.contract("vLLM", "vllm", url)])
         show(asyncio.run(look_at_aborts(url)))
     perturbed = checks.perturb(model, folder / "perturbed")
