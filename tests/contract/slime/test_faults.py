@@ -21,7 +21,8 @@ from aiohttp.test_utils import TestServer
 from agentic.memagent import rollout as memagent
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
-from core.policy.sglang import ROUTING_HEADER, SGLangPolicy
+from core.policy.servers import make_server_policy
+from core.policy.sglang import ROUTING_HEADER
 from core.rewards.boxed import boxed_reward
 from core.rollout.rows import rows_from_groups
 from core.slime.bridge import SlimeBridge
@@ -142,7 +143,7 @@ def sample_type(request: pytest.FixtureRequest) -> type:
 
 @pytest.fixture(autouse=True)
 def quick_retries_and_broken_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.slime.roles.SGLangPolicy", partial(SGLangPolicy, backoff_s=0.01))
+    monkeypatch.setattr("core.slime.roles.make_server_policy", partial(make_server_policy, backoff_s=0.01))
 
     def reward(answer: str, answers: Any) -> float:
         if "raises" in answers[-1]:
