@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from core.algorithms.grpo import GRPOConfig
 
 LoRATarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-ServerURL = Annotated[str, Field(pattern=r"^(vllm\+)?https?://")]
+SERVER_URL = r"^(vllm\+)?https?://"
+ServerURL = Annotated[str, Field(pattern=SERVER_URL)]
 MomentDecay = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -324,10 +326,10 @@ class Recipe(Section):
         if "policy" in self.roles:
             raise ValueError("roles.policy is always the model being trained; give the server another name")
         for role, place in self.roles.items():
-            if not place.startswith(("http://", "https://", "vllm+http", "model:", "python:")):
+            if not re.match(rf"{SERVER_URL}|model:|python:", place):
                 raise ValueError(f"roles.{role} is {place!r}; use http://HOST:PORT, model:PATH or python:a.b.f")
         for role in self.role_key_files:
-            if not self.roles.get(role, "").startswith(("http", "vllm+http")):
+            if not re.match(SERVER_URL, self.roles.get(role, "")):
                 raise ValueError(f"role_key_files.{role}: roles.{role} is no URL, and only servers take a key")
         return self
 

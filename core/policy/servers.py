@@ -9,7 +9,6 @@ from core.policy.sglang import SGLangPolicy
 from core.policy.vllm import VLLMPolicy
 
 VLLM = "vllm+"
-SCHEMES = ("http://", "https://", f"{VLLM}http://", f"{VLLM}https://")
 
 
 def make_server_policy(url: str, **options: Any) -> HTTPPolicy:

@@ -36,6 +36,13 @@ class Result:
     holds: bool
 
 
+def show(results: Sequence[Result]) -> list[bool]:
+    """Print results; return for each whether it held."""
+    for result in results:
+        print(f"{'ok  ' if result.holds else 'FAIL'}  {result.what:<56} {result.seen}", flush=True)
+    return [result.holds for result in results]
+
+
 async def logprobs(policy: HTTPPolicy, model: Path) -> list[Result]:
     """The server's log-probs of what it sampled, against our model's."""
     network = weights.load(model, device="cpu")

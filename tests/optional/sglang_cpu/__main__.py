@@ -60,16 +60,10 @@ def main() -> None:
 
 def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
     """Start the servers one after the other and show everything; for each thing whether it held."""
-    shown = []
-
-    def show(results: Sequence[checks.Result]) -> None:
-        for result in results:
-            print(f"{'ok  ' if result.holds else 'FAIL'}  {result.what:<56} {result.seen}", flush=True)
-            shown.append(result.holds)
-
+    shown: list[bool] = []
     perturbed = checks.perturb(model, folder / "perturbed")
     with serve("sglang", str(model), log=logs / "memagent.log", args=ON_CPU, python=python) as url:
-        show(asyncio.run(look_at_a_model(url, model, perturbed)))
+        shown += checks.show(asyncio.run(look_at_a_model(url, model, perturbed)))
 
     endless = save_model(folder / "endless", seed=0, **SIZES)
     ours = ["--max-model-len", str(CONTRACT_CONTEXT), "--kv-tokens", str(8 * CONTRACT_CONTEXT)]
@@ -78,10 +72,10 @@ def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
         serve("sglang", str(endless), log=logs / "contract.log", args=real, python=python) as url,
         serve("embedded", str(endless), log=logs / "embedded.log", args=ours) as embedded_url,
     ):
-        show(asyncio.run(look_at_aborts(url)))
-        show([checks.contract("SGLang", "sglang", url)])
+        shown += checks.show(asyncio.run(look_at_aborts(url)))
+        shown += checks.show([checks.contract("SGLang", "sglang", url)])
         with router(python, [url, embedded_url], logs / "router.log") as router_url:
-            show([checks.contract("its router before SGLang and ours", "sglang", router_url)])
+            shown += checks.show([checks.contract("its router before SGLang and ours", "sglang", router_url)])
     return shown
 
 

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -61,12 +60,7 @@ def main() -> None:
 
 def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
     """Start the servers one after the other and show everything; for each thing whether it held."""
-    shown = []
-
-    def show(results: Sequence[checks.Result]) -> None:
-        for result in results:
-            print(f"{'ok  ' if result.holds else 'FAIL'}  {result.what:<56} {result.seen}", flush=True)
-            shown.append(result.holds)
+    shown: list[bool] = []
 
     def start(model: Path, log: str, *args: str, **environment: str) -> AbstractContextManager[str]:
         return serve(
@@ -79,13 +73,13 @@ def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
         )
 
     with start(save_model(folder / "endless", seed=0, **VLLM_SIZES), "contract.log", "--skip-tokenizer-init") as url:
-        show([checks.contract("vLLM", "vllm", url)])
-        show(asyncio.run(look_at_aborts(url)))
+        shown += checks.show([checks.contract("vLLM", "vllm", url)])
+        shown += checks.show(asyncio.run(look_at_aborts(url)))
     perturbed = checks.perturb(model, folder / "perturbed")
     with start(model, "memagent.log") as url:
-        show(asyncio.run(look_at_a_model(url, model, perturbed)))
+        shown += checks.show(asyncio.run(look_at_a_model(url, model, perturbed)))
     with start(model, "old_head.log", VLLM_PLUGINS="") as url:
-        show([asyncio.run(old_head(url, perturbed))])
+        shown += checks.show([asyncio.run(old_head(url, perturbed))])
     return shown
 
 
