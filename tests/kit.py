@@ -131,6 +131,11 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def list_children(pid: int) -> list[int]:
+    """List the processes that the main thread of a process has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def list_descendants(pid: int) -> list[str]:
     """List the commands of all processes below `pid`; one that nobody has waited for has an empty command."""
     found = []

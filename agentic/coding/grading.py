@@ -44,7 +44,9 @@ OUTPUT_BYTES = 1 << 20
 _CALLER = """
 import importlib, json, os, sys
 answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
+nowhere = os.open(os.devnull, os.O_WRONLY)
+for stream in 1, 2:
+    os.dup2(nowhere, stream)
 sys.path.insert(0, os.getcwd())
 for line in sys.stdin.read().splitlines():
     function, arguments = json.loads(line)
@@ -103,14 +105,9 @@ async def grade(workspace: RepositoryWorkspace, task: RepositoryTask, diff: byte
     if len(diff) > workspace.limits.diff_bytes:
         return DiffGrade("huge_diff", f"{len(diff)} bytes")
     if diff.strip():
-        result = await workspace.exec(
-            f"{GIT} apply --index --whitespace=nowarn -", diff, timeout_s=workspace.limits.start_timeout_s
-        )
-        if not result.ok:
-            return DiffGrade("does_not_apply", result.stderr.decode(errors="replace")[:500])
-    refused = await _restore(workspace)
-    if refused is not None:
-        return refused
+        refused = await _apply(workspace, diff)
+        if refused is not None:
+            return refused
     try:
         if task.cases:
             return await _run_cases(workspace, task, timeout_s)
@@ -123,11 +120,14 @@ async def grade(workspace: RepositoryWorkspace, task: RepositoryTask, diff: byte
         return DiffGrade("workspace_lost", str(error))  # by the code of the diff: the copy was fine before
 
 
-async def _restore(workspace: RepositoryWorkspace) -> DiffGrade | None:
-    """Bring back every protected file as it was. Return a grade if the diff holds what none may hold."""
-    command = f"{GIT} diff --cached --raw -z --no-renames --no-ext-diff {workspace.base}"
+async def _apply(workspace: RepositoryWorkspace, diff: bytes) -> DiffGrade | None:
+    """Apply the diff, and bring back every protected file as it was. Return why, if the diff is refused."""
+    command = (
+        f"{GIT} apply --index --whitespace=nowarn - && "
+        f"exec {GIT} diff --cached --raw -z --no-renames --no-ext-diff {workspace.base}"
+    )
     result = await workspace.exec(
-        command, timeout_s=workspace.limits.start_timeout_s, output_bytes=2 * workspace.limits.diff_bytes
+        command, diff, timeout_s=workspace.limits.start_timeout_s, output_bytes=2 * workspace.limits.diff_bytes
     )
     if not result.ok:
         return DiffGrade("does_not_apply", result.stderr.decode(errors="replace")[:500])
@@ -168,11 +168,12 @@ def is_protected(path: str) -> bool:
 
 async def _run_cases(workspace: RepositoryWorkspace, task: RepositoryTask, timeout_s: float) -> DiffGrade:
     calls = "\n".join(json.dumps([case["function"], case["arguments"]]) for case in task.cases)
-    # -I: neither variables nor the repository decide which modules the interpreter itself takes. Without an image and
-    # commands nothing was installed for the repository, and Python starts sooner without a look at what is (-S).
-    flags = "-I -B" if task.image or task.pre_commands else "-I -B -S"
-    command = f"exec python3 {flags} -c {shlex.quote(_CALLER)} 2>/dev/null"
-    result = await workspace.exec(command, calls.encode(), timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
+    if task.image or task.pre_commands:  # they may have installed packages that the repository needs
+        # -I: neither variables nor the repository decide which modules the interpreter itself takes.
+        command = f"exec python3 -I -B -c {shlex.quote(_CALLER)}"
+        result = await workspace.exec(command, calls.encode(), timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
+    else:
+        result = await workspace.run_python(_CALLER, calls.encode(), timeout_s=timeout_s, output_bytes=OUTPUT_BYTES)
     if (ended := _judge(result.reason)) is not None:
         return ended
     right = [_canonical({key: case[key] for key in ("returns", "raises") if key in case}) for case in task.cases]

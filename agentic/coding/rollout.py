@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ from agentic.coding.config import PRESETS, CodingRecipe, CodingSection, CommandS
 from agentic.coding.grading import DiffGrade, grade, is_protected
 from agentic.coding.prompts import DELEGATE, INSTRUCTIONS, SCHEMAS, SUBAGENT, SUMMARY_REQUEST, TASK
 from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
+from agentic.coding.remember import Remembered
 from agentic.coding.tools import number_lines, run_tool, shorten
 from core.config import RecipeError
 from core.gateway.session import list_other_roles
@@ -43,6 +45,7 @@ from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.tools.workspace import (
     DockerWorkspace,
     IsolatedWorkspace,
+    PreparedRepository,
     RepositoryWorkspace,
     WorkspaceError,
     WorkspaceUnavailable,
@@ -50,6 +53,11 @@ from core.tools.workspace import (
 from core.tools.workspace.base import check_paths
 from core.tools.workspace.isolated import choose_backend
 from core.types import CALLS, Completion, Sampling, Task, Trajectory
+
+PREPARED = 256
+"""Limits the prepared repositories that are kept. It changes speed, not results."""
+PREPARED_BYTES = 1 << 18
+"""Limits each of them."""
 
 
 class CodingAgent(Method):
@@ -72,7 +80,8 @@ class CodingAgent(Method):
                 f"model.path: the chat template of {recipe.model.path} shows no tool calls in a known way"
             )
         self.sandbox = choose_backend() if self.config.backend == "auto" else self.config.backend
-        self.grades: OrderedDict[tuple[str, bytes], DiffGrade] = OrderedDict()
+        self.grades: Remembered[DiffGrade] = Remembered(self.config.remember)
+        self.prepared: Remembered[PreparedRepository] = Remembered(PREPARED)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Let the agent work on the task's repository, and grade what it changed.
@@ -95,11 +104,13 @@ class CodingAgent(Method):
                 statement = repository.statement
                 work = await run_command(self.config, self.tokenizer, workspace, task, statement, roles, sampling)
             graded: DiffGrade | None = None
+            remembered = False
             try:
                 diff = await workspace.diff()
             except WorkspaceError as error:  # by the agent's doing: the workspace was fine before
                 diff, graded = b"", DiffGrade("huge_diff" if error.kind == "huge_diff" else "no_diff", str(error))
-        graded = graded or await self.grade(task, repository, diff)
+        if graded is None:
+            graded, remembered = await self.grade(task, repository, diff)
         return Trajectory(
             task_id=task.task_id,
             turns=work.turns,
@@ -108,6 +119,7 @@ class CodingAgent(Method):
             metrics={
                 "turns": len(work.turns),
                 "diff_bytes": len(diff),
+                "grade_remembered": float(remembered),
                 f"end_{work.end}": 1.0,
                 f"verdict_{graded.verdict}": 1.0,
                 **{name: float(count) for name, count in work.counts.items()},
@@ -154,9 +166,23 @@ class CodingAgent(Method):
     async def start(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> None:
         """Start a workspace and prepare the repository in it. Raises RolloutError (`workspace`) if that cannot be."""
         try:
-            await workspace.start(repository.files, repository.pre_commands)
+            if not self.brings_all(repository):
+                await workspace.start(repository.files, repository.pre_commands)
+                return
+            files = frozenset(repository.files.items())
+            async with self.prepared.hold(files) as prepared:
+                if prepared is None:
+                    await workspace.start(repository.files)
+                    if (made := await workspace.pack(PREPARED_BYTES)) is not None:
+                        self.prepared.put(files, made)
+            if prepared is not None:
+                await workspace.start_from(prepared)
         except (WorkspaceUnavailable, WorkspaceError) as error:
             raise RolloutError("workspace", str(error)) from error
+
+    def brings_all(self, repository: RepositoryTask) -> bool:
+        """Return whether the record's files are the whole repository: no image and no command adds to them."""
+        return bool(repository.files) and not repository.pre_commands and self.config.backend != "docker"
 
     async def describe(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> Message:
         """Return the first message, which states the problem; with `show_source` it holds the numbered source too.
@@ -164,45 +190,50 @@ class CodingAgent(Method):
         Raises:
             RolloutError: the source cannot be read (kind `workspace`).
         """
-        timeout_s = self.config.workspace.start_timeout_s
         parts = [TASK.format(statement=repository.statement), INSTRUCTIONS]
         try:
-            if self.config.show_source:
-                listed = await workspace.exec("git ls-files -z '*.py'", timeout_s=timeout_s)
-                paths = listed.stdout.decode(errors="replace").strip("\0").split("\0")
-                for path in paths if paths != [""] else []:
-                    text = "" if is_protected(path) else (await workspace.get(path)).decode(errors="replace")
-                    parts += [f"{path}\n{number_lines(text)}"] if text else []
+            source = await self.read_source(workspace, repository) if self.config.show_source else {}
         except WorkspaceError as error:
             raise RolloutError("workspace", str(error)) from error
+        for path, content in source.items():
+            if content:
+                parts.append(f"{path}\n{number_lines(content.decode(errors='replace'))}")
         return self.renderer.message("user", shorten("".join(parts), 4 * self.config.output_chars))
+
+    async def read_source(self, workspace: RepositoryWorkspace, repository: RepositoryTask) -> dict[str, bytes]:
+        """Return the repository's Python files without its tests, in git's order."""
+        if self.brings_all(repository):
+            paths = sorted((path for path in repository.files if path.endswith(".py")), key=os.fsencode)
+            return {path: repository.files[path] for path in paths if not is_protected(path)}
+        timeout_s = self.config.workspace.start_timeout_s
+        listed = await workspace.exec("git ls-files -z '*.py'", timeout_s=timeout_s)
+        paths = listed.stdout.decode(errors="replace").split("\0")
+        return {path: await workspace.get(path) for path in paths if path and not is_protected(path)}
 
     def list_tools(self, role: str = "act") -> list[ToolSchema]:
         """Return the tools of the agent, or of its sub-agent."""
         refused = () if role == "act" else ("edit", "delegate")
         return [SCHEMAS[name] for name in self.config.tools if name not in refused]
 
-    async def grade(self, task: Task, repository: RepositoryTask, diff: bytes) -> DiffGrade:
-        """Grade a diff in a clean workspace, or return the grade that is remembered.
+    async def grade(self, task: Task, repository: RepositoryTask, diff: bytes) -> tuple[DiffGrade, bool]:
+        """Grade a diff in a clean workspace, or return the grade that is remembered. The flag says which.
 
         Raises:
             RolloutError: the clean copy cannot be made (kind `workspace`).
         """
         key = (task.task_id, diff)
-        if key not in self.grades:
+        async with self.grades.hold(key) as graded:
+            if graded is not None:
+                return graded, True
             async with self.make_workspace(repository) as workspace:
                 await self.start(workspace, repository)
                 try:
                     graded = await grade(workspace, repository, diff, self.config.test_timeout_s)
                 except WorkspaceError as error:
                     raise RolloutError("workspace", f"task {task.task_id}: {error}") from error
-            if graded.verdict == "test_timeout":  # it may end in time on a quieter machine
-                return graded
-            self.grades[key] = graded
-            while len(self.grades) > self.config.remember:
-                self.grades.popitem(last=False)
-            return graded
-        return self.grades[key]
+            if graded.verdict != "test_timeout":  # it may end in time on a quieter machine
+                self.grades.put(key, graded)
+        return graded, False
 
 
 class Loop:

@@ -28,7 +28,7 @@ from agentic.coding.repairs.generate import draw_record
 from benchmarks.speed.measure import align_columns, describe_environment
 from core.options import argparse_type
 from core.tools.workspace import IsolatedWorkspace
-from core.tools.workspace.isolated import choose_backend
+from core.tools.workspace.isolated import choose_backend, close_fork_server
 from core.types import Task
 
 STEPS = ("start", "exec true", "exec pytest", "diff", "grade", "stop")
@@ -66,16 +66,16 @@ async def run_rollout(number: int, backend: Any, seconds: dict[str, list[float]]
 
 
 async def run_at_once(rollouts: int, backend: Any) -> dict[str, Any]:
-    """Run so many rollouts at once; return seconds by step, and CPU and wall seconds of all."""
+    """Run so many rollouts at once; return seconds by step, and wall seconds of all."""
     seconds: dict[str, list[float]] = defaultdict(list)
-    cpu, wall = read_cpu(), time.perf_counter()
+    wall = time.perf_counter()
     await asyncio.gather(*(run_rollout(number, backend, seconds) for number in range(rollouts)))
-    wall = time.perf_counter() - wall
-    return {"seconds": dict(seconds), "wall_s": wall, "cpu_s": read_cpu() - cpu}
+    return {"seconds": dict(seconds), "wall_s": time.perf_counter() - wall}
 
 
 def read_cpu() -> float:
-    """Return the CPU seconds of this process and of its children that have ended."""
+    """Return the CPU seconds of this process and of all that it has started. It ends the fork server."""
+    close_fork_server()
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
@@ -85,10 +85,12 @@ def measure(rollouts: int, repeats: int, backend: Any) -> dict[str, Any]:
     cells = {}
     for count, runs in ((1, 10 * repeats), (rollouts, repeats)):
         asyncio.run(run_at_once(1, backend))
+        cpu = read_cpu()
         laps = [asyncio.run(run_at_once(count, backend)) for _ in range(runs)]
+        cpu = read_cpu() - cpu
         cells[str(count)] = {
             **{step: [s for lap in laps for s in lap["seconds"][step]] for step in STEPS},
-            "cpu_s": sum(lap["cpu_s"] for lap in laps) / (count * runs),
+            "cpu_s": cpu / (count * runs),
             "rollouts_per_s": count * runs / sum(lap["wall_s"] for lap in laps),
         }
     return cells

@@ -5,6 +5,7 @@ Two backends have one protocol (start, exec, put, get, diff, stop): processes in
 
 from core.tools.workspace.base import (
     CommandResult,
+    PreparedRepository,
     RepositoryWorkspace,
     WorkspaceError,
     WorkspaceLimits,
@@ -17,6 +18,7 @@ __all__ = [
     "CommandResult",
     "DockerWorkspace",
     "IsolatedWorkspace",
+    "PreparedRepository",
     "RepositoryWorkspace",
     "WorkspaceError",
     "WorkspaceLimits",

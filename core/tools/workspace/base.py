@@ -21,6 +21,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
+from core.tools.workspace.programs import PACK, UNPACK
+
 Reason = Literal["exit", "timeout", "output_limit"]
 
 GIT = (
@@ -92,6 +94,15 @@ class CommandResult:
         return self.reason == "exit" and self.exit_code == 0
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedRepository:
+    """Is a repository as `start` leaves it, so that other workspaces need not make it again."""
+
+    base: str
+    archive: bytes
+    """Holds the files and .git. It was packed inside, and only workspaces unpack it."""
+
+
 class RepositoryWorkspace(ABC):
     """Holds a repository in the folder `workdir` of a sandbox without network, but for one port if it `serves`.
 
@@ -149,6 +160,17 @@ class RepositoryWorkspace(ABC):
         ]
         self.base = (await self._run_own("start", "\n".join(steps), _pack(files or {}))).decode().strip()
 
+    async def pack(self, max_bytes: int) -> PreparedRepository | None:
+        """Return the repository as it is after `start`, or None if it is larger than `max_bytes`."""
+        result = await self.run_python(PACK, timeout_s=self.limits.start_timeout_s, output_bytes=max_bytes)
+        return PreparedRepository(self.base, result.stdout) if result.ok else None
+
+    async def start_from(self, prepared: PreparedRepository) -> None:
+        """Open the sandbox with a repository that another workspace has packed. Raises as `start` does."""
+        await self.open()
+        check_result("start", await self.run_python(UNPACK, prepared.archive, timeout_s=self.limits.start_timeout_s))
+        self.base = prepared.base
+
     @abstractmethod
     async def open(self) -> None:
         """Open the sandbox with an empty `workdir`, or with that of the image."""
@@ -166,6 +188,17 @@ class RepositoryWorkspace(ABC):
         Raises:
             WorkspaceError: the sandbox itself is gone (kind `lost`).
         """
+
+    async def run_python(
+        self, code: str, stdin: bytes = b"", *, timeout_s: float, output_bytes: int = 1 << 20
+    ) -> CommandResult:
+        """Run Python code like `exec`, with Python's own library alone. The exit code is not 0 if it raises.
+
+        Raises:
+            WorkspaceError: the sandbox itself is gone (kind `lost`).
+        """
+        command = f"exec python3 -I -B -S -c {shlex.quote(code)}"
+        return await self.exec(command, stdin, timeout_s=timeout_s, output_bytes=output_bytes)
 
     @abstractmethod
     async def interrupt(self) -> None:
@@ -198,7 +231,9 @@ class RepositoryWorkspace(ABC):
         Raises:
             WorkspaceError: git failed, as after `rm -rf .git`, or the diff is too long (kinds `no_diff`, `huge_diff`).
         """
-        command = f"{GIT} add -A && {GIT} diff --cached --binary --no-renames --no-ext-diff --no-textconv {self.base}"
+        command = (
+            f"{GIT} add -A && exec {GIT} diff --cached --binary --no-renames --no-ext-diff --no-textconv {self.base}"
+        )
         limit = self.limits.diff_bytes
         result = await self.exec(command, timeout_s=self.limits.start_timeout_s, output_bytes=limit)
         if result.reason == "output_limit":
@@ -215,9 +250,7 @@ class RepositoryWorkspace(ABC):
 
     async def _run_own(self, kind: str, command: str, stdin: bytes = b"", output_bytes: int = 1 << 16) -> bytes:
         result = await self.exec(command, stdin, timeout_s=self.limits.start_timeout_s, output_bytes=output_bytes)
-        if not result.ok:
-            raise WorkspaceError(kind, _describe(result))
-        return result.stdout
+        return check_result(kind, result)
 
     async def __aenter__(self) -> Self:
         return self
@@ -226,6 +259,13 @@ class RepositoryWorkspace(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+def check_result(kind: str, result: CommandResult) -> bytes:
+    """Return what a command has written. Raises WorkspaceError (`kind`) if it failed."""
+    if not result.ok:
+        raise WorkspaceError(kind, _describe(result))
+    return result.stdout
 
 
 def check_paths(paths: Sequence[str], workdir: str) -> None:

@@ -3,6 +3,8 @@
 It is the first process of its PID namespace. The host sends it the functions of `core/tools/sandbox/inside.py` first,
 and both run in one set of names. It reads marshalled requests from stdin and answers each on stdout with HEADER and the
 bytes of the two streams. It ends with its stdin, and every other process of the namespace ends with it.
+
+A request is a command, or Python code. Code runs in a fork of this program, because starting Python takes much longer.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import time
 
 TYPE_CHECKING = False  # importing typing takes longer than all of the isolation
 if TYPE_CHECKING:
+    from types import CodeType
     from typing import Any, NoReturn
 
     from core.tools.sandbox.inside import (
@@ -152,17 +155,32 @@ def run_command(request: dict[str, Any]) -> tuple[int, int, bytes, bytes]:
 
 
 def become(request: dict[str, Any], pipes: list[tuple[int, int]]) -> NoReturn:
-    """Turn this child into the command."""
+    """Turn this child into the command, or run its code."""
     try:
         os.setsid()
         for number, end in enumerate((pipes[0][0], pipes[1][1], pipes[2][1])):
             os.dup2(end, number)
         os.closerange(3, 64)
         limit_resources(request["rlimits"])
+        if "code" in request:
+            run_code(request.pop("code"), request.pop("environment"))
         os.execve(request["argv"][0], request["argv"], request["environment"])
     except BaseException as error:
         os.write(2, f"{error}\n".encode())
     os._exit(127)
+
+
+def run_code(code: CodeType, environment: dict[str, str]) -> NoReturn:
+    """Run code as the program of this process. `sys.exit` counts as an error, and threads end with it."""
+    os.environ.clear()
+    os.environ.update(environment)
+    del sys.argv[1:]
+    sys.stdin = open(0, errors="surrogateescape")  # noqa: SIM115 (it is open until the end)
+    sys.stdout = open(1, "w", errors="surrogateescape")  # noqa: SIM115
+    main = sys.modules["__main__"] = type(sys)("__main__")
+    exec(code, main.__dict__)
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def end_all(child: int) -> int:
@@ -186,20 +204,20 @@ def answer(reason: int, code: int, seconds: float, stdout: bytes, stderr: bytes)
     sys.stdout.buffer.flush()
 
 
-def main() -> None:
+def main() -> NoReturn:
     spec = marshal.load(sys.stdin.buffer)
     try:
         enclose(spec)
     except (SetupError, OSError) as error:
         answer(FAILED, 1, 0.0, b"", str(error).encode())
-        return
+        os._exit(1)
     spec.clear()
     answer(EXIT, 0, 0.0, b"", b"")
     while True:
         try:
             request = marshal.load(sys.stdin.buffer)
         except EOFError:
-            return
+            os._exit(0)  # without Python's own end, which takes longer than a command
         if request is INTERRUPT:  # it came after the end of its command
             continue
         start = time.monotonic()

@@ -20,15 +20,17 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from threading import Lock
+from types import CodeType, ModuleType
 from typing import Any, Literal
 
 from core.tools.sandbox import SandboxUnavailable
 from core.tools.sandbox import inside as isolation
 from core.tools.sandbox.backends import CLONE_NUMBERS, check_platform, explain
 from core.tools.sandbox.seccomp import compile_filter
-from core.tools.workspace import inside
+from core.tools.workspace import fork_server, inside
 from core.tools.workspace.base import (
     ENVIRONMENT,
     CommandResult,
@@ -37,8 +39,11 @@ from core.tools.workspace.base import (
     WorkspaceError,
     WorkspaceLimits,
     WorkspaceUnavailable,
+    check_result,
     receive_listener,
 )
+from core.tools.workspace.forked import ForkedProcess, ForkServer
+from core.tools.workspace.programs import GET, PUT
 
 Isolation = Literal["bubblewrap", "landlock"]
 
@@ -49,8 +54,8 @@ PACKAGES = ("pytest", "numpy")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _START = (
-    "import marshal, sys; names = {'__name__': 'isolation'}; exec(marshal.load(sys.stdin.buffer), names); "
-    "names['__name__'] = '__main__'; exec(marshal.load(sys.stdin.buffer), names)"
+    "import marshal, sys; names = {'__name__': 'isolation'}; programs = marshal.load(sys.stdin.buffer); "
+    "[exec(program, names) for program in programs[:-1]]; names['__name__'] = '__main__'; exec(programs[-1], names)"
 )
 _REASONS: tuple[Reason, ...] = ("exit", "timeout", "output_limit")
 _STOP_S = 5.0
@@ -79,40 +84,51 @@ class IsolatedWorkspace(RepositoryWorkspace):
             raise WorkspaceUnavailable(str(problem)) from problem
         if self.backend == "bubblewrap" and os.geteuid() == 0:
             raise WorkspaceUnavailable("bubblewrap cannot count the processes of root; use the backend landlock")
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | ForkedProcess | None = None
         self._turn = asyncio.Lock()
 
     async def open(self) -> None:
-        interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-        python = [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
         host, channel = socket.socketpair()
         with host, channel:
-            command = asyncio.create_subprocess_exec(
-                *(self._wrap(python, interpreter) if self.backend == "bubblewrap" else python),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,
-                pass_fds=(channel.fileno(),) if self.serves else (),
-            )
-            starting = asyncio.ensure_future(command)
-            try:
-                self._process = await asyncio.shield(starting)
-            except asyncio.CancelledError:
-                # asyncio would kill a bubblewrap whose child does not die with it yet, and then wait for that child.
-                self._process = await starting
-                raise
-            await self._enclose(channel.fileno() if self.serves else None)
+            if self.backend == "landlock":
+                server = get_fork_server()
+                try:
+                    self._process = await server.fork(channel.fileno() if self.serves else None)
+                except OSError as error:
+                    raise WorkspaceUnavailable(f"landlock: the server that forks workspaces: {error!r}") from error
+                await self._enclose(server.pid, fork_server.CHANNEL if self.serves else None)
+            else:
+                await self._start_bubblewrap(channel)
+                programs = _load_programs(isolation, inside)
+                await self._enclose(None, channel.fileno() if self.serves else None, programs)
             if self.serves:
                 self.listener = receive_listener(host)
 
-    async def _enclose(self, channel: int | None) -> None:
+    async def _start_bubblewrap(self, channel: socket.socket) -> None:
+        python = _list_python()
+        command = asyncio.create_subprocess_exec(
+            *self._wrap(python),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=ENVIRONMENT,
+            cwd="/",
+            start_new_session=True,
+            pass_fds=(channel.fileno(),) if self.serves else (),
+        )
+        starting = asyncio.ensure_future(command)
+        try:
+            self._process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # asyncio would kill a bubblewrap whose child does not die with it yet, and then wait for that child.
+            self._process = await starting
+            raise
+
+    async def _enclose(self, parent: int | None, channel: int | None, programs: bytes = b"") -> None:
         """Have the started program build its sandbox. Raises WorkspaceUnavailable if it cannot."""
         spec = {
             "namespaces": self.backend == "landlock",
-            "parent": None if self.backend == "bubblewrap" else os.getpid(),
+            "parent": parent,
             "clone": CLONE_NUMBERS.get(platform.machine()),
             "mounts": self._list_mounts(),
             "proc": "/proc" in self.paths,
@@ -124,7 +140,7 @@ class IsolatedWorkspace(RepositoryWorkspace):
         }
         try:
             async with asyncio.timeout(self.limits.start_timeout_s):
-                reason, _, _, _, problem = await self._exchange(_programs() + marshal.dumps(spec))
+                reason, _, _, _, problem = await self._exchange(programs + marshal.dumps(spec))
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             said = await self._stop_and_read_errors()
             raise WorkspaceUnavailable(f"{self.backend}: {explain(said) if said else repr(error)}") from error
@@ -132,13 +148,13 @@ class IsolatedWorkspace(RepositoryWorkspace):
             await self.stop()
             raise WorkspaceUnavailable(f"{self.backend}: {explain(problem.decode(errors='replace'))}")
 
-    def _wrap(self, python: list[str], interpreter: str) -> list[str]:
+    def _wrap(self, python: list[str]) -> list[str]:
         """Return the command that starts `python` under bubblewrap."""
         binds = [word for source, target in self._list_mounts() for word in _bind(source, target)]
         return [
             shutil.which("bwrap") or "bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1",
             "--cap-add", "CAP_SYS_ADMIN", *binds, "--dir", "/tmp", "--dir", self.workdir,
-            "--ro-bind", interpreter, interpreter, "--chdir", "/tmp", *python,
+            "--ro-bind", python[0], python[0], "--chdir", "/tmp", *python,
         ]  # fmt: skip
 
     def _list_mounts(self) -> list[tuple[str, str]]:
@@ -147,9 +163,18 @@ class IsolatedWorkspace(RepositoryWorkspace):
     async def exec(
         self, command: str, stdin: bytes = b"", *, timeout_s: float, output_bytes: int = 1 << 20
     ) -> CommandResult:
+        return await self._run({"argv": [SHELL, "-c", command]}, stdin, timeout_s, output_bytes)
+
+    async def run_python(
+        self, code: str, stdin: bytes = b"", *, timeout_s: float, output_bytes: int = 1 << 20
+    ) -> CommandResult:
+        return await self._run({"code": _compile(code)}, stdin, timeout_s, output_bytes)
+
+    async def _run(self, what: dict[str, Any], stdin: bytes, timeout_s: float, output_bytes: int) -> CommandResult:
+        """Run a command or code inside."""
         limits = self.limits
         request = {
-            "argv": [SHELL, "-c", command],
+            **what,
             "stdin": stdin,
             "timeout_s": timeout_s,
             "output_bytes": output_bytes,
@@ -180,6 +205,15 @@ class IsolatedWorkspace(RepositoryWorkspace):
         if reason >= len(_REASONS):
             raise WorkspaceError("lost", stderr.decode(errors="replace"))
         return CommandResult(_REASONS[reason], code, stdout, stderr, seconds)
+
+    async def put(self, path: str, content: bytes) -> None:
+        stdin = marshal.dumps((path, content))
+        check_result("put", await self.run_python(PUT, stdin, timeout_s=self.limits.start_timeout_s))
+
+    async def get(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        timeout_s = self.limits.start_timeout_s
+        result = await self.run_python(GET, marshal.dumps(path), timeout_s=timeout_s, output_bytes=max_bytes)
+        return check_result("get", result)
 
     async def interrupt(self) -> None:
         if self._turn.locked() and self._process is not None and self._process.stdin is not None:
@@ -252,11 +286,43 @@ def _package_mounts() -> tuple[tuple[str, str], ...]:
     return tuple((os.path.realpath(folder), f"/packages{number}") for number, folder in enumerate(folders))
 
 
+def _list_python() -> list[str]:
+    """Return the command that starts a Python, which runs the programs that come on its stdin."""
+    interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    return [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
+
+
 @cache
-def _programs() -> bytes:
-    """Return the two programs that the workspace begins with, compiled once."""
-    paths: list[Any] = [isolation.__file__, inside.__file__]
-    return b"".join(marshal.dumps(compile(Path(path).read_bytes(), Path(path).name, "exec")) for path in paths)
+def _load_programs(*modules: ModuleType) -> bytes:
+    """Return the programs of these files, compiled once."""
+    return marshal.dumps([_compile(Path(str(module.__file__)).read_text()) for module in modules])
+
+
+@lru_cache(64)
+def _compile(code: str) -> CodeType:
+    return compile(code, "<workspace>", "exec", dont_inherit=True)
+
+
+_server: ForkServer | None = None
+_server_lock = Lock()
+
+
+def get_fork_server() -> ForkServer:
+    """Return the fork server of this process. It is started when it is first needed, and again if it has ended."""
+    global _server
+    with _server_lock:
+        if _server is None or not _server.is_running():
+            _server = ForkServer(_list_python(), _load_programs(isolation, inside, fork_server), ENVIRONMENT)
+        return _server
+
+
+def close_fork_server() -> None:
+    """End the fork server with all of its workspaces, if there is one. The next workspace starts another."""
+    global _server
+    with _server_lock:
+        server, _server = _server, None
+    if server is not None:
+        server.close()
 
 
 def _bind(source: str, target: str) -> tuple[str, ...]:
@@ -266,7 +332,7 @@ def _bind(source: str, target: str) -> tuple[str, ...]:
 
 
 def _kill_inside(pid: int) -> None:
-    """Kill the monitor's child, which is the first process of its namespace, so all others die.
+    """Kill the child of the monitor `pid`, which is the first process of its namespace, so all others die.
 
     The monitor waits for it, and then ends by itself. Were both killed, a dead process would be left to whoever adopts
     orphans, and the first process of a container may never look at it.
@@ -277,5 +343,6 @@ def _kill_inside(pid: int) -> None:
 
 
 def _kill_monitor(pid: int) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGKILL)
+    if pid:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
