@@ -33,14 +33,15 @@ class Shape(NamedTuple):
     checkpointing: bool
     kv: int
 
-    def recipe(self, model: Path, dtype: str) -> Recipe:
-        """Return MemAgent's tiny recipe with another model and this shape."""
+    def recipe(self, model: Path, dtype: str, optimizer: str) -> Recipe:
+        """Return MemAgent's tiny recipe with another model, optimizer and this shape."""
         settings = {
             "model.path": model,
             "model.dtype": dtype,
             "model.device": "cpu",
             "model.max_model_len": CONTEXT,
             "rollout.tasks_per_step": 1,
+            "optimizer.name": optimizer,
             "optimizer.max_tokens_per_pack": self.pack,
             "optimizer.gradient_checkpointing": str(self.checkpointing).lower(),
             "engine.kv_tokens": self.kv,
@@ -57,15 +58,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if options.shape:
         shape = Shape(*json.loads(options.shape))
-        print(json.dumps(measure(shape.recipe(options.model, options.dtype))))
+        print(json.dumps(measure(shape.recipe(options.model, options.dtype, options.optimizer))))
         return 0
     rows = []
     for shape in SHAPES:
         command = [sys.executable, "-m", "benchmarks.speed.memory", "--shape", json.dumps(shape)]
         command += ["--model", str(options.model), "--dtype", options.dtype]
+        command += ["--optimizer", options.optimizer]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         measured = json.loads(printed.splitlines()[-1])
-        recipe = shape.recipe(options.model, options.dtype)
+        recipe = shape.recipe(options.model, options.dtype, options.optimizer)
         plan = plan_memory(recipe, weights.load_config(options.model), "cpu")
         print(f"{shape}\n{plan.table()}\nmeasured: {measured}", flush=True)
         for phase in PHASES:
@@ -139,6 +141,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue speed memory", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="checkpoint folder")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw")
     parser.add_argument("--shape", help=argparse.SUPPRESS)
     return parser
 

@@ -69,9 +69,9 @@ def _targets(model: CausalLM, section: LoRASection) -> dict[str, Linear]:
     }
 
 
-def count_adapter_parameters(model: CausalLM, section: LoRASection) -> int:
-    """Return the number of weights that the adapters of a section would have."""
-    return section.rank * sum(sum(linear.weight.shape) for linear in _targets(model, section).values())
+def adapter_sizes(model: CausalLM, section: LoRASection) -> list[int]:
+    """Return how many values each A and each B would have that a section asks for."""
+    return [section.rank * side for linear in _targets(model, section).values() for side in linear.weight.shape]
 
 
 def find_adapters(model: CausalLM) -> dict[str, Adapter]:

@@ -19,18 +19,23 @@ import torch
 
 from core.config import LoRASection, Recipe, RecipeError
 from core.engine.cache import cache_bytes, round_up
-from core.engine.lora import count_adapter_parameters
+from core.engine.lora import adapter_sizes
 from core.engine.model import CausalLM, ModelConfig
+from core.engine.optimizer import moment_bytes, needs_float32_copy
 from core.engine.trainer import pack_bytes
 
 PHASES = ("rollout", "update")
-"""Names the phases of a training step; AdamW needs no more than the passes before it, for it works in place."""
+"""Names the phases of a training step; the optimizer needs no more than the passes before it, for it works in place or
+on small pieces."""
 
 SAMPLING_BYTES = 4 * 4
 """Counts what sampling keeps of one logit in float32: the logit, its score, the difference from the best, a weight."""
 
 PROCESS_BYTES = {"cpu": 450_000_000, "cuda": 700_000_000}
 """Says what a process takes before it loads a model: Python's libraries, or CUDA's context and kernels."""
+
+TORCHAO_BYTES = 70_000_000
+"""Says what the libraries of the 8-bit optimizer add to that in the machine's memory."""
 
 
 class MemoryItem(NamedTuple):
@@ -85,21 +90,23 @@ def plan_memory(
     `frozen` maps the roles that are frozen models in this process to their configs.
     """
     dtype = getattr(torch, recipe.model.dtype)
-    weights, float32_weights = parameter_bytes(config, dtype), parameter_bytes(config, torch.float32)
-    trained = adapter_bytes(config, lora) if (lora := recipe.model.lora) else float32_weights
-    weights += trained * dtype.itemsize // 4 if lora else 0
-    copies = trained if dtype != torch.float32 else 0
+    lora, optimizer = recipe.model.lora, recipe.optimizer
+    sizes = trained_sizes(config, lora)
+    weights = parameter_bytes(config, dtype) + (sum(sizes) * dtype.itemsize if lora else 0)
+    copies = sum(4 * size for size in sizes if needs_float32_copy(optimizer, size, dtype))
+    gradients = 4 * sum(sizes)  # float32 for bfloat16 weights too
     reference = weights if recipe.algorithm.kl_loss_coef and not lora else 0
-    served = bool(recipe.engine.servers)  # then the servers hold caches, and sampling takes nothing here
+    process = PROCESS_BYTES[device] + (TORCHAO_BYTES if device == "cpu" and optimizer.name == "adamw8bit" else 0)
+    served = recipe.engine.is_served  # then the servers hold caches, and sampling takes nothing here
     kv, store = (0, 0) if served else kv_bytes(recipe, config, dtype)
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
     kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
     items = [
-        _keep("process and libraries", PROCESS_BYTES[device]),
+        _keep("process and libraries", process),
         _keep("weights", weights),
         _keep("float32 copies", copies),
-        _keep("moments", 2 * trained),
+        _keep("moments", sum(moment_bytes(optimizer, size) for size in sizes)),
         _keep("reference", reference),
     ]
     for role, other in frozen.items():
@@ -111,7 +118,7 @@ def plan_memory(
         MemoryItem("KV cache", kv, kept_kv),
         MemoryItem("prefix store", store, store if ahead else 0),
         MemoryItem("prefill and sampling", rollout=0 if served else rollout_bytes(recipe, config, dtype)),
-        MemoryItem("gradients", trained if ahead else 0, trained),
+        MemoryItem("gradients", gradients if ahead else 0, gradients),
         MemoryItem("activations and logits", update=pack),
         MemoryItem("holes between them", update=holes),
     ]
@@ -124,19 +131,15 @@ def _keep(name: str, size: int) -> MemoryItem:
 
 def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Return the bytes of a model's weights; tied embeddings count once."""
-    return _count_parameters(config) * dtype.itemsize
+    return sum(trained_sizes(config, None)) * dtype.itemsize
 
 
 @cache
-def _count_parameters(config: ModelConfig) -> int:
+def trained_sizes(config: ModelConfig, lora: LoRASection | None) -> tuple[int, ...]:
+    """Return how many values each trained weight has: those of the adapters, or all."""
     with torch.device("meta"):  # tensors without data
-        return sum(parameter.numel() for parameter in CausalLM(config).parameters())
-
-
-def adapter_bytes(config: ModelConfig, section: LoRASection) -> int:
-    """Return the bytes of the adapters' weights in float32."""
-    with torch.device("meta"):
-        return 4 * count_adapter_parameters(CausalLM(config), section)
+        model = CausalLM(config)
+    return tuple(adapter_sizes(model, lora) if lora else (parameter.numel() for parameter in model.parameters()))
 
 
 def context_length(recipe: Recipe, config: ModelConfig) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from transformers import Qwen2Config, Qwen3Config
 
 from core.config import Recipe, RecipeError
-from core.engine import memory, weights
+from core.engine import memory, train, weights
 from core.engine.engine import Engine
 from core.engine.lora import add_adapters, find_trained_parameters
 from core.engine.memory import check_memory, plan_memory, replace_keys
@@ -50,6 +51,34 @@ QWEN3_8B = Qwen3Config(
     head_dim=128,
     max_position_embeddings=40960,
 )
+QWEN3_4B = Qwen3Config(
+    vocab_size=151936,
+    hidden_size=2560,
+    intermediate_size=9728,
+    num_hidden_layers=36,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    max_position_embeddings=40960,
+    tie_word_embeddings=True,
+)
+PUBLISHED = {
+    "Qwen/Qwen2.5-3B": QWEN2_3B,
+    "Qwen/Qwen2.5-3B-Instruct": QWEN2_3B,
+    "Qwen/Qwen2.5-7B": QWEN2_7B,
+    "Qwen/Qwen2.5-7B-Instruct": QWEN2_7B,
+    "Qwen/Qwen2.5-Coder-7B-Instruct": QWEN2_7B,
+    "Qwen/Qwen3-8B": QWEN3_8B,
+    "font-info/qwen3-4b-sft-SGLang-RL": QWEN3_4B,
+}
+"""Maps hub ids to the sizes in their config.json."""
+ROOT = Path(__file__).resolve().parents[3]
+ONE_GPU = [
+    [cell.strip().strip("`") for cell in line.strip("|\n").split("|")]
+    for line in (ROOT / "docs/one_machine.md").read_text().splitlines()
+    if line.startswith("| `")
+]
+"""Holds the rows of the table: method, model, GPU, plan, calls at once, settings."""
 
 
 def make_recipe(model: Path, *settings: str) -> Recipe:
@@ -109,6 +138,36 @@ def test_one_card_holds_the_adapters_of_a_model_whose_weights_it_could_not_train
     recipe = method_spec("memagent").load("one-gpu", [])
     check_memory(recipe, config, "cuda", int(0.9 * card), {})
     assert plan_memory(replace_keys(recipe, {"model.lora": None}), config, "cuda").peak > whole
+
+
+@pytest.mark.parametrize("row", ONE_GPU, ids=lambda row: f"{row[0]}-{row[1].partition(';')[0]}-{row[2]}")
+def test_a_one_gpu_preset_fits_the_card_and_the_table_tells_its_plan(row, monkeypatch):
+    method, model, card, told, calls, settings = row
+    monkeypatch.setattr(train, "resolve", lambda path, weights: path)
+    monkeypatch.setattr(weights, "load_config", lambda path: ModelConfig.from_hf(PUBLISHED[path]))
+    recipe = method_spec(method).load("one-gpu", [word for word in shlex.split(settings) if word != "--set"])
+    assert model.startswith(recipe.model.path.split("/")[1]) or method == "retool"
+    config, frozen = train.read_configs(recipe)
+    check_memory(recipe, config, "cuda", int(0.9e9 * int(card.removesuffix(" GB"))), frozen)
+    assert f"{plan_memory(recipe, config, 'cuda', frozen).peak / 1e9:.1f} GB" == told
+    assert recipe.engine.kv_tokens // memory.context_length(recipe, config) == int(calls)
+    if not settings:
+        preset = (ROOT / f"agentic/{method}/presets/one-gpu.yaml").read_text()
+        assert preset.startswith(f"# One card of {card}, ")
+
+
+def test_every_one_gpu_preset_is_in_the_table():
+    presets = {path.parents[1].name for path in ROOT.glob("agentic/*/presets/one-gpu.yaml")}
+    assert presets == {method for method, *_, settings in ONE_GPU if not settings}
+
+
+def test_roles_that_are_one_frozen_model_are_planned_once(monkeypatch):
+    monkeypatch.setattr(train, "resolve", lambda path, weights: path)
+    monkeypatch.setattr(weights, "load_config", lambda path: ModelConfig.from_hf(PUBLISHED[path]))
+    others = [f"roles.{role}=model:Qwen/Qwen3-8B" for role in ("judge", "verifier")]
+    _, frozen = train.read_configs(method_spec("agentflow").load("one-gpu", others))
+    assert sorted(len(roles.split(", ")) for roles in frozen) == [2, 3]
+    assert "judge, verifier" in {", ".join(sorted(roles.split(", "))) for roles in frozen}
 
 
 def test_a_frozen_role_has_weights_and_a_cache_of_its_own(qwen2):
