@@ -1,4 +1,4 @@
-"""Defines a recipe's `slime` section, which describes the cluster.
+"""Defines a recipe's `slime` section, which describes the cluster, for slime and for its sibling vime.
 
 It types what the launcher needs itself or what must agree with the recipe. Any other flag of slime goes into `flags`.
 What the common sections say (rollout sizes, clips, KL, rates, steps) is rendered from them and never repeated here.
@@ -24,7 +24,7 @@ class CheckpointSection(Section):
     """Names the checkpoint folders, which every node must see."""
 
     hf: str
-    """Names the model in Hugging Face format: SGLang serves it, and the tokenizer is read from it."""
+    """Names the model in Hugging Face format: the engine serves it, and the tokenizer is read from it."""
     ref_load: str
     """Names the same model in Megatron's torch_dist format: training starts there, and the KL term refers to it."""
     save: str | None = None
@@ -34,13 +34,13 @@ class CheckpointSection(Section):
 
 
 class ServerGroup(Section):
-    """Describes SGLang engines that are alike."""
+    """Describes rollout engines that are alike."""
 
     worker: Literal["regular", "prefill", "decode", "encoder", "placeholder"] = "regular"
     gpus: PositiveInt
     gpus_per_engine: PositiveInt | None = None
     overrides: Mapping[str, Scalar] = {}
-    """Sets fields of SGLang's ServerArgs."""
+    """Sets fields of SGLang's ServerArgs; on vime, of vLLM's AsyncEngineArgs."""
 
 
 class ServedModel(Section):
@@ -70,7 +70,10 @@ class RaySection(Section):
 
 
 class SlimeSection(Section):
-    root: str = "/root/slime"
+    framework: Literal["slime", "vime"] = "slime"
+    """Names what trains: slime with SGLang, or vime with vLLM. `--engine` sets it."""
+    root: str | None = None
+    """Names the folder of its source. None: /root/slime or /root/vime, as in its image."""
     megatron: str = "/root/Megatron-LM"
     model: str
     """Names a file in slime's scripts/models, such as qwen2.5-7B: the architecture as Megatron's arguments."""
@@ -89,6 +92,7 @@ class SlimeSection(Section):
     """Hands slime one container Sample for each rollout, or one Sample for each trained turn or segment
     (slime's own fan-out)."""
     sglang: ServingSection = ServingSection()
+    """Describes the rollout servers; vime's are vLLM's."""
     ray: RaySection = RaySection()
     roles: Mapping[str, str] = {}
     """Maps a role to a name in `sglang.models`, which replaces the role's address under `roles` of the recipe."""
@@ -104,6 +108,10 @@ class SlimeSection(Section):
     """Names variables, such as HF_TOKEN, that the job gets from where it is started; they are written nowhere."""
     flags: Mapping[str, Scalar | tuple[Scalar, ...]] = {}
     """Passes any other flag to slime, `--flag: value`: true for a flag without a value, false to leave one out."""
+
+    @property
+    def source(self) -> str:
+        return self.root or f"/root/{self.framework}"
 
     @property
     def train_gpus(self) -> int:

@@ -27,6 +27,7 @@ from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles
 from core.rollout.runner import EmptyStepGuard, Runner, failed_trajectory, has_signal
 from core.slime import rows
+from core.slime.framework import framework_of
 from core.slime.log import SlimeLog, summarize
 from core.slime.roles import RolloutRoles, abort_flag, open_policies
 from core.slime.samples import ABORTED, fan_out, fill_sample, read_reward, read_task, read_trajectory
@@ -112,7 +113,7 @@ class SlimeBridge:
         keep = signal or self._dropped_groups >= limit
         self._dropped_groups = 0 if signal else self._dropped_groups + 1
         all_failed = all(trajectory.status == "failed" for trajectory in trajectories)
-        return _filter_output(keep, "all_failed" if all_failed else "zero_std")
+        return _filter_output(args, keep, "all_failed" if all_failed else "zero_std")
 
     def rollout_log(self, rollout_id: int, args: Any, samples: Sequence[Any]) -> bool:
         """Log failures by name and the method's metrics, beside what slime logs itself."""
@@ -185,7 +186,7 @@ class LoopResources:
             temperature=params["temperature"],
             top_p=params["top_p"],
             top_k=params["top_k"],
-            seed=params.get("sampling_seed"),
+            seed=params.get(framework_of(args).seed_key),
         )
         # slime's own semaphore bounds how many rollouts run at once.
         trajectory = await Runner(self.method, roles, concurrency=1, deadline_s=deadline_s).run_one(task, sampling)
@@ -213,8 +214,7 @@ async def _open_resources(spec: MethodSpec, recipe: Recipe, args: Any) -> LoopRe
         return LoopResources(method, policies, tokenizer, abort_flag(args), stack.pop_all(), check)
 
 
-def _filter_output(keep: bool, reason: str) -> Any:
+def _filter_output(args: Any, keep: bool, reason: str) -> Any:
     """Return slime's own type, so that slime counts the reason."""
-    from slime.rollout.filter_hub.base_types import DynamicFilterOutput
-
-    return DynamicFilterOutput(keep=keep, reason=None if keep else reason)
+    types = framework_of(args).module("rollout.filter_hub.base_types")
+    return types.DynamicFilterOutput(keep=keep, reason=None if keep else reason)

@@ -53,7 +53,8 @@ def find_ray_problem(slime: SlimeSection) -> str | None:
     if error := get_error(f"{slime.ray.url}/api/version"):
         commands = "\n".join(f"    {line}" for line in RayCommands.for_cluster(slime).lines())
         return (
-            f"no Ray cluster answers at {slime.ray.url} ({error}). Start one, with slime's Python:\n{commands}\n"
+            f"no Ray cluster answers at {slime.ray.url} ({error}). Start one, with {slime.framework}'s Python:\n"
+            f"{commands}\n"
             "  or give --start-ray, which starts the head; or name a running one: --set slime.ray.head=HOST"
         )
     return None
@@ -87,7 +88,7 @@ def get_error(url: str) -> str | None:
 
 def _paths(slime: SlimeSection) -> Iterator[str]:
     # Workers of Ray have working directories of their own, so every path must be absolute.
-    places = {"root": slime.root, "megatron": slime.megatron}
+    places = {"root": slime.source, "megatron": slime.megatron}
     places |= {f"checkpoint.{key}": path for key, path in slime.checkpoint if path is not None}
     places |= {f"sglang.models.{name}.path": model.path for name, model in slime.sglang.models.items()}
     for key, path in places.items():
@@ -96,17 +97,17 @@ def _paths(slime: SlimeSection) -> Iterator[str]:
 
 
 def _sources(slime: SlimeSection) -> Iterator[str]:
-    root, megatron, model = Path(slime.root), Path(slime.megatron), model_file(slime)
+    name, root, megatron, model = slime.framework, Path(slime.source), Path(slime.megatron), model_file(slime)
     if not (root / "train.py").is_file():
-        yield f"slime.root: no slime at {root}. Run inside slime's image, or name its clone: --set slime.root=PATH"
+        yield f"slime.root: no {name} at {root}. Run inside {name}'s image, or name its clone: --set slime.root=PATH"
     elif not model.is_file():
         known = sorted(path.stem for path in model.parent.glob("*.sh"))
         close = difflib.get_close_matches(slime.model, known, n=1, cutoff=0)
         yield f"slime.model: no {model}; did you mean {', '.join(close)}? Known: {', '.join(known)}"
     if not (megatron / "megatron" / "training").is_dir():
-        yield f"slime.megatron: no Megatron-LM at {megatron}. It is in slime's image; or --set slime.megatron=PATH"
+        yield f"slime.megatron: no Megatron-LM at {megatron}. It is in {name}'s image; or --set slime.megatron=PATH"
     if shutil.which("ray") is None:
-        yield "no command `ray`. Run inside slime's image, or pip install ray"
+        yield f"no command `ray`. Run inside {name}'s image, or pip install ray"
     if problem := find_head_problem(slime):
         yield problem
 
@@ -125,7 +126,7 @@ def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
     if not (ref / "latest_checkpointed_iteration.txt").is_file():
         yield (
             f"slime.checkpoint.ref_load: no torch_dist checkpoint at {ref}. Make it: "
-            f"tokentrue convert to-dist --hf {hf} --dist {ref} --model {slime.model} --slime {slime.root} "
+            f"tokentrue convert to-dist --hf {hf} --dist {ref} --model {slime.model} --slime {slime.source} "
             f"--megatron {slime.megatron}"
         )
     if load is not None and not Path(load).is_dir():

@@ -1,4 +1,4 @@
-"""Renders a recipe as slime's command-line flags, in the groups of slime's own scripts (scripts/run-*.sh there).
+"""Renders a recipe as the command-line flags of slime or vime, in the groups of slime's own scripts (scripts/run-*.sh).
 
 Flags that equal slime's default and are not in those scripts are left out. The architecture (MODEL_ARGS) is not here:
 the job's script sources slime's own file for it.
@@ -14,6 +14,7 @@ from typing import Any
 from core.config import Recipe, RecipeError
 from core.config.slime import SlimeSection
 from core.rollout.method import method_spec
+from core.slime.framework import FRAMEWORKS, framework_flags
 
 Flags = Mapping[str, Any]
 """Maps a flag to its value: True for a flag without one, None or False to leave it out, a tuple for several values."""
@@ -40,8 +41,8 @@ class Paths:
         self.recipe = self.out / "agentic_recipe.yaml"
         self.train = self.out / "data" / "train.jsonl"
         self.eval = self.out / "data" / "eval.jsonl"
-        self.sglang = self.out / "sglang.yaml"
-        self.script = self.out / "slime.sh"
+        self.servers = self.out / "servers.yaml"
+        self.script = self.out / "job.sh"
         self.checkpoints = self.out / "torch_dist"
 
 
@@ -69,8 +70,12 @@ def cluster(recipe: Recipe) -> SlimeSection:
         )
     if recipe.model.lora:
         raise RecipeError("model.lora is for the embedded engine; on slime all weights are trained, set it to null")
-    if recipe.engine.servers:
-        raise RecipeError("engine.servers are for our own trainer; slime has its own, see slime.sglang")
+    if recipe.optimizer.name != "adamw":
+        raise RecipeError(
+            f"optimizer.name {recipe.optimizer.name} is for the embedded engine; on slime set it to adamw"
+        )
+    if recipe.engine.is_served:
+        raise RecipeError("engine.servers and replicas are for our own trainer; slime has its own, see slime.sglang")
     if recipe.rollout.ahead:
         raise RecipeError("rollout.ahead is for the embedded engine, and slime has a mode of its own; set it to 0")
     rollouts = recipe.rollout.tasks_per_step * recipe.rollout.group_size
@@ -114,27 +119,28 @@ def groups(recipe: Recipe, paths: Paths) -> dict[str, list[str]]:
     """Render all flags: name of the group -> its arguments.
 
     Raises:
-        RecipeError: as `cluster`, or `slime.flags` repeats a flag.
+        RecipeError: as `cluster` and `framework_flags`, or `slime.flags` repeats a flag.
     """
     slime = cluster(recipe)
+    own = framework_flags(slime)
     rendered = {
         "ACTOR": _actor(slime),
         "CKPT": _checkpoints(recipe, slime, paths),
         "ROLLOUT": _rollout(recipe, slime, paths),
         "EVAL": _evaluation(recipe, slime, paths),
         "PERF": _perf(recipe, slime),
-        "GRPO": _grpo(recipe),
+        "GRPO": _grpo(recipe, slime),
         "OPTIMIZER": _optimizer(recipe),
         "WANDB": _trackers(recipe, paths),
-        "SGLANG": _sglang(recipe, slime, paths),
+        FRAMEWORKS[slime.framework].engine.upper(): _servers(recipe, slime, paths),
         "CUSTOM": _custom(recipe, slime, paths),
     }
     for name, flags in rendered.items():
-        if repeated := sorted(slime.flags.keys() & flags.keys()):
+        if repeated := sorted(own.keys() & flags.keys()):
             raise RecipeError(
                 f"slime.flags.{repeated[0]}: already in group {name}, rendered from the recipe; set it there"
             )
-    return {name: arguments(flags) for name, flags in {**rendered, "MISC": {**SCRIPT_FLAGS, **slime.flags}}.items()}
+    return {name: arguments(flags) for name, flags in {**rendered, "MISC": {**SCRIPT_FLAGS, **own}}.items()}
 
 
 def arguments(flags: Flags) -> list[str]:
@@ -213,10 +219,10 @@ def _perf(recipe: Recipe, slime: SlimeSection) -> Flags:
     }
 
 
-def _grpo(recipe: Recipe) -> Flags:
+def _grpo(recipe: Recipe, slime: SlimeSection) -> Flags:
     algorithm = recipe.algorithm
     kl, (tis_low, tis_high) = algorithm.kl_loss_coef > 0, algorithm.tis or (None, None)
-    icepop = "slime.backends.megatron_utils.loss.icepop_function"
+    icepop = f"{slime.framework}.backends.megatron_utils.loss.icepop_function"
     return {
         "--advantage-estimator": "grpo",
         "--disable-grpo-std-normalization": not algorithm.std_normalization,
@@ -265,14 +271,14 @@ def _trackers(recipe: Recipe, paths: Paths) -> Flags:
     }
 
 
-def _sglang(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
-    serving = slime.sglang
+def _servers(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
+    framework, serving = FRAMEWORKS[slime.framework], slime.sglang
     engines = max(1, slime.policy_gpus // serving.gpus_per_engine)
     concurrency = -(-recipe.rollout.concurrency // engines)  # rollouts in flight on each engine, rounded up
     return {
         "--rollout-num-gpus-per-engine": serving.gpus_per_engine,
-        "--sglang-server-concurrency": concurrency if concurrency != 512 else None,
-        "--sglang-config": str(paths.sglang) if serving.policy_groups or serving.models else None,
+        framework.flag("server-concurrency"): concurrency if concurrency != 512 else None,
+        framework.flag("config"): str(paths.servers) if serving.policy_groups or serving.models else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""Writes a recipe as one shell script, which writes slime's files and submits the job; the dry run prints it.
+"""Writes a recipe as one shell script, which writes the job's files and submits it; the dry run prints it.
 
 The script is slime's own idiom (scripts/run-*.sh in slime's repository), so that the two can be laid side by side.
 """
@@ -16,6 +16,7 @@ import yaml
 from core.config import Recipe
 from core.config.slime import ServerGroup, SlimeSection
 from core.slime import flags
+from core.slime.framework import FRAMEWORKS, framework_environment
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -55,11 +56,11 @@ class RayCommands:
 def environment(slime: SlimeSection) -> dict[str, str]:
     """Return the environment variables of every process of the job."""
     return {
-        "PYTHONPATH": f"{slime.megatron}:{REPOSITORY}:{slime.root}",
+        "PYTHONPATH": f"{slime.megatron}:{REPOSITORY}:{slime.source}",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "NCCL_NVLS_ENABLE": "1",
         "PYTHONUNBUFFERED": "1",
-        **slime.env,
+        **framework_environment(slime),
     }
 
 
@@ -72,7 +73,7 @@ def _write_environment(slime: SlimeSection) -> str:
 
 
 def model_file(slime: SlimeSection) -> Path:
-    return Path(slime.root) / "scripts" / "models" / f"{slime.model}.sh"
+    return Path(slime.source) / "scripts" / "models" / f"{slime.model}.sh"
 
 
 def script(recipe: Recipe, paths: flags.Paths) -> str:
@@ -83,7 +84,7 @@ def script(recipe: Recipe, paths: flags.Paths) -> str:
     """
     groups = {name: words for name, words in flags.groups(recipe, paths).items() if words}
     slime = flags.cluster(recipe)
-    train = Path(slime.root) / ("train.py" if slime.colocate else "train_async.py")
+    train = Path(slime.source) / ("train.py" if slime.colocate else "train_async.py")
     submit = [
         f"ray job submit --address={slime.ray.url}",
         f"--runtime-env-json={_write_environment(slime)}",
@@ -93,7 +94,7 @@ def script(recipe: Recipe, paths: flags.Paths) -> str:
     ]
     lines = [
         "#!/usr/bin/env bash",
-        f"# {recipe.method}, preset {recipe.preset}, on slime. Ray must be running:",
+        f"# {recipe.method}, preset {recipe.preset}, on {slime.framework}. Ray must be running:",
         *(f"#   {line}" for line in RayCommands.for_cluster(slime).lines()),
         "set -eo pipefail",
         *_files(recipe, paths),
@@ -107,15 +108,15 @@ def script(recipe: Recipe, paths: flags.Paths) -> str:
     return "\n".join(lines)
 
 
-def sglang_config(slime: SlimeSection) -> str | None:
-    """Write the YAML of --sglang-config; None unless the policy has groups or further models are served."""
+def server_config(slime: SlimeSection) -> str | None:
+    """Write the YAML of --sglang-config or --vllm-config; None for one model whose engines are all alike."""
     serving = slime.sglang
     if not serving.policy_groups and not serving.models:
         return None
     policy = serving.policy_groups or (ServerGroup(gpus=slime.policy_gpus),)
     models = [_model_entry("policy", slime.checkpoint.hf, policy, update=True)]
     models += [_model_entry(name, model.path, model.groups, update=False) for name, model in serving.models.items()]
-    return str(yaml.safe_dump({"sglang": models}, sort_keys=False))
+    return str(yaml.safe_dump({FRAMEWORKS[slime.framework].engine: models}, sort_keys=False))
 
 
 def _model_entry(name: str, path: str, groups: tuple[ServerGroup, ...], update: bool) -> dict[str, Any]:
@@ -136,10 +137,10 @@ def _model_entry(name: str, path: str, groups: tuple[ServerGroup, ...], update: 
 
 
 def _files(recipe: Recipe, paths: flags.Paths) -> list[str]:
-    # Lines of the script that write what slime reads into the run folder.
+    # Lines of the script that write what the job reads into the run folder.
     files = {paths.recipe: yaml.safe_dump({"agentic_recipe": recipe.dump()}, sort_keys=False, allow_unicode=True)}
-    if config := sglang_config(flags.cluster(recipe)):
-        files[paths.sglang] = config
+    if config := server_config(flags.cluster(recipe)):
+        files[paths.servers] = config
     lines = [f"cd {shlex.quote(str(REPOSITORY))}", f"mkdir -p {shlex.quote(str(paths.out))}"]
     for path, text in files.items():
         lines += [f"cat >{shlex.quote(str(path))} <<'YAML'", text.rstrip("\n"), "YAML"]

@@ -1,8 +1,9 @@
-"""Start a method on slime from a preset.
+"""Start a method on slime or vime from a preset.
 
-    tokentrue train METHOD --engine slime --preset NAME --out DIR [--set key.path=value ...] [--dry-run] [--start-ray]
+    tokentrue train METHOD --engine slime|vime --preset NAME --out DIR [--set key.path=value ...]
+                           [--dry-run] [--start-ray]
 
-The dry run prints the script that would run and needs neither slime nor a GPU. Nothing is ever killed, and no Ray
+The dry run prints the script that would run and needs neither of them nor a GPU. Nothing is ever killed, and no Ray
 cluster is started unless asked. The same command again goes on from the newest checkpoint.
 """
 
@@ -25,10 +26,10 @@ class LaunchError(RuntimeError):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = make_training_parser("slime").parse_args(arguments)
+    options = make_training_parser("slime", "vime").parse_args(arguments)
     try:
         spec = method_spec(options.method)
-        recipe = spec.load(options.preset, options.overrides)
+        recipe = choose_framework(spec.load(options.preset, options.overrides), options.engine)
         paths = flags.Paths(options.out or Path("runs") / f"{spec.name}-{recipe.preset}")
         script = job.script(recipe, paths)
         if options.dry_run:
@@ -40,6 +41,19 @@ def main(arguments: list[str] | None = None) -> int:
     except (RecipeError, RunFolderError, LaunchError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def choose_framework(recipe: Recipe, engine: str) -> Recipe:
+    """Return the recipe for `engine`, slime or vime; one without a cluster as it is.
+
+    Raises:
+        RecipeError: the recipe is vime's.
+    """
+    if recipe.slime is None:
+        return recipe
+    if recipe.slime.framework == "vime" and engine != "vime":
+        raise RecipeError("slime.framework is vime; start with --engine vime")
+    return recipe.model_copy(update={"slime": recipe.slime.model_copy(update={"framework": engine})})
 
 
 def launch(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool = False) -> int:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from core.slime.framework import framework_of
 from core.slime.samples import NOTES, read_reward
 
 logger = logging.getLogger(__name__)
@@ -45,11 +46,9 @@ class SlimeLog:
         metrics = {f"{prefix}/{name}": value for prefix, values in sets.items() for name, value in values.items()}
         logger.info("%s %d: %s", stage, rollout_id, metrics)
         try:
-            from slime.observability.logging_utils import log
-            from slime.observability.metric_utils import compute_rollout_step
-
-            step_key = f"{stage}/step"
-            log(args, {**metrics, step_key: compute_rollout_step(args, rollout_id)}, step_key=step_key)
+            framework, step_key = framework_of(args), f"{stage}/step"
+            step = framework.module("observability.metric_utils").compute_rollout_step(args, rollout_id)
+            framework.module("observability.logging_utils").log(args, {**metrics, step_key: step}, step_key=step_key)
         except Exception:
             self.failures += 1
             logger.exception("%s %d: slime's trackers took no metrics (failure %d)", stage, rollout_id, self.failures)

@@ -1,8 +1,8 @@
 """Opens the roles of rollouts on slime: slime's routers for its own models, the recipe's addresses for the rest.
 
 `policy` is slime's default router. A role that `slime.roles` maps to a served model is that model's router, from
-`args.sglang_model_routers`. Any other role is opened by
-core/rollout/roles.py. A `model:` is refused: a rollout worker of slime has no place for one.
+`args.sglang_model_routers`. Any other role is opened by core/rollout/roles.py. A `model:` is refused: a rollout worker
+of slime has no place for one. On vime the arguments are `vllm_...`, and the routers speak vLLM's protocol.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from core.policy.base import Policy, Roles
 from core.policy.servers import make_server_policy
 from core.rollout.method import RolloutError
 from core.rollout.roles import open_roles
+from core.slime.framework import framework_of
 from core.slime.samples import ABORTED
 from core.types import Completion, Sampling
 
@@ -40,17 +41,19 @@ async def open_policies(recipe: Recipe, args: Any, tokenizer: Any) -> AsyncItera
 
 
 def router_urls(recipe: Recipe, args: Any) -> dict[str, str]:
-    """Return role -> URL of slime's router for it."""
-    routers = getattr(args, "sglang_model_routers", None) or {}
-    urls = {"policy": f"http://{args.sglang_router_ip}:{args.sglang_router_port}"}
+    """Return role -> URL of slime's router for it, as `make_server_policy` takes it."""
+    framework = framework_of(args)
+    host, port = (getattr(args, f"{framework.engine}_router_{part}") for part in ("ip", "port"))
+    routers = getattr(args, f"{framework.engine}_model_routers", None) or {}
+    urls = {"policy": framework.router(host, port)}
     for role, model in (recipe.slime.roles if recipe.slime else {}).items():
         if model not in routers:
             known = ", ".join(routers) or "none"
             raise RecipeError(
-                f"slime.roles.{role}: slime serves no model {model!r} (known: {known}); see --sglang-config"
+                f"slime.roles.{role}: {framework.name} serves no model {model!r} (known: {known}); see "
+                + framework.flag("config")
             )
-        host, port = routers[model]
-        urls[role] = f"http://{host}:{port}"
+        urls[role] = framework.router(*routers[model])
     return urls
 
 
@@ -88,9 +91,8 @@ class _AbortablePolicy:
 
 def abort_flag(args: Any) -> Callable[[], bool]:
     """Return a function that tells whether slime is aborting rollouts now; without slime installed it never is."""
-    if find_spec("slime") is None:
+    framework = framework_of(args)
+    if find_spec(framework.name) is None:
         return lambda: False
-    from slime.rollout.sglang_rollout import GenerateState
-
-    state = GenerateState(args)
+    state = framework.module(f"rollout.{framework.engine}_rollout").GenerateState(args)
     return lambda: bool(state.aborted)

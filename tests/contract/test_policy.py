@@ -197,7 +197,7 @@ async def test_calls_at_once_do_not_see_each_other(rig: Rig) -> None:
         (
             [n % 5, *range(n)],
             replace(
-                rig.sampling, seed=n, max_new_tokens=3 + n % 7, temperature=rig.sampling.temperature * (0.5 + n % 3)
+                rig.sampling, seed=n, max_new_tokens=3 + n % 7, temperature=rig.sampling.temperature * (1 + n % 3) / 2
             ),
         )
         for n in range(1, 25)

@@ -1,11 +1,11 @@
-"""Every flag that is rendered is one of slime's, and slime's own parser takes all of them together.
+"""Every flag that is rendered is one of slime's, or of vime's, and its own parser takes all of them together.
 
     SLIME_ROOT=FOLDER .venv/bin/python -m pytest tests/contract/test_slime_flags.py
     SLIME_ROOT=FOLDER MEGATRON_ROOT=FOLDER SLIME_PYTHON=PYTHON .venv/bin/python -m pytest ...
 
 The first reads slime's sources. The second runs slime's parser, which is Megatron's and SGLang's too: PYTHON is that of
 an environment with SGLang (the CPU build will do), six and wandb, and Megatron-LM is at the commit that slime's
-Dockerfile names.
+Dockerfile names. VIME_ROOT and VIME_PYTHON (with vLLM and vllm-router) do the same for vime, with its Megatron-LM.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ import yaml
 from core.config import Recipe
 from core.rollout.method import method_spec
 from core.slime import flags
+from core.slime.framework import FRAMEWORKS
+from core.slime.launch import choose_framework
 from tests import kit
 
-SLIME, MEGATRON, PYTHON = (os.environ.get(name) for name in ("SLIME_ROOT", "MEGATRON_ROOT", "SLIME_PYTHON"))
+MEGATRON = os.environ.get("MEGATRON_ROOT")
 
 MEGATRON_FLAGS = """
 --tensor-model-parallel-size --sequence-parallel --pipeline-model-parallel-size --context-parallel-size
@@ -35,7 +37,10 @@ MEGATRON_FLAGS = """
 --adam-beta2 --attention-dropout --hidden-dropout --accumulate-allreduce-grads-in-fp32 --attention-softmax-in-fp32
 --attention-backend --rotary-base
 """.split()
-SGLANG_FLAGS = "--sglang-mem-fraction-static --sglang-context-length --router-policy".split()
+ENGINE_FLAGS = {
+    "slime": "--sglang-mem-fraction-static --sglang-context-length --router-policy".split(),
+    "vime": "--vllm-gpu-memory-utilization --vllm-max-model-len --router-policy".split(),
+}
 
 SEED_WITH_EVERYTHING = [
     "algorithm.std_normalization=false",
@@ -81,17 +86,24 @@ PARSE = """
 import json, os, sys
 import megatron.training.arguments
 megatron.training.arguments.get_device_arch_version = lambda: 9  # Hopper; there may be no GPU here
-from slime.utils.arguments import parse_args
-args = vars(parse_args())
+from importlib import import_module
+args = vars(import_module(os.environ["FRAMEWORK"] + ".utils.arguments").parse_args())
 with open(os.environ["PARSED"], "w") as file:
     json.dump({k: v for k, v in args.items() if isinstance(v, (str, int, float, dict, type(None)))}, file)
 """
 
 
-def recipe_of(name: str, *overrides: str) -> Recipe:
+def recipe_of(name: str, framework: str, *overrides: str) -> Recipe:
     method, preset, more = RECIPES[name]
-    spec = method_spec(method)
-    return spec.load(preset, [*more, *overrides])
+    return choose_framework(method_spec(method).load(preset, [*more, *overrides]), framework)
+
+
+def find(framework: str, what: str) -> str:
+    """The value of SLIME_ROOT, VIME_PYTHON or the like; without it the test is skipped."""
+    variable = f"{framework.upper()}_{what}"
+    value = os.environ.get(variable)
+    kit.require(value, f"needs {framework}: set {variable} to {'a checkout of it' if what == 'ROOT' else 'its Python'}")
+    return str(value)
 
 
 def words_of(recipe: Recipe, paths: flags.Paths) -> list[str]:
@@ -105,43 +117,45 @@ def flags_in(path: Path) -> set[str]:
     return {value for value in values if isinstance(value, str) and value.startswith("--")}
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.skipif(SLIME is None, reason=kit.SLIME)
-def test_every_flag_is_slimes(name: str) -> None:
-    sources = Path(str(SLIME)) / "slime"
-    own = flags_in(sources / "utils/arguments.py") | flags_in(sources / "backends/sglang_utils/arguments.py")
+def test_every_flag_is_the_frameworks(name: str, framework: str) -> None:
+    sources = Path(find(framework, "ROOT")) / framework
+    engine = f"backends/{FRAMEWORKS[framework].engine}_utils/arguments.py"
+    own = flags_in(sources / "utils/arguments.py") | flags_in(sources / engine)
     assert "--rollout-batch-size" in own
-    rendered = {word for word in words_of(recipe_of(name), flags.Paths(Path("/x"))) if word.startswith("--")}
-    assert rendered - own - {*MEGATRON_FLAGS, *SGLANG_FLAGS} == set()
+    words = words_of(recipe_of(name, framework), flags.Paths(Path("/x")))
+    rendered = {word for word in words if word.startswith("--")}
+    assert rendered - own - {*MEGATRON_FLAGS, *ENGINE_FLAGS[framework]} == set()
 
 
 @pytest.mark.optional
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.skipif(
-    None in (SLIME, MEGATRON, PYTHON), reason="needs SLIME_ROOT, MEGATRON_ROOT and SLIME_PYTHON: set them"
-)
-def test_slimes_parser_takes_them_all_and_reads_the_recipe(name: str, tmp_path: Path) -> None:
+@pytest.mark.skipif(MEGATRON is None, reason="needs Megatron-LM: set MEGATRON_ROOT")
+def test_its_parser_takes_them_all_and_reads_the_recipe(name: str, framework: str, tmp_path: Path) -> None:
+    root, python = find(framework, "ROOT"), find(framework, "PYTHON")
     (tmp_path / "ref").mkdir()
     (tmp_path / "config.json").write_text(json.dumps(QWEN))
-    recipe = recipe_of(
-        name, f"slime.root={SLIME}", f"slime.checkpoint.hf={tmp_path}", f"slime.checkpoint.ref_load={tmp_path / 'ref'}"
-    )
+    places = [f"slime.checkpoint.hf={tmp_path}", f"slime.checkpoint.ref_load={tmp_path / 'ref'}"]
+    recipe = recipe_of(name, framework, f"slime.root={root}", *places)
     paths = flags.Paths(tmp_path / "run")
     paths.out.mkdir()
     paths.recipe.write_text(yaml.safe_dump({"agentic_recipe": recipe.dump()}))
-    model = ["bash", "-c", f"source {SLIME}/scripts/models/qwen2.5-7B.sh; printf '%s\\n' \"${{MODEL_ARGS[@]}}\""]
+    model = ["bash", "-c", f"source {root}/scripts/models/qwen2.5-7B.sh; printf '%s\\n' \"${{MODEL_ARGS[@]}}\""]
     model_args = subprocess.run(model, check=True, text=True, capture_output=True).stdout.split()
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(MEGATRON), str(SLIME), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(MEGATRON), root, os.environ.get("PYTHONPATH", "")]),
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "PARSED": str(tmp_path / "parsed.json"),
+        "FRAMEWORK": framework,
     }
-    command = [str(PYTHON), "-c", PARSE, *model_args, *words_of(recipe, paths)]
+    command = [python, "-c", PARSE, *model_args, *words_of(recipe, paths)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr[-3000:]}"
     args: dict[str, Any] = json.loads((tmp_path / "parsed.json").read_text())
-    slime = recipe.slime
+    slime, length = recipe.slime, "vllm_max_model_len" if framework == "vime" else "sglang_context_length"
     assert slime is not None
     assert args["agentic_recipe"] == recipe.dump()
     expected = {
@@ -167,7 +181,7 @@ def test_slimes_parser_takes_them_all_and_reads_the_recipe(name: str, tmp_path: 
         "colocate": slime.colocate,
         "save_interval": recipe.run.save_every,
         "eval_interval": recipe.run.eval_every,
-        "sglang_context_length": slime.flags.get("--sglang-context-length"),
+        length: slime.flags.get("--sglang-context-length"),
         "reward_key": slime.flags.get("--reward-key"),
     }
     assert {key: args[key] for key in expected} == expected

@@ -93,9 +93,9 @@ def test_rollout_on_gpus_of_its_own() -> None:
 
 def served(*overrides: str) -> list[dict]:
     recipe = SPEC.load("seed", overrides)
-    config = job.sglang_config(flags.cluster(recipe))
+    config = job.server_config(flags.cluster(recipe))
     assert config is not None
-    assert value(flags.groups(recipe, PATHS)["SGLANG"], "--sglang-config") == "/runs/x/sglang.yaml"
+    assert value(flags.groups(recipe, PATHS)["SGLANG"], "--sglang-config") == "/runs/x/servers.yaml"
     models: list[dict] = yaml.safe_load(config)["sglang"]
     return models
 
@@ -141,7 +141,8 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
         (["model.dtype=float32"], "set model.dtype=bfloat16"),
         (["rollout.top_p=0.9"], "rollout.top_p is 0.9"),
         (["model.lora={rank: 8}"], "model.lora is for the embedded engine"),
-        (["engine.servers=[http://a:1]"], "engine.servers are for our own trainer"),
+        (["optimizer.name=adamw8bit"], "optimizer.name adamw8bit is for the embedded engine"),
+        (["engine.servers=[http://a:1]"], "engine.servers and replicas are for our own trainer"),
         (["algorithm.num_steps_per_rollout=3"], "let algorithm.num_steps_per_rollout divide"),
         (["roles={judge: 'model:/data/judge'}"], "slime.roles.judge, or set roles.judge=http"),
         (["slime.flags={--lr: 1e-5}"], "slime.flags.--lr: already in group OPTIMIZER"),

@@ -167,7 +167,7 @@ def test_a_dry_run_prints_what_would_run_and_writes_nothing(cluster: Cluster, ca
     printed = capsys.readouterr().out
     assert not cluster.out.exists()
     assert launch.main(cluster.arguments()) == 0
-    assert (cluster.out / "slime.sh").read_text() == printed
+    assert (cluster.out / "job.sh").read_text() == printed
 
 
 def test_a_dry_run_needs_no_slime_and_is_a_shell_script(capsys) -> None:
@@ -185,8 +185,8 @@ def test_a_dry_run_shows_further_models_and_nodes(capsys) -> None:
     assert launch.main(["memagent", "--preset", "seed", "--out", "/nowhere/x", "--dry-run", *more]) == 0
     printed, warned = capsys.readouterr()
     assert "warning: slime.ray.head is 127.0.0.1, which other nodes cannot reach; --set slime.ray.head=" in warned
-    assert "cat >/nowhere/x/sglang.yaml <<'YAML'\nsglang:\n- name: policy" in printed
-    assert "--sglang-config /nowhere/x/sglang.yaml" in printed
+    assert "cat >/nowhere/x/servers.yaml <<'YAML'\nsglang:\n- name: policy" in printed
+    assert "--sglang-config /nowhere/x/servers.yaml" in printed
     assert "on each of the 1 other nodes: ray start --address=127.0.0.1:6379" in printed
 
 
