@@ -1,4 +1,4 @@
-"""The options of `tokentrue train`, which both engines share. Nothing but the standard library is imported here, so
+"""The options of `tokentrue train`, which all engines share. Nothing but the standard library is imported here, so
 that `--help` and completion are quick and need no installation."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import argparse
 import re
 from pathlib import Path
 
-DEFAULT_PRESETS = {"embedded": "tiny", "slime": "seed"}
+DEFAULT_PRESETS = {"embedded": "tiny", "slime": "seed", "vime": "seed"}
 """Maps an engine to the preset that it takes without --preset."""
 
 BASELINES = ("rejection", "supervised")
@@ -17,6 +17,7 @@ BASELINES = ("rejection", "supervised")
 def make_training_parser(*engines: str) -> argparse.ArgumentParser:
     """Return a parser of the options that at least one of `engines` has; the first engine is the default."""
     presets = ", ".join(f"{DEFAULT_PRESETS[engine]} on {engine}" for engine in engines)
+    defaults = {DEFAULT_PRESETS[engine] for engine in engines}
     parser = argparse.ArgumentParser(
         prog="tokentrue train",
         description="Train a method from a preset. The same command resumes a run.",
@@ -25,7 +26,7 @@ def make_training_parser(*engines: str) -> argparse.ArgumentParser:
     parser.add_argument("--engine", choices=engines, default=engines[0], help=f"default: {engines[0]}")
     parser.add_argument(
         "--preset",
-        default=DEFAULT_PRESETS[engines[0]] if len(engines) == 1 else None,
+        default=defaults.pop() if len(defaults) == 1 else None,
         help=f"a name in presets/ of the method, or a file (default: {presets})",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="run folder (default: runs/METHOD-PRESET)")
@@ -42,7 +43,7 @@ def make_training_parser(*engines: str) -> argparse.ArgumentParser:
             "--memory", type=read_bytes, metavar="SIZE", help="embedded: plan for this memory, such as 24GB or 8GiB"
         )
     if "slime" in engines:
-        parser.add_argument("--start-ray", action="store_true", help="slime: start Ray's head here if none answers")
+        parser.add_argument("--start-ray", action="store_true", help="slime, vime: start Ray's head if none answers")
     return parser
 
 

@@ -99,7 +99,8 @@ def write_model_card(
     commit = run.versions.get("git") or "not recorded"
     seeds = ", ".join(map(str, summary["seeds"])) or "none"
     whose = "the evaluation of these weights" if results else "the run, whichever of them these weights are"
-    engine = " --engine slime" if config.get("slime") and not run.seeds else ""
+    slime = config.get("slime")
+    engine = f" --engine {slime.get('framework', 'slime')}" if slime and not run.seeds else ""
     start = f"[{base_model}](https://huggingface.co/{base_model})" if base_model else f"`{config['model']['path']}`"
     return f"""---
 {yaml.safe_dump(front, sort_keys=False)}---

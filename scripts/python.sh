@@ -3,9 +3,12 @@
 # prepare_python [options of setup.sh]: go to the repository's root, make .venv where it is needed, and set `python`.
 prepare_python() {
   cd "$(dirname "${BASH_SOURCE[0]}")/.."
-  # The Python of slime's container has all packages. Anywhere else they are in .venv.
+  # The Python of slime's and vime's containers has all packages. Anywhere else they are in .venv.
   python=python3
-  python3 -c 'import slime' 2>/dev/null || { bash scripts/setup.sh "$@"; python=.venv/bin/python; }
+  if ! python3 -c 'import slime' 2>/dev/null && ! python3 -c 'import vime' 2>/dev/null; then
+    bash scripts/setup.sh "$@"
+    python=.venv/bin/python
+  fi
   export TOKENIZERS_PARALLELISM=false
 }
 

@@ -22,9 +22,7 @@ import signal
 import socket
 import string
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -35,13 +33,13 @@ from pydantic import Field, PositiveFloat, TypeAdapter, ValidationError, field_v
 
 from core.config import RecipeError, Section
 from core.config.load import as_recipe_error, read_yaml
-from core.policy.server_process import ServerError, find_free_port, start_keeper, start_server, wait_until_healthy
+from core.policy.server_group import ServerCommand, keep_servers
+from core.policy.server_process import ServerError, find_free_port, start_keeper
 from core.runs.files import write_text
 
 ADDRESSES = "addresses.yaml"
 PLACEHOLDERS = ("python", "host", "port")
 """Lists the names that a command may have in braces."""
-POLL_S, RESTART_S = 0.5, 2.0
 
 
 class Service(Section):
@@ -83,53 +81,20 @@ def run_services(services: dict[str, Service], logs: Path) -> Iterator[dict[str,
     Raises:
         ServerError: a service does not start, or its port is taken.
     """
-    addresses: dict[str, str] = {}
-    starts: dict[Future[None], str] = {}
-    leaving = threading.Event()
-    with ThreadPoolExecutor(len(services)) as pool:
-        try:
-            for name, service in services.items():
-                if service.port and _is_answering(service.host, service.port):
-                    raise ServerError(
-                        f"{name}: somebody listens at port {service.port} already: end it, or set another"
-                    )
-                port = service.port or find_free_port(service.host)
-                if (address := f"http://{service.host}:{port}") in addresses.values():
-                    raise ServerError(f"{name}: another service of the file has port {port}; set another")
-                addresses[name] = address
-                answered: Future[None] = Future()
-                starts[answered] = name
-                words, log = _make_command(service, port), logs / f"{name}.log"
-                pool.submit(_keep_up, name, words, addresses[name], service.start_s, log, answered, leaving)
-            for done in as_completed(starts):
-                done.result()
-                print(f"service {starts[done]} answers at {addresses[starts[done]]}", flush=True)
-            yield addresses
-        finally:
-            leaving.set()
-
-
-def _keep_up(
-    name: str, words: list[str], url: str, start_s: float, log: Path, answered: Future[None], leaving: threading.Event
-) -> None:
-    """Keep one service running until `leaving`. The first start settles `answered`; if it fails, there is no other."""
-    while True:
-        try:
-            with start_server(words, log) as keeper:
-                wait_until_healthy(url, lambda: keeper.poll() is None and not leaving.is_set(), start_s, log)
-                if answered.done():
-                    print(f"service {name} answers again", file=sys.stderr, flush=True)
-                else:
-                    answered.set_result(None)
-                while keeper.poll() is None and not leaving.wait(POLL_S):
-                    pass
-        except (ServerError, OSError) as error:
-            if not answered.done():
-                answered.set_exception(error)
-                return
-        if leaving.wait(RESTART_S):
-            return
-        print(f"service {name} has ended and is started again (see {log})", file=sys.stderr, flush=True)
+    commands: dict[str, ServerCommand] = {}
+    for name, service in services.items():
+        if service.port and _is_answering(service.host, service.port):
+            raise ServerError(f"{name}: somebody listens at port {service.port} already: end it, or set another")
+        port = service.port or find_free_port(service.host)
+        url = f"http://{service.host}:{port}"
+        if any(url == other.url for other in commands.values()):
+            raise ServerError(f"{name}: another service of the file has port {port}; set another")
+        words = shlex.split(service.command)
+        words = [word.format(python=sys.executable, host=service.host, port=port) for word in words]
+        environment = {} if service.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, service.gpus))}
+        commands[name] = ServerCommand(words, url, service.start_s, environment)
+    with keep_servers(commands, logs):
+        yield {name: command.url for name, command in commands.items()}
 
 
 def _is_answering(host: str, port: int) -> bool:
@@ -139,13 +104,6 @@ def _is_answering(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _make_command(service: Service, port: int) -> list[str]:
-    words = [word.format(python=sys.executable, host=service.host, port=port) for word in shlex.split(service.command)]
-    if service.gpus is None:
-        return words
-    return ["env", f"CUDA_VISIBLE_DEVICES={','.join(map(str, service.gpus))}", *words]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

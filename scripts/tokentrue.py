@@ -34,7 +34,7 @@ GROUPS = {
     "speed": "Measure speed and memory",
 }
 COMMANDS = {
-    "train": Subcommand("scripts.train", "Train a method on the embedded engine or on slime, from a preset"),
+    "train": Subcommand("scripts.train", "Train a method on the embedded engine, slime or vime"),
     "evaluate ruler": Subcommand("benchmarks.ruler.evaluate", "RULER or HotpotQA at any document length"),
     "evaluate heldout": Subcommand("benchmarks.heldout.evaluate", "Held-out tasks of any method, with its baselines"),
     "evaluate aime": Subcommand("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),

@@ -1,6 +1,6 @@
 """Train a method on the engine that --engine names, then write the report of an embedded run.
 
-A run on slime and a dry run get no report here.
+A run on slime or vime and a dry run get no report here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from core.training_options import DEFAULT_PRESETS, make_training_parser
 
-ENGINES = {"embedded": "core.engine.train", "slime": "core.slime.launch"}
+ENGINES = {"embedded": "core.engine.train", "slime": "core.slime.launch", "vime": "core.slime.launch"}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = resolve_defaults(make_parser().parse_args(words))
     resolved = ["--preset", options.preset, "--out", str(options.out)]
     status: int = import_module(ENGINES[options.engine]).main([*words, *resolved])
-    if status or options.dry_run or options.engine == "slime":
+    if status or options.dry_run or options.engine != "embedded":
         return status
     status = import_module("core.report.__main__").main([str(options.out)])
     return status
@@ -39,7 +39,7 @@ def resolve_defaults(options: argparse.Namespace) -> argparse.Namespace:
 
 WHOLE_EXPERIMENTS = ("tiny", "laptop")
 """Names the presets for which run.sh makes the data, trains and evaluates. The others bring their own data, and
-evaluate.sh evaluates them; slime and --dry-run only train."""
+evaluate.sh evaluates them; slime, vime and --dry-run only train."""
 
 
 def print_experiment(arguments: list[str]) -> None:

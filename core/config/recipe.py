@@ -141,6 +141,9 @@ class AlgorithmSection(Section):
 
 
 class OptimizerSection(Section):
+    name: Literal["adamw", "adamw8bit"] = "adamw"
+    """Says how AdamW keeps its two moments: in float32, or in 8 bits by torchao, which also spares the float32 copies
+    of bfloat16 weights. For the embedded engine."""
     lr: NonNegativeFloat
     lr_warmup_steps: NonNegativeInt = 0
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
@@ -174,6 +177,20 @@ class EngineSection(Section):
     the weights go through."""
     server_key_file: str | None = None
     """Names the file with the API key of all `servers`. Without it they are asked without a key."""
+    replicas: NonNegativeInt = 0
+    """Counts the servers that are started for this run, in place of `servers`. Each gets GPUs of its own: those that
+    the trainer leaves are shared out evenly."""
+    rollout: Literal["embedded", "sglang", "vllm"] = "embedded"
+    """Says what the `replicas` run. `embedded` is `tokentrue serve model`."""
+    replica_args: str = ""
+    """Holds further arguments of each replica's command line, split like a shell would split them."""
+    replica_python: str | None = None
+    """Names the interpreter that has SGLang or vLLM. None: this one."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether servers sample the rollouts, and not this process."""
+        return bool(self.servers or self.replicas)
 
 
 class SupervisedSection(Section):
@@ -289,10 +306,17 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _servers_have_one_trainer(self) -> Recipe:
-        if self.engine.servers and min(self.run.parallel_seeds, len(self.run.seeds)) > 1:
-            raise ValueError("engine.servers sample for one seed at a time; set run.parallel_seeds=1")
-        if self.engine.server_key_file is not None and not self.engine.servers:
-            raise ValueError("engine.server_key_file: there are no engine.servers, and only servers take a key")
+        engine = self.engine
+        if engine.is_served and min(self.run.parallel_seeds, len(self.run.seeds)) > 1:
+            raise ValueError("engine.servers and replicas sample for one seed at a time; set run.parallel_seeds=1")
+        if engine.server_key_file is not None and not engine.servers:
+            raise ValueError("engine.server_key_file: only engine.servers take a key, and there are none")
+        if engine.servers and engine.replicas:
+            raise ValueError("engine.replicas are started in place of engine.servers; set one of them only")
+        if not engine.replicas and (engine.rollout != "embedded" or engine.replica_args or engine.replica_python):
+            raise ValueError(
+                "engine.rollout, replica_args and replica_python say how replicas run; set engine.replicas"
+            )
         return self
 
     @model_validator(mode="after")

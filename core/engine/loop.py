@@ -1,8 +1,9 @@
 """GRPO with our own trainer: sample groups, make rows of them, take a step, evaluate, save, and repeat.
 
 Generation and training share one set of weights in one process. Everything random follows from (seed, step, task, place
-in the group), so a run that is killed and resumed ends with the numbers of one that was not. With `engine.servers`
-rollouts come from servers instead, which get the weights after each step; what these sample is their own affair.
+in the group), so a run that is killed and resumed ends with the numbers of one that was not. With `engine.servers` or
+`engine.replicas` rollouts come from servers instead, which get the weights after each step; what these sample is their
+own affair.
 
 With `rollout.ahead` the batches of later steps are sampled while a step waits for its own and trains on it. Each step
 still trains on the tasks that it would train on otherwise. What a rollout samples then depends on when the weights

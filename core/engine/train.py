@@ -14,6 +14,7 @@ import asyncio
 import os
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -35,14 +36,16 @@ from core.engine.arithmetic import choose_dtype
 from core.engine.loop import GRPOLoop, TrainingError
 from core.engine.memory import available_bytes, check_memory, format_bytes, plan_memory, replace_keys
 from core.engine.model import ModelConfig
+from core.engine.optimizer import require_package as require_optimizer
 from core.engine.policy import open_frozen_model
 from core.engine.rejection import run_rejection
+from core.engine.replicas import share_gpus, start_replicas
 from core.engine.warm_start import run_supervised, run_warm_start
 from core.hub import CheckpointError, resolve
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
 from core.rollout.roles import open_roles
-from core.runs.run_folder import RunFolder, RunFolderError
+from core.runs.run_folder import SERVERS, RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers, require_package
 from core.text.tokenizer import load_tokenizer
 from core.training_options import make_training_parser
@@ -50,8 +53,9 @@ from core.types import Task
 
 CHANGEABLE_KEYS = [
     f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()
-] + ["engine.server_key_file"]
-"""Lists the keys that may change when a run continues: how far, which seeds, what is written; never how it learns.
+] + [f"engine.{key}" for key in "servers server_key_file replicas rollout replica_args replica_python".split()]
+"""Lists the keys that may change when a run continues: how far, which seeds, what is written, which servers sample;
+never how it learns.
 
 A rate that decays to the end of the run learns otherwise when `run.steps` changes: `optimizer.lr_decay_steps` differs.
 """
@@ -74,11 +78,13 @@ def main(arguments: list[str] | None = None) -> int:
         check_baseline(recipe, options.baseline)
         recipe = settle_dtype(recipe, None if options.fresh else out)
         check_fit(recipe, options.memory)
+        share_gpus(recipe)  # replicas without GPUs are refused before there is a folder
         folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh, may_differ=CHANGEABLE_KEYS)
         with folder.lock():
             folder.update_config(recipe.dump())
             folder.record_sandbox(sandbox)
-            train(spec, recipe, folder, options.baseline)
+            with start_replicas(recipe, folder.path / SERVERS) as recipe:
+                train(spec, recipe, folder, options.baseline)
     except BrokenProcessPool:
         print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
         return 1
@@ -100,6 +106,7 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
         RecipeError, DataError, CheckpointError, TrackerError: something is missing or broken; the message names it and
             the fix.
     """
+    require_optimizer(recipe.optimizer.name)
     for tracker in recipe.run.trackers:
         require_package(tracker)
     for path in filter(None, (recipe.data.train, recipe.data.eval)):
@@ -129,9 +136,12 @@ def settle_dtype(recipe: Recipe, begun: Path | None) -> Recipe:
 
 
 def read_configs(recipe: Recipe) -> tuple[ModelConfig, dict[str, ModelConfig]]:
-    """Read config.json of the trained model, and of each role that is a frozen model in this process."""
-    places = {role: place.removeprefix("model:") for role, place in recipe.roles.items() if place.startswith("model:")}
-    frozen = {role: weights.load_config(resolve(path, weights=False)) for role, path in places.items()}
+    """Read config.json of the trained model, and of each frozen model in this process, by the roles that it plays."""
+    roles: dict[str, list[str]] = defaultdict(list)
+    for role, place in recipe.roles.items():
+        if place.startswith("model:"):
+            roles[place.removeprefix("model:")].append(role)
+    frozen = {", ".join(names): weights.load_config(resolve(path, weights=False)) for path, names in roles.items()}
     return weights.load_config(resolve(recipe.model.path, weights=False)), frozen
 
 
@@ -167,8 +177,10 @@ def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
 
 def check_baseline(recipe: Recipe, baseline: str | None) -> None:
     """Raises RecipeError if the recipe lacks the section of the baseline, or has what a baseline does not know."""
-    if baseline is not None and recipe.engine.servers:
-        raise RecipeError(f"--baseline {baseline} samples and trains in this process; leave engine.servers out")
+    if baseline is not None and recipe.engine.is_served:
+        raise RecipeError(
+            f"--baseline {baseline} samples and trains in this process; leave engine.servers and replicas out"
+        )
     if baseline is not None and getattr(recipe, baseline) is None:
         raise RecipeError(f"--baseline {baseline} needs the section `{baseline}` in the recipe, with its rate and size")
 

@@ -27,6 +27,7 @@ from core.config import OptimizerSection
 from core.engine import lora, weights
 from core.engine.cache import return_freed_memory
 from core.engine.model import CausalLM, ModelConfig
+from core.engine.optimizer import make_optimizer, needs_float32_copy
 from core.engine.packing import Pack, pack_rows
 from core.types import LossAgg, Row
 
@@ -57,7 +58,8 @@ class Trainer:
 
     The reference of the KL term is the model as it is given here, before any checkpoint is read into it. If the model
     has adapters, they alone are trained. A bfloat16 model is optimized through float32 copies of what is trained:
-    bfloat16 would round a step of 1e-6 away.
+    bfloat16 would round a step of 1e-6 away. `optimizer.name: adamw8bit` copies norms and biases alone and rounds the
+    other weights at random (core/engine/optimizer.py).
     """
 
     def __init__(
@@ -83,25 +85,16 @@ class Trainer:
         # Pairs of a float32 copy and its bfloat16 parameter; none for a float32 model. Copies that all began at values
         # of bfloat16 would hide the first steps of RL: a weight of 0.06 changes only after a way of 1e-4.
         trained = lora.find_trained_parameters(model)
-        bf16_parameters = [(name, p) for name, p in trained.items() if p.dtype != torch.float32]
+        copied = {name: p for name, p in trained.items() if needs_float32_copy(optimizer, p.numel(), p.dtype)}
         self._adapted = bool(lora.find_adapters(model))
-        precise = weights.read(model, start) if start is not None and bf16_parameters and not self._adapted else {}
-        self._copies = [
-            (precise.get(name, p).detach().to(p.device, torch.float32).requires_grad_(), p)
-            for name, p in bf16_parameters
-        ]
-        self._optimized = [copy for copy, _ in self._copies] or list(trained.values())
-        groups: list[dict[str, Any]] = [
-            {"params": [p for p in self._optimized if p.ndim > 1]},
-            {"params": [p for p in self._optimized if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-        self.optimizer = torch.optim.AdamW(
-            groups,
-            lr=optimizer.lr,
-            betas=(optimizer.beta1, optimizer.beta2),
-            weight_decay=optimizer.weight_decay,
-            fused=True,
-        )
+        precise = weights.read(model, start) if start is not None and copied and not self._adapted else {}
+        copies = {
+            name: precise.get(name, p).detach().to(p.device, torch.float32).requires_grad_()
+            for name, p in copied.items()
+        }
+        self._copies = [(copies[name], p) for name, p in copied.items()]
+        self._optimized = [copies.get(name, p) for name, p in trained.items()]
+        self.optimizer = make_optimizer(optimizer, self._optimized, seed)
         self.steps = 0
         needs_copy = self.grpo.kl_loss_coef and not self._adapted
         self.reference = deepcopy(model).requires_grad_(False) if needs_copy else None
@@ -160,7 +153,7 @@ class Trainer:
         return {"loss": total, **self._step_optimizer()}
 
     def precise_weights(self) -> dict[str, Tensor]:
-        """Return the weights in float32, by parameter name."""
+        """Return the weights by parameter name: in float32, but for those of bfloat16 that have no float32 copy."""
         if self._adapted:
             return lora.merge_weights(self.model, torch.float32)
         named = self.model.named_parameters()

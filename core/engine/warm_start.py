@@ -109,6 +109,7 @@ def batch_by_length(rng: Random, examples: Iterable[Example], size: int) -> list
 def make_schedule(recipe: Recipe, lr: float, lr_warmup_steps: int, steps: int) -> OptimizerSection:
     """Return the optimizer of supervised training: the rate warms up, then falls linearly to 0 at the last step."""
     return OptimizerSection(
+        name=recipe.optimizer.name,
         lr=lr,
         lr_warmup_steps=lr_warmup_steps,
         lr_scheduler_type="linear",

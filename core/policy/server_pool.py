@@ -1,8 +1,9 @@
 """Spreads calls over the servers that sample for one trainer, and gives each of them the trainer's weights.
 
 A session stays on the server that holds its prefix; it moves once, if that server has more than twice the work of
-another. A reply from older weights than the call began with is refused. A server that fails, or answers with old
-weights, is left out, and its calls go to the others. It comes back when it is healthy and has the present weights.
+another. While a server gets weights, and until they are checked, it gets no calls. A reply from older weights than the
+call began with is refused, and so is one from weights that failed their check. A server that fails, or whose reply
+is refused, is left out, and its calls go to the others. It comes back when it is healthy and has the present weights.
 """
 
 from __future__ import annotations
@@ -37,12 +38,22 @@ UPDATE_S = 300.0
 
 @dataclass(eq=False)
 class _Server:
-    """Holds what is known of one server. `work` counts the tokens of its calls that are not answered yet."""
+    """Holds what is known of one server. `work` counts the tokens of its calls that are not answered yet.
+
+    `changing` says that it is getting weights, or that these are being checked; `version` counts the newest weights
+    that passed.
+    """
 
     policy: HTTPPolicy
     work: int = 0
     up: bool = True
+    changing: bool = False
+    version: int = -1
     revival: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def takes_calls(self) -> bool:
+        return self.up and not self.changing
 
 
 @dataclass
@@ -67,10 +78,10 @@ class ServerPool:
         self._timeout_s = timeout_s
         self._homes: OrderedDict[str, _Home] = OrderedDict()
         self._id = uuid.uuid4().hex
-        self._weights: tuple[Path, str] | None = None
+        self._weights: tuple[Path, int] | None = None
         self._check: Check | None = None
         self._changing = asyncio.Lock()  # held while a server gets weights
-        self._returned = asyncio.Condition()
+        self._changed = asyncio.Condition()  # told when a server got weights, or did not
         self.version = 0
         """Counts the weights that every server which is not left out has."""
         self.left_out = 0
@@ -82,12 +93,11 @@ class ServerPool:
             server, began = await self._choose(session), self.version
             server.work += work
             try:
-                completion = await server.policy.generate(prompt_ids, sampling, session)
-                completion = self._name_versions(completion)
-                if int(completion.count_versions()[0][0]) >= began:
+                completion = self._name_versions(await server.policy.generate(prompt_ids, sampling, session))
+                if await self._has_right_weights(server, completion, began):
                     return completion
                 error = PolicyError(
-                    "engine", f"{server.policy.url}: sampled with other weights than it was given, or older ones"
+                    "engine", f"{server.policy.url}: sampled with other weights than it was given, or with older ones"
                 )
             except PolicyError as failure:
                 if failure.kind not in ("engine", "unavailable", "timeout"):
@@ -97,6 +107,13 @@ class ServerPool:
                 server.work -= work
             self._leave_out(server, error)
         raise error
+
+    async def _has_right_weights(self, server: _Server, completion: Completion, began: int) -> bool:
+        """Return whether no token is from weights older than `began`, of others, or that failed their check."""
+        versions = [int(version) for version, _ in completion.count_versions()]
+        if max(versions) > server.version:  # these weights came during the call
+            await self._wait_until(lambda: not server.changing)
+        return began <= min(versions) and max(versions) <= server.version
 
     async def update_weights(self, folder: Path, version: int, check: Check | None = None) -> None:
         """Give every server the weights in `folder`. One that does not take them is left out until it does.
@@ -108,25 +125,31 @@ class ServerPool:
         """
         async with self._changing:
             first = self._weights is None
-            self._weights, self._check = (folder, f"{self._id}-{version}"), check
+            self._weights, self._check = (folder, version), check
             servers = [server for server in self._servers if server.up]
             results = await asyncio.gather(*map(self._give_weights, servers), return_exceptions=True)
             self.version = version
-        failures = []
-        for server, result in zip(servers, results, strict=True):
-            if isinstance(result, PolicyError):
-                failures.append(result)
-                self._leave_out(server, result)
-            elif isinstance(result, BaseException):
-                raise result
-        if first and len(failures) == len(servers):
-            raise failures[0]
+        failures = [result for result in results if result is not None]
+        for failure in failures:
+            if not isinstance(failure, PolicyError) or (first and len(failures) == len(servers)):
+                raise failure
 
     async def _give_weights(self, server: _Server) -> None:
-        if self._weights is not None:
-            await server.policy.update_weights(*self._weights, UPDATE_S)
-        if self._check is not None:
-            await self._check(server.policy)
+        """Give a server the present weights, and check it. One that fails is left out."""
+        server.changing = True
+        try:
+            if self._weights is not None:
+                folder, version = self._weights
+                await server.policy.update_weights(folder, f"{self._id}-{version}", UPDATE_S)
+                if self._check is not None:
+                    await self._check(server.policy)
+                server.version = version
+        except PolicyError as error:
+            self._leave_out(server, error)
+            raise
+        finally:
+            server.changing = False
+            await self._tell_of_change()
 
     async def close(self) -> None:
         revivals = [server.revival for server in self._servers if server.revival is not None]
@@ -136,14 +159,14 @@ class ServerPool:
         await asyncio.gather(*(server.policy.close() for server in self._servers))
 
     async def _choose(self, session: str | None) -> _Server:
-        """Return the server that a call goes to; wait for one while all are left out."""
+        """Return the server that a call goes to; wait for its home, or else for any, while it takes no calls."""
         try:
-            async with asyncio.timeout(self._timeout_s), self._returned:
-                await self._returned.wait_for(lambda: any(server.up for server in self._servers))
+            async with asyncio.timeout(self._timeout_s):
+                await self._wait_until(lambda: self._can_choose(session))
         except TimeoutError:
             urls = ", ".join(server.policy.url for server in self._servers)
             raise PolicyError("unavailable", f"none of {urls} came back within {self._timeout_s:g} s") from None
-        least = min((server for server in self._servers if server.up), key=lambda server: server.work)
+        least = min((server for server in self._servers if server.takes_calls), key=lambda server: server.work)
         if session is None:
             return least
         home = self._homes.pop(session, None)
@@ -155,6 +178,20 @@ class ServerPool:
         if len(self._homes) > MAX_SESSIONS:
             self._homes.popitem(last=False)
         return home.server
+
+    def _can_choose(self, session: str | None) -> bool:
+        home = None if session is None else self._homes.get(session)
+        choice = [home.server] if home is not None and home.server.up else self._servers
+        return any(server.takes_calls for server in choice)
+
+    async def _wait_until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds that only a change of a server can make true."""
+        async with self._changed:
+            await self._changed.wait_for(holds)
+
+    async def _tell_of_change(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
     def _name_versions(self, completion: Completion) -> Completion:
         """Return the completion with the steps of the trainer as its versions; -1 stands for weights of nobody here."""
@@ -189,5 +226,4 @@ class ServerPool:
                     continue
                 server.up = True
         logger.warning("%s is back with weights %d", server.policy.url, self.version)
-        async with self._returned:
-            self._returned.notify_all()
+        await self._tell_of_change()

@@ -5,10 +5,11 @@ get new weights. vLLM's dialect:
 
 - Log-probs belong to the distribution that was sampled, after `top_p` and `top_k` cut it. Training leaves these off,
   and then it is the distribution of every other policy.
-- It ends on the model's own eos ids as well as on `stop_token_ids`, and honours seeds.
+- It ends on the model's own eos ids as well as on `stop_token_ids`, honours seeds, and refuses temperatures above 2.
 - A request whose connection closes is aborted, so there is no call for it.
 - A server with a tokenizer refuses ids beyond the vocabulary; one without (`--skip-tokenizer-init`) does not.
-- Each reply names the weights of every token. A server that was never given any says `default`.
+- Each reply names the weights of every token; that of vime's vLLM, which is older, one version for the whole reply.
+  A server that was never given any says `default`.
 - `--api-key` guards the endpoint for completions, but not the one for weights: it is for a trusted network.
 """
 
@@ -88,8 +89,8 @@ def _read_completion(reply: Any, url: str) -> Completion:
         logged = tuple(entry["token_id"] for entry in entries)
         logprobs = tuple(float(entry["logprob"]) for entry in entries)
         # A request aborted before its first token names no weights.
-        spans = [(str(span["version"]), span["end"] - span["start"]) for span in choice["weight_versions"] or ()]
-        *earlier, (weight_version, _) = spans or [("default", 0)]
+        spans = [(str(span["version"]), span["end"] - span["start"]) for span in choice.get("weight_versions") or ()]
+        *earlier, (weight_version, _) = spans or [(str(reply.get("weight_version") or "default"), 0)]
         cached_tokens = int((reply["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
         finish_reason = choice["finish_reason"]
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:

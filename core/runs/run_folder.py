@@ -41,6 +41,9 @@ baselines have logs of their own."""
 LOCK = ".lock"
 """Names the locked file. `--fresh` does not delete it: two processes could then lock two files of this name."""
 
+SERVERS = "servers"
+"""Names the folder of the logs of rollout servers that the run started."""
+
 CREATE_WAIT_S = 1.0
 """Bounds the wait for another process that creates the same folder, which takes it a moment."""
 
@@ -284,9 +287,10 @@ def _list_changes(path: Path, new_config: Mapping[str, Any], may_differ: Collect
 
 
 def _has_results(path: Path) -> bool:
-    """Say whether the run has written more than its config, versions, published scores and empty logs."""
+    """Say whether the run has written more than its config, versions, published scores, servers' and empty logs."""
     files = (file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
-    return any(str(file.relative_to(path)) not in ("config.yaml", "versions.json", "published.json") for file in files)
+    names = (file.relative_to(path) for file in files)
+    return any(name.parts[0] not in ("config.yaml", "versions.json", "published.json", SERVERS) for name in names)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -318,7 +322,7 @@ def _delete_run(path: Path) -> None:
     """Delete what a run writes and nothing else; config.yaml last, so that an interrupted deletion can be repeated."""
     for log in path.glob("evaluate-*.log"):
         log.unlink()
-    names = (".warm_start.partial", "evaluation", "supervised", "warm_start")
+    names = (".warm_start.partial", "evaluation", SERVERS, "supervised", "warm_start")
     for folder in (*path.glob("seed-*"), *(path / name for name in names)):
         if folder.is_symlink():
             folder.unlink()  # what it leads to lies elsewhere, and stays

@@ -143,7 +143,7 @@ def test_another_recipe_gives_other_numbers(run: Path, capsys: pytest.CaptureFix
     printed = capsys.readouterr().out
     assert any("weights" in line and "differs" in line for line in printed.splitlines())
     assert replay.main([str(run), "--what-if", "optimizer.rate=0.1"]) == 2
-    assert "unknown key; known keys: lr" in capsys.readouterr().err
+    assert "unknown key; known keys: name, lr" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from tests.e2e.conftest import Launcher
 from tests.e2e.test_evaluators_resume import Evaluator, commands, sample_key
 from tests.e2e.test_evaluators_resume import launcher as evaluators
 from tests.e2e.test_gateway import post
-from tests.e2e.test_resume import assert_same_run
+from tests.e2e.test_resume import assert_every_task_in_turn, assert_rollouts_belong_to_their_tasks, assert_same_run
 
 __all__ = ["commands", "evaluators"]
 
@@ -224,6 +224,40 @@ def test_a_run_ends_as_one_that_was_not_touched(
     tell(f"{method}: {killer.kills} kills{also} in {runs} runs ({dict(killer.paces)}); lost 0, repeated 0, left 0")
     assert killer.kills > 0
     assert lost_servers > 0 or not addresses
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_a_run_that_samples_ahead_loses_and_repeats_no_task(
+    ahead: int, long_s: float, launcher: Launcher, preset: Path, tmp_path: Path, tell: Callable[[str], None]
+) -> None:
+    """Which weights sampled a token depends on the time, so the runs are equal in their tasks and not in their bits."""
+    options = {"rollout.ahead": ahead, "algorithm.tis": [0, 2], "run.save_every": 1, "run.record_every": 1}
+    arguments = ["--preset", str(preset), *(word for k, v in options.items() for word in ("--set", f"{k}={v}"))]
+    with nothing_left():
+        untouched = tmp_path / "untouched"
+        started = time.monotonic()
+        launcher.start([*arguments, "--out", str(untouched)])
+        assert launcher.wait() == 0, launcher.log.read_text()
+        killer, runs = Killer(launcher, f"ahead {ahead}", long_s, time.monotonic() - started), 0
+        ages = Counter[float]()
+        while killer.goes_on:
+            run = tmp_path / f"run-{runs}"
+            killer.run(lambda run=run: launcher.start([*arguments, "--out", str(run)]))
+            assert_every_task_in_turn(run, preset.parent / "train.jsonl")
+            assert_rollouts_belong_to_their_tasks(run, preset.parent / "train.jsonl")
+            steps, expected = read_steps(run), read_steps(untouched)
+            assert [step["tasks"] for step in steps] == [step["tasks"] for step in expected]
+            assert list_files(run) == list_files(untouched)
+            ages.update(step.get("staleness_max", 0) for step in steps)
+            runs += 1
+    tell(f"ahead {ahead}: {killer.kills} kills in {runs} runs; steps by the age of their oldest token: {dict(ages)}")
+    assert killer.kills > 0
+    assert max(ages) <= ahead
+
+
+def read_steps(run: Path) -> list[dict[str, Any]]:
+    return [record for record in read_jsonl(run / "seed-0" / "metrics.jsonl") if record["stage"] == "train"]
 
 
 @pytest.mark.timeout(7200)

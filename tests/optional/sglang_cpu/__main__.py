@@ -2,8 +2,10 @@
 
     bash tests/optional/sglang_cpu/setup.sh ENV_DIR
     python -m tests.optional.sglang_cpu --sglang-python ENV_DIR/bin/python [--model MEMAGENT_CHECKPOINT]
+    python -m tests.optional.sglang_cpu --sglang-python ENV_DIR/bin/python --train [--steps N] [--out FOLDER]
 
-Without `--model` the tiny preset's start model is made. Every server started here has ended when this ends.
+Without `--model` the tiny preset's start model is made. `--train` trains that preset with the server instead
+(tests/optional/server_training.py). Every server started here has ended when this ends.
 Prints one line for each thing shown; status 1 if one of them failed.
 """
 
@@ -33,6 +35,7 @@ from core.policy.sglang import SGLangPolicy
 from tests.contract.conftest import SIZES
 from tests.kit import save_model
 from tests.optional import server_checks as checks
+from tests.optional.server_training import LiveServer, add_training_options, compare_trainings
 
 CONTRACT_CONTEXT = 2048
 ON_CPU = (
@@ -47,14 +50,18 @@ def main() -> None:
     parser.add_argument("--sglang-python", required=True, help="the interpreter of the environment of setup.sh")
     parser.add_argument("--model", type=Path, help="a checkpoint of MemAgent's tiny preset; default: its start model")
     parser.add_argument("--log", type=Path, help="folder for the servers' logs; default: a temporary one")
+    add_training_options(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # idle threads of a server would take the cores of the other
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        shown = run(
-            args.sglang_python, args.model or start_model.build(folder / "model", seed=0), folder, args.log or folder
-        )
+        if args.train:
+            server = LiveServer("sglang", args.sglang_python, (*ON_CPU, "--max-running-requests", "128"))
+            shown = checks.show(compare_trainings(server, args, folder))
+        else:
+            model = args.model or start_model.build(folder / "model", seed=0)
+            shown = run(args.sglang_python, model, folder, args.log or folder)
     sys.exit(0 if all(shown) else 1)
 
 

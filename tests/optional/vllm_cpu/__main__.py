@@ -2,8 +2,10 @@
 
     bash tests/optional/vllm_cpu/setup.sh ENV_DIR
     python -m tests.optional.vllm_cpu --vllm-python ENV_DIR/bin/python [--model MEMAGENT_CHECKPOINT]
+    python -m tests.optional.vllm_cpu --vllm-python ENV_DIR/bin/python --train [--steps N] [--out FOLDER]
 
-Without `--model` the tiny preset's start model is made. Every server started here has ended when this ends.
+Without `--model` the tiny preset's start model is made. `--train` trains that preset with the server instead
+(tests/optional/server_training.py). Every server started here has ended when this ends.
 Prints one line for each thing shown; status 1 if one of them failed.
 """
 
@@ -24,13 +26,15 @@ from core.engine import weights
 from core.engine.rollout_engine import make_check
 from core.policy.base import PolicyError
 from core.policy.server_process import serve
+from core.policy.servers import VLLM
 from core.policy.vllm import VLLMPolicy
 from tests.contract.conftest import VLLM_SIZES
 from tests.kit import count_vllm_requests, save_model
 from tests.optional import server_checks as checks
+from tests.optional.server_training import LiveServer, add_training_options, compare_trainings
 
 CONTRACT_CONTEXT = 2048
-ON_CPU = f"--dtype float32 --enforce-eager --max-num-seqs 32 --max-model-len {CONTRACT_CONTEXT}".split()
+ON_CPU = "--dtype float32 --enforce-eager --max-num-seqs 32 --block-size 32 --no-enable-chunked-prefill".split()
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -49,12 +53,17 @@ def main() -> None:
     parser.add_argument("--vllm-python", required=True, help="the interpreter of the environment of setup.sh")
     parser.add_argument("--model", type=Path, help="a checkpoint of MemAgent's tiny preset; default: its start model")
     parser.add_argument("--log", type=Path, help="folder for the servers' logs; default: a temporary one")
+    add_training_options(parser)
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = args.model or start_model.build(folder / "model", seed=0)
-        shown = run(args.vllm_python, model, folder, args.log or folder)
+        if args.train:
+            server = LiveServer("vllm", args.vllm_python, (*ON_CPU, "--max-num-seqs", "128"), ENVIRONMENT, VLLM)
+            shown = checks.show(compare_trainings(server, args, folder))
+        else:
+            model = args.model or start_model.build(folder / "model", seed=0)
+            shown = run(args.vllm_python, model, folder, args.log or folder)
     sys.exit(0 if all(shown) else 1)
 
 
@@ -72,7 +81,8 @@ def run(python: str, model: Path, folder: Path, logs: Path) -> list[bool]:
             environment={**ENVIRONMENT, **environment},
         )
 
-    with start(save_model(folder / "endless", seed=0, **VLLM_SIZES), "contract.log", "--skip-tokenizer-init") as url:
+    endless = save_model(folder / "endless", seed=0, **VLLM_SIZES)
+    with start(endless, "contract.log", "--skip-tokenizer-init", "--max-model-len", str(CONTRACT_CONTEXT)) as url:
         shown += checks.show([checks.contract("vLLM", "vllm", url)])
         shown += checks.show(asyncio.run(look_at_aborts(url)))
     perturbed = checks.perturb(model, folder / "perturbed")

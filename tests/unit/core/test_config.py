@@ -105,7 +105,7 @@ def test_an_unknown_preset_names_the_known_ones(presets):
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("optimizer.learning=1", "optimizer.learning: unknown key; known keys: lr, lr_warmup_steps"),
+        ("optimizer.learning=1", "optimizer.learning: unknown key; known keys: name, lr, lr_warmup_steps"),
         ("optimizer.warmup_step=1", "did you mean optimizer.lr_warmup_steps?"),
         ("optimiser.lr=1", "optimiser: unknown key; did you mean optimizer?"),
         ("extra.rat=1", "did you mean extra.rate?"),

@@ -307,7 +307,7 @@ async def test_a_server_that_dies_in_mid_run_costs_no_group(qwen2: Path, tmp_pat
 
 async def test_a_run_without_any_of_its_servers_ends_with_the_reason(qwen2: Path, tmp_path: Path) -> None:
     loop = make_loop(qwen2, tmp_path, OneCallMethod(), servers=["http://127.0.0.1:9"])
-    with pytest.raises(RecipeError, match=r"engine\.servers: no server takes the weights: http://127\.0\.0\.1:9"):
+    with pytest.raises(RecipeError, match=r"no rollout server takes the weights: http://127\.0\.0\.1:9"):
         await loop.run()
 
 

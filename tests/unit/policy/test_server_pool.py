@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
+from itertools import count, pairwise
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+import torch
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from core.engine import weights
@@ -16,6 +21,7 @@ from core.engine.rollout_engine import make_check
 from core.engine.server import Server
 from core.policy import server_pool
 from core.policy.base import PolicyError
+from core.policy.http_policy import HTTPPolicy
 from core.policy.server_pool import ServerPool
 from core.types import Sampling
 from tests import kit
@@ -110,6 +116,56 @@ async def test_a_session_stays_and_moves_at_most_once(pool, hosts, models) -> No
     await asyncio.gather(*held)
 
 
+class PacedHost(ModelHost):
+    """A host that serves two calls at a time, each of which takes some seconds; the others wait."""
+
+    def __init__(self, model: Path, seconds: float):
+        super().__init__(model)
+        self.seconds = seconds
+        self.slots = asyncio.Semaphore(2)
+
+    @web.middleware
+    async def _hold(self, request: web.Request, handler: Callable) -> web.StreamResponse:
+        if request.path == "/generate":
+            async with self.slots:
+                await asyncio.sleep(self.seconds)
+        return await handler(request)
+
+
+async def test_a_slow_server_costs_the_others_nothing_and_a_session_moves_at_most_once(models) -> None:
+    """Three servers, one five times slower, against three such that have a trainer each: all at the same time."""
+    calls, turns, each = 120, 4, 4
+    hosts = [PacedHost(models[0], seconds) for seconds in (0.1, 0.1, 0.5) * 2]
+    for host in hosts:
+        await host.start()
+    pools = [ServerPool([host.url for host in hosts[:3]]), *(ServerPool([host.url]) for host in hosts[3:])]
+    for pool in pools:
+        await pool.update_weights(models[0], 1)
+    answered: Counter[str] = Counter()
+    places: dict[str, list[str]] = defaultdict(list)
+
+    async def converse(pool: ServerPool, side: str) -> None:
+        for number in count():
+            if number % turns == 0:
+                session = uuid4().hex
+            await call(pool, session)
+            if answered["apart"] == calls:
+                return
+            answered[side] += 1
+            places[session].append(pool._homes[session].server.policy.url)
+
+    together = [converse(pools[0], "together") for _ in range(3 * each)]
+    apart = [converse(pool, "apart") for pool in pools[1:] for _ in range(each)]
+    await asyncio.gather(*together, *apart)
+    assert answered["together"] >= 0.9 * calls
+    assert len({url for urls in places.values() for url in urls}) == 6
+    assert max(sum(a != b for a, b in pairwise(urls)) for urls in places.values()) <= 1
+    for pool in pools:
+        await pool.close()
+    for host in hosts:
+        await host.stop()
+
+
 async def test_a_dead_server_is_left_out_and_comes_back_with_the_present_weights(pool, hosts, models) -> None:
     await pool.update_weights(models[0], 1)
     await hosts[0].stop()
@@ -138,10 +194,16 @@ async def test_a_reply_of_other_weights_is_refused(pool, hosts, models, step: in
     await until(lambda: all(host.engine.weight_version.endswith(f"-{step}") for host in hosts))
 
 
-async def test_a_server_that_keeps_old_weights_in_part_is_left_out(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("change", [0.2, 0.002])
+async def test_a_server_that_keeps_old_weights_in_part_is_left_out(tmp_path, monkeypatch, change: float) -> None:
     """Its tied head has a copy of the weights, which new ones do not reach: as in vLLM on CPUs."""
-    sizes = {"tie_word_embeddings": True, "initializer_range": 0.2}
-    start, trained = [kit.save_model(tmp_path / str(seed), seed, **sizes) for seed in (0, 1)]
+    start, trained = kit.save_model(tmp_path / "0", 0, tie_word_embeddings=True, initializer_range=0.2), tmp_path / "1"
+    torch.manual_seed(0)
+    network, limits = weights.load(start, device="cpu"), {}
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(change * torch.randn_like(parameter))
+    weights.save(network, trained, like=start)
     monkeypatch.setattr(server_pool, "FIRST_PAUSE_S", 0.02)
     hosts = [ModelHost(start) for _ in range(2)]
     for host in hosts:
@@ -151,9 +213,9 @@ async def test_a_server_that_keeps_old_weights_in_part_is_left_out(tmp_path, mon
     del head.weight
     head.weight = old
     pool = ServerPool([host.url for host in hosts], timeout_s=20)
-    await pool.update_weights(start, 1, make_check(weights.load(start, device="cpu"), 1.0))
+    await pool.update_weights(start, 1, make_check(weights.load(start, device="cpu"), 1.0, limits))
     assert pool.left_out == 0
-    await pool.update_weights(trained, 2, make_check(weights.load(trained, device="cpu"), 1.0))
+    await pool.update_weights(trained, 2, make_check(network, 1.0, limits))
     assert [server.up for server in pool._servers] == [False, True]
     assert {await call(pool) for _ in range(4)} == {"2"}
     await asyncio.sleep(0.3)  # it is asked again, and says again that it has the weights
@@ -165,6 +227,53 @@ async def test_a_server_that_keeps_old_weights_in_part_is_left_out(tmp_path, mon
     await pool.close()
     for host in hosts:
         await host.stop()
+
+
+class SlowCheck:
+    """A check that one host fails or passes, and only when the gate opens."""
+
+    def __init__(self, host: ModelHost, passes: bool):
+        self.host = host
+        self.passes = passes
+        self.gate = asyncio.Event()
+
+    async def __call__(self, policy: HTTPPolicy) -> None:
+        if policy.url == self.host.url:
+            await self.gate.wait()
+            if not self.passes:
+                raise PolicyError("engine", "old weights")
+
+
+async def test_a_server_gets_no_calls_before_its_new_weights_are_checked(pool, hosts, models) -> None:
+    await pool.update_weights(models[0], 1)
+    await call(pool, "at home")  # on the first host
+    check = SlowCheck(hosts[0], passes=True)
+    update = asyncio.create_task(pool.update_weights(models[1], 2, check))
+    await until(lambda: all(host.engine.weight_version.endswith("-2") for host in hosts))
+    stays = asyncio.create_task(call(pool, "at home"))
+    assert {await call(pool) for _ in range(6)} == {"2"}
+    assert (hosts[0].calls, stays.done()) == (1, False)
+    check.gate.set()
+    await update
+    assert (await stays, hosts[0].calls) == ("2", 2)
+
+
+@pytest.mark.parametrize("passes", [True, False])
+async def test_a_reply_of_weights_that_came_during_the_call_waits_for_their_check(pool, hosts, models, passes) -> None:
+    await pool.update_weights(models[0], 1)
+    hosts[0].open.clear()
+    reply = asyncio.create_task(call(pool))
+    await until(lambda: hosts[0].calls == 1)
+    check = SlowCheck(hosts[0], passes)
+    update = asyncio.create_task(pool.update_weights(models[1], 2, check))
+    await until(lambda: hosts[0].engine.weight_version.endswith("-2"))
+    hosts[0].open.set()
+    await asyncio.sleep(0.2)
+    assert not reply.done()
+    check.gate.set()
+    await update
+    assert await reply == "2"
+    assert (pool.left_out, hosts[1].calls + hosts[2].calls) == ((0, 0) if passes else (1, 1))
 
 
 async def test_a_server_that_hangs_holds_up_no_weights(pool, hosts, models, monkeypatch) -> None:

@@ -120,6 +120,16 @@ async def test_each_token_has_its_version() -> None:
     assert completion.count_versions() == [("a", 1), ("b", 2)]
 
 
+async def test_a_vllm_that_knows_one_version_for_a_reply_is_believed() -> None:
+    """So does the one that vime patches, which is older than the recorded one."""
+    old = Recorded("completion", weight_versions=None)
+    for answer in old.answers:
+        answer = {**answer, "reply": {**answer["reply"], "weight_version": "7"}}
+        old.answers = [answer]
+    completion = await ask(old)
+    assert completion.count_versions() == [("7", 3)]
+
+
 @pytest.mark.parametrize(("name", "kind"), [("beyond_context", "too_long"), ("no_temperature", "bad_request")])
 async def test_refusals_have_their_names(name: str, kind: str) -> None:
     vllm = Recorded(name)

@@ -198,7 +198,7 @@ def test_help_of_a_run_script_shows_its_comment_and_the_options(run_script: Path
     """It needs no installation."""
     help_text = subprocess.run(["bash", run_script, "--help"], check=True, capture_output=True, text=True).stdout
     assert help_text.startswith(run_script.read_text().splitlines()[1].removeprefix("# "))
-    assert "--engine {embedded,slime}" in help_text
+    assert "--engine {embedded,slime,vime}" in help_text
 
 
 def test_a_run_script_makes_data_trains_evaluates_and_reports_and_trains_alone_with_other_presets(

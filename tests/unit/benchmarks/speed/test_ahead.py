@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from benchmarks.speed import ahead
@@ -13,6 +14,17 @@ def test_the_table_has_a_row_for_each_run_and_the_age_of_its_weights(
     monkeypatch.setattr(ahead, "MEDIAN_S", 1e-3)
     assert ahead.main(["--steps", "2", "--seeds", "1", "--ahead", "0", "1"]) == 0
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    rows, trained = cells[2:4], cells[6:]
+    assert [row[0] for row in trained] == ["0", "1"]
+    assert trained[0][2] == "1"
+    assert 0 <= float(trained[1][2]) <= 1
     assert [(row[0], row[-1]) for row in rows] == [("0", "0"), ("1", "1")]
     assert all(float(row[3]) > 0 for row in rows)
+
+
+def test_equal_samples_are_told_from_others() -> None:
+    rng = np.random.default_rng(0)
+    same = [ahead.compare_samples(rng.lognormal(size=900), rng.lognormal(size=700)) for _ in range(300)]
+    assert 0.03 < np.mean([p < 0.1 for p in same]) < 0.17, "p is uniform where the samples have one distribution"
+    assert ahead.compare_samples(rng.lognormal(size=900), rng.lognormal(0.3, size=700)) < 1e-3

@@ -1,0 +1,105 @@
+"""Starts the rollout servers of a run (`engine.replicas`) on the GPUs that the trainer leaves, and keeps them up."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from core.config import Recipe, RecipeError
+from core.engine.memory import replace_keys
+from core.engine.weights import find_device
+from core.hub import resolve
+from core.policy.server_group import ServerCommand, keep_servers
+from core.policy.server_process import ServerError, find_free_port, make_server_command
+from core.policy.servers import VLLM
+
+HOST = "127.0.0.1"
+START_S = 1800.0
+SPLIT_OPTIONS = {"sglang": "--tp-size", "vllm": "--tensor-parallel-size"}
+"""Name the option by which a server splits its model among GPUs."""
+
+
+@contextmanager
+def start_replicas(recipe: Recipe, logs: Path) -> Iterator[Recipe]:
+    """Yield the recipe with the started servers as `engine.servers`; without `engine.replicas`, as it is.
+
+    Raises:
+        RecipeError: there are too few GPUs, or a server does not start.
+    """
+    if not recipe.engine.replicas:
+        yield recipe
+        return
+    commands = make_commands(recipe)
+    try:
+        with keep_servers(commands, logs):
+            scheme = VLLM if recipe.engine.rollout == "vllm" else ""
+            servers = tuple(scheme + command.url for command in commands.values())
+            started = {
+                "servers": servers,
+                "replicas": 0,
+                "rollout": "embedded",
+                "replica_args": "",
+                "replica_python": None,
+            }
+            yield replace_keys(recipe, {f"engine.{key}": value for key, value in started.items()})
+    except ServerError as error:
+        raise RecipeError(f"engine.replicas: {error}") from error
+
+
+def make_commands(recipe: Recipe) -> dict[str, ServerCommand]:
+    """Return the command of each server by its name. They hold the recipe's model, and get the trainer's weights later.
+
+    Raises:
+        RecipeError: a server would have no GPU, or they cannot be shared out evenly.
+    """
+    engine = recipe.engine
+    commands, ports = {}, set[int]()
+    for number, gpus in enumerate(share_gpus(recipe)):
+        while (port := find_free_port(HOST)) in ports:
+            pass
+        ports.add(port)
+        if engine.rollout == "embedded":
+            own = ["--dtype", recipe.model.dtype, "--kv-tokens", str(engine.kv_tokens)]
+        else:
+            own = [SPLIT_OPTIONS[engine.rollout], str(len(gpus))] if len(gpus) > 1 else []
+        words = make_server_command(
+            engine.rollout,
+            str(resolve(recipe.model.path)),
+            host=HOST,
+            port=port,
+            args=[*own, *shlex.split(engine.replica_args)],
+            python=engine.replica_python or sys.executable,
+        )
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
+        if engine.rollout == "vllm":
+            environment["VLLM_SERVER_DEV_MODE"] = "1"  # opens the endpoint that takes weights
+        commands[f"replica-{number}"] = ServerCommand(words, f"http://{HOST}:{port}", START_S, environment)
+    return commands
+
+
+def share_gpus(recipe: Recipe) -> list[list[str]]:
+    """Return for each server the GPUs that it gets, as CUDA_VISIBLE_DEVICES names them; none if there is no GPU."""
+    device, replicas = find_device(recipe.model.device), recipe.engine.replicas
+    if not replicas or not torch.cuda.is_available():
+        return [[] for _ in range(replicas)]
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = named.split(",") if named else list(map(str, range(torch.cuda.device_count())))
+    left = [gpu for number, gpu in enumerate(visible) if device.type == "cpu" or number != (device.index or 0)]
+    each, over = divmod(len(left), replicas)
+    if each > 1 and recipe.engine.rollout == "embedded":
+        raise RecipeError(
+            f"engine.replicas: our own server uses one GPU, and {replicas} would get {len(left)}; set "
+            f"engine.replicas={len(left)}, or engine.rollout=sglang or vllm"
+        )
+    if not each or over:
+        raise RecipeError(
+            f"engine.replicas: {replicas} servers cannot share {len(left)} GPUs evenly (the trainer has {device}); "
+            "set another number, or hide GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    return [left[number * each : (number + 1) * each] for number in range(replicas)]
