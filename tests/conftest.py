@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from core.text.tokenizer import load_tokenizer
 from core.tools.sandbox import Sandbox, SandboxUnavailable
@@ -20,6 +21,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--vllm-url", help="a real vLLM server, for the same")
     parser.addoption("--long", type=float, default=0.0, help="runs long tests too, each for so many minutes")
     parser.addoption("--fuzz", type=int, default=2000, help="cases of each fuzz test, such as 100000")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have Hypothesis draw the same cases each time, so that a commit passes or fails; long runs draw new ones."""
+    settings.register_profile("repeatable", derandomize=True)
+    if not config.getoption("--long"):
+        settings.load_profile("repeatable")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import resource
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -136,9 +137,9 @@ def list_children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def list_descendants(pid: int) -> list[str]:
-    """List the commands of all processes below `pid`; one that nobody has waited for has an empty command."""
-    found = []
+def list_descendants(pid: int) -> dict[int, str]:
+    """Return all processes below `pid`: for each its state (Z has ended, and nobody has waited for it) and command."""
+    found: dict[int, str] = {}
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             pids = children.read_text().split()
@@ -146,9 +147,16 @@ def list_descendants(pid: int) -> list[str]:
             continue
         for child in pids:
             with suppress(OSError):
-                found.append(Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")[:80])
-            found += list_descendants(int(child))
+                name, _, rest = Path(f"/proc/{child}/stat").read_text().rpartition(")")
+                command = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")[:80]
+                found[int(child)] = f"{rest.split()[0]} {name.partition('(')[2]}: {command}"
+            found |= list_descendants(int(child))
     return found
+
+
+def list_new_processes(before: Collection[int]) -> list[str]:
+    """List the processes below this one that are not in `before`, which `list_descendants` gave."""
+    return [shown for pid, shown in list_descendants(os.getpid()).items() if pid not in before]
 
 
 @contextmanager

@@ -96,8 +96,9 @@ def special_ids(tokenizer: Any) -> frozenset[int]:
 
 
 def token_bytes(tokenizer: Any, ids: Sequence[int]) -> list[bytes]:
-    """Return the bytes that each id stands for. A text's ids give its UTF-8, joined; an unknown id gives none.
+    """Return the bytes that each id stands for. An unknown id gives none.
 
+    Joined, the bytes of a text's ids are its UTF-8, as the tokenizer normalizes it (Qwen's to NFC).
     Byte-level tokenizers write every byte as a character of their own alphabet. Others write a space as a low line, and
     a byte that is no character as <0xE4>.
     """

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from core.policy.base import Roles
 from core.rollout.runner import Runner
 from core.text.tokenizer import encode_text
 from core.types import Completion, Sampling, Task, Trajectory
-from tests.kit import list_descendants
+from tests.kit import list_descendants, list_new_processes
 
 AT_ONCE = 50
 TASKS = 20
@@ -105,11 +105,14 @@ class Script:
         return Completion(ids, (-0.5,) * len(ids), "stop", "0")
 
 
-def read_host() -> dict[str, list[str]]:
-    """List what rollouts could leave behind on this machine. Numbers of descriptors and threads are left out."""
+def read_host(before: Collection[int] = ()) -> dict[str, list[str]]:
+    """List what rollouts could leave behind on this machine: processes that are not in `before`, and all else.
+
+    Numbers of descriptors and threads are left out.
+    """
     gc.collect()
     return {
-        "processes": list_descendants(os.getpid()),
+        "processes": list_new_processes(before),
         "threads": [re.sub(r"\d+", "", thread.name) for thread in threading.enumerate()],
         "descriptors": [re.sub(r"\d+", "", read_link(path)) for path in Path("/proc/self/fd").iterdir()],
         "mounts": Path("/proc/self/mountinfo").read_text().splitlines(),
@@ -179,7 +182,8 @@ async def run_rollouts(tokenizer: Any, backend: str, count: int) -> dict[str, Co
 
 def kill_midway(backend: str, count: int) -> tuple[int, dict[str, list[str]]]:
     """Kill a process in the midst of its rollouts. Return how many processes it had, and what is left of them."""
-    before = read_host()
+    processes = list_descendants(os.getpid())
+    before = read_host(processes)
     words = [sys.executable, "-m", "tests.unit.agentic.coding.leftovers", backend, str(count)]
     child = subprocess.Popen(words)
     while len(running := list_descendants(child.pid)) < AT_ONCE:
@@ -188,13 +192,13 @@ def kill_midway(backend: str, count: int) -> tuple[int, dict[str, list[str]]]:
     child.kill()
     child.wait()
     deadline = time.monotonic() + 30
-    while set(list_descendants(os.getpid())) - set(before["processes"]) and time.monotonic() < deadline:
+    while list_new_processes(processes) and time.monotonic() < deadline:
         time.sleep(0.1)
         # What has ended and lost its parent is ours to wait for, as elsewhere it is the first process's.
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-    return len(running), find_new(before, read_host())
+    return len(running), find_new(before, read_host(processes))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 
 from core.tools.workspace.isolated import choose_backend
-from tests.kit import adopt_orphans
+from tests.kit import adopt_orphans, list_descendants
 from tests.unit.agentic.coding.leftovers import KINDS, find_new, kill_midway, read_host, run_rollouts
 
 
@@ -15,9 +16,10 @@ async def check(tokenizer: Any, count: int) -> None:
     """Run so many rollouts, 50 at a time, and compare the host before and after."""
     await run_rollouts(tokenizer, choose_backend(), 1)  # loads what is loaded late
     with adopt_orphans():
-        before = read_host()
+        processes = list_descendants(os.getpid())
+        before = read_host(processes)
         ends = await run_rollouts(tokenizer, choose_backend(), count)
-        assert find_new(before, read_host()) == {}
+        assert find_new(before, read_host(processes)) == {}
     for name, counts in ends.items():
         assert counts.total() in (count // len(KINDS), count // len(KINDS) + 1)
         assert counts.keys() <= set(KINDS[name].ends), (name, counts)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from core.tools.workspace import (
     WorkspaceLimits,
     WorkspaceUnavailable,
 )
-from tests.kit import adopt_orphans, list_descendants
+from tests.kit import adopt_orphans, list_descendants, list_new_processes
 
 Make = Callable[..., RepositoryWorkspace]
 FILES = {"a.py": b"x = 1\n", "pkg/b.py": b"y = 1\n", "tests/test_a.py": b"def test():\n    assert True\n"}
@@ -78,7 +77,7 @@ async def test_nothing_outlives_its_command_or_the_workspace(make: Make, orphans
         assert not (await workspace.exec("ls late", timeout_s=30)).ok
         await workspace.exec("kill -9 1; kill -9 -1", timeout_s=30)
         assert (await workspace.exec("echo alive", timeout_s=30)).stdout == b"alive\n"
-    assert not Counter(list_descendants(os.getpid())) - Counter(before)
+    assert list_new_processes(before) == []
     with pytest.raises(WorkspaceError, match="lost"):
         await workspace.exec("echo gone", timeout_s=1)
 
@@ -153,7 +152,7 @@ async def test_a_cancelled_command_ends_the_workspace(make: Make, orphans: None)
         if isinstance(workspace, IsolatedWorkspace):
             with pytest.raises(WorkspaceError, match="lost"):
                 await workspace.exec("echo next", timeout_s=30)
-    assert not Counter(list_descendants(os.getpid())) - Counter(before)
+    assert list_new_processes(before) == []
 
 
 async def test_a_start_that_is_cancelled_leaves_nothing(make: Make, orphans: None) -> None:
@@ -167,7 +166,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(make: Make, orphans: Non
 
     async with asyncio.timeout(60):
         await asyncio.gather(*(start(deadline_s) for deadline_s in (0.0, 0.001, 0.002, 0.005, 0.01, 0.1)))
-    assert not Counter(list_descendants(os.getpid())) - Counter(before)
+    assert list_new_processes(before) == []
 
 
 async def test_a_cancellation_that_comes_with_an_answer_is_not_lost(
