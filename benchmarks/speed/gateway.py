@@ -2,9 +2,9 @@
 
 A scripted policy gives every prompt the same answer, a text with a call of a tool, so sampling costs nothing. The
 tokenizer encodes the new message, decodes the answer and renders the chat template, which every server must do.
-`session` is core/gateway/session.py without HTTP. The others send requests over HTTP from another thread, whose time is
-not counted. Each figure of a call is the lowest of some repeats, because other programs only add time; the many
-sessions at once are measured once. A frame of the template is kept, so a prompt of a known shape renders none.
+`session` is core/gateway/session.py without HTTP. The others send requests over HTTP from another process, as agents
+do. Each figure of a call is the lowest of some repeats, because other programs only add time; the many sessions at once
+are measured once. A frame of the template is kept, so a prompt of a known shape renders none.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import aiohttp
 import numpy as np
 from pydantic import PositiveInt
 
+from benchmarks.speed import gateway_client
+from benchmarks.speed.gateway_client import BLOCK, DIALOGUES, QUESTION, WORDS, ChatDialogue, CpuTimes
 from benchmarks.speed.measure import align_columns, describe_environment
 from core.engine.start_model import train_tokenizer
 from core.gateway.gateway import CHAT, Gateway, serve_gateway
@@ -31,14 +33,8 @@ from core.options import argparse_type
 from core.policy.scripted import ScriptedPolicy
 from core.types import Sampling
 
-WORDS = "the horse stands in a stable near the river and eats hay while people count what they see every day".split()
-QUESTION = " ".join(WORDS * 20)
-RESULT = " ".join(WORDS * 5)
 CALL = {"name": "tool_0", "arguments": {"query": "horses", "count": 3}}
 ANSWER = f"{' '.join(WORDS * 2)}\n<tool_call>\n{json.dumps(CALL)}\n</tool_call>"
-TOOLS = 10
-BLOCK = 10
-"""The turns whose mean is one number: the first ones of a conversation, those in its middle, and the last ones."""
 
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
@@ -46,82 +42,6 @@ TEMPLATE = (
     '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}'
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
-CpuTimes = np.ndarray
-"""Holds CPU time as a whole, and that beside the tokenizer."""
-
-
-class Dialogue(Protocol):
-    """Holds one conversation as a client keeps it: `body` is the next request."""
-
-    path: str
-    body: dict[str, Any]
-
-    def extend(self, reply: dict[str, Any]) -> None:
-        """Append an answer and the results of its calls."""
-        ...
-
-
-class ChatDialogue:
-    path = "/v1/chat/completions"
-
-    def __init__(self) -> None:
-        tools = [{"type": "function", "function": tool} for tool in make_tools("parameters")]
-        self.body: dict[str, Any] = {"model": "policy", "tools": tools}
-        self.body["messages"] = [{"role": "user", "content": QUESTION}]
-
-    def extend(self, reply: dict[str, Any]) -> None:
-        message = reply["choices"][0]["message"]
-        results = [{"role": "tool", "tool_call_id": c["id"], "content": RESULT} for c in message["tool_calls"]]
-        self.body["messages"] += [message, *results]
-
-
-class ResponsesDialogue:
-    path = "/v1/responses"
-
-    def __init__(self) -> None:
-        tools = [{"type": "function", **tool} for tool in make_tools("parameters")]
-        self.body: dict[str, Any] = {
-            "model": "policy",
-            "tools": tools,
-            "input": [{"role": "user", "content": QUESTION}],
-        }
-
-    def extend(self, reply: dict[str, Any]) -> None:
-        calls = [item for item in reply["output"] if item["type"] == "function_call"]
-        results = [{"type": "function_call_output", "call_id": c["call_id"], "output": RESULT} for c in calls]
-        self.body["input"] += [*reply["output"], *results]
-
-
-class AnthropicDialogue:
-    path = "/v1/messages"
-
-    def __init__(self) -> None:
-        self.body: dict[str, Any] = {"model": "policy", "tools": make_tools("input_schema"), "max_tokens": 1000}
-        self.body["messages"] = [{"role": "user", "content": QUESTION}]
-
-    def extend(self, reply: dict[str, Any]) -> None:
-        calls = [block for block in reply["content"] if block["type"] == "tool_use"]
-        results = [{"type": "tool_result", "tool_use_id": c["id"], "content": RESULT} for c in calls]
-        self.body["messages"] += [
-            {"role": "assistant", "content": reply["content"]},
-            {"role": "user", "content": results},
-        ]
-
-
-DIALOGUES: dict[str, Callable[[], Dialogue]] = {
-    "chat": ChatDialogue,
-    "responses": ResponsesDialogue,
-    "anthropic": AnthropicDialogue,
-}
-
-
-def make_tools(schema: str) -> list[dict[str, Any]]:
-    """Describe the tools, as large as those of a coding agent."""
-    properties = {name: {"type": "string", "description": " ".join(WORDS)} for name in ("query", "path", "mode")}
-    parameters = {"type": "object", "properties": {**properties, "count": {"type": "integer"}}}
-    return [{"name": f"tool_{i}", "description": " ".join(WORDS * 5), schema: parameters} for i in range(TOOLS)]
 
 
 class Bench:
@@ -191,72 +111,45 @@ async def measure_session(bench: Bench, turns: int, sessions: int) -> list[CpuTi
 
 async def measure_http(bench: Bench, protocol: str, turns: int, sessions: int) -> list[CpuTimes]:
     """Return the CPU ms that a request takes in the gateway's thread, the mean of each block of turns."""
-
-    async def drive(url: str, read_clocks: Callable[[], CpuTimes]) -> list[CpuTimes]:
-        blocks = []
-        dialogues = [(DIALOGUES[protocol](), bench.open_session()) for _ in range(sessions)]
-        async with aiohttp.ClientSession(raise_for_status=True) as http:
-            for _ in range(0, turns, BLOCK):
-                began = read_clocks()
-                for dialogue, session in dialogues:
-                    for _ in range(BLOCK):
-                        await ask(http, f"{url}/s/{session}", dialogue)
-                blocks.append(1000 * (read_clocks() - began) / (BLOCK * sessions))
-        return blocks
-
-    return await drive_from_thread(bench, drive)
+    names = [bench.open_session() for _ in range(sessions)]
+    blocks: list[CpuTimes] = await drive(bench, gateway_client.ask_in_turn, protocol, names, turns)
+    return blocks
 
 
 async def measure_crowd(bench: Bench, protocol: str, turns: int, sessions: int) -> dict[str, float]:
     """Return CPU ms a call and the latency of calls, with all sessions at once."""
-
-    async def drive(url: str, read_clocks: Callable[[], CpuTimes]) -> dict[str, float]:
-        seconds: list[float] = []
-
-        async def talk(http: aiohttp.ClientSession, session: str) -> None:
-            dialogue = DIALOGUES[protocol]()
-            for _ in range(turns):
-                began = time.perf_counter()
-                await ask(http, f"{url}/s/{session}", dialogue)
-                seconds.append(time.perf_counter() - began)
-
-        names = [bench.open_session() for _ in range(sessions)]
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(connector=connector, raise_for_status=True) as http:
-            began, wall = read_clocks(), time.perf_counter()
-            await asyncio.gather(*(talk(http, name) for name in names))
-            spent, wall = read_clocks() - began, time.perf_counter() - wall
-        p50, p99 = np.percentile(seconds, [50, 99]) * 1000
-        calls = turns * sessions
-        cpu, beside = 1000 * spent / calls
-        return {
-            "cpu_ms": cpu,
-            "beside_ms": beside,
-            "calls_per_s": calls / wall,
-            "p50_ms": float(p50),
-            "p99_ms": float(p99),
-        }
-
-    return await drive_from_thread(bench, drive)
+    names = [bench.open_session() for _ in range(sessions)]
+    cell: dict[str, float] = await drive(bench, gateway_client.ask_at_once, protocol, names, turns)
+    return cell
 
 
-async def ask(http: aiohttp.ClientSession, base: str, dialogue: Dialogue) -> None:
-    async with http.post(base + dialogue.path, json=dialogue.body) as response:
-        dialogue.extend(await response.json())
+async def drive(bench: Bench, client: gateway_client.Client, *arguments: Any) -> Any:
+    """Serve the gateway here while a process runs the client, which may read our clocks; return its result."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-
-async def drive_from_thread(bench: Bench, drive: Callable[[str, Callable[[], CpuTimes]], Awaitable[Any]]) -> Any:
-    """Serve the gateway here while `drive` runs in a thread; it gets the URL and a function that reads our clocks."""
-    loop = asyncio.get_running_loop()
-
-    async def read_clocks() -> CpuTimes:
-        return bench.read_clocks()
-
-    async def run(url: str) -> Any:
-        return await drive(url, lambda: asyncio.run_coroutine_threadsafe(read_clocks(), loop).result())
+    def hear() -> None:
+        try:
+            asked, value = ours.recv()
+        except EOFError:
+            result.set_exception(RuntimeError("the client of the benchmark has failed (see above)"))
+            return
+        if asked == gateway_client.CLOCKS:
+            ours.send(bench.read_clocks())
+        else:
+            result.set_result(value)
 
     async with serve_gateway(bench.gateway) as url:
-        return await asyncio.to_thread(lambda: asyncio.run(run(url)))
+        process = context.Process(target=gateway_client.run, args=(theirs, client, url, *arguments), daemon=True)
+        process.start()
+        theirs.close()
+        asyncio.get_running_loop().add_reader(ours.fileno(), hear)
+        try:
+            return await result
+        finally:
+            asyncio.get_running_loop().remove_reader(ours.fileno())
+            process.join()
 
 
 async def measure(turns: int, sessions: int, crowd: int, repeats: int) -> dict[str, Any]:

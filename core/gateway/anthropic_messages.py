@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from core.gateway.bodies import MAX_TOOLS_BYTES, Body, read_schema, read_text, remember
+from core.gateway.bodies import MAX_TOOL_BYTES, Body, read_schema, read_text, remember
 from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
 from core.gateway.session import GatewaySession, Node
 from core.text.tool_calls import ToolSchema
@@ -39,7 +39,7 @@ def read_request(value: Any, *, counting: bool = False) -> AgentRequest:
     request = AgentRequest(
         model=body.need("model", str),
         messages=tuple(messages),
-        tools=_read_tools_again({"tools": body.take("tools", list)}, ""),
+        tools=body.take_each("tools", _read_tool_again),
         temperature=body.take_number("temperature", 0, 1),
         top_p=body.take_number("top_p", 0, 1),
         top_k=body.take_count("top_k"),
@@ -56,10 +56,6 @@ def _need_limit(body: Body) -> int:
     if limit is None:
         raise refuse("max_tokens", "is missing")
     return limit
-
-
-def _read_tools(body: Body) -> tuple[ToolSchema, ...]:
-    return tuple(_read_tool(tool) for tool in body.take_bodies("tools"))
 
 
 def _read_tool(tool: Body) -> ToolSchema:
@@ -128,7 +124,7 @@ def _read_assistant(blocks: list[Body]) -> WireMessage:
     return WireMessage("assistant", "".join(texts), "".join(thoughts) or None, tuple(calls), marks=tuple(marks))
 
 
-_read_tools_again, _read_message_again = remember(_read_tools, MAX_TOOLS_BYTES), remember(_read_message)
+_read_tool_again, _read_message_again = remember(_read_tool, MAX_TOOL_BYTES), remember(_read_message)
 
 
 def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:

@@ -10,7 +10,6 @@ A request names its session in the path, as the API key, or in the header X-Sess
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import socket
@@ -25,6 +24,7 @@ from typing import Any
 from aiohttp import web
 
 from core.gateway import anthropic_messages, openai_chat, openai_responses
+from core.gateway.bodies import parse_body
 from core.gateway.messages import AgentRequest, GatewayError
 from core.gateway.session import FROZEN, FinishedSession, GatewaySession, Node, SessionSettings
 from core.gateway.transcriber import Transcriber
@@ -200,7 +200,7 @@ class Gateway:
         # A request that cannot be read opens no session, but is counted in one that is open.
         session = self._sessions.get(self._read_name(http))
         try:
-            request = protocol.read_request(await read_json(http))
+            request = protocol.read_request(parse_body(await http.read()))
             self._check_memory(self._max_kept_tokens * (1 if session is None else 2))
             session = self._find_session(http)
             if http.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0"):
@@ -245,7 +245,7 @@ class Gateway:
 
     async def _count_tokens(self, http: web.Request) -> web.Response:
         try:
-            request = anthropic_messages.read_request(await read_json(http), counting=True)
+            request = anthropic_messages.read_request(parse_body(await http.read()), counting=True)
             session = self._find_session(http)
             return web.json_response({"input_tokens": len(session.prompt_of(request))})
         except Exception as error:
@@ -312,14 +312,6 @@ def read_session_name(http: web.Request, *, by_key: bool) -> str:
         return named or ""
     bearer = http.headers.get("Authorization", "").removeprefix("Bearer ").strip()
     return bearer or http.headers.get("X-Api-Key") or ""
-
-
-async def read_json(http: web.Request) -> Any:
-    """Read a body as JSON. Raises GatewayError if it is none."""
-    try:
-        return json.loads(await http.read())
-    except (ValueError, RecursionError) as error:
-        raise GatewayError(400, "bad_request", f"is no JSON ({error})"[:200], "body") from error
 
 
 def describe_failure(error: Exception) -> GatewayError:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from core.gateway.bodies import MAX_TOOLS_BYTES, Body, read_schema, read_text, remember
+from core.gateway.bodies import MAX_TOOL_BYTES, Body, read_schema, read_text, remember
 from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
 from core.gateway.session import GatewaySession, Node
 from core.text.tool_calls import ToolSchema
@@ -28,7 +28,7 @@ def read_request(value: Any) -> AgentRequest:
     body = Body(value)
     body.take_only("n", 1)
     body.take_only("tool_choice", "auto")
-    tools = _read_tools_again({"tools": body.take("tools", list)}, "")
+    tools = body.take_each("tools", _read_tool_again)
     body.take_only("parallel_tool_calls", True, *([] if tools else [False]))
     body.take_only("response_format", {"type": "text"})
     body.take_only("frequency_penalty", 0)
@@ -53,10 +53,6 @@ def read_request(value: Any) -> AgentRequest:
     )
     body.close()
     return request
-
-
-def _read_tools(body: Body) -> tuple[ToolSchema, ...]:
-    return tuple(_read_tool(tool) for tool in body.take_bodies("tools"))
 
 
 def _read_tool(tool: Body) -> ToolSchema:
@@ -103,7 +99,7 @@ def _read_call(call: Body) -> WireCall:
     return read
 
 
-_read_tools_again, _read_message_again = remember(_read_tools, MAX_TOOLS_BYTES), remember(_read_message)
+_read_tool_again, _read_message_again = remember(_read_tool, MAX_TOOL_BYTES), remember(_read_message)
 
 
 def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
-from core.gateway.bodies import MAX_TOOLS_BYTES, Body, read_schema, read_text, remember
+from core.gateway.bodies import MAX_TOOL_BYTES, Body, read_schema, read_text, remember
 from core.gateway.messages import AgentRequest, WireCall, WireMessage, refuse
 from core.gateway.session import GatewaySession, Node
 from core.text.tool_calls import ToolSchema
@@ -26,7 +27,7 @@ def read_request(value: Any) -> AgentRequest:
     """Read a request body. Raises GatewayError as openai_chat."""
     body = Body(value)
     body.take_only("tool_choice", "auto")
-    tools = _read_tools_again({"tools": body.take("tools", list)}, "")
+    tools = tuple(chain.from_iterable(body.take_each("tools", _read_tool_again)))
     body.take_only("parallel_tool_calls", True, *([] if tools else [False]))
     body.take_only("truncation", "disabled", "auto")
     body.take_only("background", False)
@@ -59,10 +60,6 @@ def read_request(value: Any) -> AgentRequest:
     return request
 
 
-def _read_tools(body: Body) -> tuple[ToolSchema, ...]:
-    return tuple(schema for tool in body.take_bodies("tools") for schema in _read_tool(tool))
-
-
 def _read_tool(tool: Body, about: str = "", prefix: str = "") -> tuple[ToolSchema, ...]:
     """Read one tool, or those of a namespace, which the policy sees as NAMESPACE.NAME and calls so."""
     kind, name = tool.take("type", str, "function"), tool.need("name", str)
@@ -81,7 +78,7 @@ def _read_tool(tool: Body, about: str = "", prefix: str = "") -> tuple[ToolSchem
     return schemas
 
 
-_read_tools_again = remember(_read_tools, MAX_TOOLS_BYTES)
+_read_tool_again = remember(_read_tool, MAX_TOOL_BYTES)
 
 
 def _read_item(item: Body) -> tuple[WireMessage, frozenset[str]]:
@@ -156,13 +153,15 @@ def _read_answer_item(item: Body, kind: str) -> WireMessage:
 
 
 def _join(parts: Sequence[WireMessage]) -> WireMessage:
-    return WireMessage(
-        "assistant",
-        "".join([part.text for part in parts]),
-        "".join([part.reasoning or "" for part in parts]) or None,
-        tuple([call for part in parts for call in part.calls]),
-        marks=tuple([mark for part in parts for mark in part.marks]),
-    )
+    text, reasoning = "", ""
+    calls: tuple[WireCall, ...] = ()
+    marks: tuple[str, ...] = ()
+    for part in parts:
+        text += part.text
+        reasoning += part.reasoning or ""
+        calls += part.calls
+        marks += part.marks
+    return WireMessage("assistant", text, reasoning or None, calls, marks=marks)
 
 
 def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:

@@ -516,7 +516,7 @@ class GatewaySession:
             return renderer.render(messages, shown_tools), kept
         tail = renderer.render_after(start, messages, shown_tools)
         tail = transcriber.continue_after(base.completion, tail)
-        return (*base.prompt_ids, *base.completion.token_ids, *tail), kept
+        return base.prompt_ids + (base.completion.token_ids + tail), kept  # copies the long part once
 
     def _mark_retried(self, place: Place, role: str) -> None:
         """Mark the answer that a client threw away: the youngest to the same request that nothing follows.

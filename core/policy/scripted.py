@@ -65,10 +65,9 @@ class ScriptedPolicy:
 def _cut(token_ids: tuple[int, ...], sampling: Sampling, decode: Decode | None) -> tuple[tuple[int, ...], FinishReason]:
     """Return the part of `token_ids` that a real policy would have produced, and why it ended there."""
     budget = token_ids[: sampling.max_new_tokens]
-    for position, token_id in enumerate(budget):
-        so_far = budget[: position + 1]
+    for end, token_id in enumerate(budget, 1):
         if token_id in sampling.stop_token_ids:
-            return so_far, "stop"
-        if sampling.stop and decode is not None and completes_a_stop(so_far, sampling.stop, decode):
-            return so_far, "stop"
+            return budget[:end], "stop"
+        if sampling.stop and decode is not None and completes_a_stop(budget[:end], sampling.stop, decode):
+            return budget[:end], "stop"
     return budget, "length" if len(token_ids) > len(budget) else "stop"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from core.gateway.bodies import parse_body
 from core.gateway.gateway import ANTHROPIC, CHAT, RESPONSES, Protocol
 from core.gateway.messages import WireCall, WireMessage
 from core.gateway.session import GatewaySession, Node
@@ -237,7 +238,7 @@ class FuzzedAgent:
 
     async def _ask(self, messages: Sequence[WireMessage], action: str) -> Node:
         body = {"model": "policy", **self.write(messages, self.rng)}
-        request = self.protocol.read_request(body)
+        request = self.protocol.read_request(parse_body(json.dumps(body).encode()))
         node = await self.session.answer(request)
         if action == "lose":
             self.session.lose(node)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.speed.gateway import BLOCK, DIALOGUES, format_calls, format_crowd, measure
+from benchmarks.speed.gateway import format_calls, format_crowd, measure
+from benchmarks.speed.gateway_client import BLOCK, DIALOGUES
 
 
 async def test_every_way_to_ask_is_measured():
