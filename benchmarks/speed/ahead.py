@@ -5,6 +5,8 @@
 A rollout calls the policy four times and waits for a tool before each call: lognormal, with a median of 50 ms, and 3 s
 for one call in a hundred. The runs alternate, and all train on the same tasks with the same delays. With `--at-once`
 they all run at the same time, each in a process; long runs mostly wait, and only their times are then not comparable.
+With `--frozen` the learning rate is 0: all runs sample from one policy, so their completions are equally long unless
+the order of the work decides what is trained.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ class Run:
     reward: float
 
 
-async def train(folder: Path, model: Path, ahead: int, seed: int, steps: int) -> Run:
+async def train(folder: Path, model: Path, ahead: int, seed: int, steps: int, frozen: bool) -> Run:
     """Train a random model for some steps and measure the whole."""
     overrides = [
         f"model.path={model}",
@@ -100,6 +102,7 @@ async def train(folder: Path, model: Path, ahead: int, seed: int, steps: int) ->
         "rollout.deadline_s=3600",  # one tool in some hundred thousand takes more than two minutes
         "algorithm.tis=[0, 2]",
         f"run.steps={steps}",
+        *(["optimizer.lr=0"] if frozen else []),
         "run.eval_every=0",
         "run.record_every=0",
     ]
@@ -136,18 +139,20 @@ def compare_samples(first: Sequence[float], second: Sequence[float]) -> float:
     return float(min(1.0, 2 * sum((-1) ** (k - 1) * math.exp(-2 * (k * scaled) ** 2) for k in range(1, 101))))
 
 
-def run_all(pairs: Sequence[tuple[int, int]], model: Path, scratch: Path, steps: int, at_once: bool) -> list[Run]:
+def run_all(
+    pairs: Sequence[tuple[int, int]], model: Path, scratch: Path, steps: int, frozen: bool, at_once: bool
+) -> list[Run]:
     """Train once for each pair of `ahead` and seed, one after the other or at once."""
-    work = [(scratch / f"{ahead}-{seed}", model, ahead, seed, steps) for ahead, seed in pairs]
+    work = [(scratch / f"{ahead}-{seed}", model, ahead, seed, steps, frozen) for ahead, seed in pairs]
     if not at_once:
         return [run_one(*each) for each in work]
     with ProcessPoolExecutor(len(work), mp_context=get_context("spawn")) as pool:
         return list(pool.map(run_one, *zip(*work, strict=True)))
 
 
-def run_one(folder: Path, model: Path, ahead: int, seed: int, steps: int) -> Run:
+def run_one(folder: Path, model: Path, ahead: int, seed: int, steps: int, frozen: bool) -> Run:
     torch.set_num_threads(1)
-    return asyncio.run(train(folder, model, ahead, seed, steps))
+    return asyncio.run(train(folder, model, ahead, seed, steps, frozen))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -155,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     pairs = [(ahead, seed) for seed in range(options.seeds) for ahead in options.ahead]
     with tempfile.TemporaryDirectory() as scratch:
         model = make_checkpoint("tiny", Path(scratch) / "model")
-        measured = run_all(pairs, model, Path(scratch), options.steps, options.at_once)
+        measured = run_all(pairs, model, Path(scratch), options.steps, options.frozen, options.at_once)
     runs = {ahead: measured[i :: len(options.ahead)] for i, ahead in enumerate(options.ahead)}
     first = runs[options.ahead[0]]
     for run, other in (pair for same in runs.values() for pair in zip(same, first, strict=True)):
@@ -199,6 +204,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ahead", type=int, nargs="+", default=[0, 1, 2], metavar="N", help="the first one is compared with (0 1 2)"
     )
+    parser.add_argument("--frozen", action="store_true", help="a learning rate of 0")
     parser.add_argument("--at-once", action="store_true", help="all runs at the same time")
     return parser
 

@@ -23,6 +23,15 @@ def test_the_table_has_a_row_for_each_run_and_the_age_of_its_weights(
     assert all(float(row[3]) > 0 for row in rows)
 
 
+def test_a_frozen_policy_gives_completions_of_equal_lengths_whatever_runs_ahead(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ahead, "MEDIAN_S", 1e-3)
+    assert ahead.main(["--steps", "4", "--seeds", "1", "--frozen"]) == 0
+    trained = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("|")][-3:]
+    assert [(row[1].strip(), row[3].strip()) for row in trained] == [("0", "1"), ("1", "1"), ("2", "1")]
+
+
 def test_equal_samples_are_told_from_others() -> None:
     rng = np.random.default_rng(0)
     same = [ahead.compare_samples(rng.lognormal(size=900), rng.lognormal(size=700)) for _ in range(300)]
