@@ -14,12 +14,15 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import PositiveInt
+
 from benchmarks.speed.measure import align_columns
 from core.config import Recipe
 from core.engine import weights
 from core.engine.engine import Engine
+from core.engine.loop import make_trainer
 from core.engine.memory import PHASES, plan_memory
-from core.engine.trainer import Trainer
+from core.options import argparse_type
 from core.rollout.method import method_spec
 from core.types import Row, Sampling
 
@@ -33,21 +36,23 @@ class Shape(NamedTuple):
     checkpointing: bool
     kv: int
 
-    def recipe(self, model: Path, dtype: str, optimizer: str) -> Recipe:
-        """Return MemAgent's tiny recipe with another model, optimizer and this shape."""
+    def recipe(self, options: argparse.Namespace) -> Recipe:
+        """Return MemAgent's tiny recipe with another model, another optimizer or adapters, and this shape."""
         settings = {
-            "model.path": model,
-            "model.dtype": dtype,
+            "model.path": options.model,
+            "model.dtype": options.dtype,
             "model.device": "cpu",
             "model.max_model_len": CONTEXT,
             "rollout.tasks_per_step": 1,
-            "optimizer.name": optimizer,
+            "optimizer.name": options.optimizer,
             "optimizer.max_tokens_per_pack": self.pack,
             "optimizer.gradient_checkpointing": str(self.checkpointing).lower(),
             "engine.kv_tokens": self.kv,
             "engine.max_prefill_tokens": 2048,
             "run.parallel_seeds": 1,
         }
+        if options.lora:
+            settings["model.lora"] = f"{{rank: {options.lora}, alpha: {options.lora}}}"
         return method_spec("memagent").load("tiny", [f"{key}={value}" for key, value in settings.items()])
 
 
@@ -58,16 +63,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     if options.shape:
         shape = Shape(*json.loads(options.shape))
-        print(json.dumps(measure(shape.recipe(options.model, options.dtype, options.optimizer))))
+        print(json.dumps(measure(shape.recipe(options))))
         return 0
     rows = []
     for shape in SHAPES:
         command = [sys.executable, "-m", "benchmarks.speed.memory", "--shape", json.dumps(shape)]
         command += ["--model", str(options.model), "--dtype", options.dtype]
-        command += ["--optimizer", options.optimizer]
+        command += ["--optimizer", options.optimizer, *(["--lora", str(options.lora)] if options.lora else [])]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         measured = json.loads(printed.splitlines()[-1])
-        recipe = shape.recipe(options.model, options.dtype, options.optimizer)
+        recipe = shape.recipe(options)
         plan = plan_memory(recipe, weights.load_config(options.model), "cpu")
         print(f"{shape}\n{plan.table()}\nmeasured: {measured}", flush=True)
         for phase in PHASES:
@@ -89,7 +94,7 @@ def measure(recipe: Recipe) -> dict[str, int]:
     """Return the peak of resident bytes in a rollout and in an update."""
     folder = Path(recipe.model.path)
     model = weights.load(folder, recipe.model.dtype, recipe.model.device)
-    trainer = Trainer(model, recipe.optimizer, recipe.algorithm.grpo())
+    trainer = make_trainer(recipe, model, 0, folder)
     engine = Engine(
         model,
         max_model_len=recipe.model.max_model_len,
@@ -142,6 +147,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, required=True, help="checkpoint folder")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw")
+    parser.add_argument("--lora", type=argparse_type(PositiveInt), metavar="RANK", help="train adapters of this rank")
     parser.add_argument("--shape", help=argparse.SUPPRESS)
     return parser
 

@@ -32,9 +32,14 @@ def save(checkpoints: Path, step: int, model: CausalLM, like: Path, state: dict[
         if lora.find_adapters(model):
             lora.save(model, partial / lora.FOLDER, base=like)
         torch.save({**state, "step": step}, partial / STATE)
+    drop_old_states(checkpoints)
+    return target
+
+
+def drop_old_states(checkpoints: Path) -> None:
+    """Delete `trainer.pt` of all checkpoints but the latest two. A process that is killed may leave one to the next."""
     for old in steps(checkpoints)[:-2]:
         (old / STATE).unlink(missing_ok=True)
-    return target
 
 
 @contextmanager

@@ -45,6 +45,18 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     sync(path.parent)  # the rename itself must reach the disk too
 
 
+def delete_half_written(folder: Path) -> None:
+    """Delete what processes of this machine that have been killed were writing into a folder."""
+    for temporary in folder.glob(".*.tmp"):
+        writer = temporary.name.split(".")[-2]
+        try:
+            os.kill(int(writer), 0)
+        except ProcessLookupError:
+            temporary.unlink(missing_ok=True)
+        except (ValueError, OverflowError, PermissionError):
+            continue  # not a name that `write_lines` gives, or a process of another user
+
+
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, and wait until their names are on the disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]

@@ -31,7 +31,17 @@ from typing import Any
 import yaml
 
 from core.runs.evaluation import EvalResult, load_evaluations
-from core.runs.files import JsonlLog, Record, hold_lock, jsonable, read_json, read_jsonl, write_json, write_text
+from core.runs.files import (
+    JsonlLog,
+    Record,
+    delete_half_written,
+    hold_lock,
+    jsonable,
+    read_json,
+    read_jsonl,
+    write_json,
+    write_text,
+)
 from core.runs.versions import collect_versions
 
 STAGE_ORDER = {"warm_start": 0, "train": 1, "eval": 1, "rejection": 0, "supervised": 0}
@@ -145,6 +155,8 @@ class RunFolder:
                 raise RunFolderError(
                     f"{self.path}: another process has changed this run meanwhile; run the command again"
                 )
+            for folder in (self.path, *self.path.glob("seed-*")):
+                delete_half_written(folder)
             yield
 
     def update_config(self, config: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from statistics import mean
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from core.algorithms.advantages import group_advantages
@@ -186,6 +186,7 @@ def test_conversations_that_alternate_make_one_row_each(order, data):
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=7), st.integers(0, 1)), max_size=16))
+@example([([0, 0, 1], 1), ([0], 0), ([0, 0, 1, 1, 0], 1)])  # the last one fits both segments
 def test_a_turn_joins_the_segment_with_the_longest_prefix(made):
     """Two tokens and short prompts: branches, repeated turns and prompts that fit several segments are frequent."""
     turns = [Turn("turn", tuple(prompt), Completion((token,), (0.0,), "stop"), True) for prompt, token in made]

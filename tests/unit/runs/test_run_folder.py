@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -147,6 +149,21 @@ def test_a_folder_that_no_run_wrote_is_left_alone(tmp_path: Path, config: dict, 
 def test_a_run_killed_before_its_config_was_written_starts_again(tmp_path: Path, config: dict) -> None:
     (tmp_path / ".config.yaml.123.tmp").write_text("meth")
     assert RunFolder.create(tmp_path, config).config == config
+
+
+def test_what_a_killed_process_was_writing_is_deleted_and_what_a_live_one_writes_is_not(
+    tmp_path: Path, config: dict
+) -> None:
+    run = RunFolder.create(tmp_path, config)
+    (tmp_path / "seed-0").mkdir()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for folder in (tmp_path, tmp_path / "seed-0"):
+        for writer in (ended.pid, os.getppid(), "no-number"):
+            (folder / f".config.yaml.{writer}.tmp").write_text("meth")
+    with run.lock():
+        left = sorted(path.name for path in tmp_path.rglob(".*.tmp"))
+    assert left == 2 * [f".config.yaml.{os.getppid()}.tmp"] + 2 * [".config.yaml.no-number.tmp"]
 
 
 @pytest.mark.parametrize("text", ["a: [1", "just text"])
