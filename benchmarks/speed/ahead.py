@@ -5,8 +5,8 @@
 A rollout calls the policy four times and waits for a tool before each call: lognormal, with a median of 50 ms, and 3 s
 for one call in a hundred. The runs alternate, and all train on the same tasks with the same delays. With `--at-once`
 they all run at the same time, each in a process; long runs mostly wait, and only their times are then not comparable.
-With `--frozen` the learning rate is 0: all runs sample from one policy, so their completions are equally long unless
-the order of the work decides what is trained.
+With `--frozen` the learning rate is 0: all runs sample from one policy, so a difference in the lengths of completions
+would come from the order of the work.
 """
 
 from __future__ import annotations

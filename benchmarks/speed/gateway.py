@@ -149,6 +149,8 @@ async def drive(bench: Bench, client: gateway_client.Client, *arguments: Any) ->
             return await result
         finally:
             asyncio.get_running_loop().remove_reader(ours.fileno())
+            ours.close()
+            process.terminate()  # it has ended, or nobody answers it any more
             process.join()
 
 

@@ -18,7 +18,7 @@ TOOLS = 10
 BLOCK = 10
 """The turns whose mean is one number: the first ones of a conversation, those in its middle, and the last ones."""
 
-CLOCKS, RESULT = "clocks", "result"
+CLOCKS, DONE = "clocks", "done"
 
 CpuTimes = np.ndarray
 """Holds CPU time as a whole, and that beside the tokenizer."""
@@ -150,8 +150,8 @@ async def ask(http: aiohttp.ClientSession, base: str, dialogue: Dialogue) -> Non
         dialogue.extend(await response.json())
 
 
-def run(parent: Connection, client: Client, *arguments: Any) -> None:
-    """Run a client, and send its result to the process that serves the gateway. The first argument is the URL."""
+def run(parent: Connection, client: Client, url: str, *arguments: Any) -> None:
+    """Run a client, and send its result to the process that serves the gateway."""
 
     def read_clocks() -> CpuTimes:
         parent.send((CLOCKS, None))
@@ -159,7 +159,6 @@ def run(parent: Connection, client: Client, *arguments: Any) -> None:
         return clocks
 
     async def work() -> Any:
-        url, *others = arguments
-        return await client(url, read_clocks, *others)
+        return await client(url, read_clocks, *arguments)
 
-    parent.send((RESULT, asyncio.run(work())))
+    parent.send((DONE, asyncio.run(work())))

@@ -37,8 +37,8 @@ def save(checkpoints: Path, step: int, model: CausalLM, like: Path, state: dict[
 
 
 def drop_old_states(checkpoints: Path) -> None:
-    """Delete `trainer.pt` of all checkpoints but the latest two. A process that is killed may leave one to the next."""
-    for old in steps(checkpoints)[:-2]:
+    """Keep the latest two `trainer.pt` and delete the others. A process that is killed in `save` leaves a third."""
+    for old in [step for step in steps(checkpoints) if (step / STATE).is_file()][:-2]:
         (old / STATE).unlink(missing_ok=True)
 
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 MAX_REMEMBERED_BYTES = 1 << 24
 """Bounds the bytes of all values that one function remembers."""
-MAX_TOOL_BYTES = 1 << 16
+MAX_TOOL_BYTES = 1 << 14
 """Bounds the bytes of a tool that is remembered."""
 
 _LONG_LISTS = ("messages", "input", "tools")
@@ -28,7 +28,8 @@ _read_value = msgspec.json.Decoder().decode
 def parse_body(written: bytes) -> Any:
     """Parse the JSON of a request. The items of its long lists stay as they were written, for `remember`.
 
-    Raises GatewayError for what is no JSON.
+    They are plain values too if any part of the body is one that only Python reads, such as NaN. Raises GatewayError
+    for what is no JSON.
     """
     try:
         fields = _read_fields(written)

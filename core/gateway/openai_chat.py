@@ -24,7 +24,10 @@ _ROLES: Mapping[str, MessageRole] = {"system": "system", "developer": "system", 
 
 
 def read_request(value: Any) -> AgentRequest:
-    """Read a request body. Raises GatewayError with the path of a field that cannot be served."""
+    """Read a request, as `parse_body` gives it or of plain values.
+
+    Raises GatewayError with the path of a field that cannot be served.
+    """
     body = Body(value)
     body.take_only("n", 1)
     body.take_only("tool_choice", "auto")

@@ -153,15 +153,14 @@ def _read_answer_item(item: Body, kind: str) -> WireMessage:
 
 
 def _join(parts: Sequence[WireMessage]) -> WireMessage:
-    text, reasoning = "", ""
-    calls: tuple[WireCall, ...] = ()
-    marks: tuple[str, ...] = ()
+    texts, thoughts = list[str](), list[str]()
+    calls, marks = list[WireCall](), list[str]()
     for part in parts:
-        text += part.text
-        reasoning += part.reasoning or ""
+        texts.append(part.text)
+        thoughts.append(part.reasoning or "")
         calls += part.calls
         marks += part.marks
-    return WireMessage("assistant", text, reasoning or None, calls, marks=marks)
+    return WireMessage("assistant", "".join(texts), "".join(thoughts) or None, tuple(calls), marks=tuple(marks))
 
 
 def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:

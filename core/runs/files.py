@@ -6,10 +6,12 @@ the batch of lines.
 
 from __future__ import annotations
 
+import glob
 import gzip
 import json
 import math
 import os
+import platform
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +34,7 @@ def write_text(path: Path, text: str) -> None:
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Replace the content of `path` by `lines`, which bring their line breaks, in one step as `write_text` does."""
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             file.writelines(lines)
@@ -46,15 +48,14 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def delete_half_written(folder: Path) -> None:
-    """Delete what processes of this machine that have been killed were writing into a folder."""
-    for temporary in folder.glob(".*.tmp"):
-        writer = temporary.name.split(".")[-2]
+    """Delete the temporary files of `write_lines` whose processes ran on this machine and have ended."""
+    for temporary in folder.glob(f".*.{glob.escape(platform.node())}.*.tmp"):
         try:
-            os.kill(int(writer), 0)
+            os.kill(int(temporary.name.split(".")[-2]), 0)
         except ProcessLookupError:
             temporary.unlink(missing_ok=True)
         except (ValueError, OverflowError, PermissionError):
-            continue  # not a name that `write_lines` gives, or a process of another user
+            continue  # a name of somebody else's, or a process of another user
 
 
 def make_folder(path: Path) -> None:

@@ -145,7 +145,9 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from writing this run. The lock ends with the process, however the process ends.
+        """Keep other processes from writing this run, and delete what killed ones left half written.
+
+        The lock ends with the process, however the process ends.
 
         Raises:
             RunFolderError: another process holds the lock, or has made another run of this folder.
@@ -155,7 +157,7 @@ class RunFolder:
                 raise RunFolderError(
                     f"{self.path}: another process has changed this run meanwhile; run the command again"
                 )
-            for folder in (self.path, *self.path.glob("seed-*")):
+            for folder in (self.path, self.evaluation_path, *self.path.glob("seed-*")):
                 delete_half_written(folder)
             yield
 

@@ -101,16 +101,7 @@ def serve_tools(method: str, folder: Path) -> Iterator[list[str]]:
 
 def list_servers(words: str) -> list[int]:
     """List the processes below this one whose command line has `words`: a keeper, and its server after it."""
-    return [pid for pid in list_descendants(os.getpid()) if words.encode() in read_command(pid)]
-
-
-def list_descendants(pid: int) -> list[int]:
-    try:
-        lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    except OSError:  # it has ended meanwhile
-        return []
-    children = [int(child) for text in lists for child in text.split()]
-    return [*children, *(below for child in children for below in list_descendants(child))]
+    return [pid for pid in kit.list_descendants(os.getpid()) if words.encode() in read_command(pid)]
 
 
 def read_command(pid: int) -> bytes:

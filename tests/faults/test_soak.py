@@ -33,13 +33,7 @@ def serve(words: list[str], log: Path) -> Iterator[tuple[str, Callable[[], int]]
     url = f"http://127.0.0.1:{port}"
     with start_server([sys.executable, "-m", *words, "--port", str(port)], log) as keeper:
         wait_until_healthy(url, lambda: keeper.poll() is None, 600.0, log)
-        yield url, lambda: sum(map(count_bytes, list_descendants(keeper.pid)))
-
-
-def list_descendants(pid: int) -> list[int]:
-    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    children = [int(child) for text in lists for child in text.split()]
-    return [*children, *(below for child in children for below in list_descendants(child))]
+        yield url, lambda: sum(map(count_bytes, kit.list_descendants(keeper.pid)))
 
 
 def count_bytes(pid: int) -> int:

@@ -52,6 +52,17 @@ def test_the_latest_two_can_be_resumed_and_the_weights_of_all_stay(qwen2, tmp_pa
     assert checkpoint.latest(tmp_path).name == "step-000020"
 
 
+def test_what_can_be_resumed_is_kept_although_newer_checkpoints_have_no_state(qwen2, tmp_path):
+    model = weights.load(qwen2)
+    for step in (5, 10, 15):
+        checkpoint.save(tmp_path, step, model, qwen2, {})
+    for path in checkpoint.steps(tmp_path)[1:]:
+        (path / checkpoint.STATE).unlink()
+    (tmp_path / "step-000005" / checkpoint.STATE).write_bytes(b"state")
+    checkpoint.drop_old_states(tmp_path)
+    assert checkpoint.latest(tmp_path).name == "step-000005"
+
+
 @pytest.mark.parametrize("killed_at", ["weights", "state", "rename"])
 def test_a_save_that_dies_leaves_the_previous_checkpoint(qwen2, tmp_path, monkeypatch, killed_at):
     model = weights.load(qwen2)

@@ -62,7 +62,7 @@ def write_bodies(text: str) -> list[tuple[Protocol, dict[str, Any]]]:
 def test_bytes_and_values_are_the_same_request(text: str, ascii_only: bool) -> None:
     for protocol, body in write_bodies(text):
         expected = protocol.read_request(body)
-        written = json.dumps(body, ensure_ascii=ascii_only).encode(errors="replace" if not ascii_only else "strict")
+        written = json.dumps(body, ensure_ascii=ascii_only).encode(errors="replace")
         if "\ud83d" in text and not ascii_only:
             expected = protocol.read_request(json.loads(written))
         for _ in range(2):

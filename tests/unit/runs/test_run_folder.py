@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 from pathlib import Path
 
@@ -160,10 +161,12 @@ def test_what_a_killed_process_was_writing_is_deleted_and_what_a_live_one_writes
     ended.wait()
     for folder in (tmp_path, tmp_path / "seed-0"):
         for writer in (ended.pid, os.getppid(), "no-number"):
-            (folder / f".config.yaml.{writer}.tmp").write_text("meth")
+            (folder / f".config.yaml.{platform.node()}.{writer}.tmp").write_text("meth")
+    (tmp_path / ".config.yaml.elsewhere.1.tmp").write_text("meth")
     with run.lock():
         left = sorted(path.name for path in tmp_path.rglob(".*.tmp"))
-    assert left == 2 * [f".config.yaml.{os.getppid()}.tmp"] + 2 * [".config.yaml.no-number.tmp"]
+    kept = [f".config.yaml.{platform.node()}.{writer}.tmp" for writer in (os.getppid(), "no-number")]
+    assert left == sorted([*kept, *kept, ".config.yaml.elsewhere.1.tmp"])
 
 
 @pytest.mark.parametrize("text", ["a: [1", "just text"])

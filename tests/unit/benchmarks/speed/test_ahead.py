@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -23,13 +25,16 @@ def test_the_table_has_a_row_for_each_run_and_the_age_of_its_weights(
     assert all(float(row[3]) > 0 for row in rows)
 
 
-def test_a_frozen_policy_gives_completions_of_equal_lengths_whatever_runs_ahead(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_frozen_policy_gives_the_same_lengths_whatever_runs_ahead(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(ahead, "MEDIAN_S", 1e-3)
-    assert ahead.main(["--steps", "4", "--seeds", "1", "--frozen"]) == 0
-    trained = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("|")][-3:]
-    assert [(row[1].strip(), row[3].strip()) for row in trained] == [("0", "1"), ("1", "1"), ("2", "1")]
+    model = ahead.make_checkpoint("tiny", tmp_path / "model")
+    runs = ahead.run_all([(0, 0), (1, 0), (2, 0)], model, tmp_path, steps=4, frozen=True, at_once=False)
+    first, *others = (sorted(run.lengths) for run in runs)
+    assert others == [first, first]
+    (trained,) = ahead.run_all([(0, 0)], model, tmp_path / "trained", steps=4, frozen=False, at_once=False)
+    assert sorted(trained.lengths) != first
 
 
 def test_equal_samples_are_told_from_others() -> None:
