@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from core.tools.sandbox.inside import die_with_parent, main
 
 NUMBER = "=i"
-"""Is how numbers are written to the socket of a child. It tells its process, and this program its exit status (wait(2))
-and then closes the socket. If there is no child, the only number is minus the errno."""
+MESSAGE = "=Bi"
+"""Is what the socket of a child tells: one of these events, and its number."""
+STARTED, ENDED, FAILED = range(3)
+"""The child tells its process. This program tells its exit status (wait(2)) or else an errno, and closes the socket."""
 MOST_SENT = 5
 DESCRIPTORS = 1 << 16
 """Limits the descriptors of this program, which a fork closes."""
@@ -51,7 +53,7 @@ def serve(control: int) -> bool:
                 poll.unregister(ready)
                 os.close(ready)
                 _, status = os.waitpid(pid, 0)
-                tell(life, status)
+                tell(life, ENDED, status)
                 os.close(life)
                 continue
             message, sent, flags, _ = host.recvmsg(1, _socket.CMSG_SPACE(struct.calcsize(NUMBER) * MOST_SENT))
@@ -64,7 +66,7 @@ def serve(control: int) -> bool:
                 pid, exited = fork(ends)
             except OSError as error:
                 if ends:
-                    tell(ends[0], -(error.errno or errno.EAGAIN))
+                    tell(ends[0], FAILED, error.errno or errno.EAGAIN)
             else:
                 if pid == 0:
                     host.detach()  # its number is another descriptor's now
@@ -75,9 +77,9 @@ def serve(control: int) -> bool:
                 os.close(end)
 
 
-def tell(life: int, number: int) -> None:
+def tell(life: int, event: int, number: int) -> None:
     try:  # noqa: SIM105 (importing contextlib takes longer than a fork)
-        os.write(life, struct.pack(NUMBER, number))
+        os.write(life, struct.pack(MESSAGE, event, number))
     except OSError:  # the host does not wait for it any more
         pass
 
@@ -104,7 +106,7 @@ def become_child(server: int, life: int, *kept: int) -> None:
         if os.getppid() != server:
             os._exit(1)
         os.setsid()
-        os.write(life, struct.pack(NUMBER, os.getpid()))
+        os.write(life, struct.pack(MESSAGE, STARTED, os.getpid()))
         for number, end in enumerate(kept):
             os.dup2(end, number, inheritable=number < 3)
         os.closerange(len(kept), DESCRIPTORS)

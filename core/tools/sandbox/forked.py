@@ -59,7 +59,7 @@ class ForkServer:
     def fork(self, *ends: int) -> socket.socket:
         """Start a program that has `ends` as its descriptors 0, 1, 2 and so on.
 
-        Return a socket that tells its process, its exit status and its end (fork_server.NUMBER).
+        Return a socket that tells how it goes on (fork_server.MESSAGE).
 
         Raises:
             OSError: the server cannot be started, or has just ended.
@@ -132,9 +132,7 @@ class ForkedProcess:
             self.stdin, self.stdout, self.stderr = (own for own, _ in pipes)
             self._life = kept.enter_context(server.fork(*(end.fileno() for _, end in pipes), report))
             self._life.settimeout(_ANSWER_S)
-            self.pid = self._read_number()
-            if self.pid < 0:
-                raise OSError(-self.pid, os.strerror(-self.pid))
+            self.pid = self._receive(fork_server.STARTED)
             self._kept = kept.pop_all()
 
     def __enter__(self) -> ForkedProcess:
@@ -164,18 +162,22 @@ class ForkedProcess:
         if self._code is None:
             self._life.settimeout(timeout)
             try:
-                self._code = os.waitstatus_to_exitcode(self._read_number())
+                self._code = os.waitstatus_to_exitcode(self._receive(fork_server.ENDED))
             except (BlockingIOError, TimeoutError) as error:
                 raise subprocess.TimeoutExpired("fork", timeout or 0) from error
         return self._code
 
-    def _read_number(self) -> int:
-        told = self._life.recv(struct.calcsize(fork_server.NUMBER))
+    def _receive(self, awaited: int) -> int:
+        """Return the number of the event that is due."""
+        told = self._life.recv(struct.calcsize(fork_server.MESSAGE))
         if not told:
             raise OSError(self._server.explain_end())
-        number: int
-        (number,) = struct.unpack(fork_server.NUMBER, told)
-        return number
+        event, number = struct.unpack(fork_server.MESSAGE, told)
+        if event == fork_server.FAILED:
+            raise OSError(number, os.strerror(number))
+        if event != awaited:
+            raise OSError("the fork ended before it began")
+        return int(number)
 
 
 def _open_pipe(passed: contextlib.ExitStack, kept: contextlib.ExitStack, write: bool) -> tuple[FileIO, FileIO]:

@@ -29,13 +29,12 @@ class ForkedWorkspace:
         asyncio.get_running_loop().add_reader(life, self._read, life)
 
     def _read(self, life: socket.socket) -> None:
-        told = life.recv(struct.calcsize(fork_server.NUMBER))
-        if told and not self.pid:
-            (self.pid,) = struct.unpack(fork_server.NUMBER, told)
-            if self.pid < 0:
-                self.stderr.feed_data(f"a fork: {os.strerror(-self.pid)}".encode())
-            return
-        if told:  # its exit status; the end follows
+        if told := life.recv(struct.calcsize(fork_server.MESSAGE)):
+            event, number = struct.unpack(fork_server.MESSAGE, told)
+            if event == fork_server.STARTED:
+                self.pid = number
+            elif event == fork_server.FAILED:
+                self.stderr.feed_data(f"a fork: {os.strerror(number)}".encode())
             return
         self.pid = 0
         self.stderr.feed_eof()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -174,6 +175,15 @@ async def test_a_server_that_was_killed_is_started_again(box: Sandbox) -> None:
     kit.wait_until(lambda: not any(map(kit.is_running, processes)))
     assert (await box.run("print(1)")).stdout == "1\n"
     assert SERVER.pid != server
+
+
+async def test_a_fork_that_cannot_be_made_is_told(box: Sandbox) -> None:
+    limits = resource.prlimit(SERVER.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(SERVER.pid, resource.RLIMIT_NOFILE, (5, limits[1]))
+    with pytest.raises(SandboxUnavailable, match="Too many open files"):
+        await box.run("")
+    resource.prlimit(SERVER.pid, resource.RLIMIT_NOFILE, limits)
+    assert (await box.run("print(1)")).stdout == "1\n"
 
 
 async def test_what_the_server_said_at_its_end_is_told(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
