@@ -88,6 +88,7 @@ class ForkServer:
             self._end()
 
     def _start(self) -> None:
+        programs = self._load_programs()
         self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pipe = subprocess.PIPE
         with control:
@@ -100,7 +101,7 @@ class ForkServer:
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
         with contextlib.suppress(BrokenPipeError), open(process.stdin.fileno(), "wb", closefd=False) as stdin:
-            stdin.write(self._load_programs())
+            stdin.write(programs)
         process.stdin.close()
 
     def _end(self) -> None:
