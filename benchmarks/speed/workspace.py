@@ -28,7 +28,7 @@ from agentic.coding.repairs.generate import draw_record
 from benchmarks.speed.measure import align_columns, describe_environment
 from core.options import argparse_type
 from core.tools.workspace import IsolatedWorkspace
-from core.tools.workspace.isolated import choose_backend, close_fork_server
+from core.tools.workspace.isolated import SERVER, choose_backend
 from core.types import Task
 
 STEPS = ("start", "exec true", "exec pytest", "diff", "grade", "stop")
@@ -75,7 +75,7 @@ async def run_at_once(rollouts: int, backend: Any) -> dict[str, Any]:
 
 def read_cpu() -> float:
     """Return the CPU seconds of this process and of all that it has started. It ends the fork server."""
-    close_fork_server()
+    SERVER.close()
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 

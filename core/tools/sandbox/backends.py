@@ -1,7 +1,8 @@
 """Describes the kinds of isolation: what each starts, and what the sandboxed code sees of the host.
 
-bubblewrap: `bwrap` makes the namespaces. landlock: `inside.py` makes them itself, nothing needs to be installed. In
-both, `inside.py` then adds Landlock, seccomp and resource limits. unsafe_local: resource limits alone.
+bubblewrap: `bwrap` makes the namespaces. landlock: `inside.py` makes them itself, nothing needs to be installed, and
+Python is not started for each program but forked. In both, `inside.py` then adds Landlock, seccomp and resource limits.
+unsafe_local: resource limits alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from core.tools.sandbox import inside
+from core.tools.sandbox.forked import compile_programs, list_python
 from core.tools.sandbox.result import SandboxLimits, SandboxUnavailable
 from core.tools.sandbox.seccomp import MACHINES, compile_filter
 
@@ -30,7 +33,6 @@ ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
 }
 LIBRARIES = ("numpy", "sympy", "mpmath")
-_START = "import marshal, sys; exec(marshal.load(sys.stdin.buffer))"
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/dev/null")
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 
@@ -74,8 +76,7 @@ def check_platform(backend: Backend) -> None:
 @cache
 def _compile_inside() -> bytes:
     """Compile inside.py once for all runs."""
-    path = Path(__file__).with_name("inside.py")
-    return marshal.dumps(compile(path.read_bytes(), path.name, "exec"))
+    return compile_programs(inside)
 
 
 @cache
@@ -94,8 +95,8 @@ def _list_mounts() -> tuple[tuple[str, str], ...]:
 
 
 def make_command(backend: Backend) -> list[str]:
-    interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    python = [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
+    """Return what starts a program that is not forked."""
+    python = list_python()
     if backend != "bubblewrap":
         return python
     binds = [
@@ -104,20 +105,20 @@ def make_command(backend: Backend) -> list[str]:
     bwrap = shutil.which("bwrap") or "bwrap"  # it is started without our PATH
     return [
         bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--as-pid-1", "--cap-add", "CAP_SYS_ADMIN",
-        *binds, "--dev-bind", "/dev/null", "/dev/null", "--dir", "/tmp", "--ro-bind", interpreter, interpreter,
+        *binds, "--dev-bind", "/dev/null", "/dev/null", "--dir", "/tmp", "--ro-bind", python[0], python[0],
         "--chdir", "/tmp", *python,
     ]  # fmt: skip
 
 
 def make_instructions(backend: Backend, code: str, limits: SandboxLimits, report: int) -> bytes:
-    """Return what the started interpreter reads from stdin: inside.py, then what to do."""
-    isolated, machine = backend in ISOLATED, platform.machine()
+    """Return what the interpreter reads from stdin: inside.py, which a fork has already, then what to do."""
+    isolated, forked, machine = backend in ISOLATED, backend == "landlock", platform.machine()
     cpu_s = math.ceil(limits.timeout_s) + 1  # after the wall clock, so that it only matters if nobody watches
-    return _compile_inside() + marshal.dumps(
+    return (b"" if forked else _compile_inside()) + marshal.dumps(
         {
-            "namespaces": backend == "landlock",
+            "namespaces": forked,
             "isolated": isolated,
-            "landlock_required": backend == "landlock",
+            "landlock_required": forked,
             "clone": CLONE_NUMBERS.get(machine),
             "mounts": list(_list_mounts()),
             "private_folder": f"size={limits.folder_mb}m,nr_inodes={limits.files + 2},mode=1777",
@@ -132,8 +133,8 @@ def make_instructions(backend: Backend, code: str, limits: SandboxLimits, report
                 **({"RLIMIT_NPROC": 1, "RLIMIT_SIGPENDING": 64} if isolated else {}),
             },
             "packages": [f"/packages{i}" for i in range(len(_find_packages()))] if isolated else list(_find_packages()),
-            "report": report,
-            "parent": None if backend == "bubblewrap" else os.getpid(),
+            "report": 3 if forked else report,
+            "parent": os.getpid() if backend == "unsafe_local" else None,
             "code": code.encode("utf-8", "surrogatepass"),
         }
     )

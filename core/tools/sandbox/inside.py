@@ -1,8 +1,8 @@
 """The program that a sandbox runs: it locks itself up, step by step, and then becomes the code it was given.
 
-It is the whole program of its interpreter and imports nothing of this project. It reads a marshalled dictionary from
-stdin, made by `backends.py`, which says what to do. It writes to the report pipe: the step that failed, or `ready` and
-then, if the code dies of it, `memory` or `blocked`.
+It is the whole program of its interpreter, or of a fork (fork_server.py), and imports nothing of this project. It reads
+a marshalled dictionary from stdin, made by `backends.py`, which says what to do. It writes to the report pipe: the step
+that failed, or `ready` and then, if the code dies of it, `memory` or `blocked`.
 
 If `namespaces` is set, the process forks into new user, mount, PID, network, IPC and UTS namespaces. The outer half
 stays behind as a monitor; the inner half is PID 1 in there and dies when the monitor does. If it is not set, bubblewrap

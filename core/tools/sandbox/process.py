@@ -1,4 +1,4 @@
-"""Runs one command to its end, with a deadline and a bound on its output, and leaves nothing of it behind."""
+"""Runs one process to its end, with a deadline and a bound on its output, and leaves nothing of it behind."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event
 from typing import IO, Literal, cast
 
+from core.tools.sandbox.forked import ForkedProcess
 from core.tools.sandbox.result import SandboxLimits
 
 Reason = Literal["exit", "timeout", "output_limit", "cancelled"]
@@ -81,26 +82,35 @@ class ReportPipe:
         return ""
 
 
+class ChildProcess(subprocess.Popen[bytes]):
+    """Is a `command` that was started in `folder`. It inherits `report`."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], folder: str, report: int):
+        pipe = subprocess.PIPE
+        super().__init__(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd=folder, env=environment,
+            start_new_session=True, pass_fds=(report,),
+        )  # fmt: skip
+
+    def watch(self) -> int:
+        """Return a new descriptor that is readable when the process has ended."""
+        return os.pidfd_open(self.pid)
+
+
 def execute(
-    command: Sequence[str],
+    start_process: Callable[[], ChildProcess | ForkedProcess],
     stdin: bytes,
-    environment: dict[str, str],
-    folder: str,
     report: ReportPipe,
     limits: SandboxLimits,
     stop: Event,
     monitored: bool,
 ) -> Ending:
-    """Start `command` in `folder` and wait for its end, at most `limits.timeout_s`.
+    """Start a process and wait for its end, at most `limits.timeout_s`.
 
     Setting `stop` cancels the run. `monitored` says that the process only waits for its child.
     """
     start = time.monotonic()
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd=folder, env=environment, start_new_session=True,
-        pass_fds=(report.child_end,),
-    ) as process:  # fmt: skip
+    with start_process() as process:
         try:
             watcher = _Watcher(process, stdin, limits)
             reason = watcher.wait_until_end(start + limits.timeout_s, stop)
@@ -114,13 +124,15 @@ def execute(
     return Ending(reason, code if code >= 0 else 128 - code, time.monotonic() - start, stdout, stderr, report.read())
 
 
-def _kill(process: subprocess.Popen[bytes], monitored: bool) -> None:
+def _kill(process: ChildProcess | ForkedProcess, monitored: bool) -> None:
     """Kill the process and its group.
 
     The child of a monitored process is killed first: it is PID 1 of its namespace, and all processes in there die with
     it. The monitor then reaps it, so that no dead process is left to whoever adopts orphans. A child that outlives its
     monitor dies of its parent-death signal (inside.py).
     """
+    if process.returncode is not None:  # a fork that has ended: its number may be another process's by now
+        return
     with contextlib.suppress(OSError):
         with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
             children = file.read().split()
@@ -130,17 +142,18 @@ def _kill(process: subprocess.Popen[bytes], monitored: bool) -> None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_REAP_S)
     if process.returncode is None:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Watcher:
     """Feeds a process and reads its output."""
 
-    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes, limits: SandboxLimits):
+    def __init__(self, process: ChildProcess | ForkedProcess, stdin: bytes, limits: SandboxLimits):
         self._inlet, *self._outlets = (
             cast(IO[bytes], pipe) for pipe in (process.stdin, process.stdout, process.stderr)
         )
-        self._pid = process.pid
+        self._process = process
         self._limits = limits
         self._left = memoryview(stdin)
         self._selector = selectors.DefaultSelector()
@@ -152,7 +165,7 @@ class _Watcher:
     def wait_until_end(self, deadline: float, stop: Event) -> Reason:
         """Feed and read until the process ends or must be killed."""
         os.set_blocking(self._inlet.fileno(), False)
-        exited = os.pidfd_open(self._pid)
+        exited = self._process.watch()
         try:
             self._selector.register(exited, selectors.EVENT_READ)
             for pipe, capture in zip(self._outlets, self.captures, strict=True):

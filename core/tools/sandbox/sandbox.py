@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Literal
 
+from core.tools.sandbox import fork_server, inside
 from core.tools.sandbox.backends import (
     ENVIRONMENT,
     ISOLATED,
@@ -21,8 +23,12 @@ from core.tools.sandbox.backends import (
     make_command,
     make_instructions,
 )
-from core.tools.sandbox.process import Ending, ReportPipe, execute
+from core.tools.sandbox.forked import ForkedProcess, ForkServer, compile_programs
+from core.tools.sandbox.process import ChildProcess, Ending, ReportPipe, execute
 from core.tools.sandbox.result import SandboxLimits, SandboxResult, SandboxUnavailable, Status
+
+SERVER = ForkServer(lambda: compile_programs(inside, fork_server), ENVIRONMENT)
+"""Starts the programs of the backend landlock."""
 
 _SELF_TEST = """
 import _socket, os
@@ -72,7 +78,7 @@ class Sandbox:
         `timeout_s` may give this run less time than the limits, never more.
 
         Raises:
-            SandboxUnavailable: the isolation could not be set up, so nothing ran.
+            SandboxUnavailable: the isolation could not be set up, so nothing ran, or the fork server was killed.
         """
         limits = self.limits
         if timeout_s is not None:
@@ -90,11 +96,15 @@ def _run(backend: Backend, code: str, limits: SandboxLimits, stop: Event) -> San
     with ReportPipe() as report, nullcontext("/") if isolated else TemporaryDirectory(prefix="sandbox-") as folder:
         environment = ENVIRONMENT if isolated else ENVIRONMENT | {"TMPDIR": folder}
         stdin = make_instructions(backend, code, limits, report.child_end)
-        command = make_command(backend)
+        start: Callable[[], ChildProcess | ForkedProcess]
+        if backend == "landlock":
+            start = partial(ForkedProcess, SERVER, report.child_end)
+        else:
+            start = partial(ChildProcess, make_command(backend), environment, folder, report.child_end)
         try:
-            ending = execute(command, stdin, environment, folder, report, limits, stop, monitored=isolated)
+            ending = execute(start, stdin, report, limits, stop, monitored=isolated)
         except OSError as error:
-            raise SandboxUnavailable(f"{backend}: {command[0]} cannot be started: {error}") from error
+            raise SandboxUnavailable(f"{backend}: the program could not be run: {error}") from error
     ready, _, verdict = ending.report.partition("ready\n")
     if ready or (ending.reason == "exit" and not ending.report):
         raise SandboxUnavailable(f"{backend}: {explain(ready or ending.stderr.strip() or 'no answer')}")

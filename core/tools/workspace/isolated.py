@@ -22,15 +22,15 @@ import sys
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from threading import Lock
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any, Literal
 
-from core.tools.sandbox import SandboxUnavailable
+from core.tools.sandbox import SandboxUnavailable, fork_server
 from core.tools.sandbox import inside as isolation
 from core.tools.sandbox.backends import CLONE_NUMBERS, check_platform, explain
+from core.tools.sandbox.forked import ForkServer, compile_programs, list_python
 from core.tools.sandbox.seccomp import compile_filter
-from core.tools.workspace import fork_server, inside
+from core.tools.workspace import inside, preloaded
 from core.tools.workspace.base import (
     ENVIRONMENT,
     CommandResult,
@@ -42,7 +42,7 @@ from core.tools.workspace.base import (
     check_result,
     receive_listener,
 )
-from core.tools.workspace.forked import ForkedProcess, ForkServer
+from core.tools.workspace.forked import CHANNEL, ForkedWorkspace, fork_workspace
 from core.tools.workspace.programs import GET, PUT
 
 Isolation = Literal["bubblewrap", "landlock"]
@@ -53,12 +53,11 @@ PACKAGES = ("pytest", "numpy")
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
-_START = (
-    "import marshal, sys; names = {'__name__': 'isolation'}; programs = marshal.load(sys.stdin.buffer); "
-    "[exec(program, names) for program in programs[:-1]]; names['__name__'] = '__main__'; exec(programs[-1], names)"
-)
 _REASONS: tuple[Reason, ...] = ("exit", "timeout", "output_limit")
 _STOP_S = 5.0
+
+SERVER = ForkServer(lambda: compile_programs(preloaded, isolation, inside, fork_server), ENVIRONMENT)
+"""Starts the programs of the backend landlock."""
 
 
 class IsolatedWorkspace(RepositoryWorkspace):
@@ -84,28 +83,26 @@ class IsolatedWorkspace(RepositoryWorkspace):
             raise WorkspaceUnavailable(str(problem)) from problem
         if self.backend == "bubblewrap" and os.geteuid() == 0:
             raise WorkspaceUnavailable("bubblewrap cannot count the processes of root; use the backend landlock")
-        self._process: asyncio.subprocess.Process | ForkedProcess | None = None
+        self._process: asyncio.subprocess.Process | ForkedWorkspace | None = None
         self._turn = asyncio.Lock()
 
     async def open(self) -> None:
         host, channel = socket.socketpair()
         with host, channel:
             if self.backend == "landlock":
-                server = get_fork_server()
                 try:
-                    self._process = await server.fork(channel.fileno() if self.serves else None)
+                    self._process = await fork_workspace(SERVER, channel.fileno() if self.serves else None)
                 except OSError as error:
                     raise WorkspaceUnavailable(f"landlock: the server that forks workspaces: {error!r}") from error
-                await self._enclose(server.pid, fork_server.CHANNEL if self.serves else None)
+                await self._enclose(CHANNEL if self.serves else None)
             else:
                 await self._start_bubblewrap(channel)
-                programs = _load_programs(isolation, inside)
-                await self._enclose(None, channel.fileno() if self.serves else None, programs)
+                await self._enclose(channel.fileno() if self.serves else None, _load_programs())
             if self.serves:
                 self.listener = receive_listener(host)
 
     async def _start_bubblewrap(self, channel: socket.socket) -> None:
-        python = _list_python()
+        python = list_python()
         command = asyncio.create_subprocess_exec(
             *self._wrap(python),
             stdin=asyncio.subprocess.PIPE,
@@ -124,11 +121,11 @@ class IsolatedWorkspace(RepositoryWorkspace):
             self._process = await starting
             raise
 
-    async def _enclose(self, parent: int | None, channel: int | None, programs: bytes = b"") -> None:
+    async def _enclose(self, channel: int | None, programs: bytes = b"") -> None:
         """Have the started program build its sandbox. Raises WorkspaceUnavailable if it cannot."""
         spec = {
             "namespaces": self.backend == "landlock",
-            "parent": parent,
+            "parent": None,  # the fork server or bubblewrap has bound it
             "clone": CLONE_NUMBERS.get(platform.machine()),
             "mounts": self._list_mounts(),
             "proc": "/proc" in self.paths,
@@ -286,43 +283,15 @@ def _package_mounts() -> tuple[tuple[str, str], ...]:
     return tuple((os.path.realpath(folder), f"/packages{number}") for number, folder in enumerate(folders))
 
 
-def _list_python() -> list[str]:
-    """Return the command that starts a Python, which runs the programs that come on its stdin."""
-    interpreter = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    return [interpreter, "-I", "-S", "-B", "-X", "utf8", "-c", _START]
-
-
 @cache
-def _load_programs(*modules: ModuleType) -> bytes:
-    """Return the programs of these files, compiled once."""
-    return marshal.dumps([_compile(Path(str(module.__file__)).read_text()) for module in modules])
+def _load_programs() -> bytes:
+    """Return the programs of a workspace that is not forked, compiled once."""
+    return compile_programs(isolation, inside)
 
 
 @lru_cache(64)
 def _compile(code: str) -> CodeType:
     return compile(code, "<workspace>", "exec", dont_inherit=True)
-
-
-_server: ForkServer | None = None
-_server_lock = Lock()
-
-
-def get_fork_server() -> ForkServer:
-    """Return the fork server of this process. It is started when it is first needed, and again if it has ended."""
-    global _server
-    with _server_lock:
-        if _server is None or not _server.is_running():
-            _server = ForkServer(_list_python(), _load_programs(isolation, inside, fork_server), ENVIRONMENT)
-        return _server
-
-
-def close_fork_server() -> None:
-    """End the fork server with all of its workspaces, if there is one. The next workspace starts another."""
-    global _server
-    with _server_lock:
-        server, _server = _server, None
-    if server is not None:
-        server.close()
 
 
 def _bind(source: str, target: str) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from typing import Any
 from core.tools.sandbox import Sandbox, SandboxLimits
 from core.tools.sandbox.seccomp import allowed_calls, other_calls
 from core.tools.workspace import IsolatedWorkspace, WorkspaceLimits
+from tests import kit
 from tests.unit.tools.sandbox.probes import PROBES, WORKSPACE_PROBES, WORKSPACE_SAMPLE, Probe
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -133,10 +134,9 @@ def was_called(server: socket.socket) -> bool:
 
 
 def read_own_state() -> dict[str, Any]:
-    """Return our children (orphans come to us too), descriptors and temporary folders."""
-    children = Path("/proc/self/task").glob("*/children")
+    """Return the processes below us (orphans come to us, too), our descriptors and temporary folders."""
     return {
-        "children": sorted(pid for path in children for pid in path.read_text().split()),
+        "processes": sorted(kit.list_descendants(os.getpid())),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "folders": sorted(os.listdir(tempfile.gettempdir())),
     }

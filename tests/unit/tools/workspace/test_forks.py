@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,8 +15,14 @@ from typing import Any
 
 import pytest
 
-from core.tools.workspace import IsolatedWorkspace, PreparedRepository, RepositoryWorkspace, WorkspaceError
-from core.tools.workspace.isolated import close_fork_server, get_fork_server, make_environment
+from core.tools.workspace import (
+    IsolatedWorkspace,
+    PreparedRepository,
+    RepositoryWorkspace,
+    WorkspaceError,
+    WorkspaceUnavailable,
+)
+from core.tools.workspace.isolated import SERVER, make_environment
 from tests import kit
 
 Make = Callable[..., RepositoryWorkspace]
@@ -135,21 +142,32 @@ def landlock(isolation: None) -> Any:
 async def test_a_server_that_was_killed_is_started_again(landlock: Any) -> None:
     async with landlock() as lost:
         await lost.start(FILES)
-        server = get_fork_server()
-        (monitor,) = kit.list_children(server.pid)
+        server = SERVER.pid
+        (monitor,) = kit.list_children(server)
         (inside,) = kit.list_children(monitor)
-        os.kill(server.pid, signal.SIGKILL)
+        os.kill(server, signal.SIGKILL)
         kit.wait_until(lambda: not kit.is_running(monitor) and not kit.is_running(inside))
         with pytest.raises(WorkspaceError, match="lost"):
             await lost.exec("true", timeout_s=60)
     async with landlock() as workspace:
         await workspace.start(FILES)
         assert (await workspace.exec("echo alive", timeout_s=60)).stdout == b"alive\n"
-    assert get_fork_server().pid != server.pid
+    assert SERVER.pid != server
+
+
+async def test_a_fork_that_cannot_be_made_is_told(landlock: Any) -> None:
+    async with landlock() as workspace:
+        await workspace.start(FILES)
+        limits = resource.prlimit(SERVER.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(SERVER.pid, resource.RLIMIT_NOFILE, (5, limits[1]))
+        with pytest.raises(WorkspaceUnavailable, match="a fork: Too many open files"):
+            await landlock().start(FILES)
+        resource.prlimit(SERVER.pid, resource.RLIMIT_NOFILE, limits)
+        assert (await workspace.exec("echo alive", timeout_s=60)).stdout == b"alive\n"
 
 
 async def test_the_server_outlives_the_thread_that_started_it(landlock: Any) -> None:
-    close_fork_server()
+    SERVER.close()
 
     async def run() -> bytes:
         async with landlock() as workspace:
@@ -159,21 +177,21 @@ async def test_the_server_outlives_the_thread_that_started_it(landlock: Any) -> 
     thread = Thread(target=asyncio.run, args=(run(),))
     thread.start()
     thread.join()
-    server = get_fork_server()
+    server = SERVER.pid
     assert await run() == b"alive\n"
-    assert get_fork_server() is server
-    assert kit.list_children(server.pid) == []
+    assert SERVER.pid == server
+    assert kit.list_children(server) == []
 
 
 HOST = """
 import asyncio
 from core.tools.workspace import IsolatedWorkspace
-from core.tools.workspace.isolated import get_fork_server
+from core.tools.workspace.isolated import SERVER
 async def main():
     async with IsolatedWorkspace(backend="landlock") as workspace:
         await workspace.start({"a.py": b""})
         running = asyncio.create_task(workspace.exec("sleep 1000", timeout_s=1000))
-        print(get_fork_server().pid, flush=True)
+        print(SERVER.pid, flush=True)
         await running
 asyncio.run(main())
 """
