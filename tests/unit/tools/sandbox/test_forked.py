@@ -116,6 +116,9 @@ async def test_it_finds_nothing_of_the_server_or_of_other_programs(box: Sandbox)
     await box.run(SPOIL)
     while len(list_programs()) < 2 * len(neighbours):
         await asyncio.sleep(0.01)
+    for process in list_programs():
+        ends = [os.readlink(path) for path in Path(f"/proc/{process}/fd").iterdir()]
+        assert not [end for end in ends if end.startswith(("socket:", "anon_inode:"))], "of the host or the server"
     seen = (await box.run(FIND)).stdout.splitlines()
     assert seen[0] == "[[], False, False, False, '/tmp']"
     assert seen[1] == "['main.py'] [0, 1, 2, 3] True False"
@@ -123,6 +126,12 @@ async def test_it_finds_nothing_of_the_server_or_of_other_programs(box: Sandbox)
         neighbour.cancel()
     await asyncio.gather(*neighbours, return_exceptions=True)
     kit.wait_until(lambda: not list_programs())
+
+
+async def test_chance_is_not_shared(box: Sandbox) -> None:
+    code = "import random, tempfile, uuid; print(random.random(), next(tempfile._get_candidate_names()), uuid.uuid4())"
+    results = [(await box.run(code)).stdout.split() for _ in range(2)]
+    assert not set(results[0]) & set(results[1])
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["monitor", "program"])
