@@ -35,7 +35,8 @@ DIGEST_PARTS = 256
 class EvalModels:
     """Opens models by folder or hub id. `urls` names the servers of those that are not loaded here.
 
-    `concurrency` calls run at once; the KV cache has that many times the context, at most `kv_tokens` if given.
+    `concurrency` calls run at once. The KV cache has that many times the context, or what the recipe says if that is
+    more, and at most `kv_tokens` if given.
     `context` replaces the context that config.json states; without a server it cannot be larger.
     """
 
@@ -105,7 +106,7 @@ class EvalModels:
             async with make_server_policy(url, api_key_file=self._key_file) as remote:
                 yield remote
             return
-        budget = self.concurrency * context
+        budget = max(self.concurrency * context, self.recipe.engine.kv_tokens)
         if self._kv_tokens is not None:
             budget = max(min(budget, self._kv_tokens), context)
         engine = Engine(
@@ -113,7 +114,7 @@ class EvalModels:
             eos_token_ids=weights.eos_token_ids(resolve(model)),
             max_model_len=context,
             kv_tokens=budget,
-            prefix_cache_tokens=self.recipe.engine.prefix_cache_tokens,
+            max_num_seqs=self.recipe.engine.max_num_seqs,
             max_prefill_tokens=self.recipe.engine.max_prefill_tokens,
             decode=self.tokenizer(model).decode,
         )

@@ -55,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
                 with_batching=not options.no_batching,
                 dtype=options.dtype,
                 only=options.regimes or (),
+                vllm_python=options.vllm_python,
             )
             print(rollout.format_table(result["rollout"]), flush=True)
         if options.only != "rollout":
@@ -103,6 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--repeats", type=argparse_type(PositiveInt), default=3, help="timed repeats after a warm-up (default: 3)"
     )
     parser.add_argument("--no-batching", action="store_true", help="leave out continuous batching, the slowest side")
+    parser.add_argument("--vllm-python", metavar="FILE", help="vLLM too; made by tests/optional/vllm_cpu/setup.sh")
     parser.add_argument("--output", type=Path, default=Path("runs/speed"), help="folder of the JSON file")
     return parser
 

@@ -99,7 +99,6 @@ def measure(recipe: Recipe) -> dict[str, int]:
         model,
         max_model_len=recipe.model.max_model_len,
         kv_tokens=recipe.engine.kv_tokens,
-        block_size=recipe.engine.block_size,
         max_prefill_tokens=recipe.engine.max_prefill_tokens,
     )
     rng = random.Random(0)
@@ -108,7 +107,6 @@ def measure(recipe: Recipe) -> dict[str, int]:
     _forget_peak()
     # A page is resident once it is written; a rollout of real size would write all of them.
     engine.cache.kv.zero_()
-    engine.prefixes.pool.zero_()
     for _ in range(recipe.engine.max_prefill_tokens // CONTEXT):
         prompt = [rng.randrange(model.config.vocab_size) for _ in range(CONTEXT - 4)]
         engine.submit(prompt, Sampling(max_new_tokens=4))

@@ -1,4 +1,4 @@
-"""Compare rollout throughput: our engine, `model.generate` (static and dynamic cache), continuous batching.
+"""Compare rollout throughput: our engine, `model.generate` (static and dynamic cache), continuous batching, vLLM.
 
 The regimes are distinct prompts, groups on one prompt, heavy-tailed lengths, and sessions of five turns. A row whose
 log-probs differ by more than 1e-5 from those of a full forward is marked.
@@ -6,20 +6,21 @@ log-probs differ by more than 1e-5 from those of a full forward is marked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.engines import ContinuousBatchingSide, EmbeddedSide, Generate, TransformersSide, max_logprob_error
 from benchmarks.speed.measure import Timing, align_columns, ratio, repeat
+from benchmarks.speed.vllm_side import run_vllm
 from benchmarks.speed.workload import (
     OBSERVATION,
     SESSION_TURNS,
     GenerationRequest,
     GenerationSample,
-    continue_sessions,
     make_regimes,
+    run_turns,
 )
 from core.engine import weights
 
@@ -37,8 +38,9 @@ def compare(
     with_batching: bool,
     dtype: str = "float32",
     only: Sequence[str] = (),
+    vllm_python: str | None = None,
 ) -> dict[str, Any]:
-    """Run every regime, or those of `only`, on every side.
+    """Run every regime, or those of `only`, on every side; on vLLM too if its interpreter is given.
 
     Returns seconds, tokens per second, log-prob error and ratios to ours, as JSON.
     """
@@ -59,11 +61,16 @@ def compare(
         }
         if with_batching:
             sides["continuous batching"] = ContinuousBatchingSide(hf).generate
+        runs: dict[str, Callable[[], tuple[list[GenerationSample], Timing]]] = {
+            side: partial(repeat, partial(run_turns, generate, requests, turns, vocab_size), repeats, before=ours.reset)
+            for side, generate in sides.items()
+        }
+        if vllm_python:
+            runs["vLLM"] = partial(run_vllm, vllm_python, folder, dtype, requests, turns, vocab_size, repeats)
         rows: dict[str, dict[str, Any]] = {}
         timings: dict[str, Timing] = {}
-        for side, generate in sides.items():
-            once = partial(run_turns, generate, requests, turns, vocab_size)
-            samples, timings[side] = repeat(once, repeats, before=ours.reset)
+        for side, run in runs.items():
+            samples, timings[side] = run()
             rows[side] = _measure_side(timings[side], samples, max_logprob_error(hf, samples), TOLERANCE[dtype])
             print(f"  {regime}, {side}: {rows[side]['tokens_per_cpu_s']:.0f} tokens per CPU second", flush=True)
         if len({row["generated_tokens"] for row in rows.values()}) != 1:
@@ -86,18 +93,6 @@ def _measure_side(
         "logprob_error": error,
         "logprobs_exact": error is not None and error <= tolerance,
     }
-
-
-def run_turns(
-    generate: Generate, requests: Sequence[GenerationRequest], turns: int, vocab_size: int
-) -> list[GenerationSample]:
-    """Return all samples of all turns. A turn starts when every session has ended the turn before."""
-    samples = generate(requests)
-    everything = list(samples)
-    for turn in range(1, turns):
-        samples = generate(continue_sessions(samples, vocab_size, turn))
-        everything += samples
-    return everything
 
 
 def longest_sequence(requests: Sequence[GenerationRequest], turns: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,21 @@ def continue_sessions(samples: Sequence[GenerationSample], vocab_size: int, turn
         )
         for i, s in enumerate(samples)
     ]
+
+
+def run_turns(
+    generate: Callable[[Sequence[GenerationRequest]], list[GenerationSample]],
+    requests: Sequence[GenerationRequest],
+    turns: int,
+    vocab_size: int,
+) -> list[GenerationSample]:
+    """Return all samples of all turns. A turn starts when every session has ended the turn before."""
+    samples = generate(requests)
+    everything = list(samples)
+    for turn in range(1, turns):
+        samples = generate(continue_sessions(samples, vocab_size, turn))
+        everything += samples
+    return everything
 
 
 def make_step_requests(

@@ -163,12 +163,12 @@ class OptimizerSection(Section):
 
 class EngineSection(Section):
     kv_tokens: PositiveInt = 65536
-    """Sizes the KV cache of running sequences, in tokens."""
-    prefix_cache_tokens: NonNegativeInt | None = None
-    """Sizes the cache of finished prefixes. None: as many tokens as `kv_tokens`."""
-    block_size: PositiveInt = 16
+    """Sizes the KV cache, in tokens. A running sequence takes the room of its prompt and its new tokens; the rest keeps
+    the prefixes of earlier ones."""
+    max_num_seqs: PositiveInt = 256
+    """Limits the sequences that run at once."""
     max_prefill_tokens: PositiveInt = 8192
-    """Limits the prompt tokens of one prefill step. A single longer prompt runs alone."""
+    """Limits the prompt tokens of one step. A longer prompt is computed in parts."""
     threads: PositiveInt | None = None
     """Sets PyTorch's threads. None leaves PyTorch's own choice."""
     servers: tuple[ServerURL, ...] = ()

@@ -1,6 +1,6 @@
-"""Computes the inference engine's attention over the KV cache: one class for prefill, one for decode.
+"""Computes the inference engine's attention over the KV cache: one class for a step, one for each kind of new tokens.
 
-Tensor suffixes: see core/engine/__init__.py. A slot of the cache holds the keys and values of one running sequence.
+Tensor suffixes: see core/engine/__init__.py. Here P counts the pages of a sequence, padded with nobody's page.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from core.engine.cache import round_up
+from core.engine.cache import NOBODYS_PAGE, PagedCache, round_up
+from core.engine.kernel import DTYPES, attend_pages, find_kernel
 
 QUERIES_PER_PIECE = 256
 """The mask of a cached prefix costs the products it hides; short pieces of a long prompt have few of these."""
@@ -33,6 +36,83 @@ takes its memory right after that of the first. With fewer rows that place is al
 added up in another order."""
 
 
+class Span(NamedTuple):
+    """Describes the tokens that a step computes for one sequence: `length` tokens from position `start` on."""
+
+    pages: Sequence[int]
+    start: int
+    length: int
+
+
+class StepAttention:
+    """Writes the new tokens of a step into the cache and attends causally, each token to all before it.
+
+    On T lie the `count` tokens of the sequences that decode, one each, and then those of the sequences that prefill.
+    """
+
+    def __init__(
+        self,
+        cache: PagedCache,
+        places_T: Tensor,
+        count: int,
+        decode: DecodeAttention | None = None,
+        prefill: PrefillAttention | None = None,
+    ):
+        self.cache = cache
+        self.places_T = places_T
+        self.count = count
+        self.decode = decode
+        self.prefill = prefill
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        self.cache.kv[0, layer].index_copy_(0, self.places_T, k_TKD)
+        self.cache.kv[1, layer].index_copy_(0, self.places_T, v_TKD)
+        parts = [(self.decode, q_THD[: self.count]), (self.prefill, q_THD[self.count :])]
+        outputs = [attend(layer, queries) for attend, queries in parts if attend is not None]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def prepare_step(cache: PagedCache, decode: Sequence[Span], prefill: Sequence[Span]) -> tuple[Tensor, StepAttention]:
+    """Return the positions of a step's tokens within their sequences, [T], and the attention of the step."""
+    spans = [*decode, *prefill]
+    table_NP = make_table(cache, [span.pages for span in spans]).to(cache.device)
+    starts_N = np.array([span.start for span in spans])
+    lengths_N = np.array([span.length for span in spans])
+    # The running sums of the lengths, each less its length, are where the sequences begin on T.
+    firsts_N = np.cumsum(lengths_N) - lengths_N
+    positions = np.arange(lengths_N.sum()) + np.repeat(starts_N - firsts_N, lengths_N)
+    positions_T = torch.from_numpy(positions).to(cache.device)
+    sequences_T = torch.from_numpy(np.repeat(np.arange(len(spans)), lengths_N)).to(cache.device)
+    attend = StepAttention(cache, find_places(cache, table_NP, sequences_T, positions_T), len(decode))
+    if decode:
+        width = cache.count_pages(1 + max(span.start for span in decode))
+        attend.decode = DecodeAttention(cache, table_NP[: len(decode), :width], positions_T[: len(decode)])
+    if prefill:
+        attend.prefill = PrefillAttention(cache, table_NP[len(decode) :], prefill)
+    return positions_T, attend
+
+
+def prepare_decode(cache: PagedCache, table_NP: Tensor, positions_N: Tensor) -> StepAttention:
+    """Return the attention of a step in which all sequences decode; it depends on no number that is not in a tensor."""
+    sequences_N = torch.arange(len(table_NP), device=cache.device)
+    places_N = find_places(cache, table_NP, sequences_N, positions_N)
+    return StepAttention(cache, places_N, len(table_NP), DecodeAttention(cache, table_NP, positions_N))
+
+
+def make_table(cache: PagedCache, pages: Sequence[Sequence[int]]) -> Tensor:
+    """Return the pages of each sequence as int32 [N, P], padded with nobody's page so that the last tile is whole."""
+    table_NP = np.full((len(pages), max(map(len, pages)) + cache.count_pages(TILE)), NOBODYS_PAGE, dtype=np.int32)
+    for row_P, numbers in zip(table_NP, pages, strict=True):
+        row_P[: len(numbers)] = numbers
+    return torch.from_numpy(table_NP)
+
+
+def find_places(cache: PagedCache, table_NP: Tensor, sequences: Tensor, positions: Tensor) -> Tensor:
+    """Return where in the cache the positions of the sequences lie; the shapes of the two tensors broadcast."""
+    page, offset = positions // cache.page_size, positions % cache.page_size
+    return table_NP[sequences, page].long() * cache.page_size + offset
+
+
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """Describes consecutive new tokens of one sequence: `first` is their place on T, `start` their first position.
@@ -40,7 +120,7 @@ class _Piece:
     The kernel computes `rows` queries for them, from position `begin` on. In a tile they are more than the new tokens.
     """
 
-    slot: int
+    sequence: int
     first: int
     start: int
     length: int
@@ -59,71 +139,62 @@ class _Bucket:
 
     tokens_NL: Tensor
     """Leads to the queries on T. Columns before and after the tokens of a piece repeat its first and last one."""
-    slots: slice | Tensor
-    end: int
+    places_NS: Tensor
+    """Leads to the keys and values in the cache."""
     mask_LS: Tensor | None
     """Is None where no token is cached: the kernel's own causal mask says the same."""
 
 
 class PrefillAttention:
-    """Writes the new tokens of N sequences into the cache and attends causally, each token to all before it.
+    """Attends for the new tokens of N sequences, whose keys and values lie in the cache already."""
 
-    The sequences own consecutive slots from `first_slot` on. Sequence n has `starts[n]` tokens in its slot already and
-    brings `lengths[n]` new ones; `positions_T` are the positions of the new tokens within their sequences.
-    """
-
-    def __init__(self, kv: Tensor, first_slot: int, starts: Sequence[int], lengths: Sequence[int], positions_T: Tensor):
-        self.kv = kv
-        self.positions_T = positions_T
-        slots = range(first_slot, first_slot + len(lengths))
-        slots_N = torch.tensor(slots, device=kv.device)
-        self.slots_T = torch.repeat_interleave(slots_N, torch.tensor(lengths, device=kv.device))
-        buckets = _fill_buckets(_cut(slots, starts, lengths, _must_round_alike(kv)))
-        self.buckets = [_pad(bucket, kv.shape[4], kv.device) for bucket in buckets]
+    def __init__(self, cache: PagedCache, table_NP: Tensor, spans: Sequence[Span]):
+        self.cache = cache
+        buckets = _fill_buckets(_cut(spans, _must_round_alike(cache)))
+        self.buckets = [_pad(cache, table_NP, bucket) for bucket in buckets]
         # Where the token t of T lies among the padded outputs of all buckets, one after the other.
-        row_of = [0] * sum(lengths)
+        row_of = [0] * sum(span.length for span in spans)
         row = 0
         for pieces, bucket in zip(buckets, self.buckets, strict=True):
             for piece in pieces:
                 start = row + piece.start - piece.begin
                 row_of[piece.first : piece.first + piece.length] = range(start, start + piece.length)
                 row += bucket.tokens_NL.shape[1]
-        self.row_T = torch.tensor(row_of, device=kv.device)
+        self.row_T = torch.tensor(row_of, device=cache.device)
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        keys, values = self.kv[0, layer], self.kv[1, layer]  # [slots, K, max_len, D]
-        keys[self.slots_T, :, self.positions_T] = k_TKD
-        values[self.slots_T, :, self.positions_T] = v_TKD
+    def __call__(self, layer: int, q_THD: Tensor) -> Tensor:
+        keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]  # [places, K, D]
         outputs = [
             F.scaled_dot_product_attention(
                 q_THD[bucket.tokens_NL].transpose(1, 2),
-                keys[:, :, : bucket.end][bucket.slots],
-                values[:, :, : bucket.end][bucket.slots],
+                keys[bucket.places_NS].transpose(1, 2),
+                values[bucket.places_NS].transpose(1, 2),
                 attn_mask=bucket.mask_LS,
                 is_causal=bucket.mask_LS is None,
-                enable_gqa=q_THD.shape[1] != k_TKD.shape[1],
+                enable_gqa=q_THD.shape[1] != keys.shape[1],
             )
             for bucket in self.buckets
         ]
         return torch.cat([out_NHLD.transpose(1, 2).flatten(0, 1) for out_NHLD in outputs])[self.row_T]
 
 
-def _must_round_alike(kv: Tensor) -> bool:
+def _must_round_alike(cache: PagedCache) -> bool:
     """Return whether the engine promises that a sequence gets the same bits alone and beside others."""
-    return kv.dtype == torch.bfloat16 and kv.device.type == "cpu"
+    return cache.dtype == torch.bfloat16 and cache.device.type == "cpu"
 
 
-def _cut(slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int], tiled: bool) -> list[_Piece]:
+def _cut(spans: Sequence[Span], tiled: bool) -> list[_Piece]:
     """Cut the new tokens into tiles; or those of the sequences that have cached ones into short pieces, no others."""
     pieces: list[_Piece] = []
-    firsts = itertools.accumulate(lengths, initial=0)  # zip stops before the last sum, the end of T
-    for slot, start, length, first in zip(slots, starts, lengths, firsts, strict=False):
+    firsts = itertools.accumulate((span.length for span in spans), initial=0)  # zip drops the last sum, the end of T
+    for sequence, ((_, start, length), first) in enumerate(zip(spans, firsts, strict=False)):
         step = TILE if tiled else QUERIES_PER_PIECE if start else length
         position, end = start, start + length
         while position < end:
             begin = position - position % TILE if tiled else position
             count = min(begin + step, end) - position
-            pieces.append(_Piece(slot, first + position - start, position, count, begin, rows=TILE if tiled else count))
+            rows = TILE if tiled else count
+            pieces.append(_Piece(sequence, first + position - start, position, count, begin, rows))
             position += count
     return pieces
 
@@ -142,57 +213,60 @@ def _fill_buckets(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     return buckets
 
 
-def _pad(bucket: Sequence[_Piece], max_len: int, device: torch.device) -> _Bucket:
-    begin = bucket[0].begin
-    end = min(begin + round_up(bucket[0].rows), max_len)
+def _pad(cache: PagedCache, table_NP: Tensor, bucket: Sequence[_Piece]) -> _Bucket:
+    begin, device = bucket[0].begin, cache.device
+    end = begin + round_up(bucket[0].rows)
     firsts_N = torch.tensor([piece.first for piece in bucket], device=device)
     starts_N = torch.tensor([piece.start for piece in bucket], device=device)
     lengths_N = torch.tensor([piece.length for piece in bucket], device=device)
+    sequences_N = torch.tensor([piece.sequence for piece in bucket], device=device)
     positions_L = torch.arange(begin, end, device=device)
     offsets_NL = (positions_L - starts_N[:, None]).clamp(min=0)
     tokens_NL = firsts_N[:, None] + torch.minimum(offsets_NL, lengths_N[:, None] - 1)
-    slots = [piece.slot for piece in bucket]
-    # Neighbours are read where they lie; others are gathered.
-    neighbours = slots == list(range(slots[0], slots[0] + len(slots)))
+    positions_S = torch.arange(end, device=device)
     mask_LS: Tensor | None = None
     if begin and device.type == "cuda":
         mask_LS = causal_lower_right(end - begin, end)  # lets the flash kernel mask by itself
     elif begin:
-        mask_LS = torch.arange(end, device=device) <= positions_L[:, None]
-    return _Bucket(
-        tokens_NL,
-        slice(slots[0], slots[0] + len(slots)) if neighbours else torch.tensor(slots, device=device),
-        end,
-        mask_LS,
-    )
+        mask_LS = positions_S <= positions_L[:, None]
+    return _Bucket(tokens_NL, find_places(cache, table_NP, sequences_N[:, None], positions_S), mask_LS)
 
 
 class DecodeAttention:
-    """Writes one new token for each sequence in slots 0..N-1 and attends to all tokens before it.
+    """Attends for one new token of each of N sequences, whose keys and values lie in the cache already.
 
     T is N here. The query heads that share a key head form one matrix, so keys and values are never repeated.
     """
 
-    def __init__(self, kv: Tensor, positions_N: Tensor, longest: int):
-        self.kv = kv
-        self.positions_N = positions_N
-        self.end = min(round_up(longest), kv.shape[4])
-        self.slots_N = torch.arange(len(positions_N), device=kv.device)
-        # Positions after a sequence's newest token hold what an earlier owner of the slot left there.
-        after_NS = torch.arange(self.end, device=kv.device) > positions_N[:, None]
-        self.bias_NS = torch.zeros(after_NS.shape, dtype=kv.dtype, device=kv.device).masked_fill_(after_NS, -torch.inf)
+    def __init__(self, cache: PagedCache, table_NP: Tensor, positions_N: Tensor):
+        self.cache = cache
+        self.table_NP = table_NP
+        self.lengths_N = positions_N + 1
+        self.kernel = find_kernel() if cache.device.type == "cpu" and cache.dtype in DTYPES else None
+        if self.kernel is None:
+            sequences_N1 = torch.arange(len(table_NP), device=cache.device)[:, None]
+            positions_S = torch.arange(table_NP.shape[1] * cache.page_size, device=cache.device)
+            self.places_NS = find_places(cache, table_NP, sequences_N1, positions_S)
+            # Positions after a sequence's newest token hold what an earlier owner of the page left there.
+            after_NS = positions_S > positions_N[:, None]
+            self.bias_NS = torch.zeros(after_NS.shape, dtype=cache.dtype, device=cache.device)
+            self.bias_NS.masked_fill_(after_NS, -torch.inf)
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        count, kv_heads, head_dim = k_TKD.shape
-        keys, values = self.kv[0, layer, :count], self.kv[1, layer, :count]
-        keys[self.slots_N, :, self.positions_N] = k_TKD
-        values[self.slots_N, :, self.positions_N] = v_TKD
+    def __call__(self, layer: int, q_NHD: Tensor) -> Tensor:
+        keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]  # [places, K, D]
+        if self.kernel is not None:
+            return attend_pages(
+                self.kernel, q_NHD.contiguous(), keys, values, self.table_NP, self.lengths_N, self.cache.page_size
+            )
         # [N, K, H / K, D]: the heads of a group take the place that the tokens of a sequence have in prefill.
-        grouped_q = q_THD.view(count, kv_heads, -1, head_dim)
+        grouped_q = q_NHD.unflatten(1, (keys.shape[1], -1))
         group = grouped_q.shape[2]
-        if _must_round_alike(self.kv):
+        if _must_round_alike(self.cache):
             grouped_q = F.pad(grouped_q, (0, 0, 0, -group % DECODE_ROWS))
         out = F.scaled_dot_product_attention(
-            grouped_q, keys[:, :, : self.end], values[:, :, : self.end], attn_mask=self.bias_NS[:, None, None]
+            grouped_q,
+            keys[self.places_NS].transpose(1, 2),
+            values[self.places_NS].transpose(1, 2),
+            attn_mask=self.bias_NS[:, None, None],
         )
         return out[:, :, :group].flatten(1, 2)

@@ -1,8 +1,9 @@
-"""The KV cache: slots for the running sequences, and a store of prefix blocks that later prompts can start from.
+"""The KV cache: pages of a few tokens, counted by the sequences that hold them and found again by their tokens.
 
-A slot is one row of one tensor. The running sequences always occupy slots 0..n-1, so decode reads a plain slice and
-gathers nothing. The prefix store keeps full blocks of tokens as a trie and evicts the least recently used one first. A
-hit is copied into the new sequence's slot, which costs a fraction of computing it again.
+A sequence holds a list of pages, which need not be neighbours. A page that is full and computed gets a name: all tokens
+up to its end. Later sequences that begin with these tokens hold the same page, so a shared prefix lies in memory once
+and is never copied. A page that nobody holds keeps its name until it is the least recently used and its place is
+needed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ GRAIN = 16
 remainder by their width (8 numbers with AVX2, 16 with AVX-512), so without it a sequence would be rounded otherwise
 beside a longer one than alone."""
 
-BlockKey = tuple[int, tuple[int, ...]]
-"""Names a block of the trie by its parent's node number and its own tokens."""
+PageName = tuple[int, tuple[int, ...]]
+"""Names a page by the number of the page before it and its own tokens, so that equal names mean equal prefixes."""
+
+NOBODYS_PAGE = 0
+"""Pads lists of pages. No sequence holds it, and what is written there is never read."""
 
 LARGE = 1 << 28
 """Sets the bytes from which a cache is worth the time that it takes to give freed memory back first."""
@@ -44,32 +48,49 @@ def round_up(count: int) -> int:
 
 
 def cache_bytes(config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
-    """Return the bytes that the keys and values of `tokens` tokens take, in slots or in the prefix store."""
+    """Return the bytes that the keys and values of `tokens` tokens take."""
     return tokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
 
 
-class SlotCache:
-    """Keeps the keys and values of the running sequences in `kv`: [2 (keys, values), layers, slots, K, max_len, D]."""
+class PagedCache:
+    """Keeps the keys and values of `tokens` tokens, in pages of `page_size`.
 
-    def __init__(self, config: ModelConfig, slots: int, max_len: int, dtype: torch.dtype, device: torch.device):
+    `kv` is [2 (keys, values), layers, page_size * (pages + 1), K, D]: page p begins at place p * page_size. Place 0
+    begins the page that is nobody's.
+    """
+
+    def __init__(self, config: ModelConfig, tokens: int, page_size: int, dtype: torch.dtype, device: torch.device):
         self.config = config
-        self.slots = slots
-        self.max_len = max_len
+        self.page_size = page_size
+        self.pages = self.count_pages(tokens)
         self.dtype = dtype
         self.device = device
+        self.reset()
+
+    def reset(self) -> None:
+        """Take all pages from who holds them, and forget all names."""
+        self._holders = [0] * (self.pages + 1)
+        # Pages that nobody holds; the next one to be given away comes first.
+        self._idle: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, self.pages + 1))
+        self.forget()
+
+    def count_pages(self, tokens: int) -> int:
+        """Return how many pages hold `tokens` tokens."""
+        return -(-tokens // self.page_size)
+
+    @property
+    def idle_pages(self) -> int:
+        """Count the pages that nobody holds."""
+        return len(self._idle)
 
     @cached_property
     def kv(self) -> Tensor:
-        """Is allocated when it is first used."""
-        return self.zeros(self.slots, round_up(self.max_len))
+        """Is allocated when it is first used. It begins as zeros, for what follows the end of a sequence is multiplied.
 
-    def zeros(self, rows: int, length: int) -> Tensor:
-        """Allocate keys and values for `rows` times `length` tokens: [2, layers, rows, K, length, D].
-
-        On the CPU the pages that nobody writes to take no memory. They are zero, because what stands after the end of a
-        sequence is multiplied with an attention of 0.
+        On the CPU the memory that nobody writes to takes no place.
         """
-        shape = (2, self.config.num_layers, rows, self.config.num_kv_heads, length, self.config.head_dim)
+        places = (self.pages + 1) * self.page_size
+        shape = (2, self.config.num_layers, places, self.config.num_kv_heads, self.config.head_dim)
         # A step allocates in inference mode, but the tensor is also written to between steps.
         with torch.inference_mode(False):
             if self.device.type != "cpu":
@@ -77,119 +98,86 @@ class SlotCache:
             size = math.prod(shape) * self.dtype.itemsize
             if size >= LARGE:
                 return_freed_memory()
-            # The system gives a page of zeros when it is first touched; torch.zeros would touch every page.
-            pages = mmap.mmap(-1, size)
-            return torch.frombuffer(pages, dtype=self.dtype).view(shape)
+            # The system gives zeros when memory is first touched; torch.zeros would touch all of it.
+            return torch.frombuffer(mmap.mmap(-1, size), dtype=self.dtype).view(shape)
 
-    def release(self) -> None:
-        """Free `kv`; the next use allocates it again."""
+    def free_memory(self) -> None:
+        """Free `kv` and forget all names; the next use allocates it again. Nobody may hold a page."""
+        self.forget()
         self.__dict__.pop("kv", None)
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` positions of one slot over another."""
-        self.kv[:, :, target, :, :length] = self.kv[:, :, source, :, :length]
-
-
-class PrefixStore:
-    """Keeps blocks of `block_size` tokens in a trie, each reached from its parent by its very tokens.
-
-    So a hit is never a hash collision. Node numbers are never reused: when a parent is evicted, its children can no
-    longer be reached, and age out. `pool` holds the blocks: [2 (keys, values), layers, blocks, K, block_size, D].
-    """
-
-    ROOT = 0
-
-    def __init__(self, cache: SlotCache, blocks: int, block_size: int):
-        self.cache = cache
-        self.blocks = blocks
-        self.block_size = block_size
-        self.clear()
-
-    @cached_property
-    def pool(self) -> Tensor:
-        return self.cache.zeros(self.blocks, self.block_size)
-
-    def clear(self) -> None:
-        # Each key leads to (node number, index of its block in `pool`); the least recently used key comes first.
-        self._nodes: OrderedDict[BlockKey, tuple[int, int]] = OrderedDict()
-        self._free = list(range(self.blocks))
-        self._next_node = self.ROOT + 1
-
-    def release(self) -> None:
-        """Forget every block and free `pool`; the next use allocates it again."""
-        self.clear()
-        self.__dict__.pop("pool", None)
+    def forget(self) -> None:
+        """Forget all names: what the pages hold belongs to other weights. Who holds pages goes on to hold them."""
+        self._named: dict[PageName, int] = {}
+        self._names: dict[int, PageName] = {}
+        # Each naming of a page gets a new number. When the page is given away, the names after that number can no
+        # longer be reached, and their pages age.
+        self._numbers = [0] * (self.pages + 1)
+        self._next_number = 1
 
     def match(self, tokens: Sequence[int]) -> list[int]:
-        """Find the pool blocks of the longest stored prefix of `tokens`; at least one token is left to compute."""
-        chain: list[BlockKey] = []
-        blocks: list[int] = []
-        node = self.ROOT
-        # `start` stops before the block that ends in the last token: that token's logits are needed.
-        for start in range(0, len(tokens) - self.block_size, self.block_size):
-            key = (node, tuple(tokens[start : start + self.block_size]))
-            entry = self._nodes.get(key)
-            if entry is None:
+        """Find the pages of the longest prefix of `tokens` that was computed; at least one token is left to compute."""
+        pages: list[int] = []
+        before = NOBODYS_PAGE
+        # `start` stops before the page that ends in the last token: that token's logits are needed.
+        for start in range(0, len(tokens) - self.page_size, self.page_size):
+            page = self._named.get(self._make_name(before, tokens, start))
+            if page is None:
                 break
-            chain.append(key)
-            node, block = entry
-            blocks.append(block)
-        self._touch(chain)
-        return blocks
+            pages.append(page)
+            before = page
+        return pages
 
-    def load(self, blocks: Sequence[int], slot: int) -> int:
-        """Copy `blocks` to the start of `slot` and return the number of tokens copied."""
-        length = len(blocks) * self.block_size
-        if blocks:
-            # [2, layers, n blocks, K, block_size, D] -> [2, layers, K, n * block_size, D]
-            self.cache.kv[:, :, slot, :, :length] = self.pool[:, :, list(blocks)].transpose(2, 3).flatten(3, 4)
-        return length
+    def hold(self, shared: Sequence[int], length: int) -> list[int] | None:
+        """Give a sequence of up to `length` tokens its pages, of which it shares the first ones with others.
 
-    def insert(self, tokens: Sequence[int], slot: int) -> None:
-        """Store every full block of `tokens`, whose keys and values stand at the start of `slot`."""
-        chain: list[BlockKey] = []
-        new_blocks: list[int] = []
-        new_starts: list[int] = []
-        node = self.ROOT
-        for start in range(0, len(tokens) - self.block_size + 1, self.block_size):
-            key = (node, tuple(tokens[start : start + self.block_size]))
-            entry = self._nodes.get(key)
-            if entry is None:
-                block = self._take_block(keep=chain)
-                if block is None:
-                    break
-                entry = self._nodes[key] = (self._next_node, block)
-                self._next_node += 1
-                new_blocks.append(block)
-                new_starts.append(start)
-            chain.append(key)
-            node = entry[0]
-        self._touch(chain)
-        if new_blocks:
-            # Once one block is new, all that follow are new: they are one span of positions in the slot.
-            first = new_starts[0]
-            span = self.cache.kv[:, :, slot, :, first : first + len(new_blocks) * self.block_size]
-            # [2, layers, K, n * block_size, D] -> [2, layers, n blocks, K, block_size, D]
-            self.pool[:, :, new_blocks] = span.unflatten(3, (-1, self.block_size)).transpose(2, 3)
-
-    def missing_prefix(self, tokens: Sequence[int], matched: int) -> tuple[int, ...]:
-        """Return the tokens up to the end of the first block that is not stored; empty when no full block is missing.
-
-        `matched` is the number of blocks that `match` found. A store without blocks will never hold the missing one, so
-        it returns nothing to wait for.
+        Returns None, and changes nothing, when there are too few pages that nobody holds.
         """
-        end = (matched + 1) * self.block_size
-        return tuple(tokens[:end]) if end < len(tokens) and self.blocks else ()
-
-    def _take_block(self, keep: Sequence[BlockKey]) -> int | None:
-        """Return a free block of the pool, evicting the least recently used one that is not in `keep`; None if none."""
-        if self._free:
-            return self._free.pop()
-        oldest = next(iter(self._nodes), None)
-        if oldest is None or oldest in keep:
+        new = self.count_pages(length) - len(shared)
+        if new > len(self._idle) - sum(not self._holders[page] for page in shared):
             return None
-        return self._nodes.pop(oldest)[1]
+        for page in shared:
+            self._idle.pop(page, None)
+        pages = [*shared, *(self._take_oldest() for _ in range(new))]
+        for page in pages:
+            self._holders[page] += 1
+        return pages
 
-    def _touch(self, chain: Sequence[BlockKey]) -> None:
-        for key in reversed(chain):  # the first block last: it ends up newest, so no child outlives its parent
-            self._nodes.move_to_end(key)
+    def name(self, tokens: Sequence[int], pages: Sequence[int]) -> None:
+        """Name the full pages of a sequence whose `tokens` are computed; of equal prefixes, one gets the name."""
+        before = NOBODYS_PAGE
+        for page, start in zip(pages, range(0, len(tokens) - self.page_size + 1, self.page_size), strict=False):
+            name = self._make_name(before, tokens, start)
+            before = self._named.setdefault(name, page)
+            if before == page and self._names.get(page) != name:
+                self._take_name(page)
+                self._names[page] = name
+                self._numbers[page] = self._next_number
+                self._next_number += 1
+
+    def release(self, pages: Sequence[int]) -> None:
+        """End a sequence's hold. Its nameless pages are given away first, and its last named one before its first."""
+        for page in reversed(pages):
+            self._holders[page] -= 1
+            if not self._holders[page]:
+                self._idle[page] = None
+                if page not in self._names:
+                    self._idle.move_to_end(page, last=False)
+
+    def missing_prefix(self, tokens: Sequence[int], computed: int) -> tuple[int, ...]:
+        """Return the tokens up to the end of the first full page that is not computed; nothing if there is none."""
+        end = (computed // self.page_size + 1) * self.page_size
+        return tuple(tokens[:end]) if end < len(tokens) else ()
+
+    def _make_name(self, before: int, tokens: Sequence[int], start: int) -> PageName:
+        return self._numbers[before], tuple(tokens[start : start + self.page_size])
+
+    def _take_name(self, page: int) -> None:
+        name = self._names.pop(page, None)
+        if name is not None:
+            del self._named[name]
+
+    def _take_oldest(self) -> int:
+        page, _ = self._idle.popitem(last=False)
+        self._take_name(page)
+        return page

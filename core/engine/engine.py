@@ -1,6 +1,6 @@
 """The inference engine: submit requests, then call `step` until they end. One step is one forward of one batch.
 
-It batches continuously over slots, shares prefixes through a store and returns the log-prob of every sampled token.
+It batches continuously, shares the pages of common prefixes and returns the log-prob of every sampled token.
 The model is shared with the trainer; after an optimizer step call `adopt_weights`. Tensor suffixes:
 core/engine/__init__.py.
 """
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from core.engine import weights
-from core.engine.attention import DecodeAttention, PrefillAttention
-from core.engine.cache import PrefixStore, SlotCache
+from core.engine.attention import Span, make_table, prepare_decode, prepare_step
+from core.engine.cache import PagedCache
 from core.engine.graphs import DecodeGraphs
 from core.engine.model import CausalLM
 from core.engine.sampler import sample
@@ -32,7 +32,7 @@ from core.types import FinishReason, Sampling
 class EngineStats:
     """Counts tokens since the engine started, and the requests that run or wait now.
 
-    Of the prompts' tokens, `prefilled_tokens` were computed and `cached_tokens` were found in the prefix store.
+    Of the prompts' tokens, `prefilled_tokens` were computed and `cached_tokens` had been computed for others.
     """
 
     prefilled_tokens: int = 0
@@ -45,8 +45,9 @@ class EngineStats:
 class Engine:
     """Runs requests synchronously; `core.engine.policy.EmbeddedPolicy` makes it awaitable.
 
-    `kv_tokens` is the budget of running sequences: kv_tokens // max_model_len of them run at once. The prefix store
-    takes `prefix_cache_tokens` more (default: as much again). Requests with stop texts need `decode`.
+    `kv_tokens` is the size of the cache, in which a running request takes the pages of its prompt and its new tokens,
+    less those that it shares. At most `max_num_seqs` run at once. What they leave keeps the prefixes of earlier ones.
+    Requests with stop texts need `decode`.
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class Engine:
         eos_token_ids: Sequence[int] = (),
         max_model_len: int | None = None,
         kv_tokens: int = 65536,
-        prefix_cache_tokens: int | None = None,
-        block_size: int = 16,
+        page_size: int = 16,
+        max_num_seqs: int = 256,
         max_prefill_tokens: int = 8192,
         weight_version: str = "0",
         seed: int = 0,
@@ -67,20 +68,15 @@ class Engine:
         self.eos_token_ids = frozenset(eos_token_ids)
         self.weight_version = weight_version
         self.max_model_len = min(max_model_len or model.config.max_positions, model.config.max_positions)
-        slots = kv_tokens // self.max_model_len
-        if slots < 1:
+        if kv_tokens < self.max_model_len:
             raise ValueError(
                 f"kv_tokens {kv_tokens} is less than max_model_len {self.max_model_len}: raise it or lower the other"
             )
         self.vocab_size = model.config.vocab_size
         self.decode = decode
-        self.cache = SlotCache(model.config, slots, self.max_model_len, model.dtype, model.device)
-        store_tokens = kv_tokens if prefix_cache_tokens is None else prefix_cache_tokens
-        self.prefixes = PrefixStore(self.cache, blocks=store_tokens // block_size, block_size=block_size)
-        self.scheduler = Scheduler(self.cache, self.prefixes, max_prefill_tokens)
-        self.graphs = None
-        if model.device.type == "cuda":
-            self.graphs = DecodeGraphs(self._decode_tokens, slots, self.max_model_len, model.device)
+        self.cache = PagedCache(model.config, kv_tokens, page_size, model.dtype, model.device)
+        self.scheduler = Scheduler(self.cache, max_num_seqs, max_prefill_tokens)
+        self.graphs = DecodeGraphs(self._decode_tokens, model.device) if model.device.type == "cuda" else None
         self._requests: dict[str, Request] = {}
         self._ids = itertools.count()
         self._unseeded = itertools.count(seed << 32)
@@ -95,6 +91,7 @@ class Engine:
         device: str = "auto",
         max_model_len: int | None = None,
         kv_tokens: int = 65536,
+        max_num_seqs: int = 256,
         decode: Decode | None = None,
     ) -> Engine:
         """Make an engine with the weights of a local folder or a hub id."""
@@ -102,7 +99,14 @@ class Engine:
         network = weights.load(folder, dtype, device).eval()
         max_len = min(max_model_len or network.config.max_positions, network.config.max_positions, kv_tokens)
         eos = weights.eos_token_ids(folder)
-        return cls(network, eos_token_ids=eos, max_model_len=max_len, kv_tokens=kv_tokens, decode=decode)
+        return cls(
+            network,
+            eos_token_ids=eos,
+            max_model_len=max_len,
+            kv_tokens=kv_tokens,
+            max_num_seqs=max_num_seqs,
+            decode=decode,
+        )
 
     def submit(
         self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None, request_id: str | None = None
@@ -148,16 +152,21 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Request]:
-        """Run one batch, a prefill if any request can be admitted and else a decode; return the finished requests."""
-        admitted = self.scheduler.admit()
-        if admitted:
-            logits_NV = self._prefill(admitted)
-            batch = [request for request, _ in admitted]
-        else:
-            batch = list(self.scheduler.running)
-            if not batch:
-                return []
-            logits_NV = self._decode(batch)
+        """Compute one token of each sequence that decodes, and parts of prompts; return the finished requests."""
+        decode, prefill = self.scheduler.schedule()
+        if not decode and not prefill:
+            return []
+        logits_NV = self._compute(decode, prefill) if prefill else self._decode(decode)
+        for request, count in [*((request, 1) for request in decode), *prefill]:
+            request.computed += count
+        for request, _ in prefill:
+            self.cache.name(request.tokens[: request.computed], request.pages)
+        # Prompts of which a part is still to come sample nothing.
+        batch = [*decode, *(request for request, _ in prefill if request.computed == request.length)]
+        self._count(prefilled_tokens=sum(count for _, count in prefill), generated_tokens=len(batch))
+        return self._sample(batch, logits_NV) if batch else []
+
+    def _sample(self, batch: Sequence[Request], logits_NV: Tensor) -> list[Request]:
         tokens_N, logprobs_N = sample(
             logits_NV, [r.sampling for r in batch], [r.seed for r in batch], [len(r.output_ids) for r in batch]
         )
@@ -173,7 +182,6 @@ class Engine:
                 self._end(request, "length")
             if request.completion is not None:
                 finished.append(request)
-        self._count(generated_tokens=len(batch))
         return finished
 
     def _stops(self, request: Request, token: int) -> bool:
@@ -191,12 +199,17 @@ class Engine:
 
     def stats(self) -> EngineStats:
         running = len(self.scheduler.running)
-        return replace(self._stats, num_running=running, num_waiting=len(self._requests) - running)
+        return replace(
+            self._stats,
+            cached_tokens=self.scheduler.cached_tokens,
+            num_running=running,
+            num_waiting=len(self._requests) - running,
+        )
 
     def adopt_weights(self, weight_version: str) -> None:
         """Take the model's new weights into use: forget every cached key and value, preempt the running requests."""
         self.scheduler.preempt_all()
-        self.prefixes.clear()
+        self.cache.forget()
         self.weight_version = weight_version
 
     def set_weights(self, tensors: Mapping[str, Tensor], weight_version: str | None = None) -> None:
@@ -206,69 +219,58 @@ class Engine:
         self.adopt_weights(weight_version or (str(int(old) + 1) if old.isdigit() else f"{old}+1"))
 
     def flush_cache(self) -> None:
-        self.prefixes.clear()
+        """Forget the prefixes of earlier requests."""
+        self.cache.forget()
 
     def release_cache(self) -> None:
         """Free the memory of cached keys and values while something else needs it; the next step allocates it again.
 
-        Running requests are preempted. CUDA graphs have recorded where the slots lie, so on a GPU the slots stay, and
-        the prefix store alone is freed.
+        Running requests are preempted. CUDA graphs have recorded where the cache lies, so on a GPU it stays.
         """
         self.scheduler.preempt_all()
-        self.prefixes.release()
         if self.graphs is None:
-            self.cache.release()
+            self.cache.free_memory()
 
     def drop_all(self) -> None:
         """Forget every request without ending it, and every cached prefix. This touches no tensor, so cannot fail."""
         self._requests.clear()
-        self.scheduler.waiting.clear()
-        self.scheduler.running.clear()
-        self.prefixes.clear()
+        self.scheduler.drop_all()
 
     def _end(self, request: Request, reason: FinishReason) -> None:
-        if request.session is not None and request in self.scheduler.running:
-            # The last token was sampled but never fed to the model: the slot holds no key for it.
-            self.prefixes.insert(request.tokens[:-1], self.scheduler.running.index(request))
+        if request.session is not None:
+            # The last token was sampled but never fed to the model: the cache holds no key for it.
+            self.cache.name(request.tokens[: request.computed], request.pages)
         self.scheduler.remove(request)
         del self._requests[request.request_id]
         request.finish(reason, self.weight_version)
 
-    def _prefill(self, admitted: list[tuple[Request, int]]) -> Tensor:
-        """Prefill what the cache lacks of the admitted prompts; return the logits of each one's last token, [N, V]."""
-        new_tokens = [request.tokens[cached:] for request, cached in admitted]
-        starts = [cached for _, cached in admitted]
-        lengths = [len(tokens) for tokens in new_tokens]
+    def _compute(self, decode: Sequence[Request], prefill: Sequence[tuple[Request, int]]) -> Tensor:
+        """Feed sequences their newest token and prompts their next part.
+
+        Returns the logits [N, V] of the next token of every sequence that is then computed to its end.
+        """
+        parts = [*((request, 1) for request in decode), *prefill]
+        # T: the new tokens of all sequences, one sequence after the other.
+        new_tokens = [request.tokens[request.computed : request.computed + count] for request, count in parts]
+        spans = [Span(request.pages, request.computed, count) for request, count in parts]
+        positions_T, attend = prepare_step(self.cache, spans[: len(decode)], spans[len(decode) :])
+        # Where on T the last token of each sequence lies: running sums of the lengths, less one.
+        ends = itertools.accumulate(count for _, count in parts)
+        whole = [end - 1 for end, (r, count) in zip(ends, parts, strict=True) if r.computed + count == r.length]
         device = self.model.device
-        # The scheduler has put the admitted requests into the last slots, in this order.
-        first_slot = len(self.scheduler.running) - len(admitted)
-        # T: the new tokens of all prompts, one prompt after the other; a token's position counts the cached ones too.
-        positions_T = torch.cat([torch.arange(s, s + n) for s, n in zip(starts, lengths, strict=True)]).to(device)
         ids_T = torch.tensor(list(itertools.chain.from_iterable(new_tokens)), device=device)
-        attend = PrefillAttention(self.cache.kv, first_slot, starts, lengths, positions_T)
-        # Where on T the last token of each prompt lies: running sums of the lengths, less one.
-        last_N = torch.tensor(list(itertools.accumulate(lengths)), device=device) - 1
-        logits_NV = self.model.logits(self.model(ids_T, positions_T, attend, last_N))
-        for offset, (request, cached) in enumerate(admitted):
-            self.prefixes.insert(request.tokens, first_slot + offset)
-            request.cached_tokens += cached
-        self._count(prefilled_tokens=sum(lengths), cached_tokens=sum(starts))
-        return logits_NV
+        keep_N = torch.tensor(whole, dtype=torch.int64, device=device)
+        return self.model.logits(self.model(ids_T, positions_T, attend, keep_N))
 
-    def _decode(self, batch: list[Request]) -> Tensor:
-        """Feed every running sequence its newest token; return the logits of the one after it, [N, V]."""
-        # Row i is slot i. A token's position is the number of tokens before it.
-        ids = [request.output_ids[-1] for request in batch]
-        positions = [request.length - 1 for request in batch]
-        if self.graphs is not None:
-            return self.graphs(ids, positions)
-        device = self.model.device
-        return self._decode_tokens(
-            torch.tensor(ids, device=device), torch.tensor(positions, device=device), max(positions) + 1
-        )
+    def _decode(self, batch: Sequence[Request]) -> Tensor:
+        """Feed every sequence its newest token; return the logits of the one after it, [N, V]."""
+        if self.graphs is None:
+            return self._compute(batch, [])
+        table_NP = make_table(self.cache, [request.pages for request in batch])
+        return self.graphs([r.output_ids[-1] for r in batch], [r.computed for r in batch], table_NP)
 
-    def _decode_tokens(self, ids_N: Tensor, positions_N: Tensor, span: int) -> Tensor:
-        attend = DecodeAttention(self.cache.kv, positions_N, span)
+    def _decode_tokens(self, ids_N: Tensor, positions_N: Tensor, table_NP: Tensor) -> Tensor:
+        attend = prepare_decode(self.cache, table_NP, positions_N)
         return self.model.logits(self.model(ids_N, positions_N, attend))
 
     def _count(self, **increments: int) -> None:

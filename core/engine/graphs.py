@@ -1,6 +1,6 @@
 """Records decode steps as CUDA graphs: launching kernels bounds a step of few tokens, and a graph launches all at once.
 
-A graph is recorded for each rounded batch size and rounded span of positions, when it is first needed. It reads weights
+A graph is recorded for each rounded number of sequences and of their pages, when it is first needed. It reads weights
 and cache where they lie, so new weights in the same tensors need no new recording.
 """
 
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-DecodeStep = Callable[[Tensor, Tensor, int], Tensor]
-"""Maps (ids_N, positions_N, span) to logits_NV; row i is the sequence in slot i, and none is longer than `span`."""
+from core.engine.cache import NOBODYS_PAGE
+
+DecodeStep = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Maps (ids_N, positions_N, table_NP) to logits_NV; row n of the table lists the pages of sequence n."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,46 +23,48 @@ class _Recording:
     graph: torch.cuda.CUDAGraph
     ids_N: Tensor
     positions_N: Tensor
+    table_NP: Tensor
     logits_NV: Tensor
 
 
 class DecodeGraphs:
-    """Replays the kernels of `decode`. Rows beyond the batch write to slots that no sequence owns."""
+    """Replays the kernels of `decode`. Rows beyond the batch write to the page that is nobody's."""
 
-    def __init__(self, decode: DecodeStep, slots: int, max_len: int, device: torch.device):
+    def __init__(self, decode: DecodeStep, device: torch.device):
         self._decode = decode
-        self._slots = slots
-        self._max_len = max_len
         self._device = device
         self._recordings: dict[tuple[int, int], _Recording] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, ids: Sequence[int], positions: Sequence[int]) -> Tensor:
+    def __call__(self, ids: Sequence[int], positions: Sequence[int], table_NP: Tensor) -> Tensor:
         """Return the logits [N, V]; the next call overwrites them."""
-        # The graph covers `rows` >= N slots and `span` > all positions, rounded up so that few graphs are recorded.
-        rows = min(_round_up(len(ids), 4), self._slots)
-        span = min(_round_up(max(positions) + 1, 256), self._max_len)
-        recording = self._recordings.get((rows, span))
+        count, width = table_NP.shape
+        # The graph covers at least N sequences of P pages, rounded up so that few graphs are recorded.
+        shape = _round_up(count, 4), _round_up(width, 16)
+        recording = self._recordings.get(shape)
         if recording is None:
-            recording = self._recordings[rows, span] = self._record(rows, span)
-        recording.ids_N[: len(ids)] = torch.tensor(ids, device=self._device)
-        recording.positions_N[: len(ids)] = torch.tensor(positions, device=self._device)
+            recording = self._recordings[shape] = self._record(*shape)
+        recording.ids_N[:count] = torch.tensor(ids, device=self._device)
+        recording.positions_N.zero_()
+        recording.positions_N[:count] = torch.tensor(positions, device=self._device)
+        recording.table_NP.fill_(NOBODYS_PAGE)
+        recording.table_NP[:count, :width] = table_NP.to(self._device)
         recording.graph.replay()
-        return recording.logits_NV[: len(ids)]
+        return recording.logits_NV[:count]
 
-    def _record(self, rows: int, span: int) -> _Recording:
+    def _record(self, rows: int, width: int) -> _Recording:
         ids_N = torch.zeros(rows, dtype=torch.int64, device=self._device)
-        # No slot holds anything yet at the last position of the span, so the trial run may write there.
-        positions_N = torch.full_like(ids_N, span - 1)
+        positions_N = torch.zeros_like(ids_N)
+        table_NP = torch.full((rows, width), NOBODYS_PAGE, dtype=torch.int32, device=self._device)
         stream = torch.cuda.Stream(self._device)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
-            self._decode(ids_N, positions_N, span)  # libraries allocate their workspaces before the recording
+            self._decode(ids_N, positions_N, table_NP)  # libraries allocate their workspaces before the recording
         torch.cuda.current_stream(self._device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            logits_NV = self._decode(ids_N, positions_N, span)
-        return _Recording(graph, ids_N, positions_N, logits_NV)
+            logits_NV = self._decode(ids_N, positions_N, table_NP)
+        return _Recording(graph, ids_N, positions_N, table_NP, logits_NV)
 
 
 def _round_up(count: int, smallest: int) -> int:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from core.config import LoRASection, Recipe, RecipeError
-from core.engine.cache import cache_bytes, round_up
+from core.engine.cache import cache_bytes
 from core.engine.lora import adapter_sizes
 from core.engine.model import CausalLM, ModelConfig
 from core.engine.optimizer import moment_bytes, needs_float32_copy
@@ -98,7 +98,7 @@ def plan_memory(
     reference = weights if recipe.algorithm.kl_loss_coef and not lora else 0
     process = PROCESS_BYTES[device] + (TORCHAO_BYTES if device == "cpu" and optimizer.name == "adamw8bit" else 0)
     served = recipe.engine.is_served  # then the servers hold caches, and sampling takes nothing here
-    kv, store = (0, 0) if served else kv_bytes(recipe, config, dtype)
+    kv = 0 if served else kv_bytes(recipe, config, dtype)
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
     kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
@@ -111,12 +111,9 @@ def plan_memory(
     ]
     for role, other in frozen.items():
         # Such a role has an engine of its own with the recipe's settings.
-        items.append(
-            _keep(f"frozen model of {role}", parameter_bytes(other, dtype) + sum(kv_bytes(recipe, other, dtype)))
-        )
+        items.append(_keep(f"frozen model of {role}", parameter_bytes(other, dtype) + kv_bytes(recipe, other, dtype)))
     items += [
         MemoryItem("KV cache", kv, kept_kv),
-        MemoryItem("prefix store", store, store if ahead else 0),
         MemoryItem("prefill and sampling", rollout=0 if served else rollout_bytes(recipe, config, dtype)),
         MemoryItem("gradients", gradients if ahead else 0, gradients),
         MemoryItem("activations and logits", update=pack),
@@ -163,21 +160,16 @@ def largest_pack_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, 
     return pack, int(0.15 * pack)
 
 
-def kv_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> tuple[int, int]:
-    """Return the bytes of the KV cache and of the prefix store."""
-    section, length = recipe.engine, context_length(recipe, config)
-    stored = section.kv_tokens if section.prefix_cache_tokens is None else section.prefix_cache_tokens
-    # The cache holds whole sequences of the longest length, the store whole blocks.
-    whole = (section.kv_tokens // length * round_up(length), stored // section.block_size * section.block_size)
-    return cache_bytes(config, whole[0], dtype), cache_bytes(config, whole[1], dtype)
+def kv_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the bytes of the KV cache."""
+    return cache_bytes(config, recipe.engine.kv_tokens, dtype)
 
 
 def rollout_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
-    """Return the bytes that come and go in a step of the inference engine: the largest prefill, and sampling."""
-    length = context_length(recipe, config)
+    """Return the bytes that come and go in a step of the inference engine: the largest one, and sampling."""
+    running = min(recipe.engine.max_num_seqs, recipe.rollout.tasks_per_step * recipe.rollout.group_size)
     # In a layer lie at most the residual stream and its norm, [T, C] each, and three tensors [T, I] of the MLP.
-    layer = max(recipe.engine.max_prefill_tokens, length) * (2 * config.hidden_size + 3 * config.intermediate_size)
-    running = min(recipe.engine.kv_tokens // length, recipe.rollout.tasks_per_step * recipe.rollout.group_size)
+    layer = (recipe.engine.max_prefill_tokens + running) * (2 * config.hidden_size + 3 * config.intermediate_size)
     return layer * dtype.itemsize + running * config.vocab_size * SAMPLING_BYTES
 
 
@@ -244,8 +236,6 @@ def _list_ladders(recipe: Recipe, context: int) -> Iterator[tuple[str, list[Any]
         values = [value >> shift for shift in range(1, value.bit_length()) if value >> shift > least]
         if value > least:
             yield key, [*values, least]
-    if recipe.engine.prefix_cache_tokens != 0:
-        yield "engine.prefix_cache_tokens", [0]
     if min(recipe.run.parallel_seeds, len(recipe.run.seeds)) > 1:
         yield "run.parallel_seeds", [1]
 

@@ -173,8 +173,7 @@ def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Any) -
             eos_token_ids=weights.eos_token_ids(folder),
             max_model_len=recipe.model.max_model_len,
             kv_tokens=section.kv_tokens,
-            prefix_cache_tokens=section.prefix_cache_tokens,
-            block_size=section.block_size,
+            max_num_seqs=section.max_num_seqs,
             max_prefill_tokens=section.max_prefill_tokens,
             decode=tokenizer and tokenizer.decode,
         )

@@ -1,7 +1,6 @@
-"""Chooses what runs next: waiting requests are prefilled as soon as a slot is free; otherwise all running ones decode.
+"""Chooses what the next step computes: one token of each sequence that decodes, and parts of the prompts that wait.
 
-Invariant: `running[i]` owns slot i. Each slot has room for a whole sequence (prompt plus new tokens), so a running
-request is never evicted for lack of memory.
+A running request holds pages for all its tokens (prompt and new ones), so it is never evicted for lack of memory.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from core.engine.cache import PrefixStore, SlotCache
+from core.engine.cache import PagedCache
 from core.types import Completion, FinishReason, Sampling
 
 
@@ -17,8 +16,9 @@ from core.types import Completion, FinishReason, Sampling
 class Request:
     """Tracks one call on its way through the engine.
 
-    `cached_tokens` counts the tokens found in the prefix store, over all its prefills. `versions` counts, in order, the
-    tokens that each version of the weights sampled. `completion` is set at the end.
+    While it runs, it holds `pages`, and the keys and values of its first `computed` tokens lie there. `cached_tokens`
+    counts the tokens that other requests had computed, over all its prefills. `versions` counts, in order, the tokens
+    that each version of the weights sampled. `completion` is set at the end.
     """
 
     request_id: str
@@ -28,6 +28,8 @@ class Request:
     session: str | None = None
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)
+    computed: int = 0
     cached_tokens: int = 0
     versions: dict[str, int] = field(default_factory=dict)
     completion: Completion | None = None
@@ -39,6 +41,16 @@ class Request:
     @property
     def length(self) -> int:
         return len(self.prompt_ids) + len(self.output_ids)
+
+    @property
+    def longest(self) -> int:
+        """Count the tokens that it has at most, prompt and new ones."""
+        return len(self.prompt_ids) + self.sampling.max_new_tokens
+
+    @property
+    def decodes(self) -> bool:
+        """Whether only the token that was sampled last has to be computed."""
+        return bool(self.output_ids) and self.computed == self.length - 1
 
     def add_token(self, token: int, logprob: float, weight_version: str) -> None:
         self.output_ids.append(token)
@@ -54,66 +66,83 @@ class Request:
 
 
 class Scheduler:
-    """Moves requests between the waiting queue and the slots.
+    """Moves requests between the waiting queue and the running ones, of which there are at most `max_num_seqs`.
 
-    `max_prefill_tokens` bounds the tokens of one prefill step; a longer prompt is prefilled alone.
+    `max_prefill_tokens` bounds the prompt tokens of one step. A longer prompt is prefilled in parts.
     """
 
-    def __init__(self, cache: SlotCache, prefixes: PrefixStore, max_prefill_tokens: int):
+    def __init__(self, cache: PagedCache, max_num_seqs: int, max_prefill_tokens: int):
         self.cache = cache
-        self.prefixes = prefixes
+        self.max_num_seqs = max_num_seqs
         self.max_prefill_tokens = max_prefill_tokens
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
+        self.cached_tokens = 0
+        """Counts the tokens that admitted requests did not have to compute."""
 
-    def admit(self) -> list[tuple[Request, int]]:
-        """Move waiting requests into slots and return them, each with the number of tokens already in its slot.
+    def schedule(self) -> tuple[list[Request], list[tuple[Request, int]]]:
+        """Admit waiting requests; return those that decode, and those that prefill with their numbers of tokens.
 
-        A request may need a block that an earlier one of this very step computes. It then waits one step and finds the
-        block in the store: that is how a prompt shared by a group is prefilled once.
+        A request may need a page that an earlier one is about to compute. It then waits, and finds the page when it has
+        a name: that is how a prompt shared by a group is prefilled once.
         """
-        admitted: list[tuple[Request, int]] = []
-        in_flight: set[tuple[int, ...]] = set()  # prefixes that the admitted requests are about to store
+        decode = [request for request in self.running if request.decodes]
+        # At most one prompt is computed in part. It goes first.
+        prefill = [
+            (request, min(request.length - request.computed, self.max_prefill_tokens))
+            for request in self.running
+            if not request.decodes
+        ]
+        budget = self.max_prefill_tokens - sum(count for _, count in prefill)
+        # Prefixes whose last page is about to be computed.
+        in_flight = {self.cache.missing_prefix(request.tokens, request.computed) for request, _ in prefill}
         postponed: list[Request] = []
-        budget = self.max_prefill_tokens
-        while self.waiting and len(self.running) < self.cache.slots:
+        while budget > 0 and self.waiting and len(self.running) < self.max_num_seqs:
             request = self.waiting.popleft()
             tokens = request.tokens
-            blocks = self.prefixes.match(tokens)
-            missing = self.prefixes.missing_prefix(tokens, len(blocks))
+            shared = self.cache.match(tokens)
+            computed = len(shared) * self.cache.page_size
+            missing = self.cache.missing_prefix(tokens, computed)
             if missing and missing in in_flight:
                 postponed.append(request)
                 continue
-            # The cached prefix is copied; only what follows it is computed.
-            cost = len(tokens) - len(blocks) * self.prefixes.block_size
-            if admitted and cost > budget:
+            cost = len(tokens) - computed
+            fits = cost <= budget or not prefill  # only the first prompt of a step is cut
+            pages = self.cache.hold(shared, request.longest) if fits else None
+            if pages is None:
                 self.waiting.appendleft(request)
                 break
+            request.pages, request.computed = pages, computed
+            request.cached_tokens += computed
+            self.cached_tokens += computed
+            self.running.append(request)
+            prefill.append((request, min(cost, budget)))
             budget -= cost
             in_flight.add(missing)
-            cached = self.prefixes.load(blocks, slot=len(self.running))  # the slot that append makes its own
-            self.running.append(request)
-            admitted.append((request, cached))
         self.waiting.extendleft(reversed(postponed))  # back to the head of the queue, in their order
-        return admitted
-
-    def release(self, request: Request) -> None:
-        """Free the slot of `request`; the last running sequence moves into the gap, so slots stay 0..n-1."""
-        slot = self.running.index(request)
-        last = self.running.pop()
-        if last is not request:
-            # After the pop, len(self.running) is the slot that `last` owned.
-            self.cache.move(len(self.running), slot, last.length)
-            self.running[slot] = last
+        return decode, prefill
 
     def preempt_all(self) -> None:
         """Preempt every running request: it goes back to the head of the queue and is prefilled anew."""
+        for request in self.running:
+            self._release(request)
         self.waiting.extendleft(reversed(self.running))
         self.running.clear()
 
     def remove(self, request: Request) -> None:
-        """Take `request` out of the queue or of its slot; an `admit` that failed may have left it in neither."""
+        """Take `request` out of the queue or the running ones; a step that failed may have left it in neither."""
         if request in self.running:
-            self.release(request)
+            self.running.remove(request)
+            self._release(request)
         elif request in self.waiting:
             self.waiting.remove(request)
+
+    def drop_all(self) -> None:
+        """Forget every request and what the cache holds, in whatever state a failed step has left them."""
+        self.waiting.clear()
+        self.running.clear()
+        self.cache.reset()
+
+    def _release(self, request: Request) -> None:
+        self.cache.release(request.pages)
+        request.pages, request.computed = [], 0

@@ -20,6 +20,7 @@ from transformers import (
 
 from core.config import OptimizerSection
 from core.engine import weights
+from core.engine.cache import PagedCache
 from core.engine.engine import Engine
 from core.engine.model import ModelConfig
 from core.engine.trainer import Trainer
@@ -93,6 +94,21 @@ def complete(folder: Path, prompt: Sequence[int], sampling: Sampling, session: s
 def stamps(tokens: Sequence[int]) -> torch.Tensor:
     """Stand for keys: each depends on all tokens up to it, as a real one does."""
     return torch.tensor([float(hash(tuple(tokens[: end + 1])) % 100_003) for end in range(len(tokens))])
+
+
+def find_stamps(cache: PagedCache, pages: Sequence[int], length: int) -> torch.Tensor:
+    """Return where a sequence's tokens lie in the cache."""
+    return torch.tensor([pages[i // cache.page_size] * cache.page_size + i % cache.page_size for i in range(length)])
+
+
+def compute(cache: PagedCache, pages: Sequence[int], tokens: Sequence[int], start: int = 0) -> None:
+    """Write stamps where the keys and values of the tokens from `start` on belong."""
+    places = find_stamps(cache, pages, len(tokens)).long()[start:]
+    cache.kv[:, :, places, 0, 0] = stamps(tokens)[start:]
+
+
+def read_stamps(cache: PagedCache, pages: Sequence[int], length: int) -> torch.Tensor:
+    return cache.kv[0, 0, find_stamps(cache, pages, length).long(), 0, 0]
 
 
 def gradients(

@@ -36,7 +36,7 @@ def check(request: Request, folder: Path, reference) -> None:  # type: ignore[no
 
 
 def test_batch_of_uneven_requests(any_model, reference):
-    engine = make_engine(any_model)  # of 8 slots
+    engine = make_engine(any_model, max_num_seqs=8)
     requests = [
         engine.submit(prompt(3 + 7 * i, i), Sampling(temperature=0.5 + 0.1 * i, max_new_tokens=5 + i, seed=i))
         for i in range(12)
@@ -119,13 +119,10 @@ def test_a_released_cache_gives_its_memory_back(qwen2):
     size = cache_bytes(engine.model.config, 1 << 18, torch.float32)
     engine.release_cache()
     before = resident_bytes()
-    for tensor in (engine.cache.kv, engine.prefixes.pool):
-        assert tensor.nbytes == size
+    assert engine.cache.kv.nbytes >= size
     assert resident_bytes() < before + size / 10  # nothing was written to
-    for tensor in (engine.cache.kv, engine.prefixes.pool):
-        tensor.fill_(1.0)
-    assert resident_bytes() > before + 1.8 * size
-    del tensor
+    engine.cache.kv.fill_(1.0)
+    assert resident_bytes() > before + 0.9 * size
     engine.release_cache()
     assert resident_bytes() < before + size / 10
 
@@ -138,7 +135,7 @@ def test_a_request_goes_on_after_its_cache_was_released(qwen2, reference):
     engine.release_cache()
     assert engine.stats().num_waiting == 3
     engine.step()
-    engine.abort(requests[0].request_id)  # moves a slot, outside of a step
+    engine.abort(requests[0].request_id)  # frees its pages, outside of a step
     drain(engine)
     for request in requests:
         check(request, qwen2, reference)
@@ -183,8 +180,8 @@ def test_stop_ids_end_a_completion_and_belong_to_it(qwen2):
     assert free.completion.finish_reason == "length"
 
 
-def test_abort_keeps_what_there_is_and_frees_the_slot(qwen2, reference):
-    engine = make_engine(qwen2, kv_tokens=128 * 2)
+def test_abort_keeps_what_there_is_and_frees_the_place(qwen2, reference):
+    engine = make_engine(qwen2, max_num_seqs=2)
     first, second, third = (engine.submit(prompt(10, i), Sampling(max_new_tokens=30, seed=i)) for i in range(3))
     for _ in range(4):
         engine.step()

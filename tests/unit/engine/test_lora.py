@@ -45,7 +45,7 @@ def trained(folder: Path, dtype: str = "float32", steps: int = 3) -> CausalLM:
 def logits(model: CausalLM) -> torch.Tensor:
     engine = Engine(model, max_model_len=64, kv_tokens=64)
     engine.submit(IDS.tolist(), Sampling(max_new_tokens=1, temperature=0.0))
-    return engine._prefill(engine.scheduler.admit())
+    return engine._compute(*engine.scheduler.schedule())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +107,7 @@ def test_what_a_run_keeps_is_exact(any_model, dtype):
     assert trainer.reference is not None
     assert size_of(plan, "reference") == count_bytes(trainer.reference.parameters())
     engine = Engine(model, max_model_len=recipe.model.max_model_len, kv_tokens=2000)
-    assert size_of(plan, "KV cache") == count_bytes([engine.cache.kv])
-    assert size_of(plan, "prefix store") == count_bytes([engine.prefixes.pool])
+    assert size_of(plan, "KV cache") == count_bytes([engine.cache.kv[:, :, engine.cache.page_size :]])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -173,7 +171,7 @@ def test_roles_that_are_one_frozen_model_are_planned_once(monkeypatch):
 def test_a_frozen_role_has_weights_and_a_cache_of_its_own(qwen2):
     recipe, config = make_recipe(qwen2), weights.load_config(qwen2)
     plan = plan_memory(recipe, config, "cpu", {"judge": config})
-    parts = ("weights", "KV cache", "prefix store")
+    parts = ("weights", "KV cache")
     assert size_of(plan, "frozen model of judge", "update") == sum(size_of(plan, name) for name in parts)
 
 
@@ -206,7 +204,7 @@ def refuse(recipe: Recipe, config: ModelConfig, available: int) -> str:
          "optimizer.max_tokens_per_pack=131072"),
         (["engine.kv_tokens=4000000", "optimizer.max_tokens_per_pack=224"], "engine.kv_tokens=2000000"),
         (["run.parallel_seeds=2", "run.seeds=[0,1]", "engine.kv_tokens=224", "optimizer.max_tokens_per_pack=224",
-          "engine.prefix_cache_tokens=0", "optimizer.gradient_checkpointing=true"], "run.parallel_seeds=1"),
+          "optimizer.gradient_checkpointing=true"], "run.parallel_seeds=1"),
     ],
 )  # fmt: skip
 def test_a_refusal_names_the_setting_that_makes_it_fit(qwen2, settings, needed_with):
@@ -278,9 +276,3 @@ def test_this_machine_has_memory() -> None:
 )
 def test_sizes_are_read_with_their_units(text: str, size: int) -> None:
     assert read_bytes(text) == size
-
-
-def test_a_shorter_context_bounds_the_cache(qwen2):
-    config = replace(weights.load_config(qwen2), max_positions=64)
-    kv, store = memory.kv_bytes(make_recipe(qwen2, "engine.kv_tokens=100"), config, torch.float32)
-    assert (kv, store) == (64 * kv // 64, 96 * kv // 64)

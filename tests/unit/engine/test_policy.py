@@ -77,16 +77,17 @@ def alone(folder: Path, number: int) -> tuple[int, ...]:
 
 
 async def test_an_engine_that_fails_while_it_admits_leaves_no_caller_waiting(policy, engine, qwen2, monkeypatch):
-    """Requests that were on their way from the queue into a slot are in neither."""
-    load = engine.prefixes.load
+    """Requests that were on their way from the queue into the batch are in neither."""
+    hold = engine.cache.hold
     failures = [torch.OutOfMemoryError("CUDA out of memory")]
 
-    def load_or_fail(*arguments: Any, **options: Any) -> int:
+    def hold_or_fail(*arguments: Any) -> Any:
+        pages = hold(*arguments)
         if failures:
             raise failures.pop()
-        return load(*arguments, **options)
+        return pages
 
-    monkeypatch.setattr(engine.prefixes, "load", load_or_fail)
+    monkeypatch.setattr(engine.cache, "hold", hold_or_fail)
     async with asyncio.timeout(30):
         calls = (policy.generate(*call(number)) for number in range(3))
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -94,6 +95,7 @@ async def test_an_engine_that_fails_while_it_admits_leaves_no_caller_waiting(pol
         assert not engine.has_work()
         completion = await policy.generate(*call(7))
     assert completion.token_ids == alone(qwen2, 7)
+    assert engine.cache.idle_pages == engine.cache.pages
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -266,7 +268,7 @@ async def test_a_device_that_is_lost_leaves_no_caller_waiting(engine, monkeypatc
     def fail(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("CUDA error")
 
-    places = ((engine.cache, "move"), (engine.prefixes, "insert"), (engine, "flush_cache"), (engine, "_decode"))
+    places = ((engine.cache, "release"), (engine.cache, "name"), (engine, "flush_cache"), (engine, "_decode"))
     for owner, name in places:
         monkeypatch.setattr(owner, name, fail)
     async with asyncio.timeout(10):
@@ -285,7 +287,7 @@ async def test_an_abort_that_fails_leaves_no_caller_waiting(engine, monkeypatch)
     def fail(*arguments: Any) -> None:
         raise RuntimeError("CUDA error")
 
-    monkeypatch.setattr(engine.cache, "move", fail)
+    monkeypatch.setattr(engine.cache, "release", fail)
     calls[0].cancel()
     async with asyncio.timeout(10):
         outcomes = await asyncio.gather(*calls, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Whatever is submitted, stepped, aborted or preempted in whatever order: slots keep their owners, nothing is lost."""
+"""Whatever is submitted, stepped, aborted or preempted in whatever order: pages keep their owners, nothing is lost."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from core.engine.cache import PrefixStore, SlotCache
+from core.engine.cache import PagedCache
 from core.engine.engine import Engine
 from core.engine.scheduler import Request, Scheduler
 from core.types import Sampling
-from tests.unit.engine.conftest import MODEL_CONFIG, complete, stamps
+from tests.unit.engine.conftest import MODEL_CONFIG, complete, compute, read_stamps, stamps
 
-SLOTS, MAX_LEN, BLOCK, BUDGET = 3, 24, 4, 20
+SEQUENCES, PAGES, PAGE, BUDGET = 3, 12, 4, 10
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=16).map(tuple)
 
 
-class SlotsKeepTheirOwners(RuleBasedStateMachine):
+class PagesKeepTheirOwners(RuleBasedStateMachine):
     """The scheduler under an engine that writes stamps where keys and values go."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = SlotCache(MODEL_CONFIG, SLOTS, MAX_LEN, torch.float32, torch.device("cpu"))
-        self.prefixes = PrefixStore(self.cache, blocks=6, block_size=BLOCK)
-        self.scheduler = Scheduler(self.cache, self.prefixes, BUDGET)
+        self.cache = PagedCache(MODEL_CONFIG, PAGES * PAGE, PAGE, torch.float32, torch.device("cpu"))
+        self.scheduler = Scheduler(self.cache, SEQUENCES, BUDGET)
         self.live: list[Request] = []
         self.submitted = 0
         self.ended: Counter[str] = Counter()
@@ -42,25 +41,33 @@ class SlotsKeepTheirOwners(RuleBasedStateMachine):
     @precondition(lambda self: self.live)
     @rule()
     def step(self) -> None:
-        running, had_room = list(self.scheduler.running), len(self.scheduler.running) < SLOTS
-        queue = list(self.scheduler.waiting)
-        admitted = self.scheduler.admit()
-        assert bool(admitted) == (bool(queue) and had_room)
-        assert self.scheduler.running == [*running, *(request for request, _ in admitted)]
-        costs = [request.length - cached for request, cached in admitted]
-        assert all(cost > 0 for cost in costs)
-        assert sum(costs) <= BUDGET or len(costs) == 1
-        for slot, (request, cached) in enumerate(admitted, start=len(running)):
-            assert torch.equal(self.slot(slot)[:cached], stamps(request.tokens)[:cached])
-            self.write(slot, request)
-            self.prefixes.insert(request.tokens, slot)
-        if not admitted:
-            for slot, request in enumerate(running):
-                self.write(slot, request)
-        for request in [request for request, _ in admitted] or running:
-            request.output_ids.append(len(request.output_ids) % 2)
-            if len(request.output_ids) == request.sampling.max_new_tokens:
-                self.end(request)
+        before, queue = list(self.scheduler.running), list(self.scheduler.waiting)
+        decode, prefill = self.scheduler.schedule()
+        assert decode or prefill
+        # Each running request computes something, and keeps its place among the running ones.
+        assert self.scheduler.running == [*before, *(r for r, _ in prefill if r not in before)]
+        assert sorted(r.request_id for r in (*decode, *(r for r, _ in prefill))) == sorted(
+            r.request_id for r in self.scheduler.running
+        )
+        counts = [count for _, count in prefill]
+        assert all(counts)
+        assert sum(counts) <= BUDGET
+        unfinished = [r for r, count in prefill if r.computed + count < r.length]
+        assert len(unfinished) <= 1
+        if not before:
+            assert prefill[0][0] is queue[0]  # nothing waits for ever
+        for request, count in [*((request, 1) for request in decode), *prefill]:
+            start = request.computed
+            assert torch.equal(read_stamps(self.cache, request.pages, start), stamps(request.tokens)[:start])
+            request.computed += count
+            compute(self.cache, request.pages, request.tokens[: request.computed], start)
+        for request, _ in prefill:
+            self.cache.name(request.tokens[: request.computed], request.pages)
+        for request in list(self.scheduler.running):
+            if request.computed == request.length:
+                request.output_ids.append(len(request.output_ids) % 2)
+                if len(request.output_ids) == request.sampling.max_new_tokens:
+                    self.end(request)
 
     @precondition(lambda self: self.live)
     @rule(choice=st.integers(0, 1 << 16))
@@ -71,16 +78,18 @@ class SlotsKeepTheirOwners(RuleBasedStateMachine):
     def new_weights(self) -> None:
         order = [*self.scheduler.running, *self.scheduler.waiting]
         self.scheduler.preempt_all()
-        self.prefixes.clear()
+        self.cache.forget()
         self.cache.kv.zero_()
         assert list(self.scheduler.waiting) == order
 
     @invariant()
-    def running_requests_own_their_slots(self) -> None:
-        assert len(self.scheduler.running) <= SLOTS
-        for slot, request in enumerate(self.scheduler.running):
-            written = stamps(request.tokens[:-1])  # the last token has been sampled, not computed
-            assert torch.equal(self.slot(slot)[: len(written)], written)
+    def running_requests_own_their_pages(self) -> None:
+        assert len(self.scheduler.running) <= SEQUENCES
+        held = {page for request in self.scheduler.running for page in request.pages}
+        assert self.cache.idle_pages == PAGES - len(held)
+        for request in self.scheduler.running:
+            written = stamps(request.tokens[: request.computed])
+            assert torch.equal(read_stamps(self.cache, request.pages, request.computed), written)
 
     @invariant()
     def every_live_request_is_in_one_place(self) -> None:
@@ -95,29 +104,46 @@ class SlotsKeepTheirOwners(RuleBasedStateMachine):
         assert not self.scheduler.running
         assert self.ended == Counter(f"r{i}" for i in range(self.submitted))
 
-    def slot(self, number: int) -> torch.Tensor:
-        return self.cache.kv[0, 0, number, 0, :, 0]
-
-    def write(self, slot: int, request: Request) -> None:
-        self.cache.kv[:, :, slot, 0, : request.length, 0] = stamps(request.tokens)
-
     def end(self, request: Request) -> None:
         self.scheduler.remove(request)
         self.live.remove(request)
         self.ended[request.request_id] += 1
 
 
-SlotsKeepTheirOwners.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestSlotsKeepTheirOwners = SlotsKeepTheirOwners.TestCase
+PagesKeepTheirOwners.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPagesKeepTheirOwners = PagesKeepTheirOwners.TestCase
 
 
-def test_prompts_wait_for_each_other_only_when_they_share_a_block():
-    cache = SlotCache(MODEL_CONFIG, 8, MAX_LEN, torch.float32, torch.device("cpu"))
-    scheduler = Scheduler(cache, PrefixStore(cache, blocks=6, block_size=BLOCK), max_prefill_tokens=100)
+def test_prompts_wait_for_each_other_only_when_they_share_a_page():
+    cache = PagedCache(MODEL_CONFIG, 400, PAGE, torch.float32, torch.device("cpu"))
+    scheduler = Scheduler(cache, 8, max_prefill_tokens=100)
     prompts = [(1,), (2,), (1, 2), (5,) * 9, (6,) * 9, (5,) * 10, (5,) * 4]
-    scheduler.waiting.extend(Request(f"r{i}", prompt, Sampling(), seed=0) for i, prompt in enumerate(prompts))
-    assert [request.request_id for request, _ in scheduler.admit()] == ["r0", "r1", "r2", "r3", "r4", "r6"]
+    scheduler.waiting.extend(
+        Request(f"r{i}", prompt, Sampling(max_new_tokens=4), seed=0) for i, prompt in enumerate(prompts)
+    )
+    _, prefill = scheduler.schedule()
+    assert [request.request_id for request, _ in prefill] == ["r0", "r1", "r2", "r3", "r4", "r6"]
     assert [request.request_id for request in scheduler.waiting] == ["r5"]
+
+
+def test_a_long_prompt_is_computed_in_parts_while_others_decode():
+    cache = PagedCache(MODEL_CONFIG, 400, PAGE, torch.float32, torch.device("cpu"))
+    scheduler = Scheduler(cache, 8, max_prefill_tokens=10)
+    running = Request("decoding", (1, 2), Sampling(max_new_tokens=9), seed=0, output_ids=[3])
+    requests = [Request(f"r{i}", (i,) * n, Sampling(max_new_tokens=1), seed=0) for i, n in enumerate((25, 6))]
+    running.pages, running.computed = cache.hold([], 11) or [], 2
+    scheduler.running.append(running)
+    scheduler.waiting.extend(requests)
+    seen = []
+    for _ in range(4):
+        decode, prefill = scheduler.schedule()
+        assert decode == [running]
+        seen.append([(request.request_id, count) for request, count in prefill])
+        for request, count in prefill:
+            request.computed += count
+            if request.computed == request.length:
+                scheduler.remove(request)
+    assert seen == [[("r0", 10)], [("r0", 10)], [("r0", 5)], [("r1", 6)]]
 
 
 ORDERS = st.lists(
@@ -164,7 +190,6 @@ def test_each_request_ends_once_with_the_tokens_it_has_alone(qwen2, orders):
             for _ in range(argument):
                 ended += engine.step()
         stats = engine.stats()
-        assert stats.num_running <= 3
         assert stats.num_running + stats.num_waiting + len(ended) == len(numbers)
     while engine.has_work():
         ended += engine.step()
