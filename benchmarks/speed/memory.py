@@ -1,6 +1,6 @@
 """Compare the memory plan of core/engine/memory.py with what processes really took.
 
-Every shape runs in a fresh process: a rollout with a full KV cache, then a GRPO step on one pack of the largest size.
+Every shape runs in a fresh process: a rollout with a full KV cache, then a GRPO step on two packs of the largest size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from core.options import argparse_type
 from core.rollout.method import method_spec
 from core.types import Row, Sampling
 
-CONTEXT, TRAINED = 512, 64
+CONTEXT = 512
 
 
 class Shape(NamedTuple):
@@ -115,18 +115,19 @@ def measure(recipe: Recipe) -> dict[str, int]:
     peaks["rollout"] = _read_peak()
     engine.release_cache()
     _forget_peak()
-    trainer.grpo_step(make_rows(rng, model.config.vocab_size, recipe.optimizer.max_tokens_per_pack))
+    # Two packs: when the second begins, the gradients of the first are there.
+    trainer.grpo_step(make_rows(rng, model.config.vocab_size, 2 * recipe.optimizer.max_tokens_per_pack))
     peaks["update"] = _read_peak()
     return peaks
 
 
 def make_rows(rng: random.Random, vocab_size: int, tokens: int) -> list[Row]:
-    """Make rows that fill one pack of `tokens` tokens and share nothing."""
+    """Make rows of `tokens` tokens together, all but their first ones trained, that share nothing."""
     rows = []
     for rollout in range(tokens // CONTEXT):
         # The last token of a row is only predicted, so a row takes one place less in the pack.
         ids = tuple(rng.randrange(vocab_size) for _ in range(CONTEXT + 1))
-        rows.append(Row(ids, (1,) * TRAINED, (-10.0,) * TRAINED, float(rollout % 2) - 0.5, rollout_id=rollout))
+        rows.append(Row(ids, (1,) * CONTEXT, (-10.0,) * CONTEXT, float(rollout % 2) - 0.5, rollout_id=rollout))
     return rows
 
 

@@ -8,7 +8,6 @@ needed.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 from collections import OrderedDict
@@ -18,6 +17,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from core.engine.heap import return_freed_memory
 from core.engine.model import ModelConfig
 
 GRAIN = 16
@@ -33,13 +33,6 @@ NOBODYS_PAGE = 0
 
 LARGE = 1 << 28
 """Sets the bytes from which a cache is worth the time that it takes to give freed memory back first."""
-
-
-def return_freed_memory() -> None:
-    """Give the memory that an update has freed back to the system; glibc keeps most of it for smaller tensors."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:  # glibc alone has it
-        trim(0)
 
 
 def round_up(count: int) -> int:

@@ -77,6 +77,7 @@ class Engine:
         self.cache = PagedCache(model.config, kv_tokens, page_size, model.dtype, model.device)
         self.scheduler = Scheduler(self.cache, max_num_seqs, max_prefill_tokens)
         self.graphs = DecodeGraphs(self._decode_tokens, model.device) if model.device.type == "cuda" else None
+        self._packed = False
         self._requests: dict[str, Request] = {}
         self._ids = itertools.count()
         self._unseeded = itertools.count(seed << 32)
@@ -156,6 +157,9 @@ class Engine:
         decode, prefill = self.scheduler.schedule()
         if not decode and not prefill:
             return []
+        if not self._packed:
+            self.model.pack_weights(True)
+            self._packed = True
         logits_NV = self._compute(decode, prefill) if prefill else self._decode(decode)
         for request, count in [*((request, 1) for request in decode), *prefill]:
             request.computed += count
@@ -210,6 +214,7 @@ class Engine:
         """Take the model's new weights into use: forget every cached key and value, preempt the running requests."""
         self.scheduler.preempt_all()
         self.cache.forget()
+        self._unpack()
         self.weight_version = weight_version
 
     def set_weights(self, tensors: Mapping[str, Tensor], weight_version: str | None = None) -> None:
@@ -228,6 +233,7 @@ class Engine:
         Running requests are preempted. CUDA graphs have recorded where the cache lies, so on a GPU it stays.
         """
         self.scheduler.preempt_all()
+        self._unpack()
         if self.graphs is None:
             self.cache.free_memory()
 
@@ -268,6 +274,10 @@ class Engine:
             return self._compute(batch, [])
         table_NP = make_table(self.cache, [request.pages for request in batch])
         return self.graphs([r.output_ids[-1] for r in batch], [r.computed for r in batch], table_NP)
+
+    def _unpack(self) -> None:
+        self.model.pack_weights(False)
+        self._packed = False
 
     def _decode_tokens(self, ids_N: Tensor, positions_N: Tensor, table_NP: Tensor) -> Tensor:
         attend = prepare_decode(self.cache, table_NP, positions_N)

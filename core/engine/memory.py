@@ -20,7 +20,7 @@ import torch
 from core.config import LoRASection, Recipe, RecipeError
 from core.engine.cache import cache_bytes
 from core.engine.lora import adapter_sizes
-from core.engine.model import CausalLM, ModelConfig
+from core.engine.model import CausalLM, Linear, ModelConfig, can_pack
 from core.engine.optimizer import moment_bytes, needs_float32_copy
 from core.engine.trainer import pack_bytes
 
@@ -99,6 +99,7 @@ def plan_memory(
     process = PROCESS_BYTES[device] + (TORCHAO_BYTES if device == "cpu" and optimizer.name == "adamw8bit" else 0)
     served = recipe.engine.is_served  # then the servers hold caches, and sampling takes nothing here
     kv = 0 if served else kv_bytes(recipe, config, dtype)
+    packed = 0 if served else packed_bytes(config, dtype, device)
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
     kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
@@ -111,8 +112,10 @@ def plan_memory(
     ]
     for role, other in frozen.items():
         # Such a role has an engine of its own with the recipe's settings.
-        items.append(_keep(f"frozen model of {role}", parameter_bytes(other, dtype) + kv_bytes(recipe, other, dtype)))
+        parts = (parameter_bytes(other, dtype), packed_bytes(other, dtype, device), kv_bytes(recipe, other, dtype))
+        items.append(_keep(f"frozen model of {role}", sum(parts)))
     items += [
+        MemoryItem("weights packed to sample", packed, packed if ahead else 0),
         MemoryItem("KV cache", kv, kept_kv),
         MemoryItem("prefill and sampling", rollout=0 if served else rollout_bytes(recipe, config, dtype)),
         MemoryItem("gradients", gradients if ahead else 0, gradients),
@@ -129,6 +132,16 @@ def _keep(name: str, size: int) -> MemoryItem:
 def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
     """Return the bytes of a model's weights; tied embeddings count once."""
     return sum(trained_sizes(config, None)) * dtype.itemsize
+
+
+@cache
+def packed_bytes(config: ModelConfig, dtype: torch.dtype, device: str) -> int:
+    """Return the bytes of the weights of all linear maps, which lie in memory once more while a CPU samples."""
+    if device != "cpu" or not can_pack(dtype):
+        return 0
+    with torch.device("meta"):
+        linears = [module for module in CausalLM(config).modules() if isinstance(module, Linear)]
+    return sum(linear.weight.numel() for linear in linears) * dtype.itemsize
 
 
 @cache
@@ -151,13 +164,13 @@ def largest_pack_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, 
     can be as long as the context.
     """
     tokens = max(recipe.optimizer.max_tokens_per_pack, context_length(recipe, config))
-    checkpointing = recipe.optimizer.gradient_checkpointing
-    pack = pack_bytes(config, tokens, tokens, tokens, dtype=dtype, gradient_checkpointing=checkpointing)
-    if device != "cpu":
-        return pack, 0
-    # glibc keeps memory between tensors that stay: 15 % of a pack, measured with `tokentrue speed memory`. What lies
-    # between the packs is given back after each (Trainer), so recomputed activations leave no more than others.
-    return pack, int(0.15 * pack)
+    checkpointing, adapted = recipe.optimizer.gradient_checkpointing, recipe.model.lora is not None
+    pack = pack_bytes(
+        config, tokens, tokens, tokens, dtype=dtype, gradient_checkpointing=checkpointing, trains_head=not adapted
+    )
+    # glibc keeps memory between tensors that stay: 15 % of a pack, measured with `tokentrue speed memory`. Where little
+    # memory is asked for, the trainer makes it keep none.
+    return pack, 0 if device != "cpu" or checkpointing or adapted else int(0.15 * pack)
 
 
 def kv_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:

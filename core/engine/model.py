@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -96,6 +97,14 @@ class Attention(Protocol):
         ...
 
 
+@cache
+def can_pack(dtype: torch.dtype) -> bool:
+    """Return whether this PyTorch and this CPU have oneDNN's product with packed weights, which is a private operator."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
+
+
 class Linear(nn.Linear):
     """A linear map that rounds a row alike whether it comes alone or with others.
 
@@ -104,11 +113,21 @@ class Linear(nn.Linear):
 
     adapter: Callable[[Tensor], Tensor] | None = None
     """Is added to the map: see core/engine/lora.py."""
+    packed: Tensor | None = None
+    """Holds the weight once more, in the order in which the CPU reads it fastest, while an engine samples."""
+
+    def pack(self) -> None:
+        """Make `packed` from the weight as it is now; without oneDNN, or its bfloat16, do nothing."""
+        if self.weight.device.type == "cpu" and can_pack(self.weight.dtype):
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), 16)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu":
             return self.forward(torch.cat([x, x]))[:1]
-        y = super().forward(x)
+        if self.packed is None or torch.is_grad_enabled():
+            y = super().forward(x)
+        else:
+            y = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return y if self.adapter is None else y + self.adapter(x)
 
 
@@ -232,6 +251,14 @@ class CausalLM(nn.Module):
             else:
                 x_TC = layer(x_TC, rotation, attend, keep)
         return self.model.norm(x_TC)
+
+    def pack_weights(self, packed: bool) -> None:
+        """Give every linear map its packed weight, or take it away; one that is old must not stay."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.packed = None
+                if packed:
+                    module.pack()
 
     def logits(self, hidden_TC: Tensor) -> Tensor:
         """Return the next-token logits in float32, [T, V]."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from core.config import OptimizerSection, RecipeError
-from core.engine.cache import return_freed_memory
+from core.engine.heap import return_freed_memory
 from core.rollout.method import derive_seed
 
 BLOCK = 256

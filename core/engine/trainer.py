@@ -25,7 +25,7 @@ from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
 from core.engine import lora, weights
-from core.engine.cache import return_freed_memory
+from core.engine.heap import map_large_tensors, return_freed_memory
 from core.engine.model import CausalLM, ModelConfig
 from core.engine.optimizer import make_optimizer, needs_float32_copy
 from core.engine.packing import Pack, pack_rows
@@ -102,6 +102,8 @@ class Trainer:
         # What a large model frees stays in glibc's lists otherwise, where the next pack's tensors do not fit.
         large = sum(parameter.numel() for parameter in model.parameters()) > LARGE_MODEL_PARAMETERS
         self._returns_memory = large and model.device.type == "cpu"
+        if self._returns_memory and (optimizer.gradient_checkpointing or self._adapted):
+            map_large_tensors()
 
     def grpo_step(self, rows: Sequence[Row]) -> dict[str, float]:
         """Train on one rollout batch: `num_steps_per_rollout` optimizer steps over parts of it, rollouts kept whole.
@@ -342,6 +344,7 @@ def pack_bytes(
     *,
     dtype: torch.dtype = torch.float32,
     gradient_checkpointing: bool = False,
+    trains_head: bool = True,
 ) -> int:
     """Estimate the bytes that forward and backward pass of one pack take at the peak, beside weights and gradients.
 
@@ -368,5 +371,5 @@ def pack_bytes(
     # head: of one chunk of logits in float32 (log-probs, entropies and what the backward pass makes of them), and of
     # the head's weight, twice because that of the chunk is added to that of the chunks before.
     chunk = 4 * min(trained, max(1, LOGITS_PER_CHUNK // config.vocab_size)) * config.vocab_size
-    head = max(4 * chunk, 2 * chunk + 2 * config.vocab_size * width * size)
+    head = max(4 * chunk, 2 * chunk + trains_head * 2 * config.vocab_size * width * size)
     return kept + max(layer, head)

@@ -15,11 +15,11 @@ from core.engine import memory, train, weights
 from core.engine.engine import Engine
 from core.engine.lora import add_adapters, find_trained_parameters
 from core.engine.memory import check_memory, plan_memory, replace_keys
-from core.engine.model import ModelConfig
+from core.engine.model import Linear, ModelConfig
 from core.engine.trainer import Trainer
 from core.rollout.method import method_spec
 from core.training_options import read_bytes
-from core.types import Row
+from core.types import Row, Sampling
 
 QWEN2_3B = Qwen2Config(
     vocab_size=151936,
@@ -107,6 +107,10 @@ def test_what_a_run_keeps_is_exact(any_model, dtype):
     assert trainer.reference is not None
     assert size_of(plan, "reference") == count_bytes(trainer.reference.parameters())
     engine = Engine(model, max_model_len=recipe.model.max_model_len, kv_tokens=2000)
+    engine.submit([1, 2], Sampling(max_new_tokens=1))
+    engine.step()
+    packed = [module.packed for module in model.modules() if isinstance(module, Linear) and module.packed is not None]
+    assert size_of(plan, "weights packed to sample") == count_bytes(packed)
     assert size_of(plan, "KV cache") == count_bytes([engine.cache.kv[:, :, engine.cache.page_size :]])
 
 
@@ -171,7 +175,7 @@ def test_roles_that_are_one_frozen_model_are_planned_once(monkeypatch):
 def test_a_frozen_role_has_weights_and_a_cache_of_its_own(qwen2):
     recipe, config = make_recipe(qwen2), weights.load_config(qwen2)
     plan = plan_memory(recipe, config, "cpu", {"judge": config})
-    parts = ("weights", "KV cache")
+    parts = ("weights", "weights packed to sample", "KV cache")
     assert size_of(plan, "frozen model of judge", "update") == sum(size_of(plan, name) for name in parts)
 
 
