@@ -19,8 +19,8 @@ def return_freed_memory() -> None:
 def map_large_tensors() -> None:
     """Give every tensor of a megabyte memory of its own, which goes back to the system with it.
 
-    Else glibc takes it from one heap, where tensors that stay lie between those that go. A step then takes up to a fifth
-    longer, for the system clears the memory each time.
+    Else glibc takes it from one heap, where tensors that stay lie between those that go. With it a step takes up to a
+    fifth longer, for the system clears the memory each time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -99,7 +99,7 @@ class Attention(Protocol):
 
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Return whether this PyTorch and this CPU have oneDNN's product with packed weights, which is a private operator."""
+    """Return whether PyTorch has oneDNN's product with packed weights, a private operator, and the CPU has `dtype`."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.engine import weights
+from core.engine import attention, weights
 from core.engine.cache import cache_bytes
 from core.engine.engine import Engine
 from core.engine.scheduler import Request
@@ -70,6 +70,52 @@ def test_group_prefills_its_prompt_once(any_model, reference):
     for request in requests:
         check(request, any_model, reference)
     assert len({request.completion.token_ids for request in requests}) > 1
+
+
+def test_a_long_prefix_that_many_sessions_share_takes_its_pages_once(qwen2):
+    engine = make_engine(qwen2, kv_tokens=112 + 64 * 16, max_num_seqs=64)
+    shared = prompt(112)  # seven pages; each session adds one
+    for i in range(64):
+        engine.submit([*shared, i], Sampling(max_new_tokens=4, seed=i), session=str(i))
+    engine.step()
+    engine.step()
+    assert engine.stats().num_running == 64
+    assert engine.stats().prefilled_tokens == 112 + 64
+    assert engine.cache.idle_pages == 0
+    drain(engine)
+    assert engine.cache.idle_pages == engine.cache.pages
+
+
+def test_decode_steps_go_on_while_a_long_prompt_is_computed_in_parts(qwen2, reference):
+    model = weights.load(qwen2, device="cpu").eval()
+    engine = Engine(model, max_model_len=128, kv_tokens=128 * 4, max_prefill_tokens=16)
+    first = engine.submit(prompt(10), Sampling(max_new_tokens=20, seed=0))
+    engine.step()
+    second = engine.submit(prompt(100, 1), Sampling(max_new_tokens=5, seed=1))
+    for done in range(1, 7):
+        engine.step()
+        assert (len(first.output_ids), second.computed, second.output_ids) == (1 + done, 16 * done, [])
+    drain(engine)
+    for request in (first, second):
+        check(request, qwen2, reference)
+
+
+def test_many_requests_leave_nothing_behind(qwen2, fuzz_cases):
+    """`--fuzz N` runs N / 8 requests."""
+    engine = make_engine(qwen2, kv_tokens=128 * 6, max_num_seqs=32)
+    rng = random.Random(0)
+    for number in range(fuzz_cases // 8):
+        session = rng.choice((None, "s"))
+        engine.submit(prompt(rng.randint(1, 60), rng.randrange(5)), Sampling(max_new_tokens=rng.randint(1, 8)), session)
+        if number % 7 == 0:
+            engine.abort(f"r{rng.randrange(number + 1)}")
+        for _ in range(rng.randrange(3)):
+            engine.step()
+    drain(engine)
+    assert engine.cache.idle_pages == engine.cache.pages
+    assert not engine.scheduler.waiting
+    assert not engine.scheduler.running
+    assert len(engine.cache._named) == len(engine.cache._names) <= engine.cache.pages
 
 
 def test_session_reuses_its_own_completion(any_model, reference):
@@ -205,7 +251,10 @@ def test_bfloat16_stays_close(qwen2, reference):
     torch.testing.assert_close(torch.tensor(request.completion.logprobs), expected, atol=0.1, rtol=0)
 
 
-def test_bfloat16_gives_the_same_tokens_alone_and_in_a_batch(qwen2):
+@pytest.mark.parametrize("decode_with", ["kernel", "gather"])
+def test_bfloat16_gives_the_same_tokens_alone_and_in_a_batch(qwen2, decode_with, monkeypatch):
+    if decode_with == "gather":
+        monkeypatch.setattr(attention, "find_kernel", lambda: None)
     options = {"dtype": "bfloat16", "device": "cpu", "max_model_len": 128}
     alone = Engine.from_pretrained(qwen2, kv_tokens=128, **options)
     batch = Engine.from_pretrained(qwen2, kv_tokens=128 * 32, **options)
