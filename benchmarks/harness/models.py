@@ -114,7 +114,7 @@ class EvalModels:
             eos_token_ids=weights.eos_token_ids(resolve(model)),
             max_model_len=context,
             kv_tokens=budget,
-            max_num_seqs=self.recipe.engine.max_num_seqs,
+            max_num_seqs=max(self.concurrency, self.recipe.engine.max_num_seqs),
             max_prefill_tokens=self.recipe.engine.max_prefill_tokens,
             decode=self.tokenizer(model).decode,
         )
@@ -123,6 +123,7 @@ class EvalModels:
             yield embedded
         finally:
             await embedded.close()
+            engine.release_cache()
 
     def _network(self, model: str) -> CausalLM:
         if model not in self._networks:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.speed.workload import PAD, GenerationRequest, GenerationSample
+from core.engine.cache import round_up
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
 from core.types import Sampling
@@ -20,10 +21,10 @@ Generate = Callable[[Sequence[GenerationRequest]], list[GenerationSample]]
 
 
 class EmbeddedSide:
-    """Runs the embedded engine on `model`, with a slot for each request and sequences of up to `longest` tokens."""
+    """Runs the embedded engine on `model`, with pages for all requests at once, of up to `longest` tokens each."""
 
     def __init__(self, model: CausalLM, requests: int, longest: int):
-        self.engine = Engine(model, max_model_len=longest, kv_tokens=longest * requests)
+        self.engine = Engine(model, max_model_len=longest, kv_tokens=round_up(longest) * requests)
 
     def reset(self) -> None:
         """Forget every cached prefix, so that a repeat costs what the first run cost."""

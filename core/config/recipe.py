@@ -167,7 +167,7 @@ class EngineSection(Section):
     the prefixes of earlier ones."""
     max_num_seqs: PositiveInt = 256
     """Limits the sequences that run at once."""
-    max_prefill_tokens: PositiveInt = 8192
+    max_prefill_tokens: PositiveInt = 2048
     """Limits the prompt tokens of one step. A longer prompt is computed in parts."""
     threads: PositiveInt | None = None
     """Sets PyTorch's threads. None leaves PyTorch's own choice."""

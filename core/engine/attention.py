@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from core.engine.cache import NOBODYS_PAGE, PagedCache, round_up
+from core.engine.cache import NOBODYS_PAGE, PagedCache, cache_bytes, round_up
 from core.engine.kernel import DTYPES, attend_pages, find_kernel
 
 QUERIES_PER_PIECE = 256
@@ -24,6 +24,9 @@ QUERIES_PER_PIECE = 256
 
 CALL_PRODUCTS = 512
 """One call of the attention kernel costs about as much as this number of query-key products."""
+
+GATHERED_BYTES = 1 << 28
+"""Limits the keys and values that are gathered for one call."""
 
 TILE = 32
 """Cuts bfloat16 prompts on the CPU at every multiple of this position. The kernel adds up in an order that depends on
@@ -75,7 +78,9 @@ class StepAttention:
 def prepare_step(cache: PagedCache, decode: Sequence[Span], prefill: Sequence[Span]) -> tuple[Tensor, StepAttention]:
     """Return the positions of a step's tokens within their sequences, [T], and the attention of the step."""
     spans = [*decode, *prefill]
-    table_NP = make_table(cache, [span.pages for span in spans]).to(cache.device)
+    longest = max(span.start + span.length for span in spans)
+    # Tiles may reach beyond the end of a prompt.
+    table_NP = make_table(cache, [span.pages for span in spans], longest + TILE).to(cache.device)
     starts_N = np.array([span.start for span in spans])
     lengths_N = np.array([span.length for span in spans])
     # The running sums of the lengths, each less its length, are where the sequences begin on T.
@@ -93,17 +98,18 @@ def prepare_step(cache: PagedCache, decode: Sequence[Span], prefill: Sequence[Sp
 
 
 def prepare_decode(cache: PagedCache, table_NP: Tensor, positions_N: Tensor) -> StepAttention:
-    """Return the attention of a step in which all sequences decode; it depends on no number that is not in a tensor."""
+    """Return the attention of a step in which all sequences decode; a CUDA graph can replay it with other numbers."""
     sequences_N = torch.arange(len(table_NP), device=cache.device)
     places_N = find_places(cache, table_NP, sequences_N, positions_N)
     return StepAttention(cache, places_N, len(table_NP), DecodeAttention(cache, table_NP, positions_N))
 
 
-def make_table(cache: PagedCache, pages: Sequence[Sequence[int]]) -> Tensor:
-    """Return the pages of each sequence as int32 [N, P], padded with nobody's page so that the last tile is whole."""
-    table_NP = np.full((len(pages), max(map(len, pages)) + cache.count_pages(TILE)), NOBODYS_PAGE, dtype=np.int32)
+def make_table(cache: PagedCache, pages: Sequence[Sequence[int]], length: int) -> Tensor:
+    """Return the pages of the first `length` tokens of each sequence as int32 [N, P], padded with nobody's page."""
+    width = cache.count_pages(length)
+    table_NP = np.full((len(pages), width), NOBODYS_PAGE, dtype=np.int32)
     for row_P, numbers in zip(table_NP, pages, strict=True):
-        row_P[: len(numbers)] = numbers
+        row_P[: len(numbers)] = numbers[:width]
     return torch.from_numpy(table_NP)
 
 
@@ -150,7 +156,7 @@ class PrefillAttention:
 
     def __init__(self, cache: PagedCache, table_NP: Tensor, spans: Sequence[Span]):
         self.cache = cache
-        buckets = _fill_buckets(_cut(spans, _must_round_alike(cache)))
+        buckets = _fill_buckets(cache, _cut(spans, _must_round_alike(cache)))
         self.buckets = [_pad(cache, table_NP, bucket) for bucket in buckets]
         # Where the token t of T lies among the padded outputs of all buckets, one after the other.
         row_of = [0] * sum(span.length for span in spans)
@@ -199,14 +205,21 @@ def _cut(spans: Sequence[Span], tiled: bool) -> list[_Piece]:
     return pieces
 
 
-def _fill_buckets(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
+def _count_gathered(cache: PagedCache, places: int) -> int:
+    """Return of how many sequences one call may gather `places` keys and as many values."""
+    token_bytes = cache_bytes(cache.config, 1, cache.dtype) // cache.config.num_layers
+    return max(1, GATHERED_BYTES // (places * token_bytes))
+
+
+def _fill_buckets(cache: PagedCache, pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     """Put pieces together that begin at one position, while padding adds at most a fifth, or less than a call."""
     buckets: list[list[_Piece]] = []
     for piece in sorted(pieces, key=lambda piece: (piece.begin, -piece.rows)):
         if buckets:
             longest = buckets[-1][0]
             padding = longest.products - piece.products
-            if longest.begin == piece.begin and padding <= max(piece.products // 5, CALL_PRODUCTS):
+            room = len(buckets[-1]) < _count_gathered(cache, longest.begin + longest.rows)
+            if room and longest.begin == piece.begin and padding <= max(piece.products // 5, CALL_PRODUCTS):
                 buckets[-1].append(piece)
                 continue
         buckets.append([piece])
@@ -246,11 +259,13 @@ class DecodeAttention:
         if self.kernel is None:
             sequences_N1 = torch.arange(len(table_NP), device=cache.device)[:, None]
             positions_S = torch.arange(table_NP.shape[1] * cache.page_size, device=cache.device)
-            self.places_NS = find_places(cache, table_NP, sequences_N1, positions_S)
             # Positions after a sequence's newest token hold what an earlier owner of the page left there.
             after_NS = positions_S > positions_N[:, None]
-            self.bias_NS = torch.zeros(after_NS.shape, dtype=cache.dtype, device=cache.device)
-            self.bias_NS.masked_fill_(after_NS, -torch.inf)
+            bias_NS = torch.zeros(after_NS.shape, dtype=cache.dtype, device=cache.device)
+            bias_NS.masked_fill_(after_NS, -torch.inf)
+            count = _count_gathered(cache, len(positions_S))
+            places_NS = find_places(cache, table_NP, sequences_N1, positions_S)
+            self.parts = list(zip(places_NS.split(count), bias_NS.split(count), strict=True))
 
     def __call__(self, layer: int, q_NHD: Tensor) -> Tensor:
         keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]  # [places, K, D]
@@ -263,10 +278,14 @@ class DecodeAttention:
         group = grouped_q.shape[2]
         if _must_round_alike(self.cache):
             grouped_q = F.pad(grouped_q, (0, 0, 0, -group % DECODE_ROWS))
-        out = F.scaled_dot_product_attention(
-            grouped_q,
-            keys[self.places_NS].transpose(1, 2),
-            values[self.places_NS].transpose(1, 2),
-            attn_mask=self.bias_NS[:, None, None],
-        )
-        return out[:, :, :group].flatten(1, 2)
+        queries = grouped_q.split([len(bias_NS) for _, bias_NS in self.parts])
+        outputs = [
+            F.scaled_dot_product_attention(
+                q,
+                keys[places_NS].transpose(1, 2),
+                values[places_NS].transpose(1, 2),
+                attn_mask=bias_NS[:, None, None],
+            )
+            for q, (places_NS, bias_NS) in zip(queries, self.parts, strict=True)
+        ]
+        return torch.cat(outputs)[:, :, :group].flatten(1, 2)

@@ -32,7 +32,7 @@ NOBODYS_PAGE = 0
 """Pads lists of pages. No sequence holds it, and what is written there is never read."""
 
 LARGE = 1 << 28
-"""Sets the bytes from which a cache is worth the time that it takes to give freed memory back first."""
+"""Caches of at least this many bytes first give freed memory back, which takes time."""
 
 
 def round_up(count: int) -> int:
@@ -61,7 +61,9 @@ class PagedCache:
         self.reset()
 
     def reset(self) -> None:
-        """Take all pages from who holds them, and forget all names."""
+        """Take all pages from who holds them, and forget all names. Weights that were NaN may have left NaN on the CPU's."""
+        if self.device.type == "cpu":
+            self.__dict__.pop("kv", None)
         self._holders = [0] * (self.pages + 1)
         # Pages that nobody holds; the next one to be given away comes first.
         self._idle: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, self.pages + 1))
@@ -158,7 +160,10 @@ class PagedCache:
                     self._idle.move_to_end(page, last=False)
 
     def missing_prefix(self, tokens: Sequence[int], computed: int) -> tuple[int, ...]:
-        """Return the tokens up to the end of the first full page that is not computed; nothing if there is none."""
+        """Return the tokens up to the end of the first full page that is not computed; nothing if there is none.
+
+        A page that ends in the last token does not count: nobody waits for it.
+        """
         end = (computed // self.page_size + 1) * self.page_size
         return tuple(tokens[:end]) if end < len(tokens) else ()
 

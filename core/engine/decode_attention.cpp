@@ -1,7 +1,7 @@
 // Attention of one new token for each of N sequences, read from the pages of the KV cache where they lie.
 //
-// One thread computes a sequence from beginning to end, so it is rounded alike whatever its neighbours are and however
-// many threads there are. Built and called by core/engine/kernel.py.
+// One thread computes all heads of a sequence, or one key head where there are fewer sequences than threads. A head is
+// computed from beginning to end, so it is rounded alike whatever its neighbours are and however many threads there are. Built and called by core/engine/kernel.py.
 
 #include <algorithm>
 #include <cmath>
@@ -33,7 +33,7 @@ inline void store(float value, bfloat16* place) {
 }
 
 struct Shape {
-    int64_t sequences, kv_heads, group, head_dim, table_width, page_size;
+    int64_t sequences, kv_heads, group, head_dim, table_width, page_size, threads;
 };
 
 // Calls function(s, x) for each of the first `length` tokens of a sequence, where x is what `cache` holds of it: [K, D].
@@ -59,19 +59,23 @@ inline void for_each_token(const T* cache, const int32_t* pages, int64_t length,
 template <typename T, int DIM>
 void attend(const T* query, const T* keys, const T* values, const int32_t* table, const int64_t* lengths, T* out,
             const Shape& shape, float scale) {
-    const int64_t D = DIM ? DIM : shape.head_dim, K = shape.kv_heads, G = shape.group, heads = K * G;
-#pragma omp parallel
+    const int64_t D = DIM ? DIM : shape.head_dim, G = shape.group, width = shape.kv_heads * D;
+    const int64_t parts = shape.sequences < shape.threads ? shape.kv_heads : 1;
+    const int64_t kv_heads = shape.kv_heads / parts, heads = kv_heads * G;  // of one part
+#pragma omp parallel num_threads(shape.threads)
     {
         std::vector<float> scores, queries(heads * D), sums(heads * D), row(D);
         float* x = row.data();
 #pragma omp for schedule(dynamic)
-        for (int64_t n = 0; n < shape.sequences; n++) {
+        for (int64_t part = 0; part < shape.sequences * parts; part++) {
+            const int64_t n = part / parts, first_value = part % parts * kv_heads * D;
             const int64_t length = lengths[n];
             const int32_t* pages = table + n * shape.table_width;
             scores.resize(heads * length);
-            for (int64_t i = 0; i < heads * D; i++) queries[i] = scale * to_float(query[n * heads * D + i]);
-            for_each_token(keys, pages, length, shape.page_size, K * D, [&](int64_t s, const T* key) {
-                for (int64_t k = 0; k < K; k++, key += D) {
+            for (int64_t i = 0; i < heads * D; i++) queries[i] = scale * to_float(query[part * heads * D + i]);
+            for_each_token(keys, pages, length, shape.page_size, width, [&](int64_t s, const T* key) {
+                key += first_value;
+                for (int64_t k = 0; k < kv_heads; k++, key += D) {
                     for (int64_t d = 0; d < D; d++) x[d] = to_float(key[d]);
                     for (int64_t h = k * G; h < (k + 1) * G; h++) {
                         const float* q = queries.data() + h * D;
@@ -90,8 +94,9 @@ void attend(const T* query, const T* keys, const T* values, const int32_t* table
                 for (int64_t s = 0; s < length; s++) score[s] /= total;
             }
             std::fill(sums.begin(), sums.end(), 0.0f);
-            for_each_token(values, pages, length, shape.page_size, K * D, [&](int64_t s, const T* value) {
-                for (int64_t k = 0; k < K; k++, value += D) {
+            for_each_token(values, pages, length, shape.page_size, width, [&](int64_t s, const T* value) {
+                value += first_value;
+                for (int64_t k = 0; k < kv_heads; k++, value += D) {
                     for (int64_t d = 0; d < D; d++) x[d] = to_float(value[d]);
                     for (int64_t h = k * G; h < (k + 1) * G; h++) {
                         const float share = scores[h * length + s];
@@ -100,7 +105,7 @@ void attend(const T* query, const T* keys, const T* values, const int32_t* table
                     }
                 }
             });
-            for (int64_t i = 0; i < heads * D; i++) store(sums[i], out + n * heads * D + i);
+            for (int64_t i = 0; i < heads * D; i++) store(sums[i], out + part * heads * D + i);
         }
     }
 }
@@ -108,7 +113,7 @@ void attend(const T* query, const T* keys, const T* values, const int32_t* table
 template <typename T>
 void attend(const void* query, const void* keys, const void* values, const int32_t* table, const int64_t* lengths,
             void* out, const int64_t* sizes, float scale) {
-    const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]};
+    const Shape shape{sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5], sizes[6]};
     auto run = [&](auto function) {
         function((const T*)query, (const T*)keys, (const T*)values, table, lengths, (T*)out, shape, scale);
     };

@@ -59,7 +59,7 @@ class Engine:
         kv_tokens: int = 65536,
         page_size: int = 16,
         max_num_seqs: int = 256,
-        max_prefill_tokens: int = 8192,
+        max_prefill_tokens: int = 2048,
         weight_version: str = "0",
         seed: int = 0,
         decode: Decode | None = None,
@@ -77,7 +77,6 @@ class Engine:
         self.cache = PagedCache(model.config, kv_tokens, page_size, model.dtype, model.device)
         self.scheduler = Scheduler(self.cache, max_num_seqs, max_prefill_tokens)
         self.graphs = DecodeGraphs(self._decode_tokens, model.device) if model.device.type == "cuda" else None
-        self._packed = False
         self._requests: dict[str, Request] = {}
         self._ids = itertools.count()
         self._unseeded = itertools.count(seed << 32)
@@ -157,9 +156,7 @@ class Engine:
         decode, prefill = self.scheduler.schedule()
         if not decode and not prefill:
             return []
-        if not self._packed:
-            self.model.pack_weights(True)
-            self._packed = True
+        self.model.pack_weights()
         logits_NV = self._compute(decode, prefill) if prefill else self._decode(decode)
         for request, count in [*((request, 1) for request in decode), *prefill]:
             request.computed += count
@@ -214,7 +211,7 @@ class Engine:
         """Take the model's new weights into use: forget every cached key and value, preempt the running requests."""
         self.scheduler.preempt_all()
         self.cache.forget()
-        self._unpack()
+        self.model.unpack_weights()
         self.weight_version = weight_version
 
     def set_weights(self, tensors: Mapping[str, Tensor], weight_version: str | None = None) -> None:
@@ -233,7 +230,7 @@ class Engine:
         Running requests are preempted. CUDA graphs have recorded where the cache lies, so on a GPU it stays.
         """
         self.scheduler.preempt_all()
-        self._unpack()
+        self.model.unpack_weights()
         if self.graphs is None:
             self.cache.free_memory()
 
@@ -257,7 +254,8 @@ class Engine:
         """
         parts = [*((request, 1) for request in decode), *prefill]
         # T: the new tokens of all sequences, one sequence after the other.
-        new_tokens = [request.tokens[request.computed : request.computed + count] for request, count in parts]
+        new_tokens = [[request.output_ids[-1]] for request in decode]
+        new_tokens += [request.tokens[request.computed : request.computed + count] for request, count in prefill]
         spans = [Span(request.pages, request.computed, count) for request, count in parts]
         positions_T, attend = prepare_step(self.cache, spans[: len(decode)], spans[len(decode) :])
         # Where on T the last token of each sequence lies: running sums of the lengths, less one.
@@ -272,12 +270,9 @@ class Engine:
         """Feed every sequence its newest token; return the logits of the one after it, [N, V]."""
         if self.graphs is None:
             return self._compute(batch, [])
-        table_NP = make_table(self.cache, [request.pages for request in batch])
-        return self.graphs([r.output_ids[-1] for r in batch], [r.computed for r in batch], table_NP)
-
-    def _unpack(self) -> None:
-        self.model.pack_weights(False)
-        self._packed = False
+        positions = [request.computed for request in batch]
+        table_NP = make_table(self.cache, [request.pages for request in batch], max(positions) + 1)
+        return self.graphs([request.output_ids[-1] for request in batch], positions, table_NP)
 
     def _decode_tokens(self, ids_N: Tensor, positions_N: Tensor, table_NP: Tensor) -> Tensor:
         attend = prepare_decode(self.cache, table_NP, positions_N)

@@ -23,8 +23,7 @@ from torch import Tensor
 logger = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).with_name("decode_attention.cpp")
-# -fopenmp finds the threads that PyTorch has loaded, so that both share one number of them. A linker that hears of
-# -ffast-math adds code that makes every small number of the whole process a zero.
+# A linker that hears of -ffast-math adds code that makes every very small number of the whole process a zero.
 COMPILE = "-std=c++17 -O3 -march=native -ffast-math -fopenmp -fPIC -c".split()
 LINK = "-fopenmp -shared".split()
 DTYPES = {torch.float32: "attend_float32", torch.bfloat16: "attend_bfloat16"}
@@ -37,8 +36,8 @@ def find_kernel() -> ctypes.CDLL | None:
     if compiler is None:
         logger.info("no C++ compiler found: decode attention gathers the pages of the cache, which is slower")
         return None
-    path = user_cache_path("tokentrue") / f"decode_attention-{_fingerprint(compiler)}.so"
     try:
+        path = user_cache_path("tokentrue") / f"decode_attention-{_fingerprint(compiler)}.so"
         if not path.is_file():
             _build(compiler, path)
         return ctypes.CDLL(str(path))
@@ -52,7 +51,8 @@ def _fingerprint(compiler: str) -> str:
     """Name what the built file depends on: source, flags, compiler, and the instructions of this processor."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
     info = Path("/proc/cpuinfo")
-    features = next((x for x in info.read_text().splitlines() if x.startswith("flags")), "") if info.is_file() else ""
+    lines = info.read_text().splitlines() if info.is_file() else []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     words = "\n".join([SOURCE.read_text(encoding="utf-8"), *COMPILE, *LINK, version, platform.processor(), features])
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
@@ -86,7 +86,8 @@ def attend_pages(
     kv_heads = keys.shape[1]
     out_NHD = torch.empty_like(q_NHD)
     tensors = [q_NHD, keys, values, table_NP, lengths_N, out_NHD]
-    sizes = (count, kv_heads, heads // kv_heads, head_dim, table_NP.stride(0), page_size)
+    threads = torch.get_num_threads()
+    sizes = (count, kv_heads, heads // kv_heads, head_dim, table_NP.stride(0), page_size, threads)
     getattr(library, DTYPES[q_NHD.dtype])(
         *(ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors),
         (ctypes.c_int64 * len(sizes))(*sizes),

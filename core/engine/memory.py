@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from core.config import LoRASection, Recipe, RecipeError
+from core.engine.attention import GATHERED_BYTES
 from core.engine.cache import cache_bytes
 from core.engine.lora import adapter_sizes
 from core.engine.model import CausalLM, Linear, ModelConfig, can_pack
@@ -180,10 +181,12 @@ def kv_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
 
 def rollout_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
     """Return the bytes that come and go in a step of the inference engine: the largest one, and sampling."""
-    running = min(recipe.engine.max_num_seqs, recipe.rollout.tasks_per_step * recipe.rollout.group_size)
+    step = recipe.rollout.tasks_per_step * recipe.rollout.group_size * (1 + recipe.rollout.ahead)
+    running = min(recipe.engine.max_num_seqs, max(step, recipe.run.eval_tasks or 0))
+    gathered = min(GATHERED_BYTES, kv_bytes(recipe, config, dtype) // config.num_layers)
     # In a layer lie at most the residual stream and its norm, [T, C] each, and three tensors [T, I] of the MLP.
     layer = (recipe.engine.max_prefill_tokens + running) * (2 * config.hidden_size + 3 * config.intermediate_size)
-    return layer * dtype.itemsize + running * config.vocab_size * SAMPLING_BYTES
+    return layer * dtype.itemsize + running * config.vocab_size * SAMPLING_BYTES + gathered
 
 
 def check_memory(

@@ -124,10 +124,10 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu":
             return self.forward(torch.cat([x, x]))[:1]
-        if self.packed is None or torch.is_grad_enabled():
-            y = super().forward(x)
-        else:
+        if self.packed is not None and torch.is_inference_mode_enabled():  # where engines compute, and only they
             y = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        else:
+            y = super().forward(x)
         return y if self.adapter is None else y + self.adapter(x)
 
 
@@ -220,6 +220,7 @@ class CausalLM(nn.Module):
         if config.tie_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.inv_freq = torch.tensor(config.inv_freq)
+        self.packed = False
         self.gradient_checkpointing = False
         """Makes the backward pass compute the activations inside layers again instead of keeping them."""
 
@@ -252,13 +253,20 @@ class CausalLM(nn.Module):
                 x_TC = layer(x_TC, rotation, attend, keep)
         return self.model.norm(x_TC)
 
-    def pack_weights(self, packed: bool) -> None:
-        """Give every linear map its packed weight, or take it away; one that is old must not stay."""
+    def pack_weights(self) -> None:
+        """Pack the weights of all linear maps to sample with, unless they are; who changes weights must unpack them."""
+        if not self.packed:
+            self.packed = True
+            for module in self.modules():
+                if isinstance(module, Linear):
+                    module.pack()
+
+    def unpack_weights(self) -> None:
+        """Free the packed weights."""
+        self.packed = False
         for module in self.modules():
             if isinstance(module, Linear):
                 module.packed = None
-                if packed:
-                    module.pack()
 
     def logits(self, hidden_TC: Tensor) -> Tensor:
         """Return the next-token logits in float32, [T, V]."""

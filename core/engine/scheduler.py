@@ -78,7 +78,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.cached_tokens = 0
-        """Counts the tokens that admitted requests did not have to compute."""
+        """Counts the tokens that requests shared when they were admitted."""
 
     def schedule(self) -> tuple[list[Request], list[tuple[Request, int]]]:
         """Admit waiting requests; return those that decode, and those that prefill with their numbers of tokens.

@@ -97,12 +97,13 @@ class Trainer:
         self.optimizer = make_optimizer(optimizer, self._optimized, seed)
         self.steps = 0
         needs_copy = self.grpo.kl_loss_coef and not self._adapted
+        model.unpack_weights()
         self.reference = deepcopy(model).requires_grad_(False) if needs_copy else None
         model.gradient_checkpointing = optimizer.gradient_checkpointing
         # What a large model frees stays in glibc's lists otherwise, where the next pack's tensors do not fit.
         large = sum(parameter.numel() for parameter in model.parameters()) > LARGE_MODEL_PARAMETERS
         self._returns_memory = large and model.device.type == "cpu"
-        if self._returns_memory and (optimizer.gradient_checkpointing or self._adapted):
+        if model.device.type == "cpu" and (optimizer.gradient_checkpointing or self._adapted):
             map_large_tensors()
 
     def grpo_step(self, rows: Sequence[Row]) -> dict[str, float]:

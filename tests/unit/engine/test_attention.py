@@ -87,6 +87,11 @@ def test_each_way_to_decode_attends_to_all_before_it(lengths, decoder):
     check([length - 1 for length in lengths], [1] * len(lengths), len(lengths), kv_heads=2, group=3, head_dim=32)
 
 
+def test_what_is_gathered_at_once_is_limited(monkeypatch, decoder):
+    monkeypatch.setattr(attention, "GATHERED_BYTES", 3000)
+    check([5, 17, 16, 300, 0, 0, 48, 48], [1, 1, 1, 1, 9, 9, 8, 8], 4, kv_heads=2, group=3, head_dim=32)
+
+
 def test_long_prompts_after_a_cached_prefix(monkeypatch):
     monkeypatch.setattr(attention, "QUERIES_PER_PIECE", 8)
     check([4, 0, 4, 4], [30, 30, 29, 3])
@@ -127,9 +132,9 @@ def test_bfloat16_is_rounded_alike_by_every_thread(decoder):
         cache.kv[1, 0, places] = torch.cat([large, -large]).bfloat16()
     small = [torch.randn(1, heads, head_dim).bfloat16() for heads in (kv_heads * group, kv_heads, kv_heads)]
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(2)  # four sequences: each thread takes whole ones
     try:
-        table_NP = attention.make_table(cache, pages)[:, : len(pages[0])]
+        table_NP = attention.make_table(cache, pages, longest)
         attend = prepare_decode(cache, table_NP, torch.full((count,), longest - 1))
         out = attend(0, *(tensor.expand(count, -1, -1) for tensor in small))
     finally:
@@ -155,9 +160,14 @@ def test_a_kernel_that_was_built_gives_the_bits_of_one_sequence_beside_any_other
     qkv = [torch.randn(len(lengths), heads, 64, dtype=dtype) for heads in (6, 2, 2)]
     spans = [Span(mine, length - 1, 1) for mine, length in zip(pages, lengths, strict=True)]
     together = prepare_step(cache, spans, [])[1](0, *qkv)
-    for i, span in enumerate(spans):
-        alone = prepare_step(cache, [span], [])[1](0, *(x[i : i + 1] for x in qkv))
-        assert torch.equal(alone[0], together[i])
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)  # one sequence: each thread takes some of its heads
+    try:
+        for i, span in enumerate(spans):
+            alone = prepare_step(cache, [span], [])[1](0, *(x[i : i + 1] for x in qkv))
+            assert torch.equal(alone[0], together[i])
+    finally:
+        torch.set_num_threads(before)
 
 
 def prefill(starts: Sequence[int], lengths: Sequence[int]) -> None:
