@@ -53,7 +53,8 @@ def compare(
         if only and regime not in only:
             continue
         turns = SESSION_TURNS if regime == "sessions" else 1
-        ours = EmbeddedSide(model, len(requests), longest_sequence(requests, turns))
+        longest = longest_sequence(requests, turns)
+        ours = EmbeddedSide(model, len(requests), longest)
         sides: dict[str, Generate] = {
             OURS: ours.generate,
             "generate static": TransformersSide(hf, "static").generate,
@@ -66,7 +67,7 @@ def compare(
             for side, generate in sides.items()
         }
         if vllm_python:
-            runs["vLLM"] = partial(run_vllm, vllm_python, folder, dtype, requests, turns, vocab_size, repeats)
+            runs["vLLM"] = partial(run_vllm, vllm_python, folder, dtype, requests, turns, vocab_size, repeats, longest)
         rows: dict[str, dict[str, Any]] = {}
         timings: dict[str, Timing] = {}
         for side, run in runs.items():

@@ -1,7 +1,7 @@
 """Time vLLM on the same requests. It needs an environment of its own, so its side is a process: this file is both ends.
 
 The whole of vLLM runs in that one process, so its process time counts all of its work. Prefixes are shared, and
-forgotten between repeats. Log-probs are those of the sampled distribution. Nothing is compiled, as in our engine.
+forgotten between repeats. Log-probs are those of the sampled distribution. torch.compile is off, as in our engine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.speed.measure import Timing, repeat
 from benchmarks.speed.workload import GenerationRequest, GenerationSample, run_turns
 
+ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
@@ -36,6 +37,7 @@ def run_vllm(
     turns: int,
     vocab_size: int,
     repeats: int,
+    longest: int,
 ) -> tuple[list[GenerationSample], Timing]:
     """Return the samples of the last repeat and the time of all, measured by the process of vLLM itself.
 
@@ -46,15 +48,15 @@ def run_vllm(
 
     threads = str(torch.get_num_threads())
     job = {
-        "folder": str(folder), "dtype": dtype, "turns": turns, "vocab_size": vocab_size, "repeats": repeats,
-        "requests": [(r.prompt_ids, r.max_new_tokens) for r in requests],
+        "folder": str(folder.resolve()), "dtype": dtype, "turns": turns, "vocab_size": vocab_size, "repeats": repeats,
+        "longest": longest, "requests": [(r.prompt_ids, r.max_new_tokens) for r in requests],
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "job.json"
         file.write_text(json.dumps(job))
         command = [python, "-m", "benchmarks.speed.vllm_side", str(file)]
         environment = {**os.environ, **ENVIRONMENT, "OMP_NUM_THREADS": threads}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"vLLM ended with status {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
         result = json.loads(file.read_text())
@@ -69,7 +71,7 @@ def main(file: Path) -> None:
     job: dict[str, Any] = json.loads(file.read_text())
     requests = [GenerationRequest(tuple(ids), new) for ids, new in job["requests"]]
     engine = LLM(
-        job["folder"], dtype=job["dtype"], enforce_eager=True, max_model_len=2048, max_num_seqs=len(requests),
+        job["folder"], dtype=job["dtype"], enforce_eager=True, max_model_len=job["longest"], max_num_seqs=len(requests),
         skip_tokenizer_init=True, logprobs_mode="processed_logprobs", enable_prefix_caching=True,
     )  # fmt: skip
 

@@ -61,9 +61,9 @@ class PagedCache:
         self.reset()
 
     def reset(self) -> None:
-        """Take all pages from who holds them, and forget all names. Weights that were NaN may have left NaN on the CPU's."""
+        """Take all pages from who holds them, and forget all names."""
         if self.device.type == "cpu":
-            self.__dict__.pop("kv", None)
+            self.__dict__.pop("kv", None)  # weights that were NaN may have left NaN in it
         self._holders = [0] * (self.pages + 1)
         # Pages that nobody holds; the next one to be given away comes first.
         self._idle: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, self.pages + 1))
