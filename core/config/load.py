@@ -40,7 +40,6 @@ RENAMED = {
     "engine.prefill_budget": "engine.max_prefill_tokens",
     "engine.prefix_tokens": "engine.kv_tokens (one cache holds running sequences and prefixes: add it there)",
     "engine.prefix_cache_tokens": "engine.kv_tokens (one cache holds running sequences and prefixes: add it there)",
-    "engine.block_size": "gone: pages of the cache have 16 tokens",
     "run.trajectories_every": "run.record_every (it now records all rollouts of a step)",
     "slime.extra": "slime.flags",
     "slime.perf": "slime.flags (such as --tensor-model-parallel-size), and slime.context_parallel for `context`",
