@@ -47,25 +47,18 @@ class Span(NamedTuple):
     length: int
 
 
+@dataclass(slots=True)
 class StepAttention:
     """Writes the new tokens of a step into the cache and attends causally, each token to all before it.
 
     On T lie the `count` tokens of the sequences that decode, one each, and then those of the sequences that prefill.
     """
 
-    def __init__(
-        self,
-        cache: PagedCache,
-        places_T: Tensor,
-        count: int,
-        decode: DecodeAttention | None = None,
-        prefill: PrefillAttention | None = None,
-    ):
-        self.cache = cache
-        self.places_T = places_T
-        self.count = count
-        self.decode = decode
-        self.prefill = prefill
+    cache: PagedCache
+    places_T: Tensor
+    count: int
+    decode: DecodeAttention | None = None
+    prefill: PrefillAttention | None = None
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         self.cache.kv[0, layer].index_copy_(0, self.places_T, k_TKD)

@@ -1,7 +1,8 @@
 // Attention of one new token for each of N sequences, read from the pages of the KV cache where they lie.
 //
 // One thread computes all heads of a sequence, or one key head where there are fewer sequences than threads. A head is
-// computed from beginning to end, so it is rounded alike whatever its neighbours are and however many threads there are. Built and called by core/engine/kernel.py.
+// computed from beginning to end, so it is rounded alike whatever its neighbours are and however many threads there are.
+// Built and called by core/engine/kernel.py.
 
 #include <algorithm>
 #include <cmath>

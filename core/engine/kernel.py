@@ -1,7 +1,7 @@
 """Builds decode_attention.cpp where a compiler is, once for a machine, and calls it.
 
 PyTorch has no attention that reads pages on the CPU. Without a compiler the engine gathers the pages before each call
-of PyTorch's own attention, which takes two to three times as long.
+of PyTorch's own attention, which takes about three times as long.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def kv_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
 def rollout_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
     """Return the bytes that come and go in a step of the inference engine: the largest one, and sampling."""
     step = recipe.rollout.tasks_per_step * recipe.rollout.group_size * (1 + recipe.rollout.ahead)
-    running = min(recipe.engine.max_num_seqs, max(step, recipe.run.eval_tasks or 0))
+    running = min(recipe.engine.max_num_seqs, max(step, recipe.run.eval_tasks))
     gathered = min(GATHERED_BYTES, kv_bytes(recipe, config, dtype) // config.num_layers)
     # In a layer lie at most the residual stream and its norm, [T, C] each, and three tensors [T, I] of the MLP.
     layer = (recipe.engine.max_prefill_tokens + running) * (2 * config.hidden_size + 3 * config.intermediate_size)
