@@ -1,7 +1,8 @@
-"""Builds decode_attention.cpp where a compiler is, once for a machine, and calls it.
+"""Builds the C++ files of this folder where a compiler is, once for a machine, and calls them.
 
 PyTorch has no attention that reads pages on the CPU. Without a compiler the engine gathers the pages before each call
-of PyTorch's own attention, which takes about three times as long.
+of PyTorch's own attention, which takes about three times as long. On a CPU with tiles (Intel AMX) PyTorch's products of
+bfloat16 round a row otherwise when it has other neighbours; ours do not.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("decode_attention.cpp")
+SOURCES = [Path(__file__).with_name(name) for name in ("decode_attention.cpp", "linear.cpp")]
 # A linker that hears of -ffast-math adds code that makes every very small number of the whole process a zero.
 COMPILE = "-std=c++17 -O3 -march=native -ffast-math -fopenmp -fPIC -c".split()
 LINK = "-fopenmp -shared".split()
 DTYPES = {torch.float32: "attend_float32", torch.bfloat16: "attend_bfloat16"}
+BLOCK, DEPTH = 32, 32
+"""linear.cpp reads weights in panels of as many rows, and in each as many values at a time."""
 
 
 @cache
@@ -37,13 +40,13 @@ def find_kernel() -> ctypes.CDLL | None:
         logger.info("no C++ compiler found: decode attention gathers the pages of the cache, which is slower")
         return None
     try:
-        path = user_cache_path("tokentrue") / f"decode_attention-{_fingerprint(compiler)}.so"
+        path = user_cache_path("tokentrue") / f"engine-{_fingerprint(compiler)}.so"
         if not path.is_file():
             _build(compiler, path)
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or error
-        logger.warning("%s cannot be built, so decode attention is slower: %s", SOURCE.name, detail)
+        logger.warning("the C++ files of the engine cannot be built, so it is slower: %s", detail)
         return None
 
 
@@ -53,7 +56,8 @@ def _fingerprint(compiler: str) -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    words = "\n".join([SOURCE.read_text(encoding="utf-8"), *COMPILE, *LINK, version, platform.processor(), features])
+    sources = [source.read_text(encoding="utf-8") for source in SOURCES]
+    words = "\n".join([*sources, *COMPILE, *LINK, version, platform.processor(), features])
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
@@ -61,8 +65,10 @@ def _build(compiler: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Other processes may build it at the same time; each moves a whole file into place.
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        compiled, linked = Path(scratch) / "kernel.o", Path(scratch) / "kernel.so"
-        for arguments in ([*COMPILE, str(SOURCE), "-o", str(compiled)], [str(compiled), *LINK, "-o", str(linked)]):
+        linked = Path(scratch) / "engine.so"
+        objects = [str(Path(scratch) / f"{source.stem}.o") for source in SOURCES]
+        commands = [[*COMPILE, str(source), "-o", name] for source, name in zip(SOURCES, objects, strict=True)]
+        for arguments in [*commands, [*objects, *LINK, "-o", str(linked)]]:
             subprocess.run([compiler, *arguments], capture_output=True, text=True, check=True, timeout=120)
         linked.replace(path)
 
@@ -94,3 +100,40 @@ def attend_pages(
         ctypes.c_float(head_dim**-0.5),
     )
     return out_NHD
+
+
+@cache
+def has_tiles() -> bool:
+    """Return whether this process may multiply bfloat16 on the tiles of its CPU."""
+    library = find_kernel()
+    return library is not None and bool(library.has_tiles())
+
+
+def pack_panels(weight_NK: Tensor) -> Tensor:
+    """Return a weight of bfloat16 in the order in which linear.cpp reads it; N and K are multiples of 32.
+
+    The shape is [N / 32, K / 32, 2, 16, 16, 2]: panels of 32 rows, in a panel 32 values of K after the other, of these
+    the two tiles of 16 rows, and in a tile pairs of values, row by row.
+    """
+    rows, values = weight_NK.shape
+    split = weight_NK.view(rows // BLOCK, 2, BLOCK // 2, values // DEPTH, DEPTH // 2, 2)
+    return split.permute(0, 3, 1, 4, 2, 5).contiguous()
+
+
+def multiply(x_TK: Tensor, panels: Tensor, bias_N: Tensor | None) -> Tensor:
+    """Return `x_TK @ weight.T + bias_N` in bfloat16, [T, N], for a weight that `pack_panels` has packed."""
+    library = find_kernel()
+    assert library is not None  # or nothing would have been packed
+    x_TK = x_TK.contiguous()
+    tokens, values = x_TK.shape
+    rows = len(panels) * BLOCK
+    out_TN = x_TK.new_empty(tokens, rows)
+    sizes = (tokens, values, rows, torch.get_num_threads())
+    library.multiply_bfloat16(
+        ctypes.c_void_p(x_TK.data_ptr()),
+        ctypes.c_void_p(panels.data_ptr()),
+        ctypes.c_void_p(None if bias_N is None else bias_N.data_ptr()),
+        ctypes.c_void_p(out_TN.data_ptr()),
+        (ctypes.c_int64 * len(sizes))(*sizes),
+    )
+    return out_TN

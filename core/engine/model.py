@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from core.engine import kernel
+
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 
 
@@ -121,14 +123,23 @@ class Linear(nn.Linear):
 
     def pack(self) -> None:
         """Make `packed` from the weight as it is now, if it can be."""
-        if self.weight.device.type == "cpu" and can_pack(self.weight.dtype):
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), 16)
+        weight = self.weight.detach()
+        if weight.device.type != "cpu" or not can_pack(weight.dtype):
+            return
+        fits = self.out_features % kernel.BLOCK == self.in_features % kernel.DEPTH == 0
+        if fits and kernel.has_tiles():
+            self.packed = kernel.pack_panels(weight)
+        else:
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu":
+        packed = self.packed if torch.is_inference_mode_enabled() else None  # where engines compute, and only they
+        if packed is not None and not packed.is_mkldnn:
+            y = kernel.multiply(x, packed, self.bias)
+        elif x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu":
             return self.forward(torch.cat([x, x]))[:1]
-        if self.packed is not None and torch.is_inference_mode_enabled():  # where engines compute, and only they
-            y = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        elif packed is not None:
+            y = torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
         else:
             y = super().forward(x)
         return y if self.adapter is None else y + self.adapter(x)

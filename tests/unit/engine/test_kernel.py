@@ -1,0 +1,78 @@
+"""Linear maps on the tiles of a CPU are right, and round a row alike whatever its neighbours are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from core.engine import kernel
+from core.engine.model import Linear
+
+ROWS = [1, 15, 16, 17, 31, 32, 33, 48, 70, 300]
+SHAPES = [(32, 32), (96, 64), (64, 576), (576, 4096)]  # N, K
+
+
+@pytest.fixture(autouse=True)
+def tiles():
+    if not kernel.has_tiles():
+        pytest.skip("this CPU has no tiles, or there is no C++ compiler")
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def draw(rows: int, values: int, seed: int) -> Tensor:
+    return torch.randn(rows, values, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.usefixtures("threads")
+def test_a_product_is_that_of_float64_rounded_once(shape, biased):
+    weight, bias = draw(*shape, seed=0), draw(1, shape[0], seed=1)[0] if biased else None
+    panels = kernel.pack_panels(weight)
+    for rows in ROWS:
+        x = draw(rows, shape[1], seed=rows)
+        exact = x.double() @ weight.double().T + (0 if bias is None else bias.double())
+        # bfloat16 has 8 bits; the sums in float32 add an error that grows with what was added up.
+        error = (kernel.multiply(x, panels, bias).double() - exact).abs()
+        assert (error <= exact.abs() / 256 + 1e-5 * shape[1] ** 0.5).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.usefixtures("threads")
+def test_a_row_has_the_same_bits_alone_and_beside_others(shape):
+    panels = kernel.pack_panels(draw(*shape, seed=0))
+    x = draw(max(ROWS), shape[1], seed=1)
+    alone = torch.cat([kernel.multiply(row, panels, None) for row in x.split(1)])
+    for rows in ROWS:
+        assert torch.equal(kernel.multiply(x[:rows], panels, None), alone[:rows])
+        assert torch.equal(kernel.multiply(x[-rows:], panels, None), alone[-rows:])
+
+
+def test_what_is_not_finite_stays_in_its_row():
+    panels = kernel.pack_panels(draw(64, 64, seed=0))
+    x = draw(40, 64, seed=1)
+    clean = kernel.multiply(x, panels, None)
+    x[3, 5], x[35, 7] = torch.nan, torch.inf
+    out = kernel.multiply(x, panels, None)
+    assert not out[[3, 35]].isfinite().any()
+    others = [row for row in range(40) if row not in (3, 35)]
+    assert torch.equal(out[others], clean[others])
+
+
+def test_a_map_multiplies_on_tiles_while_an_engine_samples_if_its_sizes_fit():
+    for sizes, on_tiles in [((64, 96), True), ((64, 48), False), ((48, 64), False)]:
+        linear = Linear(*sizes, dtype=torch.bfloat16)
+        plain = linear(x := draw(40, sizes[0], seed=0))
+        linear.pack()
+        assert linear.packed is not None
+        assert linear.packed.is_mkldnn != on_tiles
+        with torch.inference_mode():
+            torch.testing.assert_close(linear(x), plain, rtol=2**-7, atol=1e-4)
