@@ -12,7 +12,7 @@ tokens with their summed weights, then the tokens of the block that won.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -44,63 +44,103 @@ def sample(
     device = logits_NV.device
     greedy = [s.temperature < GREEDY_BELOW for s in samplings]
     temperatures = [1.0 if cold else s.temperature for s, cold in zip(samplings, greedy, strict=True)]
-    temperatures_N = torch.tensor(temperatures, device=device)
-    scores_NV = logits_NV / temperatures_N[:, None]
+    scores_NV = logits_NV
+    if any(temperature != 1 for temperature in temperatures):
+        scores_NV = logits_NV / torch.tensor(temperatures, device=device)[:, None]
     best_N1 = scores_NV.amax(dim=-1, keepdim=True)
     weights_NV = (scores_NV - best_N1).exp_()  # the most likely token has weight 1
     totals_N1 = weights_NV.sum(dim=-1, keepdim=True)
+    keys_N1 = hash_steps(seeds, steps).to(device)[:, None]
     filtered = [i for i, s in enumerate(samplings) if s.top_k > 0 or s.top_p < 1]
-    allowed_NV = weights_NV
-    if filtered:
-        allowed_NV[filtered] = _filter(weights_NV[filtered] / totals_N1[filtered], [samplings[i] for i in filtered])
-    tokens_N = _race(allowed_NV, seeds, steps)
+    if len(filtered) < len(samplings):
+        tokens_N = _race(weights_NV, keys_N1)
+    else:
+        tokens_N = torch.empty(len(samplings), dtype=torch.int64, device=device)
+    for rows_N, order_NR, kept_NR in _filter(weights_NV, totals_N1, samplings, filtered):
+        tokens_N[rows_N] = _race_among(order_NR, kept_NR, keys_N1[rows_N], weights_NV.shape[1])
     if any(greedy):
         tokens_N = torch.where(torch.tensor(greedy, device=device), logits_NV.argmax(dim=-1), tokens_N)
     logprobs_N1 = scores_NV.gather(1, tokens_N[:, None]) - best_N1 - totals_N1.log()
     return tokens_N, logprobs_N1.squeeze(1)
 
 
-def _filter(probs_NV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
-    """Set to zero what top-k and top-p exclude; the most likely token always stays."""
-    vocab = probs_NV.shape[1]
-    device = probs_NV.device
-    top_k_N = torch.tensor([min(s.top_k, vocab) if s.top_k > 0 else vocab for s in samplings], device=device)
+def _filter(
+    weights_NV: Tensor, totals_N1: Tensor, samplings: Sequence[Sampling], rows: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield some of the rows, [N], their best tokens, [N, R], and the probability of each, or 0 if it is excluded.
+
+    Top-k and top-p exclude tokens; the most likely one always stays. Most rows are settled by their best `RANKS`
+    tokens. The others look 16 times as far, and so on.
+    """
+    vocab, device = weights_NV.shape[1], weights_NV.device
+    rows_N = torch.tensor(rows, dtype=torch.int64, device=device)
+    cuts = [samplings[row] for row in rows]
+    top_k_N = torch.tensor([min(s.top_k, vocab) if s.top_k > 0 else vocab for s in cuts], device=device)
     # Rounding lets the sum over better ranks reach 1, so a top_p of 1 must not be compared with it.
-    top_p_N = torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in samplings], device=device)
-    return _keep_best(probs_NV, top_k_N, top_p_N, min(RANKS, vocab))
+    top_p_N = torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in cuts], device=device)
+    ranks = min(RANKS, vocab)
+    while len(rows_N):
+        everything = len(rows_N) == len(weights_NV)  # then nothing is copied
+        best_NR, order_NR = _find_best(weights_NV if everything else weights_NV[rows_N], ranks)
+        # Column r of the sorted tensors is rank r; order_NR leads from a rank back to the token id.
+        sorted_NR = best_NR / totals_N1[rows_N]
+        sums_NR = sorted_NR.cumsum(dim=-1)
+        before_NR = sums_NR - sorted_NR  # probability of all better ranks
+        keep_NR = (torch.arange(ranks, device=device) < top_k_N[:, None]) & (before_NR < top_p_N[:, None])
+        keep_NR[:, 0] = True
+        more_N = (ranks < top_k_N) & (sums_NR[:, -1] < top_p_N) & (ranks < vocab)
+        yield rows_N[~more_N], order_NR[~more_N], (sorted_NR * keep_NR)[~more_N]
+        rows_N, top_k_N, top_p_N = rows_N[more_N], top_k_N[more_N], top_p_N[more_N]
+        ranks = min(16 * ranks, vocab)
 
 
-def _keep_best(probs_NV: Tensor, top_k_N: Tensor, top_p_N: Tensor, ranks: int) -> Tensor:
-    """Keep the best tokens of each row up to its limits. Rows that may keep more than `ranks` look 16 times as far."""
-    vocab = probs_NV.shape[1]
-    # Column r of the sorted tensors is rank r; order_NR leads from a rank back to the token id.
-    sorted_NR, order_NR = probs_NV.topk(ranks, dim=-1)
-    sums_NR = sorted_NR.cumsum(dim=-1)
-    before_NR = sums_NR - sorted_NR  # probability of all better ranks
-    rank_R = torch.arange(ranks, device=probs_NV.device)
-    keep_NR = (rank_R < top_k_N[:, None]) & (before_NR < top_p_N[:, None])
-    keep_NR[:, 0] = True
-    kept_NV = torch.zeros_like(probs_NV).scatter(1, order_NR, sorted_NR * keep_NR)
-    more_N = (ranks < top_k_N) & (sums_NR[:, -1] < top_p_N)
-    if ranks < vocab and more_N.any():
-        kept_NV[more_N] = _keep_best(probs_NV[more_N], top_k_N[more_N], top_p_N[more_N], min(16 * ranks, vocab))
-    return kept_NV
+def _find_best(weights_NV: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
+    """Return the largest weights of each row in falling order, [N, R], and their tokens, [N, R]."""
+    blocks_NBP = _split(weights_NV)
+    if ranks >= blocks_NBP.shape[1]:
+        best_NR, order_NR = weights_NV.topk(ranks, dim=-1)
+        return best_NR, order_NR
+    # No more than R blocks hold the best R tokens: those with the largest maxima. Sorting a few blocks is much faster.
+    block_NR = blocks_NBP.amax(dim=-1).topk(ranks, dim=-1).indices
+    some_NRP = blocks_NBP.gather(1, block_NR[:, :, None].expand(-1, -1, BLOCK))
+    tokens_NRP = block_NR[:, :, None] * BLOCK + torch.arange(BLOCK, device=weights_NV.device)
+    best_NR, place_NR = some_NRP.flatten(1).topk(ranks, dim=-1)
+    return best_NR, tokens_NRP.flatten(1).gather(1, place_NR)
 
 
-def _race(weights_NV: Tensor, seeds: Sequence[int], steps: Sequence[int]) -> Tensor:
-    """Return the token [N] that wins the race of each row."""
-    device = weights_NV.device
+def _split(weights_NV: Tensor) -> Tensor:
+    """View the vocabulary as blocks B of `BLOCK` places P: token v has place v % BLOCK of block v // BLOCK."""
     count, vocab = weights_NV.shape
-    keys_N1 = hash_steps(seeds, steps).to(device)[:, None]
-    # Axis B counts blocks, axis P the places within a block: token v has place v % BLOCK of block v // BLOCK.
-    weights_NBP = F.pad(weights_NV, (0, -vocab % BLOCK)).view(count, -1, BLOCK)
-    blocks_B = torch.arange(weights_NBP.shape[1], device=device)
-    # The blocks' numbers are below zero, so that no block draws what a token draws.
-    block_N = _winner(weights_NBP.sum(dim=-1), uniforms(keys_N1, -1 - blocks_B))
+    if vocab % BLOCK:
+        weights_NV = F.pad(weights_NV, (0, -vocab % BLOCK))
+    return weights_NV.view(count, -1, BLOCK)
+
+
+def _race(weights_NV: Tensor, keys_N1: Tensor) -> Tensor:
+    """Return the token [N] that wins the race of each row."""
+    count, device = len(weights_NV), weights_NV.device
+    weights_NBP = _split(weights_NV)
+    block_N = _choose_block(weights_NBP.sum(dim=-1), keys_N1)
     tokens_NP = block_N[:, None] * BLOCK + torch.arange(BLOCK, device=device)
     weights_NP = weights_NBP[torch.arange(count, device=device), block_N]
     place_N = _winner(weights_NP, uniforms(keys_N1, tokens_NP))
     return block_N * BLOCK + place_N
+
+
+def _race_among(tokens_NR: Tensor, weights_NR: Tensor, keys_N1: Tensor, vocab: int) -> Tensor:
+    """Return the token [N] that wins the same race where all weights but these are 0."""
+    blocks_NR = tokens_NR // BLOCK
+    sums_NB = weights_NR.new_zeros(len(tokens_NR), -(-vocab // BLOCK)).scatter_add_(1, blocks_NR, weights_NR)
+    block_N = _choose_block(sums_NB, keys_N1)
+    weights_NR = weights_NR * (blocks_NR == block_N[:, None])
+    return tokens_NR.gather(1, _winner(weights_NR, uniforms(keys_N1, tokens_NR))[:, None]).squeeze(1)
+
+
+def _choose_block(weights_NB: Tensor, keys_N1: Tensor) -> Tensor:
+    """Return the block [N] that wins the first round."""
+    # The blocks' numbers are below zero, so that no block draws what a token draws.
+    numbers_B = -1 - torch.arange(weights_NB.shape[1], device=weights_NB.device)
+    return _winner(weights_NB, uniforms(keys_N1, numbers_B))
 
 
 def _winner(weights_NB: Tensor, uniforms_NB: Tensor) -> Tensor:

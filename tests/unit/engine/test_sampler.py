@@ -63,19 +63,27 @@ def test_top_k_and_top_p_cut_but_log_probs_stay_those_of_the_full_distribution()
     torch.testing.assert_close(logprobs, full[tokens])
 
 
+def keep(probs_NV: torch.Tensor, rules: Sequence[Sampling]) -> torch.Tensor:
+    """Return the probabilities with zeros where the filters exclude a token."""
+    kept_NV = torch.zeros_like(probs_NV)
+    for rows_N, order_NR, kept_NR in sampler._filter(probs_NV, torch.ones(len(rules), 1), rules, range(len(rules))):
+        kept_NV[rows_N] = torch.zeros_like(probs_NV[rows_N]).scatter(1, order_NR, kept_NR)
+    return kept_NV
+
+
 def test_filters_of_a_large_vocabulary_look_as_far_as_they_must():
     """Peaked rows are settled by the first ranks and flat ones by all, each alone and beside the other."""
     torch.manual_seed(3)
     vocab = 24 * sampler.RANKS
     probs_NV = torch.softmax(torch.randn(6, vocab) * torch.tensor([0.3, 1, 4, 9, 0.3, 0.3])[:, None], -1)
     rules = [Sampling(top_p=p, top_k=k) for p, k in [(0.9, -1), (0.9, -1), (0.9, -1), (0.9, -1), (1, 700), (0.99, 9)]]
-    kept_NV = sampler._filter(probs_NV, rules)
+    kept_NV = keep(probs_NV, rules)
     for row, (rule, probs_V) in enumerate(zip(rules, probs_NV, strict=True)):
         values, order = probs_V.sort(descending=True)
         count = int(((values.cumsum(-1) - values) < rule.top_p).sum())
         count = min(count, rule.top_k) if rule.top_k > 0 else count
         assert set(kept_NV[row].nonzero().flatten().tolist()) == set(order[:count].tolist())
-        assert torch.equal(kept_NV[row], sampler._filter(probs_NV[[row]], [rule])[0])
+        assert torch.equal(kept_NV[row], keep(probs_NV[[row]], [rule])[0])
     assert (kept_NV > 0).sum(-1).max() > sampler.RANKS > (kept_NV[3] > 0).sum()
 
 
@@ -96,18 +104,30 @@ def test_each_row_has_its_own_rules():
 
 def test_a_neighbours_top_p_takes_no_token_from_a_row(monkeypatch):
     """Rounded probabilities may pass 1 before the last token; a filter that is off must not cut there."""
-    filtered: list[Sampling] = []
+    filtered: list[int] = []
 
-    def note(probs_NV: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-        filtered.extend(samplings)
-        return probs_NV
+    def note(weights_NV: torch.Tensor, totals_N1: torch.Tensor, samplings: Sequence[Sampling], rows: Sequence[int]):  # type: ignore[no-untyped-def]
+        filtered.extend(rows)
+        return []
 
-    probs = torch.full((2, 101), 0.01)
-    kept = sampler._filter(probs, [Sampling(top_k=101), Sampling(top_p=0.495)])
+    kept = keep(torch.full((2, 101), 0.01), [Sampling(top_k=101), Sampling(top_p=0.495)])
     assert kept.count_nonzero(dim=-1).tolist() == [101, 50]
     monkeypatch.setattr(sampler, "_filter", note)
-    sample(probs.log(), [Sampling(), Sampling(top_p=0.5)], [0, 1], [0, 0])
-    assert filtered == [Sampling(top_p=0.5)]
+    sample(torch.zeros(2, 101), [Sampling(), Sampling(top_p=0.5)], [0, 1], [0, 0])
+    assert filtered == [1]
+
+
+def test_excluded_tokens_change_nothing_in_the_race():
+    """Among the tokens that a filter leaves, the race is that of logits whose other tokens are impossible."""
+    torch.manual_seed(4)
+    logits_NV = torch.randn(300, 1000) * 2
+    rules = [Sampling(top_k=9)] * 300
+    tokens, _ = sample(logits_NV, rules, range(300), [1] * 300)
+    ninth_N1 = logits_NV.topk(9, dim=-1).values[:, -1:]
+    alone, _ = sample(
+        logits_NV.masked_fill(logits_NV < ninth_N1, -torch.inf), [Sampling()] * 300, range(300), [1] * 300
+    )
+    assert torch.equal(tokens, alone)
 
 
 def draw_uniforms(seeds: Sequence[int], steps: Sequence[int], number: int) -> np.ndarray:
