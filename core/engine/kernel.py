@@ -1,8 +1,8 @@
 """Builds the C++ files of this folder where a compiler is, once for a machine, and calls them.
 
 PyTorch has no attention that reads pages on the CPU. Without a compiler the engine gathers the pages before each call
-of PyTorch's own attention, which takes about three times as long. On a CPU with tiles (Intel AMX) PyTorch's products of
-bfloat16 round a row otherwise when it has other neighbours; ours do not.
+of PyTorch's own attention, which takes about three times as long. On a CPU with tiles (Intel AMX) PyTorch rounds a row
+of bfloat16 differently when the number of rows changes. Our product does not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMPILE = "-std=c++17 -O3 -march=native -ffast-math -fopenmp -fPIC -c".split()
 LINK = "-fopenmp -shared".split()
 DTYPES = {torch.float32: "attend_float32", torch.bfloat16: "attend_bfloat16"}
 BLOCK, DEPTH = 32, 32
-"""linear.cpp reads weights in panels of as many rows, and in each as many values at a time."""
+"""linear.cpp reads a weight in panels of `BLOCK` rows, and `DEPTH` values of each row at a time."""
 
 
 @cache
@@ -37,7 +37,7 @@ def find_kernel() -> ctypes.CDLL | None:
     """Return the library, built if this machine has not built it yet; None, with a logged reason, if it cannot be."""
     compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
     if compiler is None:
-        logger.info("no C++ compiler found: decode attention gathers the pages of the cache, which is slower")
+        logger.info("no C++ compiler found: decode attention is slower, and with AMX bfloat16 is rounded by the batch")
         return None
     try:
         path = user_cache_path("tokentrue") / f"engine-{_fingerprint(compiler)}.so"
@@ -112,8 +112,8 @@ def has_tiles() -> bool:
 def pack_panels(weight_NK: Tensor) -> Tensor:
     """Return a weight of bfloat16 in the order in which linear.cpp reads it; N and K are multiples of 32.
 
-    The shape is [N / 32, K / 32, 2, 16, 16, 2]: panels of 32 rows, in a panel 32 values of K after the other, of these
-    the two tiles of 16 rows, and in a tile pairs of values, row by row.
+    The shape is [N / 32, K / 32, 2, 16, 16, 2]. A panel has 32 rows. It lists K in steps of 32 values. A step has two
+    tiles of 16 rows each. A tile lists 16 pairs of values: the first pair of all rows, then the second, and so on.
     """
     rows, values = weight_NK.shape
     split = weight_NK.view(rows // BLOCK, 2, BLOCK // 2, values // DEPTH, DEPTH // 2, 2)
@@ -123,10 +123,12 @@ def pack_panels(weight_NK: Tensor) -> Tensor:
 def multiply(x_TK: Tensor, panels: Tensor, bias_N: Tensor | None) -> Tensor:
     """Return `x_TK @ weight.T + bias_N` in bfloat16, [T, N], for a weight that `pack_panels` has packed."""
     library = find_kernel()
-    assert library is not None  # or nothing would have been packed
-    x_TK = x_TK.contiguous()
     tokens, values = x_TK.shape
     rows = len(panels) * BLOCK
+    # C++ reads whatever it is given.
+    assert library is not None
+    assert (x_TK.dtype, x_TK.device.type, values) == (torch.bfloat16, "cpu", panels.shape[1] * DEPTH)
+    x_TK = x_TK.contiguous()
     out_TN = x_TK.new_empty(tokens, rows)
     sizes = (tokens, values, rows, torch.get_num_threads())
     library.multiply_bfloat16(

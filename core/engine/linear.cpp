@@ -1,19 +1,18 @@
 // Linear maps of bfloat16 on the tile unit of a processor (Intel AMX), for the engine while it samples.
 //
-// Each row is multiplied by 32 values of K after the other and added up in float32, so it is rounded alike whatever its
-// neighbours are and however many threads there are. oneDNN chooses the order by the number of rows.
+// A row is multiplied by 32 values of K at a time, in order, and summed in float32. So its rounding depends neither on
+// the other rows nor on the number of threads. oneDNN chooses the order by the number of rows.
 // Built and called by core/engine/kernel.py.
 
 #include <cstdint>
 
-#ifdef __AMX_BF16__
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__linux__)
 
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 namespace {
@@ -24,13 +23,21 @@ constexpr int64_t TILE = 16;         // rows of a tile; a row has 16 float32 or 
 constexpr int64_t BLOCK = 2 * TILE;  // rows and columns that are computed at once: four tiles of sums
 constexpr int64_t DEPTH = 32;        // values of K that one tile holds of a row
 constexpr int64_t LINE = 64;         // bytes of a cache line, and of a row of a tile
-constexpr int64_t NEAR_BYTES = 1 << 20;  // rows of x that stay in the second cache while panels pass
+constexpr int64_t NEAR_BYTES = 1 << 20;  // bytes of x that stay in the second cache while panels pass
 
+// All eight tiles have 16 rows of 64 bytes. It is a constant, for some compilers do not see that it is read.
 struct alignas(64) TileShapes {
     uint8_t palette = 1, first_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {};
-    uint8_t rows[16] = {};
+    uint16_t row_bytes[16] = {LINE, LINE, LINE, LINE, LINE, LINE, LINE, LINE};
+    uint8_t rows[16] = {TILE, TILE, TILE, TILE, TILE, TILE, TILE, TILE};
 };
+const TileShapes SHAPES;
+
+// Reads 16 numbers.
+inline __m512 load(const bfloat16_bits* x) {
+    const __m256i bits = _mm256_loadu_si256((const __m256i*)x);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
 
 // Sums of a block that have yet to be rounded and stored. Tiles of the next block are multiplied at the same time.
 struct Pending {
@@ -43,15 +50,15 @@ struct Pending {
         for (const int64_t end = std::min(rows, row + count); row < end; row++) {
             __m512 low = _mm512_load_ps(sums + row * BLOCK), high = _mm512_load_ps(sums + row * BLOCK + TILE);
             if (bias) {
-                low = _mm512_add_ps(low, _mm512_cvtpbh_ps((__m256bh)_mm256_loadu_si256((const __m256i*)bias)));
-                high = _mm512_add_ps(high, _mm512_cvtpbh_ps((__m256bh)_mm256_loadu_si256((const __m256i*)bias + 1)));
+                low = _mm512_add_ps(low, load(bias));
+                high = _mm512_add_ps(high, load(bias + TILE));
             }
             _mm512_storeu_si512(out + row * width, (__m512i)_mm512_cvtne2ps_pbh(high, low));
         }
     }
 };
 
-// Multiplies BLOCK rows of x, or TILE where the others do not count, by the BLOCK columns of a panel.
+// Multiplies BLOCK rows of x, or only the first TILE where x has no more, by the BLOCK columns of a panel.
 // Meanwhile it stores `share` rows of the block before, and fetches `lines` of the next panel, at each step.
 template <bool BOTH>
 void multiply_block(const bfloat16_bits* x, const bfloat16_bits* panel, int64_t K, float* sums, Pending& pending,
@@ -83,7 +90,7 @@ void multiply_block(const bfloat16_bits* x, const bfloat16_bits* panel, int64_t 
 
 void multiply(const bfloat16_bits* x, const bfloat16_bits* panels, const bfloat16_bits* bias, bfloat16_bits* out,
               int64_t M, int64_t K, int64_t N, int64_t threads) {
-    // Tiles are read whole: the rows of the last block lie before zeros.
+    // A tile is read whole, so the rows of the last block are copied, with zeros after them.
     const int64_t rest = M % BLOCK;
     std::vector<bfloat16_bits> last(rest ? BLOCK * K : 0);
     std::copy(x + (M - rest) * K, x + M * K, last.begin());
@@ -91,15 +98,14 @@ void multiply(const bfloat16_bits* x, const bfloat16_bits* panels, const bfloat1
     const int64_t share = (BLOCK * DEPTH + K - 1) / K;
 #pragma omp parallel num_threads(threads)
     {
-        TileShapes shapes;
-        for (int i = 0; i < 8; i++) shapes.row_bytes[i] = LINE, shapes.rows[i] = TILE;
-        _tile_loadconfig(&shapes);
+        _tile_loadconfig(&SHAPES);
         alignas(64) float sums[2][BLOCK * BLOCK];
         int turn = 0;
         Pending pending{};
         for (int64_t begin = 0; begin < M; begin += near) {
             const int64_t end = std::min(M, begin + near), blocks = (end - begin + BLOCK - 1) / BLOCK;
-            // One block alone reads the panel as fast as it comes.
+            // The blocks fetch the next panel together, some lines at each step. Of one block alone a panel is used once:
+            // it waits for this panel anyway.
             const int64_t lines = blocks == 1 ? 0 : (BLOCK + blocks - 1) / blocks;
 #pragma omp for schedule(static) nowait
             for (int64_t n = 0; n < N; n += BLOCK) {

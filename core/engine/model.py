@@ -134,10 +134,12 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         packed = self.packed if torch.is_inference_mode_enabled() else None  # where engines compute, and only they
-        if packed is not None and not packed.is_mkldnn:
-            y = kernel.multiply(x, packed, self.bias)
-        elif x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu":
+        on_tiles = packed is not None and not packed.is_mkldnn
+        alone = x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu"
+        if alone and not (on_tiles and self.adapter is None):
             return self.forward(torch.cat([x, x]))[:1]
+        if packed is not None and on_tiles:
+            y = kernel.multiply(x, packed, self.bias)
         elif packed is not None:
             y = torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
         else:

@@ -49,19 +49,25 @@ def sample(
         scores_NV = logits_NV / torch.tensor(temperatures, device=device)[:, None]
     best_N1 = scores_NV.amax(dim=-1, keepdim=True)
     weights_NV = (scores_NV - best_N1).exp_()  # the most likely token has weight 1
-    totals_N1 = weights_NV.sum(dim=-1, keepdim=True)
+    totals_N1 = _sum_rows(weights_NV)
     keys_N1 = hash_steps(seeds, steps).to(device)[:, None]
-    filtered = [i for i, s in enumerate(samplings) if s.top_k > 0 or s.top_p < 1]
+    filtered = [i for i, s in enumerate(samplings) if not greedy[i] and (s.top_k > 0 or s.top_p < 1)]
+    tokens_N = torch.empty(len(samplings), dtype=torch.int64, device=device)
     if len(filtered) < len(samplings):
         tokens_N = _race(weights_NV, keys_N1)
-    else:
-        tokens_N = torch.empty(len(samplings), dtype=torch.int64, device=device)
-    for rows_N, order_NR, kept_NR in _filter(weights_NV, totals_N1, samplings, filtered):
-        tokens_N[rows_N] = _race_among(order_NR, kept_NR, keys_N1[rows_N], weights_NV.shape[1])
+    if filtered:
+        for rows_N, order_NR, kept_NR in _filter(weights_NV, totals_N1, samplings, filtered):
+            tokens_N[rows_N] = _race_among(order_NR, kept_NR, keys_N1[rows_N], weights_NV.shape[1])
     if any(greedy):
         tokens_N = torch.where(torch.tensor(greedy, device=device), logits_NV.argmax(dim=-1), tokens_N)
     logprobs_N1 = scores_NV.gather(1, tokens_N[:, None]) - best_N1 - totals_N1.log()
     return tokens_N, logprobs_N1.squeeze(1)
+
+
+def _sum_rows(weights_NV: Tensor) -> Tensor:
+    """Return the sum of each row, [N, 1]; PyTorch divides a row among threads, and rounds otherwise, if it is alone."""
+    count = len(weights_NV)
+    return weights_NV.expand(max(2, count), -1).sum(dim=-1, keepdim=True)[:count]
 
 
 def _filter(
@@ -79,7 +85,7 @@ def _filter(
     # Rounding lets the sum over better ranks reach 1, so a top_p of 1 must not be compared with it.
     top_p_N = torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in cuts], device=device)
     ranks = min(RANKS, vocab)
-    while len(rows_N):
+    while True:
         everything = len(rows_N) == len(weights_NV)  # then nothing is copied
         best_NR, order_NR = _find_best(weights_NV if everything else weights_NV[rows_N], ranks)
         # Column r of the sorted tensors is rank r; order_NR leads from a rank back to the token id.
@@ -88,7 +94,10 @@ def _filter(
         before_NR = sums_NR - sorted_NR  # probability of all better ranks
         keep_NR = (torch.arange(ranks, device=device) < top_k_N[:, None]) & (before_NR < top_p_N[:, None])
         keep_NR[:, 0] = True
-        more_N = (ranks < top_k_N) & (sums_NR[:, -1] < top_p_N) & (ranks < vocab)
+        more_N = (ranks < top_k_N) & (sums_NR[:, -1] < top_p_N)
+        if ranks == vocab or not more_N.any():
+            yield rows_N, order_NR, sorted_NR * keep_NR
+            return
         yield rows_N[~more_N], order_NR[~more_N], (sorted_NR * keep_NR)[~more_N]
         rows_N, top_k_N, top_p_N = rows_N[more_N], top_k_N[more_N], top_p_N[more_N]
         ranks = min(16 * ranks, vocab)
@@ -96,44 +105,42 @@ def _filter(
 
 def _find_best(weights_NV: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
     """Return the largest weights of each row in falling order, [N, R], and their tokens, [N, R]."""
-    blocks_NBP = _split(weights_NV)
-    if ranks >= blocks_NBP.shape[1]:
+    if ranks * BLOCK >= weights_NV.shape[1]:
         best_NR, order_NR = weights_NV.topk(ranks, dim=-1)
         return best_NR, order_NR
     # No more than R blocks hold the best R tokens: those with the largest maxima. Sorting a few blocks is much faster.
+    blocks_NBP = _split(weights_NV, -1.0)  # so that places beyond the vocabulary are worse than any token
     block_NR = blocks_NBP.amax(dim=-1).topk(ranks, dim=-1).indices
     some_NRP = blocks_NBP.gather(1, block_NR[:, :, None].expand(-1, -1, BLOCK))
-    tokens_NRP = block_NR[:, :, None] * BLOCK + torch.arange(BLOCK, device=weights_NV.device)
     best_NR, place_NR = some_NRP.flatten(1).topk(ranks, dim=-1)
-    return best_NR, tokens_NRP.flatten(1).gather(1, place_NR)
+    return best_NR, block_NR.gather(1, place_NR // BLOCK) * BLOCK + place_NR % BLOCK
 
 
-def _split(weights_NV: Tensor) -> Tensor:
+def _split(weights_NV: Tensor, filler: float = 0.0) -> Tensor:
     """View the vocabulary as blocks B of `BLOCK` places P: token v has place v % BLOCK of block v // BLOCK."""
     count, vocab = weights_NV.shape
     if vocab % BLOCK:
-        weights_NV = F.pad(weights_NV, (0, -vocab % BLOCK))
+        weights_NV = F.pad(weights_NV, (0, -vocab % BLOCK), value=filler)
     return weights_NV.view(count, -1, BLOCK)
 
 
 def _race(weights_NV: Tensor, keys_N1: Tensor) -> Tensor:
     """Return the token [N] that wins the race of each row."""
-    count, device = len(weights_NV), weights_NV.device
     weights_NBP = _split(weights_NV)
     block_N = _choose_block(weights_NBP.sum(dim=-1), keys_N1)
-    tokens_NP = block_N[:, None] * BLOCK + torch.arange(BLOCK, device=device)
-    weights_NP = weights_NBP[torch.arange(count, device=device), block_N]
-    place_N = _winner(weights_NP, uniforms(keys_N1, tokens_NP))
-    return block_N * BLOCK + place_N
+    rows_N = torch.arange(len(weights_NV), device=weights_NV.device)
+    return _choose_token(weights_NBP[rows_N, block_N], block_N, keys_N1)
 
 
 def _race_among(tokens_NR: Tensor, weights_NR: Tensor, keys_N1: Tensor, vocab: int) -> Tensor:
     """Return the token [N] that wins the same race where all weights but these are 0."""
-    blocks_NR = tokens_NR // BLOCK
-    sums_NB = weights_NR.new_zeros(len(tokens_NR), -(-vocab // BLOCK)).scatter_add_(1, blocks_NR, weights_NR)
+    count, blocks_NR = len(tokens_NR), tokens_NR // BLOCK
+    weights_NR = weights_NR.double()  # GPUs add in any order, and in float64 it hardly matters
+    sums_NB = weights_NR.new_zeros(count, -(-vocab // BLOCK)).scatter_add_(1, blocks_NR, weights_NR)
     block_N = _choose_block(sums_NB, keys_N1)
-    weights_NR = weights_NR * (blocks_NR == block_N[:, None])
-    return tokens_NR.gather(1, _winner(weights_NR, uniforms(keys_N1, tokens_NR))[:, None]).squeeze(1)
+    mine_NR = weights_NR * (blocks_NR == block_N[:, None])
+    weights_NP = weights_NR.new_zeros(count, BLOCK).scatter_add_(1, tokens_NR % BLOCK, mine_NR)
+    return _choose_token(weights_NP, block_N, keys_N1)
 
 
 def _choose_block(weights_NB: Tensor, keys_N1: Tensor) -> Tensor:
@@ -141,6 +148,12 @@ def _choose_block(weights_NB: Tensor, keys_N1: Tensor) -> Tensor:
     # The blocks' numbers are below zero, so that no block draws what a token draws.
     numbers_B = -1 - torch.arange(weights_NB.shape[1], device=weights_NB.device)
     return _winner(weights_NB, uniforms(keys_N1, numbers_B))
+
+
+def _choose_token(weights_NP: Tensor, block_N: Tensor, keys_N1: Tensor) -> Tensor:
+    """Return the token [N] of the block that wins the second round."""
+    tokens_NP = block_N[:, None] * BLOCK + torch.arange(BLOCK, device=weights_NP.device)
+    return tokens_NP.gather(1, _winner(weights_NP, uniforms(keys_N1, tokens_NP))[:, None]).squeeze(1)
 
 
 def _winner(weights_NB: Tensor, uniforms_NB: Tensor) -> Tensor:

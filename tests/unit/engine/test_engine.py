@@ -259,7 +259,7 @@ def test_bfloat16_gives_the_same_tokens_alone_and_in_a_batch(tmp_path, width, de
         pytest.skip("no C++ compiler here, and PyTorch's own products round by the number of rows on this CPU")
     if decode_with == "gather":
         monkeypatch.setattr(attention, "find_kernel", lambda: None)
-    # The narrow model's maps do not fit the tiles of a CPU, the wide one's do.
+    # Some maps of the narrow model do not fit the tiles of a CPU; all of the wide one's do.
     model = save_model(tmp_path, seed=0, hidden_size=width, intermediate_size=width * 3 // 2)
     options = {"dtype": "bfloat16", "device": "cpu", "max_model_len": 128}
     alone = Engine.from_pretrained(model, kv_tokens=128, **options)
@@ -270,6 +270,7 @@ def test_bfloat16_gives_the_same_tokens_alone_and_in_a_batch(tmp_path, width, de
     drain(alone)
     drain(batch)
     assert [r.output_ids for r in wanted] == [r.output_ids for r in got]
+    assert [r.completion.logprobs for r in wanted] == [r.completion.logprobs for r in got]
 
 
 @pytest.mark.parametrize(

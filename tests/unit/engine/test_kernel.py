@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from core.engine import kernel
 from core.engine.model import Linear
@@ -15,16 +18,21 @@ SHAPES = [(32, 32), (96, 64), (64, 576), (576, 4096)]  # N, K
 
 @pytest.fixture(autouse=True)
 def tiles():
-    if not kernel.has_tiles():
-        pytest.skip("this CPU has no tiles, or there is no C++ compiler")
+    if not torch.cpu._is_amx_tile_supported():
+        pytest.skip("this CPU has no tiles")
+    if kernel.find_kernel() is None:
+        pytest.skip("no C++ compiler here")
+    assert kernel.has_tiles()
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request):
+@contextmanager
+def threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def draw(rows: int, values: int, seed: int) -> Tensor:
@@ -33,7 +41,6 @@ def draw(rows: int, values: int, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.usefixtures("threads")
 def test_a_product_is_that_of_float64_rounded_once(shape, biased):
     weight, bias = draw(*shape, seed=0), draw(1, shape[0], seed=1)[0] if biased else None
     panels = kernel.pack_panels(weight)
@@ -46,14 +53,16 @@ def test_a_product_is_that_of_float64_rounded_once(shape, biased):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.usefixtures("threads")
-def test_a_row_has_the_same_bits_alone_and_beside_others(shape):
+def test_a_row_has_the_same_bits_alone_and_beside_others_for_any_number_of_threads(shape):
     panels = kernel.pack_panels(draw(*shape, seed=0))
     x = draw(max(ROWS), shape[1], seed=1)
-    alone = torch.cat([kernel.multiply(row, panels, None) for row in x.split(1)])
-    for rows in ROWS:
-        assert torch.equal(kernel.multiply(x[:rows], panels, None), alone[:rows])
-        assert torch.equal(kernel.multiply(x[-rows:], panels, None), alone[-rows:])
+    with threads(1):
+        alone = torch.cat([kernel.multiply(row, panels, None) for row in x.split(1)])
+    for count in (1, 2, 3):
+        with threads(count):
+            for rows in ROWS:
+                assert torch.equal(kernel.multiply(x[:rows], panels, None), alone[:rows])
+                assert torch.equal(kernel.multiply(x[-rows:], panels, None), alone[-rows:])
 
 
 def test_what_is_not_finite_stays_in_its_row():
@@ -68,11 +77,27 @@ def test_what_is_not_finite_stays_in_its_row():
 
 
 def test_a_map_multiplies_on_tiles_while_an_engine_samples_if_its_sizes_fit():
+    torch.manual_seed(0)
     for sizes, on_tiles in [((64, 96), True), ((64, 48), False), ((48, 64), False)]:
         linear = Linear(*sizes, dtype=torch.bfloat16)
-        plain = linear(x := draw(40, sizes[0], seed=0))
         linear.pack()
         assert linear.packed is not None
         assert linear.packed.is_mkldnn != on_tiles
+        x = draw(40, sizes[0], seed=0)
+        trained = linear(x)
         with torch.inference_mode():
-            torch.testing.assert_close(linear(x), plain, rtol=2**-7, atol=1e-4)
+            sampled = linear(x)
+        assert trained.requires_grad
+        torch.testing.assert_close(sampled, trained, rtol=2**-7, atol=1e-4)
+        if on_tiles:
+            assert torch.equal(sampled, kernel.multiply(x, linear.packed, linear.bias))
+
+
+def test_adapters_are_added_to_a_row_alone_as_beside_others():
+    torch.manual_seed(0)
+    linear = Linear(64, 96, dtype=torch.bfloat16)
+    linear.adapter = nn.Linear(64, 96, dtype=torch.bfloat16)
+    linear.pack()
+    x = draw(2, 64, seed=0)
+    with torch.inference_mode():
+        assert torch.equal(linear(x[:1]), linear(x)[:1])

@@ -71,10 +71,10 @@ def keep(probs_NV: torch.Tensor, rules: Sequence[Sampling]) -> torch.Tensor:
     return kept_NV
 
 
-def test_filters_of_a_large_vocabulary_look_as_far_as_they_must():
+@pytest.mark.parametrize("vocab", [24 * sampler.RANKS, 2 * sampler.RANKS * sampler.BLOCK + 5])
+def test_filters_of_a_large_vocabulary_look_as_far_as_they_must(vocab):
     """Peaked rows are settled by the first ranks and flat ones by all, each alone and beside the other."""
     torch.manual_seed(3)
-    vocab = 24 * sampler.RANKS
     probs_NV = torch.softmax(torch.randn(6, vocab) * torch.tensor([0.3, 1, 4, 9, 0.3, 0.3])[:, None], -1)
     rules = [Sampling(top_p=p, top_k=k) for p, k in [(0.9, -1), (0.9, -1), (0.9, -1), (0.9, -1), (1, 700), (0.99, 9)]]
     kept_NV = keep(probs_NV, rules)
@@ -117,10 +117,11 @@ def test_a_neighbours_top_p_takes_no_token_from_a_row(monkeypatch):
     assert filtered == [1]
 
 
-def test_excluded_tokens_change_nothing_in_the_race():
+@pytest.mark.parametrize("vocab", [1000, 2 * sampler.RANKS * sampler.BLOCK + 5])
+def test_excluded_tokens_change_nothing_in_the_race(vocab):
     """Among the tokens that a filter leaves, the race is that of logits whose other tokens are impossible."""
     torch.manual_seed(4)
-    logits_NV = torch.randn(300, 1000) * 2
+    logits_NV = torch.randn(300, vocab) * 2
     rules = [Sampling(top_k=9)] * 300
     tokens, _ = sample(logits_NV, rules, range(300), [1] * 300)
     ninth_N1 = logits_NV.topk(9, dim=-1).values[:, -1:]
@@ -128,6 +129,27 @@ def test_excluded_tokens_change_nothing_in_the_race():
         logits_NV.masked_fill(logits_NV < ninth_N1, -torch.inf), [Sampling()] * 300, range(300), [1] * 300
     )
     assert torch.equal(tokens, alone)
+
+
+def test_a_filter_takes_no_token_that_is_impossible():
+    logits_V = torch.full((2 * sampler.RANKS * sampler.BLOCK + 5,), -200.0)
+    logits_V[-3:] = 0.0
+    assert set(draw(logits_V, Sampling(top_p=0.99), 200).tolist()) == {*range(len(logits_V) - 3, len(logits_V))}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_has_the_same_log_prob_alone_and_beside_others(threads):
+    torch.manual_seed(5)
+    logits_NV = torch.randn(20, 49_152) * 3
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        tokens, logprobs = sample(logits_NV, [Sampling()] * 20, range(20), [0] * 20)
+        alone = [sample(row, [Sampling()], [i], [0]) for i, row in enumerate(logits_NV.split(1))]
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(tokens, torch.cat([token for token, _ in alone]))
+    assert torch.equal(logprobs, torch.cat([logprob for _, logprob in alone]))
 
 
 def draw_uniforms(seeds: Sequence[int], steps: Sequence[int], number: int) -> np.ndarray:
