@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from core.config import Recipe, RecipeError
-from core.engine.memory import replace_keys
+from core.engine.memory import format_bytes, kv_bytes, parameter_bytes, replace_keys
+from core.engine.model import ModelConfig
 from core.engine.weights import find_device
 from core.hub import resolve
 from core.policy.server_group import ServerCommand, keep_servers
@@ -81,6 +82,24 @@ def make_commands(recipe: Recipe) -> dict[str, ServerCommand]:
             environment["VLLM_SERVER_DEV_MODE"] = "1"  # opens the endpoint that takes weights
         commands[f"replica-{number}"] = ServerCommand(words, f"http://{HOST}:{port}", START_S, environment)
     return commands
+
+
+def describe_replicas(recipe: Recipe, config: ModelConfig) -> list[str]:
+    """Return a line for each server: the GPUs that it gets, and what its model and its own cache take.
+
+    Raises:
+        RecipeError: see `share_gpus`.
+    """
+    dtype = getattr(torch, recipe.model.dtype)
+    memory = f"weights {format_bytes(parameter_bytes(config, dtype))}"
+    if recipe.engine.rollout == "embedded":
+        memory += f", KV cache {format_bytes(kv_bytes(recipe, config, dtype))}"
+    else:
+        memory += ", and a cache of its own"
+    return [
+        f"replica-{number} ({recipe.engine.rollout}) on {'GPU ' + ', '.join(gpus) if gpus else 'no GPU'}: {memory}"
+        for number, gpus in enumerate(share_gpus(recipe))
+    ]
 
 
 def share_gpus(recipe: Recipe) -> list[list[str]]:

@@ -39,7 +39,7 @@ from core.engine.model import ModelConfig
 from core.engine.optimizer import require_package as require_optimizer
 from core.engine.policy import open_frozen_model
 from core.engine.rejection import run_rejection
-from core.engine.replicas import share_gpus, start_replicas
+from core.engine.replicas import describe_replicas, share_gpus, start_replicas
 from core.engine.warm_start import run_supervised, run_warm_start
 from core.hub import CheckpointError, resolve
 from core.policy.base import Policy
@@ -172,7 +172,8 @@ def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
         verdict = f"it fits into {format_bytes(available)}"
     except RecipeError as error:
         verdict = str(error)
-    return [f"memory on {kind} in {recipe.model.dtype}", *plan.table().splitlines(), verdict]
+    servers = describe_replicas(recipe, config) if memory is None else []
+    return [f"memory on {kind} in {recipe.model.dtype}", *plan.table().splitlines(), verdict, *servers]
 
 
 def check_baseline(recipe: Recipe, baseline: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 from core.config import RecipeError
 from core.engine.memory import replace_keys
-from core.engine.replicas import make_commands, share_gpus
+from core.engine.replicas import describe_replicas, make_commands, share_gpus
+from core.engine.weights import load_config
 from core.rollout.method import method_spec
 
 
@@ -60,6 +62,17 @@ def test_gpus_that_cannot_be_shared_out_are_an_error(
 ) -> None:
     with pytest.raises(RecipeError, match=named):
         share_gpus(recipe(monkeypatch, gpus, replicas=replicas, rollout=rollout))
+
+
+def test_a_dry_run_tells_the_gpus_and_the_memory_of_each_server(monkeypatch: pytest.MonkeyPatch, qwen2: Path) -> None:
+    def describe(gpus: int, **engine: Any) -> list[str]:
+        read = recipe(monkeypatch, gpus, replicas=2, kv_tokens=1000, **engine)
+        return describe_replicas(replace_keys(read, {"model.dtype": "float32"}), load_config(qwen2))
+
+    assert describe(5, rollout="vllm")[1].startswith("replica-1 (vllm) on GPU 3, 4: weights 0.00 GB, and a cache")
+    assert describe(0)[0].startswith("replica-0 (embedded) on no GPU: weights 0.00 GB, KV cache 0.00 GB")
+    with pytest.raises(RecipeError, match="2 servers cannot share 1 GPUs"):
+        describe(2, rollout="sglang")
 
 
 def test_a_server_gets_its_split_our_arguments_and_the_endpoint_for_weights(
