@@ -170,7 +170,7 @@ class EngineSection(Section):
     max_prefill_tokens: PositiveInt = 2048
     """Limits the prompt tokens of one step. A longer prompt is computed in parts."""
     threads: PositiveInt | None = None
-    """Sets PyTorch's threads. None leaves PyTorch's own choice."""
+    """Sets PyTorch's threads. With None the seeds that train at the same time share the cores."""
     servers: tuple[ServerURL, ...] = ()
     """Lists servers that sample the rollouts instead of this process: SGLang's or `tokentrue serve model`, vLLM's as
     `vllm+http://host:port`, each started with the model that training starts from. They must see the run folder, which

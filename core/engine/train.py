@@ -202,9 +202,8 @@ def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder, baseline: str | N
         train_seed = _train_rejection if baseline == "rejection" else _train_seed
         if parallel == 1 and not apart:
             return [asyncio.run(train_seed(spec, recipe, folder, seed, start, None)) for seed in seeds]
-        # Bars of several processes would overwrite each other.
-        plain = parallel > 1
-        return list(pool.map(partial(_train_in_worker, train_seed, spec, recipe, folder.path, start, plain), seeds))
+        work = partial(_train_in_worker, train_seed, spec, recipe, folder.path, start, parallel)
+        return list(pool.map(work, seeds))
 
 
 def _open_pool(workers: int) -> ProcessPoolExecutor:
@@ -233,10 +232,11 @@ TrainSeed = Callable[[MethodSpec, Recipe, RunFolder, int, Path, Console | None],
 
 
 def _train_in_worker(
-    train_seed: TrainSeed, spec: MethodSpec, recipe: Recipe, folder: Path, start: Path, plain: bool, seed: int
+    train_seed: TrainSeed, spec: MethodSpec, recipe: Recipe, folder: Path, start: Path, parallel: int, seed: int
 ) -> Path:
-    _set_threads(recipe)
-    console = Console(force_terminal=False) if plain else None
+    _set_threads(recipe, parallel)
+    # Bars of several processes would overwrite each other.
+    console = Console(force_terminal=False) if parallel > 1 else None
     return asyncio.run(train_seed(spec, recipe, RunFolder(folder), seed, start, console))
 
 
@@ -252,9 +252,9 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _set_threads(recipe: Recipe) -> None:
-    if recipe.engine.threads:
-        torch.set_num_threads(recipe.engine.threads)
+def _set_threads(recipe: Recipe, processes: int = 1) -> None:
+    """Set the threads of this process, by default its share of the cores; threads beyond that wait for one another."""
+    torch.set_num_threads(recipe.engine.threads or max(1, torch.get_num_threads() // processes))
 
 
 async def _train_seed(

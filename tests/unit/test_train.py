@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from core.engine import train
 from core.engine.train import main
+from core.rollout.method import method_spec
 from core.runs import trackers
 from core.runs.run_folder import RunFolder
 
@@ -133,3 +135,15 @@ def test_more_steps_of_a_decaying_rate_are_another_recipe(tmp_path: Path, model:
     assert run(tmp_path / "fixed", model, data, fixed) == 0
     (tmp_path / "fixed" / "result").write_text("one step")
     assert run(tmp_path / "fixed", model, data, fixed, "run.steps=80") == 0
+
+
+@pytest.mark.parametrize(
+    ("threads", "processes", "expected"), [(None, 1, 8), (None, 3, 2), (None, 9, 1), (3, 1, 3), (3, 2, 3)]
+)
+def test_seeds_that_train_at_once_share_the_cores(monkeypatch, threads, processes, expected):
+    numbers: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    overrides = [] if threads is None else [f"engine.threads={threads}"]
+    train._set_threads(method_spec("memagent").load("laptop", overrides), processes)
+    assert numbers == [expected]
