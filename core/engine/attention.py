@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from core.engine.cache import NOBODYS_PAGE, PagedCache, cache_bytes, round_up
 from core.engine.kernel import DTYPES, attend_pages, find_kernel
+from core.engine.varlen import VarlenCall, has_varlen
 
 QUERIES_PER_PIECE = 256
 """The mask of a cached prefix costs the products it hides; short pieces of a long prompt have few of these."""
@@ -149,20 +151,14 @@ class PrefillAttention:
 
     def __init__(self, cache: PagedCache, table_NP: Tensor, spans: Sequence[Span]):
         self.cache = cache
-        buckets = _fill_buckets(cache, _cut(spans, _must_round_alike(cache)))
-        self.buckets = [_pad(cache, table_NP, bucket) for bucket in buckets]
-        # Where the token t of T lies among the padded outputs of all buckets, one after the other.
-        row_of = [0] * sum(span.length for span in spans)
-        row = 0
-        for pieces, bucket in zip(buckets, self.buckets, strict=True):
-            for piece in pieces:
-                start = row + piece.start - piece.begin
-                row_of[piece.first : piece.first + piece.length] = range(start, start + piece.length)
-                row += bucket.tokens_NL.shape[1]
-        self.row_T = torch.tensor(row_of, device=cache.device)
+        self.table_NP = table_NP
+        self.spans = spans
 
     def __call__(self, layer: int, q_THD: Tensor) -> Tensor:
         keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]  # [places, K, D]
+        if has_varlen(q_THD, keys):
+            queries = q_THD.split([call.count for call in self.varlen_calls])
+            return torch.cat([call(q, keys, values) for call, q in zip(self.varlen_calls, queries, strict=True)])
         outputs = [
             F.scaled_dot_product_attention(
                 q_THD[bucket.tokens_NL].transpose(1, 2),
@@ -175,6 +171,48 @@ class PrefillAttention:
             for bucket in self.buckets
         ]
         return torch.cat([out_NHLD.transpose(1, 2).flatten(0, 1) for out_NHLD in outputs])[self.row_T]
+
+    @cached_property
+    def varlen_calls(self) -> list[VarlenCall]:
+        """Are calls for consecutive sequences, as many as one call may gather."""
+        parts: list[list[int]] = []
+        room = 0
+        for sequence, (_, start, length) in enumerate(self.spans):
+            if start + length > room:
+                parts.append([])
+                room = _count_gathered(self.cache, 1)
+            parts[-1].append(sequence)
+            room -= start + length
+        return [self._make_varlen_call(part) for part in parts]
+
+    def _make_varlen_call(self, sequences: Sequence[int]) -> VarlenCall:
+        query_lengths = [self.spans[sequence].length for sequence in sequences]
+        key_lengths = [self.spans[sequence].start + self.spans[sequence].length for sequence in sequences]
+        sequences_Y = torch.from_numpy(np.repeat(sequences, key_lengths)).to(self.cache.device)
+        positions_Y = torch.from_numpy(np.concatenate([np.arange(length) for length in key_lengths]))
+        places_Y = find_places(self.cache, self.table_NP, sequences_Y, positions_Y.to(self.cache.device))
+        return VarlenCall.make(query_lengths, key_lengths, places_Y)
+
+    @cached_property
+    def buckets(self) -> list[_Bucket]:
+        """Are the buckets of the other kernels, which pad."""
+        return [_pad(self.cache, self.table_NP, pieces) for pieces in self.pieces]
+
+    @cached_property
+    def pieces(self) -> list[list[_Piece]]:
+        return _fill_buckets(self.cache, _cut(self.spans, _must_round_alike(self.cache)))
+
+    @cached_property
+    def row_T(self) -> Tensor:
+        """Says where the token t of T lies among the padded outputs of all buckets, one after the other."""
+        row_of = [0] * sum(span.length for span in self.spans)
+        row = 0
+        for pieces, bucket in zip(self.pieces, self.buckets, strict=True):
+            for piece in pieces:
+                start = row + piece.start - piece.begin
+                row_of[piece.first : piece.first + piece.length] = range(start, start + piece.length)
+                row += bucket.tokens_NL.shape[1]
+        return torch.tensor(row_of, device=self.cache.device)
 
 
 def _must_round_alike(cache: PagedCache) -> bool:

@@ -21,7 +21,7 @@ from core.engine.attention import Span, make_table, prepare_decode, prepare_step
 from core.engine.cache import PagedCache
 from core.engine.graphs import DecodeGraphs
 from core.engine.model import CausalLM
-from core.engine.sampler import sample
+from core.engine.sampler import SamplingBatch, sample
 from core.engine.scheduler import Request, Scheduler
 from core.hub import resolve
 from core.policy.base import Decode, completes_a_stop
@@ -76,7 +76,9 @@ class Engine:
         self.decode = decode
         self.cache = PagedCache(model.config, kv_tokens, page_size, model.dtype, model.device)
         self.scheduler = Scheduler(self.cache, max_num_seqs, max_prefill_tokens)
-        self.graphs = DecodeGraphs(self._decode_tokens, model.device) if model.device.type == "cuda" else None
+        self.graphs: DecodeGraphs | None = None
+        if model.device.type == "cuda":
+            self.graphs = DecodeGraphs(self._decode_tokens, model.device, self.vocab_size)
         self._requests: dict[str, Request] = {}
         self._ids = itertools.count()
         self._unseeded = itertools.count(seed << 32)
@@ -157,25 +159,29 @@ class Engine:
         if not decode and not prefill:
             return []
         self.model.pack_weights()
-        logits_NV = self._compute(decode, prefill) if prefill else self._decode(decode)
+        # Prompts of which a part is still to come sample nothing.
+        batch = [*decode, *(request for request, count in prefill if request.computed + count == request.length)]
+        sampling = SamplingBatch.make(
+            [r.sampling for r in batch], [r.seed for r in batch], [len(r.output_ids) for r in batch], self.vocab_size
+        )
+        drawn_3N: Tensor | None = None
+        if self.graphs is None or prefill:
+            logits_NV = self._compute(decode, prefill)
+        else:
+            logits_NV, drawn_3N = self._replay(self.graphs, decode, sampling)
         for request, count in [*((request, 1) for request in decode), *prefill]:
             request.computed += count
         for request, _ in prefill:
             self.cache.name(request.tokens[: request.computed], request.pages)
-        # Prompts of which a part is still to come sample nothing.
-        batch = [*decode, *(request for request, _ in prefill if request.computed == request.length)]
         self._count(prefilled_tokens=sum(count for _, count in prefill), generated_tokens=len(batch))
-        return self._sample(batch, logits_NV) if batch else []
+        return self._add_tokens(batch, *sample(logits_NV, sampling, drawn_3N)) if batch else []
 
-    def _sample(self, batch: Sequence[Request], logits_NV: Tensor) -> list[Request]:
-        tokens_N, logprobs_N = sample(
-            logits_NV, [r.sampling for r in batch], [r.seed for r in batch], [len(r.output_ids) for r in batch]
-        )
-        logprobs = logprobs_N.tolist()
+    def _add_tokens(self, batch: Sequence[Request], tokens: Sequence[int], logprobs: Sequence[float]) -> list[Request]:
+        """Give each request its new token; return the requests that finish with it."""
         if not all(map(math.isfinite, logprobs)):
             raise ArithmeticError("a log-prob is not finite; the weights hold NaN or overflow")
         finished = []
-        for request, token, logprob in zip(batch, tokens_N.tolist(), logprobs, strict=True):
+        for request, token, logprob in zip(batch, tokens, logprobs, strict=True):
             request.add_token(token, logprob, self.weight_version)
             if self._stops(request, token):
                 self._end(request, "stop")
@@ -266,13 +272,11 @@ class Engine:
         keep_N = torch.tensor(whole, dtype=torch.int64, device=device)
         return self.model.logits(self.model(ids_T, positions_T, attend, keep_N))
 
-    def _decode(self, batch: Sequence[Request]) -> Tensor:
-        """Feed every sequence its newest token; return the logits of the one after it, [N, V]."""
-        if self.graphs is None:
-            return self._compute(batch, [])
+    def _replay(self, graphs: DecodeGraphs, batch: Sequence[Request], sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
+        """Feed every sequence its newest token; return the logits of the one after it, [N, V], and what was drawn."""
         positions = [request.computed for request in batch]
         table_NP = make_table(self.cache, [request.pages for request in batch], max(positions) + 1)
-        return self.graphs([request.output_ids[-1] for request in batch], positions, table_NP)
+        return graphs([request.output_ids[-1] for request in batch], positions, table_NP, sampling)
 
     def _decode_tokens(self, ids_N: Tensor, positions_N: Tensor, table_NP: Tensor) -> Tensor:
         attend = prepare_decode(self.cache, table_NP, positions_N)

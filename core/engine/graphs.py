@@ -1,70 +1,119 @@
 """Records decode steps as CUDA graphs: launching kernels bounds a step of few tokens, and a graph launches all at once.
 
-A graph is recorded for each rounded number of sequences and of their pages, when it is first needed. It reads weights
-and cache where they lie, so new weights in the same tensors need no new recording.
+A graph computes the logits and draws from them. It is recorded for each rounded number of sequences and of their pages,
+with and without filters, when it is first needed. It reads weights and cache where they lie, so new weights in the same
+tensors need no new recording.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from core.engine.cache import NOBODYS_PAGE
+from core.engine.sampler import SamplingBatch, draw
 
 DecodeStep = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Maps (ids_N, positions_N, table_NP) to logits_NV; row n of the table lists the pages of sequence n."""
 
+IDS, POSITIONS, KEYS, TOP_K, PAGES = range(5)
+"""Columns of the whole numbers that a graph reads. The pages take the last one and all after it."""
+
+TEMPERATURE, TOP_P = range(2)
+"""Columns of the real numbers that a graph reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    graph: torch.cuda.CUDAGraph
-    ids_N: Tensor
-    positions_N: Tensor
-    table_NP: Tensor
+    """Holds what a graph reads, in memory of the host and on the device, and what it writes."""
+
+    replay: Callable[[], None]
+    host_NX: Tensor
+    host_N2: Tensor
+    numbers_NX: Tensor
+    reals_N2: Tensor
     logits_NV: Tensor
+    drawn_3N: Tensor
 
 
 class DecodeGraphs:
-    """Replays the kernels of `decode`. Rows beyond the batch write to the page that is nobody's."""
+    """Replays the kernels of `decode` and `draw`. Rows beyond the batch write to the page that is nobody's."""
 
-    def __init__(self, decode: DecodeStep, device: torch.device):
+    def __init__(self, decode: DecodeStep, device: torch.device, vocab: int):
         self._decode = decode
         self._device = device
-        self._recordings: dict[tuple[int, int], _Recording] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._vocab = vocab
+        self._recordings: dict[tuple[int, int, bool], _Recording] = {}
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
-    def __call__(self, ids: Sequence[int], positions: Sequence[int], table_NP: Tensor) -> Tensor:
-        """Return the logits [N, V]; the next call overwrites them."""
+    def __call__(
+        self, ids: Sequence[int], positions: Sequence[int], table_NP: Tensor, batch: SamplingBatch
+    ) -> tuple[Tensor, Tensor]:
+        """Return the logits [N, V] and what `draw` returns, [3, N]; the next call overwrites both.
+
+        Read the second before the next call: until it is there, the device may still read the numbers of this one.
+        """
         count, width = table_NP.shape
         # The graph covers at least N sequences of P pages, rounded up so that few graphs are recorded.
-        shape = _round_up(count, 4), _round_up(width, 16)
+        shape = _round_up(count, 4), _round_up(width, 16), batch.filtered > 0
         recording = self._recordings.get(shape)
         if recording is None:
             recording = self._recordings[shape] = self._record(*shape)
-        recording.ids_N[:count] = torch.tensor(ids, device=self._device)
-        recording.positions_N.zero_()
-        recording.positions_N[:count] = torch.tensor(positions, device=self._device)
-        recording.table_NP.fill_(NOBODYS_PAGE)
-        recording.table_NP[:count, :width] = table_NP.to(self._device)
-        recording.graph.replay()
-        return recording.logits_NV[:count]
+        host_NX, host_N2 = recording.host_NX, recording.host_N2
+        self._clear(host_NX, host_N2)
+        columns = [torch.tensor(ids), torch.tensor(positions), batch.keys_N, batch.top_k_N]
+        host_NX[:count, :PAGES] = torch.stack(columns, dim=1)
+        host_NX[:count, PAGES : PAGES + width] = table_NP
+        host_N2[:count] = torch.stack([batch.temperatures_N, batch.top_p_N], dim=1)
+        recording.numbers_NX.copy_(host_NX, non_blocking=True)
+        recording.reals_N2.copy_(host_N2, non_blocking=True)
+        recording.replay()
+        return recording.logits_NV[:count], recording.drawn_3N[:, :count]
 
-    def _record(self, rows: int, width: int) -> _Recording:
-        ids_N = torch.zeros(rows, dtype=torch.int64, device=self._device)
-        positions_N = torch.zeros_like(ids_N)
-        table_NP = torch.full((rows, width), NOBODYS_PAGE, dtype=torch.int32, device=self._device)
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            self._decode(ids_N, positions_N, table_NP)  # libraries allocate their workspaces before the recording
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            logits_NV = self._decode(ids_N, positions_N, table_NP)
-        return _Recording(graph, ids_N, positions_N, table_NP, logits_NV)
+    def _clear(self, host_NX: Tensor, host_N2: Tensor) -> None:
+        """Let all rows hold token 0 alone, on nobody's page, and sample without filters at temperature 1."""
+        host_NX[:, :PAGES] = 0
+        host_NX[:, TOP_K] = self._vocab
+        host_NX[:, PAGES:] = NOBODYS_PAGE
+        host_N2[:, TEMPERATURE] = 1.0
+        host_N2[:, TOP_P] = torch.inf
+
+    def _record(self, rows: int, width: int, filters: bool) -> _Recording:
+        pinned = self._device.type == "cuda"  # from other memory a copy would wait for the device
+        host_NX = torch.empty(rows, PAGES + width, dtype=torch.int64, pin_memory=pinned)
+        host_N2 = torch.empty(rows, 2, pin_memory=pinned)
+        self._clear(host_NX, host_N2)
+        numbers_NX = host_NX.to(self._device, copy=True)
+        reals_N2 = host_N2.to(self._device, copy=True)
+
+        def run() -> tuple[Tensor, Tensor]:
+            ids_N, positions_N, keys_N, top_k_N = numbers_NX[:, :PAGES].unbind(dim=1)
+            temperatures_N, top_p_N = reals_N2.unbind(dim=1)
+            batch = SamplingBatch(keys_N, temperatures_N, top_k_N, top_p_N, int(filters), tempered=True, greedy=True)
+            logits_NV = self._decode(ids_N, positions_N, numbers_NX[:, PAGES:].int())
+            return logits_NV, draw(logits_NV, batch)
+
+        replay, (logits_NV, drawn_3N) = record(run, self._device, self._pool)
+        return _Recording(replay, host_NX, host_N2, numbers_NX, reals_N2, logits_NV, drawn_3N)
+
+
+def record(
+    run: Callable[[], tuple[Tensor, Tensor]], device: torch.device, pool: Any
+) -> tuple[Callable[[], None], tuple[Tensor, Tensor]]:
+    """Record `run` as a CUDA graph; return what replays it, and the tensors that each replay writes."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        run()  # libraries allocate their workspaces before the recording
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        written = run()
+    return graph.replay, written
 
 
 def _round_up(count: int, smallest: int) -> int:

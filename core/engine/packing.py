@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from core.engine.varlen import VarlenCall, has_varlen
 from core.types import Row
 
 MIN_SHARED = 16
@@ -211,7 +213,7 @@ class PackedAttention:
     """Attends causally within every root; every branch attends to the whole of its root and causally to itself.
 
     Root i has `roots[i]` tokens; branch i has `branches[i]` tokens and belongs to root number `branch_roots[i]`. On T
-    lie the roots, then the branches. Only attention pads: segments of similar sizes are padded to a bucket together.
+    lie the roots, then the branches. Only attention pads, and only where there is no varlen kernel.
     """
 
     def __init__(
@@ -224,6 +226,28 @@ class PackedAttention:
             _Segment(start, length, root_starts[root], roots[root])
             for start, length, root in zip(branch_starts, branches, branch_roots, strict=True)
         ]
+        self.segments = segments
+        self.device = device
+
+    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        attend = self.varlen_call if has_varlen(q_THD, k_TKD) else self.padded
+        return attend(q_THD, k_TKD, v_TKD)
+
+    @cached_property
+    def varlen_call(self) -> VarlenCall:
+        """Attends for all segments as they lie on T. Each branch repeats the keys of its root."""
+        places_Y = torch.cat([segment.list_keys() for segment in self.segments]).to(self.device)
+        return VarlenCall.make([s.length for s in self.segments], [s.keys for s in self.segments], places_Y)
+
+    @cached_property
+    def padded(self) -> _PaddedAttention:
+        return _PaddedAttention(self.segments, self.device)
+
+
+class _PaddedAttention:
+    """Attends for segments of similar sizes, padded to a bucket together."""
+
+    def __init__(self, segments: Sequence[_Segment], device: torch.device):
         self.buckets = [_Bucket(part, device) for part in _bucket_segments(segments)]
         # The queries, and the keys, of all buckets are gathered from T at once, one padded segment after the other.
         self.queries = torch.cat([bucket.query_NL.flatten() for bucket in self.buckets])
@@ -235,7 +259,7 @@ class PackedAttention:
         self.place_T = torch.empty_like(place)
         self.place_T[self.queries[place]] = place
 
-    def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def __call__(self, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         queries = q_THD.index_select(0, self.queries).split(self.query_counts)
         keys, values = (x.index_select(0, self.keys).split(self.key_counts) for x in (k_TKD, v_TKD))
         padded = [
@@ -256,6 +280,11 @@ class _Segment(NamedTuple):
     @property
     def keys(self) -> int:
         return self.root_length + self.length
+
+    def list_keys(self) -> Tensor:
+        """Return where the keys lie on T: the tokens of the row, its root's before its own."""
+        root = torch.arange(self.root_start, self.root_start + self.root_length)
+        return torch.cat([root, torch.arange(self.start, self.start + self.length)])
 
 
 def _offsets(lengths: Sequence[int]) -> list[int]:

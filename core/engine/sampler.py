@@ -12,7 +12,8 @@ tokens with their summed weights, then the tokens of the block that won.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -26,42 +27,112 @@ Integers = TypeVar("Integers", np.ndarray, Tensor)  # of int64
 
 BLOCK = 64
 RANKS = 64
-"""Counts the best tokens that top-p looks at first; they nearly always hold its share, and sorting all takes long."""
+"""Counts the best tokens that filters look at first; they nearly always hold enough, and sorting all takes long."""
 GREEDY_BELOW = 1e-6
 """Temperatures below it are greedy, as in SGLang: logits divided by them may leave the range of float32."""
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64  # constants of SplitMix64, as signed numbers
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 
-def sample(
-    logits_NV: Tensor, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Sample one token for each row of float32 `logits_NV`; return token ids [N] and their log-probs [N].
+@dataclass(frozen=True, slots=True)
+class SamplingBatch:
+    """Says how the next token of each of N sequences is sampled.
 
-    `steps[i]` is the number of tokens that request i has sampled before. A log-prob belongs to the distribution at the
-    request's temperature before top-k and top-p (greedy requests: at temperature 1), as SGLang reports it.
+    A CUDA graph reads the tensors. The other fields let `draw` leave out what no sequence needs; a graph is recorded
+    with fixed ones.
     """
-    device = logits_NV.device
-    greedy = [s.temperature < GREEDY_BELOW for s in samplings]
-    temperatures = [1.0 if cold else s.temperature for s, cold in zip(samplings, greedy, strict=True)]
+
+    keys_N: Tensor
+    """int64, the hashes of seeds and steps."""
+    temperatures_N: Tensor
+    """float32; 0 is greedy."""
+    top_k_N: Tensor
+    """int64; the size of the vocabulary where top-k is off."""
+    top_p_N: Tensor
+    """float32; infinite where top-p is off, because rounding lets the sum over better ranks reach 1."""
+    filtered: int
+    """Counts the sequences with top-k or top-p."""
+    tempered: bool
+    """Says whether a temperature may differ from 1."""
+    greedy: bool
+    """Says whether a sequence may be greedy."""
+
+    @classmethod
+    def make(
+        cls, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int], vocab: int
+    ) -> SamplingBatch:
+        """Make it on the CPU. `steps[i]` is the number of tokens that request i has sampled before."""
+        temperatures = [0.0 if s.temperature < GREEDY_BELOW else s.temperature for s in samplings]
+        cuts = [s if t else Sampling() for s, t in zip(samplings, temperatures, strict=True)]
+        return cls(
+            hash_steps(seeds, steps),
+            torch.tensor(temperatures),
+            torch.tensor([min(s.top_k, vocab) if s.top_k > 0 else vocab for s in cuts]),
+            torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in cuts]),
+            filtered=sum(s.top_k > 0 or s.top_p < 1 for s in cuts),
+            tempered=any(temperature != 1 for temperature in temperatures),
+            greedy=not all(temperatures),
+        )
+
+    def select(self, rows: Sequence[int]) -> SamplingBatch:
+        """Return the batch of some of its sequences, all of them filtered."""
+        keys_N, temperatures_N = self.keys_N[rows], self.temperatures_N[rows]
+        return SamplingBatch(
+            keys_N, temperatures_N, self.top_k_N[rows], self.top_p_N[rows], len(rows), self.tempered, greedy=False
+        )
+
+    def to(self, device: torch.device) -> SamplingBatch:
+        """Return it with its tensors on the device."""
+        names = ("keys_N", "temperatures_N", "top_k_N", "top_p_N")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+
+def sample(logits_NV: Tensor, batch: SamplingBatch, drawn_3N: Tensor | None = None) -> tuple[list[int], list[float]]:
+    """Sample one token for each row of float32 `logits_NV`; return token ids and their log-probs.
+
+    A log-prob belongs to the distribution at the request's temperature before top-k and top-p (greedy requests: at
+    temperature 1), as SGLang reports it. `drawn_3N` is what `draw` returned, if it ran already. This waits for the
+    device once, or more often if a filter must look further.
+    """
+    if drawn_3N is None:
+        drawn_3N = draw(logits_NV, batch.to(logits_NV.device))
+    tokens, logprobs, unsettled = drawn_3N.tolist()
+    ranks, rows = RANKS, [row for row, further in enumerate(unsettled) if further]
+    while rows:
+        ranks *= 16
+        again = draw(logits_NV[rows], batch.select(rows).to(logits_NV.device), ranks).tolist()
+        for row, token, logprob in zip(rows, *again[:2], strict=True):
+            tokens[row], logprobs[row] = token, logprob
+        rows = [row for row, further in zip(rows, again[2], strict=True) if further]
+    return [int(token) for token in tokens], logprobs
+
+
+def draw(logits_NV: Tensor, batch: SamplingBatch, ranks: int = RANKS) -> Tensor:
+    """Sample with filters that look at the best `ranks` tokens; return float64 [3, N].
+
+    The first row holds token ids and the second their log-probs. The third is 1 where a filter must look further, and
+    the token does not count. No shape depends on a value, so a CUDA graph can record this.
+    """
+    vocab = logits_NV.shape[1]
+    greedy_N = batch.temperatures_N == 0
     scores_NV = logits_NV
-    if any(temperature != 1 for temperature in temperatures):
-        scores_NV = logits_NV / torch.tensor(temperatures, device=device)[:, None]
+    if batch.tempered:
+        scores_NV = logits_NV / torch.where(greedy_N, 1.0, batch.temperatures_N)[:, None]
     best_N1 = scores_NV.amax(dim=-1, keepdim=True)
     weights_NV = (scores_NV - best_N1).exp_()  # the most likely token has weight 1
     totals_N1 = _sum_rows(weights_NV)
-    keys_N1 = hash_steps(seeds, steps).to(device)[:, None]
-    filtered = [i for i, s in enumerate(samplings) if not greedy[i] and (s.top_k > 0 or s.top_p < 1)]
-    tokens_N = torch.empty(len(samplings), dtype=torch.int64, device=device)
-    if len(filtered) < len(samplings):
-        tokens_N = _race(weights_NV, keys_N1)
-    if filtered:
-        for rows_N, order_NR, kept_NR in _filter(weights_NV, totals_N1, samplings, filtered):
-            tokens_N[rows_N] = _race_among(order_NR, kept_NR, keys_N1[rows_N], weights_NV.shape[1])
-    if any(greedy):
-        tokens_N = torch.where(torch.tensor(greedy, device=device), logits_NV.argmax(dim=-1), tokens_N)
+    keys_N1 = batch.keys_N[:, None]
+    tokens_N = _race(weights_NV, keys_N1) if batch.filtered < len(greedy_N) else torch.zeros_like(batch.keys_N)
+    more_N = torch.zeros_like(greedy_N)
+    if batch.filtered:
+        order_NR, kept_NR, more_N = _filter(weights_NV, totals_N1, batch.top_k_N, batch.top_p_N, min(ranks, vocab))
+        filtered_N = (batch.top_k_N < vocab) | (batch.top_p_N < 1)
+        tokens_N = torch.where(filtered_N, _race_among(order_NR, kept_NR, keys_N1, vocab), tokens_N)
+        more_N &= filtered_N
+    if batch.greedy:
+        tokens_N = torch.where(greedy_N, logits_NV.argmax(dim=-1), tokens_N)
     logprobs_N1 = scores_NV.gather(1, tokens_N[:, None]) - best_N1 - totals_N1.log()
-    return tokens_N, logprobs_N1.squeeze(1)
+    return torch.stack([tokens_N.double(), logprobs_N1.squeeze(1).double(), more_N.double()])
 
 
 def _sum_rows(weights_NV: Tensor) -> Tensor:
@@ -71,36 +142,22 @@ def _sum_rows(weights_NV: Tensor) -> Tensor:
 
 
 def _filter(
-    weights_NV: Tensor, totals_N1: Tensor, samplings: Sequence[Sampling], rows: Sequence[int]
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield some of the rows, [N], their best tokens, [N, R], and the probability of each, or 0 if it is excluded.
+    weights_NV: Tensor, totals_N1: Tensor, top_k_N: Tensor, top_p_N: Tensor, ranks: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the best tokens of each row, [N, R], and the probability of each, or 0 if top-k or top-p excludes it.
 
-    Top-k and top-p exclude tokens; the most likely one always stays. Most rows are settled by their best `RANKS`
-    tokens. The others look 16 times as far, and so on.
+    The third tensor, [N], says which rows may keep more than the best `ranks`. The most likely token always stays.
     """
-    vocab, device = weights_NV.shape[1], weights_NV.device
-    rows_N = torch.tensor(rows, dtype=torch.int64, device=device)
-    cuts = [samplings[row] for row in rows]
-    top_k_N = torch.tensor([min(s.top_k, vocab) if s.top_k > 0 else vocab for s in cuts], device=device)
-    # Rounding lets the sum over better ranks reach 1, so a top_p of 1 must not be compared with it.
-    top_p_N = torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in cuts], device=device)
-    ranks = min(RANKS, vocab)
-    while True:
-        everything = len(rows_N) == len(weights_NV)  # then nothing is copied
-        best_NR, order_NR = _find_best(weights_NV if everything else weights_NV[rows_N], ranks)
-        # Column r of the sorted tensors is rank r; order_NR leads from a rank back to the token id.
-        sorted_NR = best_NR / totals_N1[rows_N]
-        sums_NR = sorted_NR.cumsum(dim=-1)
-        before_NR = sums_NR - sorted_NR  # probability of all better ranks
-        keep_NR = (torch.arange(ranks, device=device) < top_k_N[:, None]) & (before_NR < top_p_N[:, None])
-        keep_NR[:, 0] = True
-        more_N = (ranks < top_k_N) & (sums_NR[:, -1] < top_p_N)
-        if ranks == vocab or not more_N.any():
-            yield rows_N, order_NR, sorted_NR * keep_NR
-            return
-        yield rows_N[~more_N], order_NR[~more_N], (sorted_NR * keep_NR)[~more_N]
-        rows_N, top_k_N, top_p_N = rows_N[more_N], top_k_N[more_N], top_p_N[more_N]
-        ranks = min(16 * ranks, vocab)
+    best_NR, order_NR = _find_best(weights_NV, ranks)
+    # Column r of the sorted tensors is rank r; order_NR leads from a rank back to the token id.
+    sorted_NR = best_NR / totals_N1
+    sums_NR = sorted_NR.cumsum(dim=-1)
+    before_NR = sums_NR - sorted_NR  # probability of all better ranks
+    ranks_R = torch.arange(ranks, device=weights_NV.device)
+    keep_NR = (ranks_R < top_k_N[:, None]) & (before_NR < top_p_N[:, None])
+    keep_NR[:, :1].fill_(True)
+    more_N = (ranks < top_k_N) & (sums_NR[:, -1] < top_p_N)
+    return order_NR, sorted_NR * keep_NR, more_N
 
 
 def _find_best(weights_NV: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
@@ -163,7 +220,7 @@ def _winner(weights_NB: Tensor, uniforms_NB: Tensor) -> Tensor:
 def hash_steps(seeds: Sequence[int], steps: Sequence[int]) -> Tensor:
     """Hash each (seed, step) to an int64; seeds are taken modulo 2^64."""
     z_N = _mix(np.array([seed % 2**64 for seed in seeds], dtype=np.uint64).view(np.int64) + _GAMMA)
-    return torch.from_numpy(_mix(z_N + (np.array(steps) + 1) * _GAMMA))
+    return torch.from_numpy(_mix(z_N + (np.array(steps, dtype=np.int64) + 1) * _GAMMA))
 
 
 def uniforms(keys: Tensor, numbers: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from core.config import OptimizerSection
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.trainer import Trainer
+from core.engine.varlen import has_varlen
 from core.types import Row, Sampling
 from tests import kit
 from tests.unit.engine.conftest import drain
@@ -101,3 +102,8 @@ def test_autocast_and_bfloat16_weights_take_a_finite_step(any_model):
         assert stats["nonfinite_steps"] == 0
         assert stats["grad_norm"] > 0
         assert not torch.equal(model.lm_head.weight, before)
+
+
+def test_the_varlen_kernel_runs_on_this_gpu():
+    q_THD, keys = (torch.zeros(3, heads, 64, device="cuda", dtype=torch.bfloat16) for heads in (4, 2))
+    assert has_varlen(q_THD, keys)

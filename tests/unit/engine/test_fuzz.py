@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from core.engine import weights
 from core.engine.engine import Engine
-from core.engine.sampler import sample
+from core.engine.sampler import SamplingBatch, sample
 from core.engine.scheduler import Request
 from core.types import Sampling
 
@@ -106,9 +106,10 @@ def check(request: Request, sampled_by: list[int], models: list[Any]) -> None:
         by_model = [models[version](ids).logits[0, first:-1] for version in (0, 1)]
         logits_NV = torch.stack([by_model[version][t] for t, version in enumerate(sampled_by)])
         count = len(tokens)
-        wanted_N, logprobs_N = sample(logits_NV, [sampling] * count, [request.seed] * count, range(count))
-        assert list(tokens) == wanted_N.tolist()
-        torch.testing.assert_close(torch.tensor(completion.logprobs), logprobs_N, atol=1e-5, rtol=0)
+        batch = SamplingBatch.make([sampling] * count, [request.seed] * count, range(count), logits_NV.shape[1])
+        wanted, logprobs = sample(logits_NV, batch)
+        assert list(tokens) == wanted
+        torch.testing.assert_close(torch.tensor(completion.logprobs), torch.tensor(logprobs), atol=1e-5, rtol=0)
     ends = [t in sampling.stop_token_ids or any(text in f"<{t}>" for text in sampling.stop) for t in tokens]
     assert not any(ends[:-1])
     if completion.finish_reason == "length":

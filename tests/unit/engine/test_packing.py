@@ -110,7 +110,7 @@ def test_few_query_key_products_are_padding():
     padded = sum(
         bucket.query_NL.numel() * bucket.key_NS.shape[1]
         for pack in pack_rows(rows, 4096, torch.device("cpu"))
-        for bucket in pack.attend.buckets
+        for bucket in pack.attend.padded.buckets
     )
     assert exact < padded <= 1.2 * exact
 
@@ -120,7 +120,7 @@ def test_the_keys_that_branches_repeat_are_bounded():
     rows = [Row((*prompt, i, 1), (1,), (-1.0,), 1.0, i) for i in range(64)]
     for limit in (512, 1024):
         for pack in pack_rows(rows, limit, torch.device("cpu")):
-            assert len(pack.attend.keys) <= packing.KEYS_PER_TOKEN * limit
+            assert len(pack.attend.padded.keys) <= packing.KEYS_PER_TOKEN * limit
 
 
 def test_what_predicts_nothing_is_left_out_and_a_branch_may_be_empty():

@@ -268,7 +268,7 @@ async def test_a_device_that_is_lost_leaves_no_caller_waiting(engine, monkeypatc
     def fail(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("CUDA error")
 
-    places = ((engine.cache, "release"), (engine.cache, "name"), (engine, "flush_cache"), (engine, "_decode"))
+    places = ((engine.cache, "release"), (engine.cache, "name"), (engine, "flush_cache"), (engine, "_compute"))
     for owner, name in places:
         monkeypatch.setattr(owner, name, fail)
     async with asyncio.timeout(10):

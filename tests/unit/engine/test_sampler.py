@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.engine import sampler
-from core.engine.sampler import hash_steps, sample, uniforms
+from core.engine.sampler import SamplingBatch, hash_steps, uniforms
 from core.types import Sampling
+
+
+def sample(
+    logits_NV: torch.Tensor, rules: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    batch = SamplingBatch.make(rules, seeds, steps, logits_NV.shape[1])
+    tokens, logprobs = sampler.sample(logits_NV, batch)
+    return torch.tensor(tokens), torch.tensor(logprobs)
 
 
 def draw(logits: torch.Tensor, rule: Sampling, count: int) -> torch.Tensor:
@@ -63,12 +71,21 @@ def test_top_k_and_top_p_cut_but_log_probs_stay_those_of_the_full_distribution()
     torch.testing.assert_close(logprobs, full[tokens])
 
 
-def keep(probs_NV: torch.Tensor, rules: Sequence[Sampling]) -> torch.Tensor:
-    """Return the probabilities with zeros where the filters exclude a token."""
-    kept_NV = torch.zeros_like(probs_NV)
-    for rows_N, order_NR, kept_NR in sampler._filter(probs_NV, torch.ones(len(rules), 1), rules, range(len(rules))):
-        kept_NV[rows_N] = torch.zeros_like(probs_NV[rows_N]).scatter(1, order_NR, kept_NR)
-    return kept_NV
+def keep(probs_NV: torch.Tensor, rules: Sequence[Sampling]) -> tuple[torch.Tensor, list[int]]:
+    """Return the probabilities, with zeros where the filters exclude a token, and how far they looked in each row."""
+    vocab, zeros = probs_NV.shape[1], [0] * len(rules)
+    batch = SamplingBatch.make(rules, zeros, zeros, vocab)
+    kept_NV, looked = torch.zeros_like(probs_NV), zeros
+    more_N, ranks = torch.ones(len(rules), dtype=torch.bool), sampler.RANKS
+    while more_N.any():
+        top_k_N, top_p_N, ranks = batch.top_k_N[more_N], batch.top_p_N[more_N], min(ranks, vocab)
+        ones_N1 = torch.ones(int(more_N.sum()), 1)
+        order_NR, kept_NR, further_N = sampler._filter(probs_NV[more_N], ones_N1, top_k_N, top_p_N, ranks)
+        kept_NV[more_N] = torch.zeros_like(probs_NV[more_N]).scatter(1, order_NR, kept_NR)
+        looked = [ranks if more else far for more, far in zip(more_N, looked, strict=True)]
+        more_N[more_N.clone()] = further_N
+        ranks *= 16
+    return kept_NV, looked
 
 
 @pytest.mark.parametrize("vocab", [24 * sampler.RANKS, 2 * sampler.RANKS * sampler.BLOCK + 5])
@@ -77,14 +94,14 @@ def test_filters_of_a_large_vocabulary_look_as_far_as_they_must(vocab):
     torch.manual_seed(3)
     probs_NV = torch.softmax(torch.randn(6, vocab) * torch.tensor([0.3, 1, 4, 9, 0.3, 0.3])[:, None], -1)
     rules = [Sampling(top_p=p, top_k=k) for p, k in [(0.9, -1), (0.9, -1), (0.9, -1), (0.9, -1), (1, 700), (0.99, 9)]]
-    kept_NV = keep(probs_NV, rules)
+    kept_NV, looked = keep(probs_NV, rules)
     for row, (rule, probs_V) in enumerate(zip(rules, probs_NV, strict=True)):
         values, order = probs_V.sort(descending=True)
         count = int(((values.cumsum(-1) - values) < rule.top_p).sum())
         count = min(count, rule.top_k) if rule.top_k > 0 else count
         assert set(kept_NV[row].nonzero().flatten().tolist()) == set(order[:count].tolist())
-        assert torch.equal(kept_NV[row], keep(probs_NV[[row]], [rule])[0])
-    assert (kept_NV > 0).sum(-1).max() > sampler.RANKS > (kept_NV[3] > 0).sum()
+        assert torch.equal(kept_NV[row], keep(probs_NV[[row]], [rule])[0][0])
+    assert looked[3] == looked[5] == sampler.RANKS < min(looked[0], looked[4])
 
 
 def test_log_probs_of_a_large_vocabulary_are_exact():
@@ -102,19 +119,15 @@ def test_each_row_has_its_own_rules():
     assert tokens[:2].tolist() == [1, 1]
 
 
-def test_a_neighbours_top_p_takes_no_token_from_a_row(monkeypatch):
+def test_a_neighbours_top_p_takes_no_token_from_a_row():
     """Rounded probabilities may pass 1 before the last token; a filter that is off must not cut there."""
-    filtered: list[int] = []
-
-    def note(weights_NV: torch.Tensor, totals_N1: torch.Tensor, samplings: Sequence[Sampling], rows: Sequence[int]):  # type: ignore[no-untyped-def]
-        filtered.extend(rows)
-        return []
-
-    kept = keep(torch.full((2, 101), 0.01), [Sampling(top_k=101), Sampling(top_p=0.495)])
+    kept, _ = keep(torch.full((2, 101), 0.01), [Sampling(top_k=101), Sampling(top_p=0.495)])
     assert kept.count_nonzero(dim=-1).tolist() == [101, 50]
-    monkeypatch.setattr(sampler, "_filter", note)
-    sample(torch.zeros(2, 101), [Sampling(), Sampling(top_p=0.5)], [0, 1], [0, 0])
-    assert filtered == [1]
+    rules = [Sampling() if row % 2 else Sampling(top_p=0.5) for row in range(6000)]
+    tokens, _ = sample(torch.zeros(1, 101).expand(6000, -1), rules, range(6000), [0] * 6000)
+    assert [len(set(tokens[first::2].tolist())) for first in (0, 1)] == [51, 101]
+    alone, _ = sample(torch.zeros(1, 101).expand(3000, -1), rules[1::2], range(1, 6000, 2), [0] * 3000)
+    assert torch.equal(tokens[1::2], alone)
 
 
 @pytest.mark.parametrize("vocab", [1000, 2 * sampler.RANKS * sampler.BLOCK + 5])

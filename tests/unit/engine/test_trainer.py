@@ -377,7 +377,7 @@ def test_pack_bytes_counts_what_a_layer_keeps(any_model, dtype):
     prompt = tuple(range(64))
     rows = [Row((*prompt, i, *range(20)), (1,) * 12, (-1.0,) * 12, 1.0, i) for i in range(8)]
     (pack,) = pack_rows(rows, 4096, torch.device("cpu"))
-    tokens, trained, keys = len(pack.ids_T), len(pack.predict_R), len(pack.attend.keys)
+    tokens, trained, keys = len(pack.ids_T), len(pack.predict_R), len(pack.attend.padded.keys)
     kept, estimated = [], []
     for layers in (2, 1):
         model.model.layers = model.model.layers[:layers]
