@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from pydantic import PositiveInt
 
 from benchmarks.speed.measure import align_columns
@@ -41,7 +42,7 @@ class Shape(NamedTuple):
         settings = {
             "model.path": options.model,
             "model.dtype": options.dtype,
-            "model.device": "cpu",
+            "model.device": options.device,
             "model.max_model_len": CONTEXT,
             "rollout.tasks_per_step": 1,
             "optimizer.name": options.optimizer,
@@ -69,11 +70,12 @@ def main(arguments: list[str] | None = None) -> int:
     for shape in SHAPES:
         command = [sys.executable, "-m", "benchmarks.speed.memory", "--shape", json.dumps(shape)]
         command += ["--model", str(options.model), "--dtype", options.dtype]
+        command += ["--device", options.device]
         command += ["--optimizer", options.optimizer, *(["--lora", str(options.lora)] if options.lora else [])]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         measured = json.loads(printed.splitlines()[-1])
         recipe = shape.recipe(options)
-        plan = plan_memory(recipe, weights.load_config(options.model), "cpu")
+        plan = plan_memory(recipe, weights.load_config(options.model), weights.find_device(options.device).type)
         print(f"{shape}\n{plan.table()}\nmeasured: {measured}", flush=True)
         for phase in PHASES:
             size = plan.total(phase)
@@ -91,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(recipe: Recipe) -> dict[str, int]:
-    """Return the peak of resident bytes in a rollout and in an update."""
+    """Return the peak of bytes in a rollout and in an update: resident ones, or those that tensors take on a GPU."""
     folder = Path(recipe.model.path)
     model = weights.load(folder, recipe.model.dtype, recipe.model.device)
     trainer = make_trainer(recipe, model, 0, folder)
@@ -104,7 +106,7 @@ def measure(recipe: Recipe) -> dict[str, int]:
     rng = random.Random(0)
     trainer.grpo_step(make_rows(rng, model.config.vocab_size, CONTEXT))  # from now on the moments exist
     peaks = {}
-    _forget_peak()
+    _forget_peak(model.device)
     # A page is resident once it is written; a rollout of real size would write all of them.
     engine.cache.kv.zero_()
     for _ in range(recipe.engine.max_prefill_tokens // CONTEXT):
@@ -112,12 +114,12 @@ def measure(recipe: Recipe) -> dict[str, int]:
         engine.submit(prompt, Sampling(max_new_tokens=4))
     while engine.has_work():
         engine.step()
-    peaks["rollout"] = _read_peak()
+    peaks["rollout"] = _read_peak(model.device)
     engine.release_cache()
-    _forget_peak()
+    _forget_peak(model.device)
     # Two packs: when the second begins, the gradients of the first are there.
     trainer.grpo_step(make_rows(rng, model.config.vocab_size, 2 * recipe.optimizer.max_tokens_per_pack))
-    peaks["update"] = _read_peak()
+    peaks["update"] = _read_peak(model.device)
     return peaks
 
 
@@ -131,11 +133,16 @@ def make_rows(rng: random.Random, vocab_size: int, tokens: int) -> list[Row]:
     return rows
 
 
-def _forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
+def _forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
 
 
-def _read_peak() -> int:
+def _read_peak(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert match is not None
     return int(match[1]) * 1024
@@ -145,6 +152,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue speed memory", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="checkpoint folder")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--device", default="cpu", help="as model.device (default: cpu)")
     parser.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw")
     parser.add_argument("--lora", type=argparse_type(PositiveInt), metavar="RANK", help="train adapters of this rank")
     parser.add_argument("--shape", help=argparse.SUPPRESS)
