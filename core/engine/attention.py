@@ -1,6 +1,7 @@
-"""Computes the inference engine's attention over the KV cache: one class for a step, one for each kind of new tokens.
+"""Computes the inference engine's attention over the KV cache: one class for a step, others for its new tokens.
 
-Tensor suffixes: see core/engine/__init__.py. Here P counts the pages of a sequence, padded with nobody's page.
+Tensor suffixes: see core/engine/__init__.py and varlen.py. Here P counts the pages of a sequence, padded with nobody's
+page.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +60,7 @@ class StepAttention:
     places_T: Tensor
     count: int
     decode: DecodeAttention | None = None
-    prefill: PrefillAttention | None = None
+    prefill: PrefillAttention | VarlenPrefill | None = None
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
         self.cache.kv[0, layer].index_copy_(0, self.places_T, k_TKD)
@@ -88,7 +88,9 @@ def prepare_step(cache: PagedCache, decode: Sequence[Span], prefill: Sequence[Sp
         width = cache.count_pages(1 + max(span.start for span in decode))
         attend.decode = DecodeAttention(cache, table_NP[: len(decode), :width], positions_T[: len(decode)])
     if prefill:
-        attend.prefill = PrefillAttention(cache, table_NP[len(decode) :], prefill)
+        sizes = cache.config.num_heads, cache.config.num_kv_heads, cache.config.head_dim
+        kind = VarlenPrefill if has_varlen(cache.device, cache.dtype, *sizes) else PrefillAttention
+        attend.prefill = kind(cache, table_NP[len(decode) :], prefill)
     return positions_T, attend
 
 
@@ -112,6 +114,41 @@ def find_places(cache: PagedCache, table_NP: Tensor, sequences: Tensor, position
     """Return where in the cache the positions of the sequences lie; the shapes of the two tensors broadcast."""
     page, offset = positions // cache.page_size, positions % cache.page_size
     return table_NP[sequences, page].long() * cache.page_size + offset
+
+
+class VarlenPrefill:
+    """Attends for the new tokens of N sequences with the varlen kernel. Their keys and values lie in the cache already.
+
+    A call gathers the keys and values of as many sequences as `GATHERED_BYTES` allow.
+    """
+
+    def __init__(self, cache: PagedCache, table_NP: Tensor, spans: Sequence[Span]):
+        self.cache = cache
+        parts: list[list[int]] = []  # the numbers of the sequences of each call
+        room = 0
+        for sequence, (_, start, length) in enumerate(spans):
+            if start + length > room:
+                parts.append([])
+                room = _count_gathered(cache, 1)
+            parts[-1].append(sequence)
+            room -= start + length
+        self.calls = [_make_varlen_call(cache, table_NP, spans, part) for part in parts]
+
+    def __call__(self, layer: int, q_THD: Tensor) -> Tensor:
+        keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]  # [places, K, D]
+        queries = q_THD.split([call.count for call in self.calls])
+        return torch.cat([call(q, keys, values) for call, q in zip(self.calls, queries, strict=True)])
+
+
+def _make_varlen_call(
+    cache: PagedCache, table_NP: Tensor, spans: Sequence[Span], sequences: Sequence[int]
+) -> VarlenCall:
+    query_lengths = [spans[sequence].length for sequence in sequences]
+    key_lengths = [spans[sequence].start + spans[sequence].length for sequence in sequences]
+    sequences_Y = torch.from_numpy(np.repeat(sequences, key_lengths)).to(cache.device)
+    positions_Y = torch.from_numpy(np.concatenate([np.arange(length) for length in key_lengths])).to(cache.device)
+    places_Y = find_places(cache, table_NP, sequences_Y, positions_Y)
+    return VarlenCall.make(query_lengths, key_lengths, places_Y)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +184,24 @@ class _Bucket:
 
 
 class PrefillAttention:
-    """Attends for the new tokens of N sequences, whose keys and values lie in the cache already."""
+    """Attends for the new tokens of N sequences, padded to buckets. Their keys and values lie in the cache already."""
 
     def __init__(self, cache: PagedCache, table_NP: Tensor, spans: Sequence[Span]):
         self.cache = cache
-        self.table_NP = table_NP
-        self.spans = spans
+        buckets = _fill_buckets(cache, _cut(spans, _must_round_alike(cache)))
+        self.buckets = [_pad(cache, table_NP, bucket) for bucket in buckets]
+        # Where the token t of T lies among the padded outputs of all buckets, one after the other.
+        row_of = [0] * sum(span.length for span in spans)
+        row = 0
+        for pieces, bucket in zip(buckets, self.buckets, strict=True):
+            for piece in pieces:
+                start = row + piece.start - piece.begin
+                row_of[piece.first : piece.first + piece.length] = range(start, start + piece.length)
+                row += bucket.tokens_NL.shape[1]
+        self.row_T = torch.tensor(row_of, device=cache.device)
 
     def __call__(self, layer: int, q_THD: Tensor) -> Tensor:
         keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]  # [places, K, D]
-        if has_varlen(q_THD, keys):
-            queries = q_THD.split([call.count for call in self.varlen_calls])
-            return torch.cat([call(q, keys, values) for call, q in zip(self.varlen_calls, queries, strict=True)])
         outputs = [
             F.scaled_dot_product_attention(
                 q_THD[bucket.tokens_NL].transpose(1, 2),
@@ -171,48 +214,6 @@ class PrefillAttention:
             for bucket in self.buckets
         ]
         return torch.cat([out_NHLD.transpose(1, 2).flatten(0, 1) for out_NHLD in outputs])[self.row_T]
-
-    @cached_property
-    def varlen_calls(self) -> list[VarlenCall]:
-        """Are calls for consecutive sequences, as many as one call may gather."""
-        parts: list[list[int]] = []
-        room = 0
-        for sequence, (_, start, length) in enumerate(self.spans):
-            if start + length > room:
-                parts.append([])
-                room = _count_gathered(self.cache, 1)
-            parts[-1].append(sequence)
-            room -= start + length
-        return [self._make_varlen_call(part) for part in parts]
-
-    def _make_varlen_call(self, sequences: Sequence[int]) -> VarlenCall:
-        query_lengths = [self.spans[sequence].length for sequence in sequences]
-        key_lengths = [self.spans[sequence].start + self.spans[sequence].length for sequence in sequences]
-        sequences_Y = torch.from_numpy(np.repeat(sequences, key_lengths)).to(self.cache.device)
-        positions_Y = torch.from_numpy(np.concatenate([np.arange(length) for length in key_lengths]))
-        places_Y = find_places(self.cache, self.table_NP, sequences_Y, positions_Y.to(self.cache.device))
-        return VarlenCall.make(query_lengths, key_lengths, places_Y)
-
-    @cached_property
-    def buckets(self) -> list[_Bucket]:
-        """Are the buckets of the other kernels, which pad."""
-        return [_pad(self.cache, self.table_NP, pieces) for pieces in self.pieces]
-
-    @cached_property
-    def pieces(self) -> list[list[_Piece]]:
-        return _fill_buckets(self.cache, _cut(self.spans, _must_round_alike(self.cache)))
-
-    @cached_property
-    def row_T(self) -> Tensor:
-        """Says where the token t of T lies among the padded outputs of all buckets, one after the other."""
-        row_of = [0] * sum(span.length for span in self.spans)
-        row = 0
-        for pieces, bucket in zip(self.pieces, self.buckets, strict=True):
-            for piece in pieces:
-                start = row + piece.start - piece.begin
-                row_of[piece.first : piece.first + piece.length] = range(start, start + piece.length)
-                row += bucket.tokens_NL.shape[1]
-        return torch.tensor(row_of, device=self.cache.device)
 
 
 def _must_round_alike(cache: PagedCache) -> bool:

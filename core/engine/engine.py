@@ -78,7 +78,7 @@ class Engine:
         self.scheduler = Scheduler(self.cache, max_num_seqs, max_prefill_tokens)
         self.graphs: DecodeGraphs | None = None
         if model.device.type == "cuda":
-            self.graphs = DecodeGraphs(self._decode_tokens, model.device, self.vocab_size)
+            self.graphs = DecodeGraphs(self._decode_tokens, model.device, self.vocab_size, max_num_seqs)
         self._requests: dict[str, Request] = {}
         self._ids = itertools.count()
         self._unseeded = itertools.count(seed << 32)
@@ -164,17 +164,18 @@ class Engine:
         sampling = SamplingBatch.make(
             [r.sampling for r in batch], [r.seed for r in batch], [len(r.output_ids) for r in batch], self.vocab_size
         )
-        drawn_3N: Tensor | None = None
-        if self.graphs is None or prefill:
-            logits_NV = self._compute(decode, prefill)
+        if self.graphs is not None and not prefill:
+            tokens, logprobs = self._replay(self.graphs, decode, sampling)
         else:
-            logits_NV, drawn_3N = self._replay(self.graphs, decode, sampling)
+            sampling = sampling.to(self.model.device)  # before the forward: this would wait for it
+            logits_NV = self._compute(decode, prefill)
+            tokens, logprobs = sample(logits_NV, sampling) if batch else ([], [])
         for request, count in [*((request, 1) for request in decode), *prefill]:
             request.computed += count
         for request, _ in prefill:
             self.cache.name(request.tokens[: request.computed], request.pages)
         self._count(prefilled_tokens=sum(count for _, count in prefill), generated_tokens=len(batch))
-        return self._add_tokens(batch, *sample(logits_NV, sampling, drawn_3N)) if batch else []
+        return self._add_tokens(batch, tokens, logprobs)
 
     def _add_tokens(self, batch: Sequence[Request], tokens: Sequence[int], logprobs: Sequence[float]) -> list[Request]:
         """Give each request its new token; return the requests that finish with it."""
@@ -272,8 +273,10 @@ class Engine:
         keep_N = torch.tensor(whole, dtype=torch.int64, device=device)
         return self.model.logits(self.model(ids_T, positions_T, attend, keep_N))
 
-    def _replay(self, graphs: DecodeGraphs, batch: Sequence[Request], sampling: SamplingBatch) -> tuple[Tensor, Tensor]:
-        """Feed every sequence its newest token; return the logits of the one after it, [N, V], and what was drawn."""
+    def _replay(
+        self, graphs: DecodeGraphs, batch: Sequence[Request], sampling: SamplingBatch
+    ) -> tuple[list[int], list[float]]:
+        """Feed every sequence its newest token; return the next ones and their log-probs."""
         positions = [request.computed for request in batch]
         table_NP = make_table(self.cache, [request.pages for request in batch], max(positions) + 1)
         return graphs([request.output_ids[-1] for request in batch], positions, table_NP, sampling)

@@ -9,57 +9,60 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from core.engine.cache import NOBODYS_PAGE
-from core.engine.sampler import SamplingBatch, draw
+from core.engine.sampler import SamplingBatch, draw, settle
 
 DecodeStep = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Maps (ids_N, positions_N, table_NP) to logits_NV; row n of the table lists the pages of sequence n."""
 
-IDS, POSITIONS, KEYS, TOP_K, PAGES = range(5)
-"""Columns of the whole numbers that a graph reads. The pages take the last one and all after it."""
+IDS, POSITIONS, HASHES, TOP_K, PAGES = range(5)
+"""Names the columns of the whole numbers that a graph reads. From column PAGES on lie the pages of the sequence."""
 
 TEMPERATURE, TOP_P = range(2)
-"""Columns of the real numbers that a graph reads."""
+"""Names the columns of the real numbers that a graph reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """Holds what a graph reads, in memory of the host and on the device, and what it writes."""
+    """Holds what a graph reads, in memory of the host and on the device, and what it writes. X counts columns."""
 
     replay: Callable[[], None]
     host_NX: Tensor
     host_N2: Tensor
     numbers_NX: Tensor
     reals_N2: Tensor
-    logits_NV: Tensor
     drawn_3N: Tensor
 
 
 class DecodeGraphs:
     """Replays the kernels of `decode` and `draw`. Rows beyond the batch write to the page that is nobody's."""
 
-    def __init__(self, decode: DecodeStep, device: torch.device, vocab: int):
+    def __init__(self, decode: DecodeStep, device: torch.device, vocab: int, max_num_seqs: int):
         self._decode = decode
         self._device = device
         self._vocab = vocab
+        self._max_rows = _round_up(max_num_seqs, 4)
         self._recordings: dict[tuple[int, int, bool], _Recording] = {}
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
+    @cached_property
+    def _logits_NV(self) -> Tensor:
+        """Holds the logits of the last step with filters: one tensor for all recordings, since it is large."""
+        return torch.empty(self._max_rows, self._vocab, device=self._device)
+
     def __call__(
         self, ids: Sequence[int], positions: Sequence[int], table_NP: Tensor, batch: SamplingBatch
-    ) -> tuple[Tensor, Tensor]:
-        """Return the logits [N, V] and what `draw` returns, [3, N]; the next call overwrites both.
-
-        Read the second before the next call: until it is there, the device may still read the numbers of this one.
-        """
+    ) -> tuple[list[int], list[float]]:
+        """Feed each sequence its newest token; return the next ones and their log-probs."""
         count, width = table_NP.shape
         # The graph covers at least N sequences of P pages, rounded up so that few graphs are recorded.
-        shape = _round_up(count, 4), _round_up(width, 16), batch.filtered > 0
+        shape = _round_up(count, 4), _round_up(width, 16), batch.some_filtered
         recording = self._recordings.get(shape)
         if recording is None:
             recording = self._recordings[shape] = self._record(*shape)
@@ -72,7 +75,8 @@ class DecodeGraphs:
         recording.numbers_NX.copy_(host_NX, non_blocking=True)
         recording.reals_N2.copy_(host_N2, non_blocking=True)
         recording.replay()
-        return recording.logits_NV[:count], recording.drawn_3N[:, :count]
+        # This waits for the device, so the next call may write to the host's tensors.
+        return settle(recording.drawn_3N[:, :count], self._logits_NV if batch.some_filtered else None, batch)
 
     def _clear(self, host_NX: Tensor, host_N2: Tensor) -> None:
         """Let all rows hold token 0 alone, on nobody's page, and sample without filters at temperature 1."""
@@ -90,21 +94,25 @@ class DecodeGraphs:
         numbers_NX = host_NX.to(self._device, copy=True)
         reals_N2 = host_N2.to(self._device, copy=True)
 
-        def run() -> tuple[Tensor, Tensor]:
+        kept_NV = self._logits_NV[:rows] if filters else None
+
+        def run() -> Tensor:
             ids_N, positions_N, keys_N, top_k_N = numbers_NX[:, :PAGES].unbind(dim=1)
             temperatures_N, top_p_N = reals_N2.unbind(dim=1)
-            batch = SamplingBatch(keys_N, temperatures_N, top_k_N, top_p_N, int(filters), tempered=True, greedy=True)
+            batch = SamplingBatch(
+                keys_N, temperatures_N, top_k_N, top_p_N, filters, all_filtered=False, tempered=True, greedy=True
+            )
             logits_NV = self._decode(ids_N, positions_N, numbers_NX[:, PAGES:].int())
-            return logits_NV, draw(logits_NV, batch)
+            if kept_NV is not None:
+                kept_NV.copy_(logits_NV)
+            return draw(logits_NV, batch)
 
-        replay, (logits_NV, drawn_3N) = record(run, self._device, self._pool)
-        return _Recording(replay, host_NX, host_N2, numbers_NX, reals_N2, logits_NV, drawn_3N)
+        replay, drawn_3N = record(run, self._device, self._pool)
+        return _Recording(replay, host_NX, host_N2, numbers_NX, reals_N2, drawn_3N)
 
 
-def record(
-    run: Callable[[], tuple[Tensor, Tensor]], device: torch.device, pool: Any
-) -> tuple[Callable[[], None], tuple[Tensor, Tensor]]:
-    """Record `run` as a CUDA graph; return what replays it, and the tensors that each replay writes."""
+def record(run: Callable[[], Tensor], device: torch.device, pool: Any) -> tuple[Callable[[], None], Tensor]:
+    """Record `run` as a CUDA graph; return what replays it, and the tensor that each replay writes."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):

@@ -115,7 +115,11 @@ def plan_memory(
         # Such a role has an engine of its own with the recipe's settings.
         parts = (parameter_bytes(other, dtype), packed_bytes(other, dtype, device), kv_bytes(recipe, other, dtype))
         items.append(_keep(f"frozen model of {role}", sum(parts)))
+    # Recorded decode steps keep their memory, and the logits that filters may look at again.
+    logits = 4 * count_running(recipe) * config.vocab_size
+    recorded = 0 if device == "cpu" or served else sampling_bytes(recipe, config) + logits
     items += [
+        _keep("recorded decode steps", recorded),
         MemoryItem("weights packed to sample", packed, packed if ahead else 0),
         MemoryItem("KV cache", kv, kept_kv),
         MemoryItem("prefill and sampling", rollout=0 if served else rollout_bytes(recipe, config, dtype)),
@@ -181,12 +185,22 @@ def kv_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
 
 def rollout_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
     """Return the bytes that come and go in a step of the inference engine: the largest one, and sampling."""
-    step = recipe.rollout.tasks_per_step * recipe.rollout.group_size * (1 + recipe.rollout.ahead)
-    running = min(recipe.engine.max_num_seqs, max(step, recipe.run.eval_tasks))
     gathered = min(GATHERED_BYTES, kv_bytes(recipe, config, dtype) // config.num_layers)
     # In a layer lie at most the residual stream and its norm, [T, C] each, and three tensors [T, I] of the MLP.
-    layer = (recipe.engine.max_prefill_tokens + running) * (2 * config.hidden_size + 3 * config.intermediate_size)
-    return layer * dtype.itemsize + running * config.vocab_size * SAMPLING_BYTES + gathered
+    tokens = recipe.engine.max_prefill_tokens + count_running(recipe)
+    layer = tokens * (2 * config.hidden_size + 3 * config.intermediate_size)
+    return layer * dtype.itemsize + sampling_bytes(recipe, config) + gathered
+
+
+def sampling_bytes(recipe: Recipe, config: ModelConfig) -> int:
+    """Return the bytes that sampling one token of each sequence takes."""
+    return count_running(recipe) * config.vocab_size * SAMPLING_BYTES
+
+
+def count_running(recipe: Recipe) -> int:
+    """Return how many sequences run at once."""
+    step = recipe.rollout.tasks_per_step * recipe.rollout.group_size * (1 + recipe.rollout.ahead)
+    return min(recipe.engine.max_num_seqs, max(step, recipe.run.eval_tasks))
 
 
 def check_memory(

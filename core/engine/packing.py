@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from core.engine.varlen import VarlenCall, has_varlen
+from core.engine.varlen import VarlenCall, find_dtype, has_varlen
 from core.types import Row
 
 MIN_SHARED = 16
@@ -230,7 +230,8 @@ class PackedAttention:
         self.device = device
 
     def __call__(self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
-        attend = self.varlen_call if has_varlen(q_THD, k_TKD) else self.padded
+        sizes = q_THD.shape[1], k_TKD.shape[1], q_THD.shape[2]
+        attend = self.varlen_call if has_varlen(q_THD.device, find_dtype(q_THD), *sizes) else self.padded
         return attend(q_THD, k_TKD, v_TKD)
 
     @cached_property

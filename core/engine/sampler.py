@@ -50,12 +50,14 @@ class SamplingBatch:
     """int64; the size of the vocabulary where top-k is off."""
     top_p_N: Tensor
     """float32; infinite where top-p is off, because rounding lets the sum over better ranks reach 1."""
-    filtered: int
-    """Counts the sequences with top-k or top-p."""
+    some_filtered: bool
+    """Says whether a sequence may have top-k or top-p."""
+    all_filtered: bool
+    """Says that every sequence has."""
     tempered: bool
-    """Says whether a temperature may differ from 1."""
+    """Says whether a temperature may be neither 0 nor 1."""
     greedy: bool
-    """Says whether a sequence may be greedy."""
+    """Says whether a temperature may be 0."""
 
     @classmethod
     def make(
@@ -64,22 +66,23 @@ class SamplingBatch:
         """Make it on the CPU. `steps[i]` is the number of tokens that request i has sampled before."""
         temperatures = [0.0 if s.temperature < GREEDY_BELOW else s.temperature for s in samplings]
         cuts = [s if t else Sampling() for s, t in zip(samplings, temperatures, strict=True)]
+        filtered = [s.top_k > 0 or s.top_p < 1 for s in cuts]
         return cls(
             hash_steps(seeds, steps),
             torch.tensor(temperatures),
             torch.tensor([min(s.top_k, vocab) if s.top_k > 0 else vocab for s in cuts]),
             torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in cuts]),
-            filtered=sum(s.top_k > 0 or s.top_p < 1 for s in cuts),
-            tempered=any(temperature != 1 for temperature in temperatures),
+            some_filtered=any(filtered),
+            all_filtered=all(filtered),
+            tempered=any(temperature not in (0, 1) for temperature in temperatures),
             greedy=not all(temperatures),
         )
 
     def select(self, rows: Sequence[int]) -> SamplingBatch:
         """Return the batch of some of its sequences, all of them filtered."""
         keys_N, temperatures_N = self.keys_N[rows], self.temperatures_N[rows]
-        return SamplingBatch(
-            keys_N, temperatures_N, self.top_k_N[rows], self.top_p_N[rows], len(rows), self.tempered, greedy=False
-        )
+        top_k_N, top_p_N = self.top_k_N[rows], self.top_p_N[rows]
+        return SamplingBatch(keys_N, temperatures_N, top_k_N, top_p_N, True, True, tempered=self.tempered, greedy=False)
 
     def to(self, device: torch.device) -> SamplingBatch:
         """Return it with its tensors on the device."""
@@ -87,31 +90,38 @@ class SamplingBatch:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-def sample(logits_NV: Tensor, batch: SamplingBatch, drawn_3N: Tensor | None = None) -> tuple[list[int], list[float]]:
+def sample(logits_NV: Tensor, batch: SamplingBatch) -> tuple[list[int], list[float]]:
     """Sample one token for each row of float32 `logits_NV`; return token ids and their log-probs.
 
     A log-prob belongs to the distribution at the request's temperature before top-k and top-p (greedy requests: at
-    temperature 1), as SGLang reports it. `drawn_3N` is what `draw` returned, if it ran already. This waits for the
-    device once, or more often if a filter must look further.
+    temperature 1), as SGLang reports it.
     """
-    if drawn_3N is None:
-        drawn_3N = draw(logits_NV, batch.to(logits_NV.device))
+    return settle(draw(logits_NV, batch.to(logits_NV.device)), logits_NV, batch)
+
+
+def settle(drawn_3N: Tensor, logits_NV: Tensor | None, batch: SamplingBatch) -> tuple[list[int], list[float]]:
+    """Return the token ids and log-probs that `draw` returned; draw again where a row is not settled.
+
+    This waits for the device, once if all rows are settled. Without filters they are, and the logits are not needed.
+    """
     tokens, logprobs, unsettled = drawn_3N.tolist()
-    ranks, rows = RANKS, [row for row, further in enumerate(unsettled) if further]
+    ranks, rows = RANKS, [row for row, is_unsettled in enumerate(unsettled) if is_unsettled]
     while rows:
-        ranks *= 16
+        assert logits_NV is not None, "filters need the logits"
+        ranks *= 16  # the third draw looks at 16,384 tokens
         again = draw(logits_NV[rows], batch.select(rows).to(logits_NV.device), ranks).tolist()
         for row, token, logprob in zip(rows, *again[:2], strict=True):
             tokens[row], logprobs[row] = token, logprob
-        rows = [row for row, further in zip(rows, again[2], strict=True) if further]
+        rows = [row for row, is_unsettled in zip(rows, again[2], strict=True) if is_unsettled]
     return [int(token) for token in tokens], logprobs
 
 
 def draw(logits_NV: Tensor, batch: SamplingBatch, ranks: int = RANKS) -> Tensor:
     """Sample with filters that look at the best `ranks` tokens; return float64 [3, N].
 
-    The first row holds token ids and the second their log-probs. The third is 1 where a filter must look further, and
-    the token does not count. No shape depends on a value, so a CUDA graph can record this.
+    The first row holds token ids and the second their log-probs. The third is 1 where a row is unsettled: a filter may
+    keep more than these tokens, so the drawn one does not count. No shape depends on a value, so a CUDA graph can
+    record this.
     """
     vocab = logits_NV.shape[1]
     greedy_N = batch.temperatures_N == 0
@@ -122,17 +132,17 @@ def draw(logits_NV: Tensor, batch: SamplingBatch, ranks: int = RANKS) -> Tensor:
     weights_NV = (scores_NV - best_N1).exp_()  # the most likely token has weight 1
     totals_N1 = _sum_rows(weights_NV)
     keys_N1 = batch.keys_N[:, None]
-    tokens_N = _race(weights_NV, keys_N1) if batch.filtered < len(greedy_N) else torch.zeros_like(batch.keys_N)
-    more_N = torch.zeros_like(greedy_N)
-    if batch.filtered:
-        order_NR, kept_NR, more_N = _filter(weights_NV, totals_N1, batch.top_k_N, batch.top_p_N, min(ranks, vocab))
+    tokens_N = torch.zeros_like(batch.keys_N) if batch.all_filtered else _race(weights_NV, keys_N1)
+    unsettled_N = torch.zeros_like(greedy_N)
+    if batch.some_filtered:
+        order_NR, kept_NR, unsettled_N = _filter(weights_NV, totals_N1, batch.top_k_N, batch.top_p_N, min(ranks, vocab))
         filtered_N = (batch.top_k_N < vocab) | (batch.top_p_N < 1)
         tokens_N = torch.where(filtered_N, _race_among(order_NR, kept_NR, keys_N1, vocab), tokens_N)
-        more_N &= filtered_N
+        unsettled_N &= filtered_N
     if batch.greedy:
         tokens_N = torch.where(greedy_N, logits_NV.argmax(dim=-1), tokens_N)
     logprobs_N1 = scores_NV.gather(1, tokens_N[:, None]) - best_N1 - totals_N1.log()
-    return torch.stack([tokens_N.double(), logprobs_N1.squeeze(1).double(), more_N.double()])
+    return torch.stack([tokens_N.double(), logprobs_N1.squeeze(1).double(), unsettled_N.double()])
 
 
 def _sum_rows(weights_NV: Tensor) -> Tensor:
@@ -146,7 +156,8 @@ def _filter(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the best tokens of each row, [N, R], and the probability of each, or 0 if top-k or top-p excludes it.
 
-    The third tensor, [N], says which rows may keep more than the best `ranks`. The most likely token always stays.
+    The third tensor, [N], says which rows are unsettled: they may keep more tokens than the best `ranks`. The most
+    likely token always stays.
     """
     best_NR, order_NR = _find_best(weights_NV, ranks)
     # Column r of the sorted tensors is rank r; order_NR leads from a rank back to the token id.
@@ -156,8 +167,8 @@ def _filter(
     ranks_R = torch.arange(ranks, device=weights_NV.device)
     keep_NR = (ranks_R < top_k_N[:, None]) & (before_NR < top_p_N[:, None])
     keep_NR[:, :1].fill_(True)
-    more_N = (ranks < top_k_N) & (sums_NR[:, -1] < top_p_N)
-    return order_NR, sorted_NR * keep_NR, more_N
+    unsettled_N = (ranks < top_k_N) & (sums_NR[:, -1] < top_p_N)
+    return order_NR, sorted_NR * keep_NR, unsettled_N
 
 
 def _find_best(weights_NV: Tensor, ranks: int) -> tuple[Tensor, Tensor]:

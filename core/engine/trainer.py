@@ -350,7 +350,7 @@ def pack_bytes(
     """Estimate the bytes that forward and backward pass of one pack take at the peak, beside weights and gradients.
 
     The pack has `tokens` tokens, of which `trained` predict a trained one; its branches and roots attend to `keys` keys
-    (`Pack.attend.keys`), at least one for each token. `dtype` is what the layers compute in.
+    (`Pack.attend.padded.keys`), at least one for each token. `dtype` is what the layers compute in.
     """
     size, queries, width = dtype.itemsize, config.num_heads * config.head_dim, config.hidden_size
     # Both norms of a layer keep their input and its normalized form in float32, and their output. A layer without a

@@ -1,13 +1,16 @@
 """Attention in one call for sequences of all lengths, without padding or masks: PyTorch's flash kernel on CUDA.
 
-The kernel takes 16-bit numbers. Before its first use a probe compares it with `scaled_dot_product_attention`. Where it
-is missing or differs, its callers pad sequences to buckets.
+The kernel takes 16-bit numbers, and needs PyTorch 2.12. Before its first use a probe compares it with
+`scaled_dot_product_attention`. Where it is missing or differs, its callers pad sequences to buckets.
+
+Tensor suffixes: core/engine/__init__.py; here Y lists the keys of all sequences, one after the other, without padding.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -33,7 +36,7 @@ class VarlenCall:
     """
 
     count: int
-    """Is T, the number of queries."""
+    """Counts the queries, T."""
     places_Y: Tensor
     query_bounds: Tensor
     """Holds where each sequence begins among the queries, and where the last one ends, int32 [N + 1]."""
@@ -50,18 +53,26 @@ class VarlenCall:
         return cls(sum(query_lengths), places_Y, query_bounds, key_bounds, max(query_lengths), max(key_lengths))
 
     def __call__(self, q_THD: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """Return the attended values [T, H, D]; `keys` and `values` are [places, K, D]."""
-        k_YKD, v_YKD = keys.index_select(0, self.places_Y), values.index_select(0, self.places_Y)
+        """Return the attended values [T, H, D] in 16 bits; `keys` and `values` are [places, K, D]."""
+        dtype = find_dtype(q_THD)
+        # Numbers are cut to 16 bits after the gathering, so that the gradients of a shared key add up before.
+        k_YKD, v_YKD = (x.index_select(0, self.places_Y).to(dtype) for x in (keys, values))
         bounds, longest = (self.query_bounds, self.key_bounds), (self.longest_query, self.longest_key)
-        out_THD = varlen_attn(q_THD, k_YKD, v_YKD, *bounds, *longest, window_size=(-1, 0), enable_gqa=True)
+        out_THD = varlen_attn(q_THD.to(dtype), k_YKD, v_YKD, *bounds, *longest, window_size=(-1, 0), enable_gqa=True)
         return cast(Tensor, out_THD)  # a pair only if the log-sum-exp is asked for
 
 
-def has_varlen(q_THD: Tensor, keys: Tensor) -> bool:
-    """Return whether VarlenCall computes attention between these tensors."""
-    if q_THD.device.type != "cuda" or q_THD.dtype not in (torch.bfloat16, torch.float16) or q_THD.dtype != keys.dtype:
+def find_dtype(tensor: Tensor) -> torch.dtype:
+    """Return what attention computes in: the format of the tensor, or that of autocast."""
+    kind = tensor.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype
+
+
+def has_varlen(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, width: int) -> bool:
+    """Return whether VarlenCall computes attention in this format, with heads of this number and width."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return False
-    return _probe(q_THD.device, q_THD.dtype, q_THD.shape[1], keys.shape[1], q_THD.shape[2])
+    return _probe(device, dtype, heads, kv_heads, width)
 
 
 @cache
@@ -73,20 +84,34 @@ def _probe(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+    with _leave_modes(device):
         inputs = [draw(sum(query_lengths), heads, width), *(draw(sum(key_lengths), kv_heads, width) for _ in "kv")]
         weights_THD = draw(*inputs[0].shape)
         call = VarlenCall.make(query_lengths, key_lengths, torch.arange(sum(key_lengths), device=device))
         try:
             ours = _run(call, inputs, weights_THD)
         except (RuntimeError, TypeError, ValueError) as error:
-            warnings.warn(f"torch's varlen attention does not run here, so sequences are padded: {error}", stacklevel=1)
+            warnings.warn(
+                f"torch's varlen attention does not run here (it needs PyTorch 2.12), so sequences are padded: {error}",
+                stacklevel=1,
+            )
             return False
         exact = _run(_attend_one_by_one, [tensor.float() for tensor in inputs], weights_THD)
     off = [((a - b).abs().mean() / b.abs().mean()).item() for a, b in zip(ours, exact, strict=True)]
     if max(off) > TOLERANCE:
         warnings.warn(f"torch's varlen attention is off by {max(off):.2f} here, so sequences are padded", stacklevel=1)
     return max(off) <= TOLERANCE
+
+
+@contextmanager
+def _leave_modes(device: torch.device) -> Iterator[None]:
+    """Leave the modes of the caller: inference, autocast, and a checkpoint that counts what is saved for backward."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.autocast(device.type, enabled=False))
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.detach(), lambda saved: saved))
+        yield
 
 
 def _run(attend: Callable[[Tensor, Tensor, Tensor], Tensor], inputs: Sequence[Tensor], weights: Tensor) -> list[Tensor]:

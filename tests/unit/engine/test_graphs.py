@@ -13,10 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from core.engine import attention, graphs
 from core.engine.engine import Engine
 from core.engine.graphs import DecodeGraphs
+from core.engine.sampler import BLOCK, RANKS, SamplingBatch, draw
 from core.types import Completion, Sampling
 from tests.unit.engine.conftest import drain
-
-Written = tuple[Tensor, Tensor]
 
 RULES = [
     {"temperature": 0.0},
@@ -30,28 +29,29 @@ RULES = [
 
 
 class NoWaiting(TorchDispatchMode):
-    """Fails where a recording on a GPU would: values that the host waits for, shapes that depend on them, copies."""
+    """Fails where the host would wait for values, or a shape would depend on them; a recording on a GPU fails there.
+
+    It sees operations of PyTorch alone, so neither `tolist` nor a copy between devices.
+    """
 
     WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "repeat_interleave", "lift_fresh")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::")
-        masks = name == "index" and any(t is not None and t.dtype == torch.bool for t in args[1])
+        masks = name.startswith(("index", "_index")) and any(
+            isinstance(indices, (list, tuple)) and any(t is not None and t.dtype == torch.bool for t in indices)
+            for indices in args[1:2]
+        )
         if masks or name.startswith(self.WAITING):
             raise AssertionError(f"{func} in a recorded step")
         return func(*args, **(kwargs or {}))
 
 
-def run_again(run: Callable[[], Written], device: torch.device, pool: object) -> tuple[Callable[[], None], Written]:
-    """Stand for `graphs.record`: a replay runs the same code, on the same inputs and into the same outputs."""
+def run_again(run: Callable[[], Tensor], device: torch.device, pool: object) -> tuple[Callable[[], None], Tensor]:
+    """Stand for `graphs.record`: a replay runs the same code, on the same inputs and into the same output."""
     with NoWaiting():
         written = run()
-
-    def replay() -> None:
-        for tensor, new in zip(written, run(), strict=True):
-            tensor.copy_(new)
-
-    return replay, written
+    return lambda: written.copy_(run()), written
 
 
 def complete_all(engine: Engine) -> list[Completion]:
@@ -74,9 +74,26 @@ def test_recorded_steps_sample_the_same_tokens(qwen2, monkeypatch, gathered):
     monkeypatch.setattr(attention, "find_kernel", lambda: None)  # a GPU has PyTorch's kernels
     monkeypatch.setattr(attention, "GATHERED_BYTES", gathered)
     engine = Engine.from_pretrained(qwen2, **options)
-    engine.graphs = DecodeGraphs(engine._decode_tokens, torch.device("cpu"), engine.vocab_size)
+    engine.graphs = DecodeGraphs(engine._decode_tokens, torch.device("cpu"), engine.vocab_size, 9)
     got = complete_all(engine)
     assert len(engine.graphs._recordings) > 3
     assert [completion.token_ids for completion in got] == [completion.token_ids for completion in wanted]
     for ours, theirs in zip(got, wanted, strict=True):
         torch.testing.assert_close(torch.tensor(ours.logprobs), torch.tensor(theirs.logprobs), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("filters", [False, True])
+@pytest.mark.parametrize("vocab", [50, 2 * RANKS * BLOCK + 5])
+def test_drawing_from_any_vocabulary_waits_for_nothing(vocab, filters):
+    rules = [Sampling(**rule) for rule in RULES if filters or not rule.keys() & {"top_p", "top_k"}]  # type: ignore[arg-type]
+    logits_NV = torch.randn(len(rules), vocab)
+    batch = SamplingBatch.make(rules, range(len(rules)), range(len(rules)), vocab)
+    with NoWaiting():
+        drawn_3N = draw(logits_NV, batch)
+    assert drawn_3N.shape == (3, len(rules))
+
+
+@pytest.mark.parametrize("waiting", [lambda x: x.sum().item(), lambda x: x[x > 0], lambda x: x.masked_select(x > 0)])
+def test_the_mode_refuses_what_a_recording_refuses(waiting):
+    with NoWaiting(), pytest.raises(AssertionError, match="in a recorded step"):
+        waiting(torch.ones(2, 2))

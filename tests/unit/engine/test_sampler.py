@@ -130,18 +130,21 @@ def test_a_neighbours_top_p_takes_no_token_from_a_row():
     assert torch.equal(tokens[1::2], alone)
 
 
+@pytest.mark.parametrize("count", [9, 700])  # the best ranks settle the first number, not the second
 @pytest.mark.parametrize("vocab", [1000, 2 * sampler.RANKS * sampler.BLOCK + 5])
-def test_excluded_tokens_change_nothing_in_the_race(vocab):
+def test_excluded_tokens_change_nothing_in_the_race(vocab, count):
     """Among the tokens that a filter leaves, the race is that of logits whose other tokens are impossible."""
     torch.manual_seed(4)
-    logits_NV = torch.randn(300, vocab) * 2
-    rules = [Sampling(top_k=9)] * 300
-    tokens, _ = sample(logits_NV, rules, range(300), [1] * 300)
-    ninth_N1 = logits_NV.topk(9, dim=-1).values[:, -1:]
-    alone, _ = sample(
-        logits_NV.masked_fill(logits_NV < ninth_N1, -torch.inf), [Sampling()] * 300, range(300), [1] * 300
-    )
+    logits_NV = torch.randn(300, vocab) * 0.5
+    rules = [Sampling(top_k=count) if row % 3 else Sampling() for row in range(300)]
+    tokens, logprobs = sample(logits_NV, rules, range(300), [1] * 300)
+    last_N1 = logits_NV.topk(count, dim=-1).values[:, -1:]
+    filtered_N1 = torch.tensor([rule.top_k > 0 for rule in rules])[:, None]
+    cut_NV = logits_NV.masked_fill(filtered_N1 & (logits_NV < last_N1), -torch.inf)
+    alone, _ = sample(cut_NV, [Sampling()] * 300, range(300), [1] * 300)
     assert torch.equal(tokens, alone)
+    exact = torch.log_softmax(logits_NV.double(), -1).gather(1, tokens[:, None]).squeeze(1)
+    torch.testing.assert_close(logprobs.double(), exact, atol=4e-6, rtol=0)
 
 
 def test_a_filter_takes_no_token_that_is_impossible():

@@ -106,6 +106,28 @@ def is_missing(*tensors: Any, **options: Any) -> Tensor:
     raise RuntimeError("no kernel image is available")
 
 
+def test_the_probe_may_run_in_a_checkpoint(monkeypatch):
+    """The checkpoint computes its function again, and refuses to go on if that saves more or less than before."""
+    monkeypatch.setattr(varlen, "varlen_attn", attend)
+    varlen._probe.cache_clear()
+
+    def square(x: Tensor) -> Tensor:
+        assert varlen._probe(torch.device("cpu"), torch.bfloat16, 4, 2, 16)
+        return x * x
+
+    x = torch.ones(3, requires_grad=True)
+    torch.utils.checkpoint.checkpoint(square, x, use_reentrant=False).sum().backward()
+    varlen._probe.cache_clear()
+    assert x.grad.tolist() == [2, 2, 2]
+
+
+def test_autocast_decides_what_attention_computes_in():
+    x = torch.ones(1)
+    assert varlen.find_dtype(x) == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert varlen.find_dtype(x) == torch.bfloat16
+
+
 @pytest.mark.parametrize("kernel", [align_at_the_start, forget_gradients, is_missing])
 def test_the_probe_refuses_another_mask_wrong_gradients_and_no_kernel(monkeypatch, kernel):
     monkeypatch.setattr(varlen, "varlen_attn", kernel)
