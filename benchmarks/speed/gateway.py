@@ -102,7 +102,7 @@ async def measure_session(bench: Bench, turns: int, sessions: int) -> list[CpuTi
                 request = CHAT.read_request(dialogue.body)
                 began = bench.read_clocks()
                 node = await session.answer(request)
-                session.deliver(node)
+                session.mark_delivered(node)
                 spent += bench.read_clocks() - began
                 dialogue.extend(json.loads(json.dumps(CHAT.write_reply(session, node, request, 0))))
         blocks.append(1000 * spent / (BLOCK * sessions))

@@ -1,7 +1,7 @@
 """Computes the inference engine's attention over the KV cache: one class for a step, others for its new tokens.
 
-Tensor suffixes: see core/engine/__init__.py and varlen.py. Here P counts the pages of a sequence, padded with nobody's
-page.
+Tensor suffixes: see core/engine/__init__.py and varlen.py. Here P counts the pages of a sequence, padded with the
+null page.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from core.engine.cache import NOBODYS_PAGE, PagedCache, cache_bytes, round_up
+from core.engine.cache import NULL_PAGE, PagedCache, cache_bytes, round_up
 from core.engine.kernel import DTYPES, attend_pages, find_kernel
 from core.engine.varlen import VarlenCall, has_varlen
 
 QUERIES_PER_PIECE = 256
-"""The mask of a cached prefix costs the products it hides; short pieces of a long prompt have few of these."""
+"""With a mask the kernel also computes the products that the mask hides. Shorter pieces of a prompt hide fewer."""
 
 CALL_PRODUCTS = 512
 """One call of the attention kernel costs about as much as this number of query-key products."""
@@ -102,9 +102,9 @@ def prepare_decode(cache: PagedCache, table_NP: Tensor, positions_N: Tensor) -> 
 
 
 def make_table(cache: PagedCache, pages: Sequence[Sequence[int]], length: int) -> Tensor:
-    """Return the pages of the first `length` tokens of each sequence as int32 [N, P], padded with nobody's page."""
+    """Return the pages of the first `length` tokens of each sequence as int32 [N, P], padded with the null page."""
     width = cache.count_pages(length)
-    table_NP = np.full((len(pages), width), NOBODYS_PAGE, dtype=np.int32)
+    table_NP = np.full((len(pages), width), NULL_PAGE, dtype=np.int32)
     for row_P, numbers in zip(table_NP, pages, strict=True):
         row_P[: len(numbers)] = numbers[:width]
     return torch.from_numpy(table_NP)
@@ -222,7 +222,7 @@ def _must_round_alike(cache: PagedCache) -> bool:
 
 
 def _cut(spans: Sequence[Span], tiled: bool) -> list[_Piece]:
-    """Cut the new tokens into tiles; or those of the sequences that have cached ones into short pieces, no others."""
+    """Cut the new tokens into tiles if `tiled`; else only those of sequences with cached tokens, into short pieces."""
     pieces: list[_Piece] = []
     firsts = itertools.accumulate((span.length for span in spans), initial=0)  # zip drops the last sum, the end of T
     for sequence, ((_, start, length), first) in enumerate(zip(spans, firsts, strict=False)):
@@ -238,7 +238,7 @@ def _cut(spans: Sequence[Span], tiled: bool) -> list[_Piece]:
 
 
 def _count_gathered(cache: PagedCache, places: int) -> int:
-    """Return of how many sequences one call may gather `places` keys and as many values."""
+    """Return how many sequences one call may gather, if each has `places` keys and as many values."""
     token_bytes = cache_bytes(cache.config, 1, cache.dtype) // cache.config.num_layers
     return max(1, GATHERED_BYTES // (places * token_bytes))
 

@@ -2,8 +2,8 @@
 
 A bundle is a small run folder: the recipe, the versions, the start model, the checkpoint before the step with the
 optimizer's state, the recorded rollouts, their tasks, and checksums of all of it and of the weights after the step.
-Of a run with run.record_every=1 the first steps and those after the newest two checkpoints can be bundled; the fewest
-rollouts are in a bundle of a run with run.save_every=1.
+With run.record_every=1 every step can be bundled. A step after one of the newest two checkpoints needs the rollouts
+since that checkpoint, an earlier step all rollouts from step 1. With run.save_every=1 the last steps need the fewest.
 """
 
 from __future__ import annotations

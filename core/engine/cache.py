@@ -28,8 +28,8 @@ beside a longer one than alone."""
 PageName = tuple[int, tuple[int, ...]]
 """Names a page by the number of the page before it and its own tokens, so that equal names mean equal prefixes."""
 
-NOBODYS_PAGE = 0
-"""Pads lists of pages. No sequence holds it, and what is written there is never read."""
+NULL_PAGE = 0
+"""Is the null page: it pads lists of pages. No sequence holds it, and what is written there is never read."""
 
 LARGE = 1 << 28
 """Caches of at least this many bytes first give freed memory back, which takes time."""
@@ -49,7 +49,7 @@ class PagedCache:
     """Keeps the keys and values of `tokens` tokens, in pages of `page_size`.
 
     `kv` is [2 (keys, values), layers, page_size * (pages + 1), K, D]: page p begins at place p * page_size. Place 0
-    begins the page that is nobody's.
+    begins the null page.
     """
 
     def __init__(self, config: ModelConfig, tokens: int, page_size: int, dtype: torch.dtype, device: torch.device):
@@ -61,7 +61,7 @@ class PagedCache:
         self.reset()
 
     def reset(self) -> None:
-        """Take all pages from who holds them, and forget all names."""
+        """Free all pages and forget all names."""
         if self.device.type == "cpu":
             self.__dict__.pop("kv", None)  # weights that were NaN may have left NaN in it
         self._holders = [0] * (self.pages + 1)
@@ -102,7 +102,7 @@ class PagedCache:
         self.__dict__.pop("kv", None)
 
     def forget(self) -> None:
-        """Forget all names: what the pages hold belongs to other weights. Who holds pages goes on to hold them."""
+        """Forget all names: what the pages hold belongs to other weights. Sequences keep the pages that they hold."""
         self._named: dict[PageName, int] = {}
         self._names: dict[int, PageName] = {}
         # Each naming of a page gets a new number. When the page is given away, the names after that number can no
@@ -113,7 +113,7 @@ class PagedCache:
     def match(self, tokens: Sequence[int]) -> list[int]:
         """Find the pages of the longest prefix of `tokens` that was computed; at least one token is left to compute."""
         pages: list[int] = []
-        before = NOBODYS_PAGE
+        before = NULL_PAGE
         # `start` stops before the page that ends in the last token: that token's logits are needed.
         for start in range(0, len(tokens) - self.page_size, self.page_size):
             page = self._named.get(self._make_name(before, tokens, start))
@@ -140,7 +140,7 @@ class PagedCache:
 
     def name(self, tokens: Sequence[int], pages: Sequence[int]) -> None:
         """Name the full pages of a sequence whose `tokens` are computed; of equal prefixes, one gets the name."""
-        before = NOBODYS_PAGE
+        before = NULL_PAGE
         for page, start in zip(pages, range(0, len(tokens) - self.page_size + 1, self.page_size), strict=False):
             name = self._make_name(before, tokens, start)
             before = self._named.setdefault(name, page)

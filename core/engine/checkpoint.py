@@ -27,7 +27,7 @@ STATE = "trainer.pt"
 def save(checkpoints: Path, step: int, model: CausalLM, like: Path, state: dict[str, Any]) -> Path:
     """Write checkpoint `step`, with config and tokenizer copied from the folder `like`."""
     target = checkpoints / f"step-{step:06d}"
-    with written_whole(target, checkpoints / f".{target.name}.partial") as partial:
+    with write_atomically(target, checkpoints / f".{target.name}.partial") as partial:
         weights.save(model, partial, like, lora.merge_weights(model))
         if lora.find_adapters(model):
             lora.save(model, partial / lora.FOLDER, base=like)
@@ -43,7 +43,7 @@ def drop_old_states(checkpoints: Path) -> None:
 
 
 @contextmanager
-def written_whole(target: Path, partial: Path) -> Iterator[Path]:
+def write_atomically(target: Path, partial: Path) -> Iterator[Path]:
     """Yield the folder `partial` to write into, then make it `target`, which is whole or absent even without power.
 
     Raises:

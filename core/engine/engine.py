@@ -154,11 +154,15 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Request]:
-        """Compute one token of each sequence that decodes, and parts of prompts; return the finished requests."""
+        """Compute one token of each sequence that decodes, and parts of prompts; return the finished requests.
+
+        Raises:
+            ArithmeticError: a log-prob is not finite.
+        """
         decode, prefill = self.scheduler.schedule()
         if not decode and not prefill:
             return []
-        self.model.pack_weights()
+        self.model.prepack_weights()
         # Prompts of which a part is still to come sample nothing.
         batch = [*decode, *(request for request, count in prefill if request.computed + count == request.length)]
         sampling = SamplingBatch.make(
@@ -218,7 +222,7 @@ class Engine:
         """Take the model's new weights into use: forget every cached key and value, preempt the running requests."""
         self.scheduler.preempt_all()
         self.cache.forget()
-        self.model.unpack_weights()
+        self.model.drop_prepacked()
         self.weight_version = weight_version
 
     def set_weights(self, tensors: Mapping[str, Tensor], weight_version: str | None = None) -> None:
@@ -237,7 +241,7 @@ class Engine:
         Running requests are preempted. CUDA graphs have recorded where the cache lies, so on a GPU it stays.
         """
         self.scheduler.preempt_all()
-        self.model.unpack_weights()
+        self.model.drop_prepacked()
         if self.graphs is None:
             self.cache.free_memory()
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.engine.cache import NOBODYS_PAGE
+from core.engine.cache import NULL_PAGE
 from core.engine.sampler import SamplingBatch, draw, settle
 
 DecodeStep = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -41,7 +41,7 @@ class _Recording:
 
 
 class DecodeGraphs:
-    """Replays the kernels of `decode` and `draw`. Rows beyond the batch write to the page that is nobody's."""
+    """Replays the kernels of `decode` and `draw`. Rows beyond the batch write to the null page."""
 
     def __init__(self, decode: DecodeStep, device: torch.device, vocab: int, max_num_seqs: int):
         self._decode = decode
@@ -79,10 +79,10 @@ class DecodeGraphs:
         return settle(recording.drawn_3N[:, :count], self._logits_NV if batch.some_filtered else None, batch)
 
     def _clear(self, host_NX: Tensor, host_N2: Tensor) -> None:
-        """Let all rows hold token 0 alone, on nobody's page, and sample without filters at temperature 1."""
+        """Let all rows hold token 0 alone, on the null page, and sample without filters at temperature 1."""
         host_NX[:, :PAGES] = 0
         host_NX[:, TOP_K] = self._vocab
-        host_NX[:, PAGES:] = NOBODYS_PAGE
+        host_NX[:, PAGES:] = NULL_PAGE
         host_N2[:, TEMPERATURE] = 1.0
         host_N2[:, TOP_P] = torch.inf
 

@@ -2,8 +2,8 @@
 
 Generation and training share one set of weights in one process. Everything random follows from (seed, step, task, place
 in the group), so a run that is killed and resumed ends with the numbers of one that was not. With `engine.servers` or
-`engine.replicas` rollouts come from servers instead, which get the weights after each step; what these sample is their
-own affair.
+`engine.replicas` rollouts come from servers instead, which get the weights after each step; such a run does not repeat
+to the last digit.
 
 With `rollout.ahead` the batches of later steps are sampled while a step waits for its own and trains on it. Each step
 still trains on the tasks that it would train on otherwise. What a rollout samples then depends on when the weights
@@ -121,7 +121,7 @@ class GRPOLoop:
             concurrency=recipe.rollout.concurrency,
             deadline_s=recipe.rollout.deadline_s,
         )
-        self.sampling: dict[int, asyncio.Task[SampledBatch]] = {}
+        self.pending_batches: dict[int, asyncio.Task[SampledBatch]] = {}
         self.empty_steps = EmptyStepGuard()
         self.reported_failures: set[str] = set()
         self.step = self._resume()
@@ -146,9 +146,9 @@ class GRPOLoop:
             await self.engine.adopt_weights(self.step)
             await self._train()
         finally:
-            for task in self.sampling.values():
+            for task in self.pending_batches.values():
                 task.cancel()
-            await asyncio.gather(*self.sampling.values(), return_exceptions=True)
+            await asyncio.gather(*self.pending_batches.values(), return_exceptions=True)
             await self.engine.close()
         newest = checkpoint.latest(self.checkpoints)
         assert newest is not None
@@ -179,8 +179,8 @@ class GRPOLoop:
         counts = self.engine.metrics()
         self._begin_sampling()
         await asyncio.sleep(0)  # each batch that was begun takes its tasks now
-        batch = await self.sampling[self.step]
-        del self.sampling[self.step]
+        batch = await self.pending_batches[self.step]
+        del self.pending_batches[self.step]
         sampled = time.perf_counter()
         algorithm, ahead = self.recipe.algorithm, self.recipe.rollout.ahead
         # Without one valid rollout there are no rows, and the trainer takes no step.
@@ -232,16 +232,16 @@ class GRPOLoop:
     def _begin_sampling(self) -> None:
         """Begin to sample this step's batch and those of the next `rollout.ahead` steps, in order."""
         for step in range(self.step, min(self.step + self.recipe.rollout.ahead + 1, self.recipe.run.steps)):
-            if step not in self.sampling:
+            if step not in self.pending_batches:
                 batch = sample_batch(
                     self.recipe, self.runner, self.stream, seed=self.seed, step=step, regrade=self.regrade
                 )
-                self.sampling[step] = asyncio.create_task(batch)
+                self.pending_batches[step] = asyncio.create_task(batch)
 
     async def _update(self, rows: Sequence[Row], watch: WatchRow | None) -> dict[str, float]:
         """Step the trainer. Rollouts that run ahead in this process get as much time after a pack as the pack took."""
         work = self.trainer.iterate_grpo_step(rows, watch)
-        if self.engine.beside:
+        if self.engine.samples_while_training:
             return await asyncio.to_thread(finish, work)
         while True:
             began = time.perf_counter()
@@ -283,7 +283,7 @@ class GRPOLoop:
 
     def _save(self) -> None:
         # A run that resumes here samples again what was sampled ahead and not trained.
-        untrained = len(self.sampling) * self.recipe.rollout.tasks_per_step
+        untrained = len(self.pending_batches) * self.recipe.rollout.tasks_per_step
         state = {"trainer": self.trainer.state(), "cursor": self.stream.cursor - untrained}
         for log in (self.metrics, self.rollouts):
             log.sync()  # a checkpoint must not outlive the records of the steps before it
@@ -349,9 +349,10 @@ async def sample_batch(
     step: int,
     regrade: Callable[[Task, Group], Sequence[Trajectory]] | None = None,
 ) -> SampledBatch:
-    """Sample the groups of one step, of which the first is step 0.
+    """Sample the groups of one step; steps count from 0.
 
-    With a filter, further tasks replace the groups without a signal. If no group has a signal, all are trained.
+    With dynamic sampling, other tasks replace the groups without a signal, for at most `max_num_gen_batches` rounds.
+    Then the batch may have fewer groups. If no group has a signal, all are trained.
     """
     rollout, algorithm = recipe.rollout, recipe.algorithm
     sampling = Sampling(temperature=rollout.temperature, top_p=rollout.top_p, top_k=rollout.top_k)

@@ -21,7 +21,7 @@ from core.config import LoRASection, Recipe, RecipeError
 from core.engine.attention import GATHERED_BYTES
 from core.engine.cache import cache_bytes
 from core.engine.lora import adapter_sizes
-from core.engine.model import CausalLM, Linear, ModelConfig, can_pack
+from core.engine.model import CausalLM, Linear, ModelConfig, can_prepack
 from core.engine.optimizer import moment_bytes, needs_float32_copy
 from core.engine.trainer import pack_bytes
 
@@ -100,7 +100,7 @@ def plan_memory(
     process = PROCESS_BYTES[device] + (TORCHAO_BYTES if device == "cpu" and optimizer.name == "adamw8bit" else 0)
     served = recipe.engine.is_served  # then the servers hold caches, and sampling takes nothing here
     kv = 0 if served else kv_bytes(recipe, config, dtype)
-    packed = 0 if served else packed_bytes(config, dtype, device)
+    packed = 0 if served else prepacked_bytes(config, dtype, device)
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
     kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
@@ -113,19 +113,19 @@ def plan_memory(
     ]
     for role, other in frozen.items():
         # Such a role has an engine of its own with the recipe's settings.
-        parts = (parameter_bytes(other, dtype), packed_bytes(other, dtype, device), kv_bytes(recipe, other, dtype))
+        parts = (parameter_bytes(other, dtype), prepacked_bytes(other, dtype, device), kv_bytes(recipe, other, dtype))
         items.append(_keep(f"frozen model of {role}", sum(parts)))
     # Recorded decode steps keep their memory, and the logits that filters may look at again.
     logits = 4 * count_running(recipe) * config.vocab_size
     recorded = 0 if device == "cpu" or served else sampling_bytes(recipe, config) + logits
     items += [
-        _keep("recorded decode steps", recorded),
-        MemoryItem("weights packed to sample", packed, packed if ahead else 0),
+        _keep("CUDA graphs", recorded),
+        MemoryItem("prepacked weights", packed, packed if ahead else 0),
         MemoryItem("KV cache", kv, kept_kv),
         MemoryItem("prefill and sampling", rollout=0 if served else rollout_bytes(recipe, config, dtype)),
         MemoryItem("gradients", gradients if ahead else 0, gradients),
         MemoryItem("activations and logits", update=pack),
-        MemoryItem("holes between them", update=holes),
+        MemoryItem("allocator fragmentation", update=holes),
     ]
     return MemoryPlan(tuple(items), min(recipe.run.parallel_seeds, len(recipe.run.seeds)))
 
@@ -140,9 +140,9 @@ def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
 
 
 @cache
-def packed_bytes(config: ModelConfig, dtype: torch.dtype, device: str) -> int:
+def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str) -> int:
     """Return the bytes of the weights of all linear maps, which lie in memory once more while a CPU samples."""
-    if device != "cpu" or not can_pack(dtype):
+    if device != "cpu" or not can_prepack(dtype):
         return 0
     with torch.device("meta"):
         linears = [module for module in CausalLM(config).modules() if isinstance(module, Linear)]

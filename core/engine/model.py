@@ -100,10 +100,10 @@ class Attention(Protocol):
 
 
 @cache
-def can_pack(dtype: torch.dtype) -> bool:
-    """Return whether weights can be packed: by a private operator of PyTorch, and in bfloat16 if the CPU knows it.
+def can_prepack(dtype: torch.dtype) -> bool:
+    """Return whether weights can be prepacked: by a private operator of PyTorch, and in bfloat16 if the CPU knows it.
 
-    In float32 the product with packed weights is up to three times less precise than the plain one.
+    In float32 the product with prepacked weights is up to three times less precise than the plain one.
     """
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return False
@@ -118,22 +118,22 @@ class Linear(nn.Linear):
 
     adapter: Callable[[Tensor], Tensor] | None = None
     """Is added to the map: see core/engine/lora.py."""
-    packed: Tensor | None = None
+    prepacked: Tensor | None = None
     """Holds the weight once more, in the order in which the CPU reads it fastest, while an engine samples."""
 
-    def pack(self) -> None:
-        """Make `packed` from the weight as it is now, if it can be."""
+    def prepack(self) -> None:
+        """Make `prepacked` from the weight as it is now, if it can be."""
         weight = self.weight.detach()
-        if weight.device.type != "cpu" or not can_pack(weight.dtype):
+        if weight.device.type != "cpu" or not can_prepack(weight.dtype):
             return
         fits = self.out_features % kernel.BLOCK == self.in_features % kernel.DEPTH == 0
         if fits and kernel.has_tiles():
-            self.packed = kernel.pack_panels(weight)
+            self.prepacked = kernel.pack_panels(weight)
         else:
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
+            self.prepacked = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        packed = self.packed if torch.is_inference_mode_enabled() else None  # where engines compute, and only they
+        packed = self.prepacked if torch.is_inference_mode_enabled() else None  # where engines compute, and only they
         on_tiles = packed is not None and not packed.is_mkldnn
         alone = x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu"
         if alone and not (on_tiles and self.adapter is None):
@@ -236,7 +236,7 @@ class CausalLM(nn.Module):
         if config.tie_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.inv_freq = torch.tensor(config.inv_freq)
-        self.packed = False
+        self.prepacked = False
         self.gradient_checkpointing = False
         """Makes the backward pass compute the activations inside layers again instead of keeping them."""
 
@@ -269,20 +269,20 @@ class CausalLM(nn.Module):
                 x_TC = layer(x_TC, rotation, attend, keep)
         return self.model.norm(x_TC)
 
-    def pack_weights(self) -> None:
-        """Pack the weights of all linear maps to sample with, unless they are; who changes weights must unpack them."""
-        if not self.packed:
-            self.packed = True
+    def prepack_weights(self) -> None:
+        """Prepack the weights of all linear maps, unless they are. Drop them before the weights change."""
+        if not self.prepacked:
+            self.prepacked = True
             for module in self.modules():
                 if isinstance(module, Linear):
-                    module.pack()
+                    module.prepack()
 
-    def unpack_weights(self) -> None:
-        """Free the packed weights."""
-        self.packed = False
+    def drop_prepacked(self) -> None:
+        """Free the prepacked weights."""
+        self.prepacked = False
         for module in self.modules():
             if isinstance(module, Linear):
-                module.packed = None
+                module.prepacked = None
 
     def logits(self, hidden_TC: Tensor) -> Tensor:
         """Return the next-token logits in float32, [T, V]."""

@@ -31,7 +31,7 @@ PADDING = 0.1
 BUCKET_PRODUCTS = 2048
 """Sets the number of query-key products that cost as much as one more bucket: some 0.1 ms on a CPU."""
 KEYS_PER_TOKEN = 16
-"""Sets how many keys that a branch repeats from its root count as one token of a pack, for they take memory too."""
+"""A branch repeats the keys of its root, which takes memory: this many of them count as one token of a pack."""
 
 
 @dataclass(frozen=True)

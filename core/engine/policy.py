@@ -152,7 +152,7 @@ class EmbeddedPolicy:
             future.set_result(completion)
 
     def _fail_all(self, error: PolicyError) -> None:
-        """Answer every caller with `error`, and empty the engine, of which a failed step has left we know not what."""
+        """Fail every caller with `error` and empty the engine: after a failed step its state is unknown."""
         self.engine.drop_all()
         for future in self._waiting.values():
             if not future.done():

@@ -1,4 +1,4 @@
-"""Rejection sampling, the baseline that has all that GRPO has but the advantage.
+"""Trains the baseline of rejection sampling: the rollouts of a GRPO run, but no advantages.
 
 The start model samples the rollouts of a whole GRPO run: the same tasks in the same order, with the same seeds. Those
 with reward 1 are kept, and the model is trained on their trained turns with cross-entropy. (Expert iteration, or RFT:

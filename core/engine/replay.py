@@ -267,7 +267,7 @@ async def replay_and_print(replay: Replay, spec: MethodSpec, reward: str | None,
             changed = print_changes(step, bool(reward)) or changed
             differs = print_numbers(step, tolerance, exact=same) or differs
     if changed:
-        print("nothing to be equal to: the rewards or the recipe are not the run's")
+        print("not compared: the rewards or the recipe differ from the run's")
         return 0
     if differs:
         print("NOT equal to the run")

@@ -88,7 +88,7 @@ def describe_replicas(recipe: Recipe, config: ModelConfig) -> list[str]:
     """Return a line for each server: the GPUs that it gets, and what its model and its own cache take.
 
     Raises:
-        RecipeError: see `share_gpus`.
+        RecipeError: the GPUs cannot be shared out.
     """
     dtype = getattr(torch, recipe.model.dtype)
     memory = f"weights {format_bytes(parameter_bytes(config, dtype))}"
@@ -103,7 +103,11 @@ def describe_replicas(recipe: Recipe, config: ModelConfig) -> list[str]:
 
 
 def share_gpus(recipe: Recipe) -> list[list[str]]:
-    """Return for each server the GPUs that it gets, as CUDA_VISIBLE_DEVICES names them; none if there is no GPU."""
+    """Return for each server the GPUs that it gets, as CUDA_VISIBLE_DEVICES names them; none if there is no GPU.
+
+    Raises:
+        RecipeError: the GPUs cannot be shared out evenly, or our own server would get more than one.
+    """
     device, replicas = find_device(recipe.model.device), recipe.engine.replicas
     if not replicas or not torch.cuda.is_available():
         return [[] for _ in range(replicas)]

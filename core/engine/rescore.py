@@ -121,7 +121,7 @@ class RecordedPolicy(Policy):
         self._other = other
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
-        """Return the recorded completion. Raises PolicyError (`bad_request`) if there is none and nobody to ask."""
+        """Return the recorded completion. Raises PolicyError (`bad_request`) if there is none and no policy to ask."""
         waiting = self._completions.get(tuple(prompt_ids))
         if waiting:
             return waiting.popleft()

@@ -36,7 +36,7 @@ class RolloutEngine(Protocol):
     def policy(self) -> Policy: ...
 
     @property
-    def beside(self) -> bool:
+    def samples_while_training(self) -> bool:
         """Says whether sampling goes on by itself while the trainer computes."""
         ...
 
@@ -66,7 +66,7 @@ class RolloutEngine(Protocol):
 class EmbeddedRollouts:
     """Samples in this process, from the very tensors that are trained."""
 
-    beside = False
+    samples_while_training = False
 
     def __init__(self, recipe: Recipe, model: CausalLM, start: Path, tokenizer: Any):
         self.engine = open_engine(recipe, model, start, tokenizer)
@@ -88,7 +88,7 @@ class EmbeddedRollouts:
 class ServedRollouts:
     """Samples on servers, which read each version of the weights from a folder that they share with the trainer."""
 
-    beside = True
+    samples_while_training = True
 
     def __init__(self, recipe: Recipe, model: CausalLM, start: Path, folder: Path):
         self.model = model

@@ -1,10 +1,11 @@
 """Samples one token per request, each with its own temperature, filters and seed, whatever its neighbours are.
 
 Sampling is an exponential race: every token v draws E_v from Exp(1), and the one with the largest weight_v / E_v wins.
-A token wins with a probability proportional to its weight (it is the Gumbel-max trick without its outer logarithm:
--log E_v is a Gumbel variable). Each E_v is a hash of (seed, step, v). So a request samples the same tokens whatever
-else is in the batch, and rounding noise in the logits changes the winner only where two tokens are nearly level.
-Cumulative probabilities lack this: noise in one logit moves the boundaries of all tokens after it.
+A token wins with a probability proportional to its weight (it is the Gumbel-max trick without its outer logarithm: -log
+E_v is a Gumbel variable). Each E_v is a hash of (seed, position, v), where the position counts the tokens of the
+completion so far. So a request samples the same tokens whatever else is in the batch, and rounding noise in the logits
+changes the winner only where two tokens are nearly level. Cumulative probabilities lack this: noise in one logit moves
+the boundaries of all tokens after it.
 
 To hash a few numbers instead of the vocabulary, the race has two rounds: first the blocks of `BLOCK` neighbouring
 tokens with their summed weights, then the tokens of the block that won.
@@ -43,7 +44,7 @@ class SamplingBatch:
     """
 
     keys_N: Tensor
-    """int64, the hashes of seeds and steps."""
+    """int64, the hashes of seeds and positions."""
     temperatures_N: Tensor
     """float32; 0 is greedy."""
     top_k_N: Tensor
@@ -61,14 +62,14 @@ class SamplingBatch:
 
     @classmethod
     def make(
-        cls, samplings: Sequence[Sampling], seeds: Sequence[int], steps: Sequence[int], vocab: int
+        cls, samplings: Sequence[Sampling], seeds: Sequence[int], positions: Sequence[int], vocab: int
     ) -> SamplingBatch:
-        """Make it on the CPU. `steps[i]` is the number of tokens that request i has sampled before."""
+        """Make it on the CPU. `positions[i]` is the number of tokens that request i has sampled before."""
         temperatures = [0.0 if s.temperature < GREEDY_BELOW else s.temperature for s in samplings]
         cuts = [s if t else Sampling() for s, t in zip(samplings, temperatures, strict=True)]
         filtered = [s.top_k > 0 or s.top_p < 1 for s in cuts]
         return cls(
-            hash_steps(seeds, steps),
+            hash_positions(seeds, positions),
             torch.tensor(temperatures),
             torch.tensor([min(s.top_k, vocab) if s.top_k > 0 else vocab for s in cuts]),
             torch.tensor([s.top_p if s.top_p < 1 else torch.inf for s in cuts]),
@@ -228,10 +229,10 @@ def _winner(weights_NB: Tensor, uniforms_NB: Tensor) -> Tensor:
     return (weights_NB.double() / -uniforms_NB.log()).argmax(dim=-1)
 
 
-def hash_steps(seeds: Sequence[int], steps: Sequence[int]) -> Tensor:
-    """Hash each (seed, step) to an int64; seeds are taken modulo 2^64."""
+def hash_positions(seeds: Sequence[int], positions: Sequence[int]) -> Tensor:
+    """Hash each (seed, position) to an int64; seeds are taken modulo 2^64."""
     z_N = _mix(np.array([seed % 2**64 for seed in seeds], dtype=np.uint64).view(np.int64) + _GAMMA)
-    return torch.from_numpy(_mix(z_N + (np.array(steps, dtype=np.int64) + 1) * _GAMMA))
+    return torch.from_numpy(_mix(z_N + (np.array(positions, dtype=np.int64) + 1) * _GAMMA))
 
 
 def uniforms(keys: Tensor, numbers: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class Request:
         return len(self.prompt_ids) + len(self.output_ids)
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Count the tokens that it has at most, prompt and new ones."""
         return len(self.prompt_ids) + self.sampling.max_new_tokens
 
@@ -108,7 +108,7 @@ class Scheduler:
                 continue
             cost = len(tokens) - computed
             fits = cost <= budget or not prefill  # only the first prompt of a step is cut
-            pages = self.cache.hold(shared, request.longest) if fits else None
+            pages = self.cache.hold(shared, request.max_length) if fits else None
             if pages is None:
                 self.waiting.appendleft(request)
                 break

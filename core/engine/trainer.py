@@ -97,7 +97,7 @@ class Trainer:
         self.optimizer = make_optimizer(optimizer, self._optimized, seed)
         self.steps = 0
         needs_copy = self.grpo.kl_loss_coef and not self._adapted
-        model.unpack_weights()  # oneDNN's cannot be copied
+        model.drop_prepacked()  # oneDNN's cannot be copied
         self.reference = deepcopy(model).requires_grad_(False) if needs_copy else None
         model.gradient_checkpointing = optimizer.gradient_checkpointing
         # What a large model frees stays in glibc's lists otherwise, where the next pack's tensors do not fit.

@@ -26,7 +26,7 @@ Example = tuple[Sequence[int], Sequence[int]]
 """Pairs prompt ids with completion ids; the loss is on the completion."""
 
 SAVE_SECONDS = 60.0
-"""Says how long a killed supervised training may have to repeat, where a checkpoint is written in few seconds."""
+"""Bounds the work that a killed supervised training repeats, where a checkpoint is written in a few seconds."""
 SAVE_SHARE = 0.05
 """Limits the share of the time that writing checkpoints takes; those of a large model come less often."""
 
@@ -68,7 +68,7 @@ def _use_threads(count: int | None) -> Iterator[None]:
 def run_supervised(recipe: Recipe, start: Path, folder: Path) -> Path:
     """Return the model `folder`/model: the model `start`, trained on whole correct trajectories.
 
-    It bounds from above what RL can teach, and needs what RL does without: demonstrations of every turn.
+    It shows what the model can learn. Unlike RL, it needs demonstrations of every turn.
 
     Raises:
         RecipeError: the method writes no such trajectories.
@@ -162,7 +162,7 @@ def train_supervised(
                 saved_at = time.monotonic()
                 saving = saved_at - began
     metrics.sync()
-    with checkpoint.written_whole(folder, partial / "model") as whole:
+    with checkpoint.write_atomically(folder, partial / "model") as whole:
         # In float32 whatever the model computes in: RL goes on from these very weights.
         weights.save(model, whole, like=start, tensors=trainer.precise_weights())
     shutil.rmtree(partial)

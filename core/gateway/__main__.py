@@ -1,6 +1,6 @@
 """Serves a gateway to any program: `tokentrue serve gateway --model PATH_OR_HUB_ID [--policy-url URL] [--record DIR]`.
 
-A session opens with its first request to `/s/NAME/v1`, and `POST /s/NAME/finish` answers its turns and training rows.
+A session opens with its first request to `/s/NAME/v1`, and `POST /s/NAME/finish` returns its turns and training rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.base import Policy
 from core.policy.servers import make_server_policy
-from core.rollout.rows import split_segments, write_segment
+from core.rollout.rows import join_segment, split_segments
 from core.runs.files import JsonlLog, Record, read_jsonl
 from core.runs.record import RolloutLog, TrainedRow, read_rollouts, record_rollout
 from core.serving import add_key_option, read_api_key
@@ -116,7 +116,7 @@ def record_session(finished: FinishedSession, group: int) -> Record:
     places = {id(turn): place for place, turn in enumerate(finished.turns)}
     rows = [
         # Without a reward there is no advantage.
-        TrainedRow(Row(*write_segment(segment), math.nan, 0), [places[id(turn)] for turn in segment])
+        TrainedRow(Row(*join_segment(segment), math.nan, 0), [places[id(turn)] for turn in segment])
         for segment in split_segments(trajectory, "segment")
     ]
     return record_rollout("train", 0, group, Task(finished.session_id, "", ()), trajectory, rows)
@@ -157,7 +157,10 @@ def make_parser() -> argparse.ArgumentParser:
     add_key_option(parser)
     parser.add_argument("--record", type=Path, metavar="DIR", help="append finished sessions to DIR")
     parser.add_argument(
-        "--history", choices=get_args(History), default="sampled", help="thoughts of earlier answers in the next prompt"
+        "--history",
+        choices=get_args(History),
+        default="sampled",
+        help="thoughts of earlier answers in the next prompt: all of them, or those that the chat template shows",
     )
     parser.add_argument("--max-turns", type=argparse_type(PositiveInt), help="answers of one session")
     parser.add_argument(

@@ -30,7 +30,7 @@ from core.gateway.session import FROZEN, FinishedSession, GatewaySession, Node, 
 from core.gateway.transcriber import Transcriber
 from core.policy.base import Fault, Policy, PolicyError
 from core.rollout.method import RolloutError
-from core.rollout.rows import split_segments, write_segment
+from core.rollout.rows import join_segment, split_segments
 from core.serving import make_app
 from core.types import Sampling, Trajectory
 
@@ -92,8 +92,9 @@ class Gateway:
         max_kept_tokens: int = MAX_KEPT_TOKENS,
         api_key: str | None = None,
     ):
-        """Make a gateway without open sessions. With `open_on_request`, a request to a session that is not there opens
-        it, unless the open ones hold more than `max_kept_tokens`; beyond twice that, these are not answered either.
+        """Make a gateway without open sessions. With `open_on_request`, a request that names an unknown session
+        opens it, unless the open sessions hold more than `max_kept_tokens` tokens. Above twice that number, requests to
+        open sessions are refused too (503).
 
         The sessions `closed` were finished before, and requests to them get 410. `on_finish` gets each session that is
         finished over HTTP or was idle, and what the reply holds. With an `api_key`, every request must carry it, and
@@ -217,7 +218,9 @@ class Gateway:
             headers = {"x-should-retry": "false"} if failure.status < 500 else {}
             return web.json_response(protocol.write_error(failure), status=failure.status, headers=headers)
         created = int(time.time())
-        session.deliver(node)  # before the last byte: the client's next request may be read before this handler goes on
+        session.mark_delivered(
+            node
+        )  # before the last byte: the client's next request may be read before this handler goes on
         response: web.StreamResponse
         try:
             if not request.stream:
@@ -232,7 +235,7 @@ class Gateway:
                     await response.write(event.encode())
             await response.write_eof()
         except BaseException:
-            session.lose(node)
+            session.mark_lost(node)
             raise
         return response
 
@@ -330,7 +333,7 @@ def describe_failure(error: Exception) -> GatewayError:
 
 def write_finished(finished: FinishedSession) -> dict[str, Any]:
     """Return what `POST /s/<id>/finish` replies: the turns, the training rows, and the counters."""
-    rows = [write_segment(s) for s in split_segments(Trajectory(finished.session_id, finished.turns), "segment")]
+    rows = [join_segment(s) for s in split_segments(Trajectory(finished.session_id, finished.turns), "segment")]
     return {
         "turns": [asdict(turn) for turn in finished.turns],
         "rows": [

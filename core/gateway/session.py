@@ -298,7 +298,7 @@ class GatewaySession:
         except GatewayError as error:
             self.note(f"refused_{error.kind}")
             raise
-        self.deliver(node)
+        self.mark_delivered(node)
         return node
 
     def note(self, event: str, turn: int | None = None) -> None:
@@ -307,12 +307,12 @@ class GatewaySession:
         if len(self.events) < MAX_EVENTS:
             self.events.append({"event": event} if turn is None else {"event": event, "turn": turn})
 
-    def deliver(self, node: Node) -> None:
+    def mark_delivered(self, node: Node) -> None:
         """Note that the client has the answer; only then can it come back, and only then is it trained."""
         node.answered = True
         self._used_at = time.monotonic()
 
-    def lose(self, node: Node) -> None:
+    def mark_lost(self, node: Node) -> None:
         """Note that the client went away before it had the whole answer."""
         node.answered = False
         self._unanswered[node.parent.number if node.parent else 0, node.folded_lead] += 1

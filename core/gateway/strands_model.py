@@ -67,7 +67,7 @@ class SessionModel(Model):
             for event in _write_events(self._session, node):
                 yield event
         except BaseException:  # the agent was stopped, and throws the answer away
-            self._session.lose(node)
+            self._session.mark_lost(node)
             raise
 
 

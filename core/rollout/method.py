@@ -27,8 +27,8 @@ class Method(Protocol):
     """Names what isolates the programs that its tools run, for the run folder; None if there are none."""
 
     own_faults: tuple[str, ...] = ()
-    """Names the failures that are the policy's own doing, such as `too_long` for a prompt that outgrew the context. A
-    rollout that fails so after a turn of the policy is a 0 in its group, and trained, instead of left out of it."""
+    """Names the failures that are the policy's own doing, such as `too_long` for a prompt that outgrew the context. If
+    such a rollout has a trained turn, it stays in its group with reward 0 and is trained."""
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run one task to its end. `sampling` holds temperature, filters and seed; the method sets the lengths.

@@ -24,8 +24,8 @@ def rows_from_groups(
 ) -> list[Row]:
     """Make one Row of each trained turn or segment. `rollout_id` numbers the trajectories over all groups.
 
-    Every turn gets the advantage of its trajectory; with `split_advantage` it gets that divided by the number of turns
-    (slime-agentic's MemAgent). The other settings are those of the recipe's algorithm section.
+    Every turn gets the advantage of its trajectory; with `split_advantage` that is divided by the number of all its
+    turns, trained or not (slime-agentic's MemAgent). The other settings are those of the recipe's algorithm section.
     """
     result: list[Row] = []
     rollout_id = 0
@@ -38,7 +38,7 @@ def rows_from_groups(
             if advantage is not None:
                 parts = max(1, len(trajectory.turns)) if split_advantage else 1
                 for segment in split_segments(trajectory, rows):
-                    result.append(Row(*write_segment(segment), advantage / parts, rollout_id))
+                    result.append(Row(*join_segment(segment), advantage / parts, rollout_id))
             rollout_id += 1
     return result
 
@@ -89,7 +89,7 @@ def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
     return prompt_ids[: len(prompt)] == prompt and prompt_ids[len(prompt) : end] == sampled
 
 
-def write_segment(segment: Sequence[Turn]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+def join_segment(segment: Sequence[Turn]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
     """Return the tokens of a segment, and the loss mask and log-probs of its response, which begins after a prompt."""
     # The last turn holds all ids of the segment: [first prompt | completion | between | completion | ...]. The response
     # begins at `start`, with the first completion. `mask` and `logprobs` have one entry for each response token so far,

@@ -16,7 +16,7 @@ _TURNS_OF_ROLLOUT: ContextVar[list[Turn] | None] = ContextVar("turns of the roll
 
 @contextmanager
 def collect_turns() -> Iterator[list[Turn]]:
-    """Yield a list to which every turn recorded within the block is added; of a rollout that fails it is what is left.
+    """Yield a list to which every turn recorded within the block is added. A failed rollout leaves its turns there.
 
     The asyncio tasks that the block starts belong to it.
     """

@@ -16,7 +16,7 @@ from typing import Any
 
 from core.data.files import SourceLocation
 from core.data.tasks import CheckTask, convert_records
-from core.rollout.rows import split_segments, write_segment
+from core.rollout.rows import join_segment, split_segments
 from core.types import Completion, RowUnit, Task, Trajectory, Turn
 
 ABORTED = "aborted"
@@ -91,7 +91,7 @@ def fan_out(sample: Any, rows: RowUnit) -> list[Any]:
     parts = []
     for segment in split_segments(Trajectory("", turns), rows):
         part = copy.copy(sample)
-        part.tokens, part.loss_mask, part.rollout_log_probs = map(list, write_segment(segment))
+        part.tokens, part.loss_mask, part.rollout_log_probs = map(list, join_segment(segment))
         part.response_length = len(part.loss_mask)
         part.weight_versions = [turn.completion.weight_version for turn in segment]
         parts.append(part)

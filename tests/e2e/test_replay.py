@@ -135,7 +135,7 @@ def test_another_reward_is_compared_rollout_by_rollout(run: Path, capsys: pytest
     for rollout in recorded:
         assert f"step 3 task {rollout.task_id!r}: reward {rollout.reward} -> {half(rollout)}" in printed
     assert f"{len(recorded)} of {len(recorded)} rollouts changed" in printed
-    assert "nothing to be equal to" in printed
+    assert "not compared: the rewards" in printed
 
 
 def test_another_recipe_gives_other_numbers(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

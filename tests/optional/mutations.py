@@ -251,7 +251,7 @@ MUTATIONS = (
     Mutation(
         "a client that is killed in mid-stream has no answer",
         "core/gateway/gateway.py",
-        "            session.lose(node)",
+        "            session.mark_lost(node)",
         "            pass",
         f"{HTTP}::test_a_client_that_is_killed_in_mid_stream_has_no_trained_turn",
     ),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.gateway.session import FinishedSession
-from core.rollout.rows import split_segments, write_segment
+from core.rollout.rows import join_segment, split_segments
 from core.types import Completion, Sampling, Trajectory
 from tests.unit.gateway.model import RandomModel
 from tests.unit.gateway.templates import make_tokenizer
@@ -62,7 +62,7 @@ class ScriptedModel:
 
 def check(finished: FinishedSession, prompts: set[tuple[int, ...]]) -> tuple[str, bool]:
     """Describe a session and say whether its rows are exact."""
-    rows = [write_segment(s) for s in split_segments(Trajectory("t", finished.turns), "segment")]
+    rows = [join_segment(s) for s in split_segments(Trajectory("t", finished.turns), "segment")]
     sampled = sum(len(turn.completion.token_ids) for turn in finished.turns)
     trained = sum(sum(mask) for _, mask, _ in rows)
     wrong = 0

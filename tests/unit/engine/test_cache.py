@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.engine.cache import NOBODYS_PAGE, PagedCache
+from core.engine.cache import NULL_PAGE, PagedCache
 from tests.unit.engine.conftest import MODEL_CONFIG, compute, read_stamps, stamps
 
 PAGE = 4
@@ -76,7 +76,7 @@ def test_a_page_belongs_to_those_who_hold_it_until_they_let_go(choices, count):
         elif what == "forget":
             cache.forget()
         holders = Counter(page for _, pages in held for page in pages)
-        assert NOBODYS_PAGE not in holders
+        assert NULL_PAGE not in holders
         assert cache.idle_pages == count - len(holders)
         for tokens, pages in held:
             assert torch.equal(read_stamps(cache, pages, len(tokens)), stamps(tokens))

@@ -80,9 +80,9 @@ def test_a_map_multiplies_on_tiles_while_an_engine_samples_if_its_sizes_fit():
     torch.manual_seed(0)
     for sizes, on_tiles in [((64, 96), True), ((64, 48), False), ((48, 64), False)]:
         linear = Linear(*sizes, dtype=torch.bfloat16)
-        linear.pack()
-        assert linear.packed is not None
-        assert linear.packed.is_mkldnn != on_tiles
+        linear.prepack()
+        assert linear.prepacked is not None
+        assert linear.prepacked.is_mkldnn != on_tiles
         x = draw(40, sizes[0], seed=0)
         trained = linear(x)
         with torch.inference_mode():
@@ -90,14 +90,14 @@ def test_a_map_multiplies_on_tiles_while_an_engine_samples_if_its_sizes_fit():
         assert trained.requires_grad
         torch.testing.assert_close(sampled, trained, rtol=2**-7, atol=1e-4)
         if on_tiles:
-            assert torch.equal(sampled, kernel.multiply(x, linear.packed, linear.bias))
+            assert torch.equal(sampled, kernel.multiply(x, linear.prepacked, linear.bias))
 
 
 def test_adapters_are_added_to_a_row_alone_as_beside_others():
     torch.manual_seed(0)
     linear = Linear(64, 96, dtype=torch.bfloat16)
     linear.adapter = nn.Linear(64, 96, dtype=torch.bfloat16)
-    linear.pack()
+    linear.prepack()
     x = draw(2, 64, seed=0)
     with torch.inference_mode():
         assert torch.equal(linear(x[:1]), linear(x)[:1])

@@ -109,8 +109,10 @@ def test_what_a_run_keeps_is_exact(any_model, dtype):
     engine = Engine(model, max_model_len=recipe.model.max_model_len, kv_tokens=2000)
     engine.submit([1, 2], Sampling(max_new_tokens=1))
     engine.step()
-    packed = [module.packed for module in model.modules() if isinstance(module, Linear) and module.packed is not None]
-    assert size_of(plan, "weights packed to sample") == count_bytes(packed)
+    packed = [
+        module.prepacked for module in model.modules() if isinstance(module, Linear) and module.prepacked is not None
+    ]
+    assert size_of(plan, "prepacked weights") == count_bytes(packed)
     assert size_of(plan, "KV cache") == count_bytes([engine.cache.kv[:, :, engine.cache.page_size :]])
 
 
@@ -175,7 +177,7 @@ def test_roles_that_are_one_frozen_model_are_planned_once(monkeypatch):
 def test_a_frozen_role_has_weights_and_a_cache_of_its_own(qwen2):
     recipe, config = make_recipe(qwen2), weights.load_config(qwen2)
     plan = plan_memory(recipe, config, "cpu", {"judge": config})
-    parts = ("weights", "weights packed to sample", "KV cache")
+    parts = ("weights", "prepacked weights", "KV cache")
     assert size_of(plan, "frozen model of judge", "update") == sum(size_of(plan, name) for name in parts)
 
 

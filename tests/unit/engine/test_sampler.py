@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.engine import sampler
-from core.engine.sampler import SamplingBatch, hash_steps, uniforms
+from core.engine.sampler import SamplingBatch, hash_positions, uniforms
 from core.types import Sampling
 
 
@@ -169,7 +169,7 @@ def test_a_row_has_the_same_log_prob_alone_and_beside_others(threads):
 
 
 def draw_uniforms(seeds: Sequence[int], steps: Sequence[int], number: int) -> np.ndarray:
-    return uniforms(hash_steps(seeds, steps), torch.tensor(number)).numpy()
+    return uniforms(hash_positions(seeds, steps), torch.tensor(number)).numpy()
 
 
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(0, 10_000), st.integers(-800, 50_000))
@@ -190,7 +190,7 @@ def test_uniforms_are_those_of_splitmix64():
 
 def test_uniforms_are_uniform_along_every_axis():
     many, same = range(20_000), [7] * 20_000
-    numbers = uniforms(hash_steps([7], [3]), torch.tensor(many)).numpy()
+    numbers = uniforms(hash_positions([7], [3]), torch.tensor(many)).numpy()
     for values in (draw_uniforms(many, same, 9), draw_uniforms(same, many, 9), numbers):
         counts = np.histogram(values, bins=20, range=(0, 1))[0]
         assert abs(counts - 1000).max() < 150

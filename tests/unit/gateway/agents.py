@@ -241,10 +241,10 @@ class FuzzedAgent:
         request = self.protocol.read_request(parse_body(json.dumps(body).encode()))
         node = await self.session.answer(request)
         if action == "lose":
-            self.session.lose(node)
+            self.session.mark_lost(node)
         else:
-            self.session.deliver(node)
+            self.session.mark_delivered(node)
         if action in ("retry", "lose"):
             node = await self.session.answer(replace(request, is_retry=True))
-            self.session.deliver(node)
+            self.session.mark_delivered(node)
         return node

@@ -11,7 +11,7 @@ from typing import Any
 from core.gateway.session import GatewaySession, SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.rows import split_segments, write_segment
+from core.rollout.rows import join_segment, split_segments
 from core.text.tokenizer import Ids
 from core.types import Sampling, Trajectory, Turn
 
@@ -93,7 +93,7 @@ def open_session(model: RandomModel, **settings: object) -> GatewaySession:
 
 
 def make_rows(turns: Sequence[Turn]) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
-    return [write_segment(segment) for segment in split_segments(Trajectory("t", tuple(turns)), "segment")]
+    return [join_segment(segment) for segment in split_segments(Trajectory("t", tuple(turns)), "segment")]
 
 
 def trained_spans(

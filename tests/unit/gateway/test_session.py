@@ -32,7 +32,7 @@ HISTORIES = ("sampled", "template")
 async def ask(session: GatewaySession, messages: Sequence[WireMessage], **fields: object) -> Node:
     request = AgentRequest("policy", tuple(messages), **{"tools": (SEARCH,), **fields})  # type: ignore[arg-type]
     node = await session.answer(request)
-    session.deliver(node)
+    session.mark_delivered(node)
     return node
 
 
@@ -177,7 +177,7 @@ async def test_roles_come_from_the_models_name():
     policies = {"policy": model.policy, "judge": model.policy, "titles": model.policy}
     session = GatewaySession("s", policies, Transcriber(model.tokenizer), settings, Sampling())
     for name in ("policy", "gpt-5", "frozen:judge", "claude-haiku-4"):
-        session.deliver(await session.answer(AgentRequest(name, (WireMessage("user", name),))))
+        session.mark_delivered(await session.answer(AgentRequest(name, (WireMessage("user", name),))))
     turns = session.finish().turns
     assert [(turn.role, turn.trained) for turn in turns] == [
         ("policy", True), ("policy", True), ("judge", False), ("titles", False),
@@ -207,7 +207,7 @@ async def test_seeds_follow_the_prompt_and_not_the_order_of_arrival():
 async def test_a_frozen_policy_is_not_trained():
     model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=8)
     session = open_session(model)
-    session.deliver(await session.answer(AgentRequest("frozen:policy", (WireMessage("user", "x"),))))
+    session.mark_delivered(await session.answer(AgentRequest("frozen:policy", (WireMessage("user", "x"),))))
     assert [turn.trained for turn in session.finish().turns] == [False]
 
 
@@ -287,7 +287,7 @@ async def test_an_answer_that_was_lost_is_foreign(calling):
     session = open_session(model)
     messages = [WireMessage("user", "hello")]
     node = await ask(session, messages)
-    session.lose(node)
+    session.mark_lost(node)
     await ask(session, [*messages, node.message, *answer_calls(node, model.rng)])
     assert session.counters == {"unanswered": 1, "foreign": 1}
     assert check(model, session.finish().turns) == 1
@@ -334,7 +334,7 @@ async def test_other_tools_begin_a_new_row():
     node = await ask(session, messages)
     messages += [node.message, WireMessage("user", "go on")]
     node = await session.answer(AgentRequest("policy", tuple(messages), (replace(SEARCH, name="look_up"),)))
-    session.deliver(node)
+    session.mark_delivered(node)
     assert "look_up" in model.tokenizer.decode(node.prompt_ids)
     assert check(model, session.finish().turns) == 2
 
