@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Evaluate any checkpoint on the AIME, as a single call and as AgentFlow's planner; --help lists the options:
-#   bash agentic/agentflow/evaluate.sh --model CHECKPOINT --baseline Qwen/Qwen2.5-7B-Instruct --preset seed --k 64
+#   bash agentic/agentflow/evaluate.sh --model CHECKPOINT --untrained Qwen/Qwen2.5-7B-Instruct --preset seed --k 64
 #   bash agentic/agentflow/evaluate.sh --model CHECKPOINT --preset seed --serve sglang --serve-python PYTHON
 # The last command starts a server, with the Python of an environment that has SGLang, and stops it at the end. For a
 # server that runs already, give --policy-url http://host:30000. The preset names the frozen roles; name others with

@@ -1,13 +1,13 @@
 """Evaluate a model on the AIME: a single call and an agent, on the same questions, with the same sampling and budget.
 
-    tokentrue evaluate aime --data aime24 --model CHECKPOINT --baseline ID --preset seed --k 64
+    tokentrue evaluate aime --data aime24 --model CHECKPOINT --untrained ID --preset seed --k 64
     tokentrue evaluate aime --data problems.jsonl --model ID --policy-url http://host:30000 --variants single
     tokentrue evaluate aime --data aime25 --model ID --serve sglang --serve-args="--tp 2"
 
 | variant | model | how |
 |---|---|---|
-| single | --baseline, or --model without one | one call |
-| agent-untrained | --baseline | the method (AgentFlow) |
+| single | --untrained, or --model without one | one call |
+| agent-untrained | --untrained | the method (AgentFlow) |
 | agent | --model | the method |
 
 Statistics are explained in statistics.py. Each sample is logged as it ends (benchmarks/harness/samples.py): the same
@@ -29,7 +29,7 @@ from benchmarks.aime.problems import MESSAGE, SingleCall, keep_verdict, load_pro
 from benchmarks.aime.published import agent_settings, protocol, published_scores, single_settings
 from benchmarks.aime.results import aime_result, write_results
 from benchmarks.aime.statistics import AimeStatistics, aime_statistics, read_sample
-from benchmarks.harness.command import EvalPlan, check_baseline, create_folder, run_evaluator, sampling_fields
+from benchmarks.harness.command import EvalPlan, check_untrained, create_folder, run_evaluator, sampling_fields
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser, positive, seed
 from benchmarks.harness.plan import drop_ports
@@ -62,12 +62,12 @@ def main(arguments: list[str] | None = None) -> int:
 def prepare(options: argparse.Namespace) -> AimePlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     named = {
-        "single": options.baseline or options.model,
-        "agent-untrained": options.baseline,
+        "single": options.untrained or options.model,
+        "agent-untrained": options.untrained,
         "agent": options.model,
     }
     variants = options.variants or [variant for variant in VARIANTS if named[variant] is not None]
-    check_baseline("agent-untrained", variants, options)
+    check_untrained("agent-untrained", variants, options)
     for variant in variants:
         if not is_hub_id(named[variant]):
             resolve(named[variant])  # before anything is downloaded
@@ -90,7 +90,7 @@ def prepare(options: argparse.Namespace) -> AimePlan:
         "single": MESSAGE,
         "recipe": drop_ports(recipe.model_dump(mode="json", exclude=NOT_IN_CONFIG)),
     }
-    digests = {name: digest for name in ("model", "baseline") if (digest := weights_digest(getattr(options, name)))}
+    digests = {name: digest for name in ("model", "untrained") if (digest := weights_digest(getattr(options, name)))}
     weights = {"weights": digests} if digests else {}
     folder = create_folder(options, f"aime-{Path(options.model).name}", {**settings, **weights})
     models = EvalModels.from_options(options, recipe)
@@ -177,7 +177,7 @@ def make_parser() -> argparse.ArgumentParser:
         __doc__,
         *("context", "kv_tokens", "retry_failed"),
         model={"required": True, "help": "the model evaluated"},
-        baseline={"help": "the model it started from"},
+        untrained={"help": "the model it started from"},
         preset={"default": "paper", "help": "of the agent"},
         variants={"choices": VARIANTS, "metavar": None},
         tasks={"help": "only the first N problems"},

@@ -87,18 +87,18 @@ def check_model_options(options: argparse.Namespace) -> None:
         raise EvaluationError("give either --serve, which starts a server, or --policy-url of one that runs")
     if options.policy_key_file is not None and options.policy_url is None:
         raise EvaluationError("--policy-key-file goes with --policy-url, the server that takes the key")
-    for name in ("baseline", "preset", "policy_url", "serve", "out") if run is not None else ():
+    for name in ("untrained", "preset", "policy_url", "serve", "out") if run is not None else ():
         if getattr(options, name) is not None:
             raise EvaluationError(
                 f"--{name.replace('_', '-')} goes with --model; --run brings recipe, models and folder"
             )
 
 
-def check_baseline(variant: str, variants: Collection[str], options: argparse.Namespace) -> None:
-    """Raises EvaluationError if `variant`, which --baseline names the model of, is asked for without it."""
-    if variant in variants and options.baseline is None:
+def check_untrained(variant: str, variants: Collection[str], options: argparse.Namespace) -> None:
+    """Raises EvaluationError if `variant`, which --untrained names the model of, is asked for without it."""
+    if variant in variants and options.untrained is None:
         raise EvaluationError(
-            f"variant {variant}: no model for it. Name the one that training started from: --baseline."
+            f"variant {variant}: no model for it. Name the one that training started from: --untrained."
         )
 
 
@@ -129,7 +129,7 @@ class EvalTarget:
             raise EvaluationError(f"{self.folder.checkpoints_path(seed)}: no checkpoint. Train seed {seed} first.")
         if name.startswith("untrained"):
             raise EvaluationError(
-                f"variant {name}: no model for it. Name the one that training started from: --baseline."
+                f"variant {name}: no model for it. Name the one that training started from: --untrained."
             )
         raise EvaluationError(
             f"variant {name}: seed {seed} has no model for it in {self.folder.path}. Train it: tokentrue train "
@@ -161,7 +161,7 @@ def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, n
             recipe.dump(),
             may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
         )
-        models = {"trained": options.model, **_map_untrained(options.baseline)}
+        models = {"trained": options.model, **_map_untrained(options.untrained)}
         return EvalTarget(folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models))
     folder = RunFolder(options.run)
     recipe = spec.load(str(folder.path / "config.yaml"), options.overrides)
@@ -193,7 +193,7 @@ def create_folder(
     options: argparse.Namespace, name: str, settings: Mapping[str, Any], may_differ: Collection[str] = ()
 ) -> RunFolder:
     """Create the folder of results that follow from `settings`, models and sampling: --out, or `name` in runs/."""
-    models = {model: getattr(options, model) for model in ("model", "baseline") if model in options}
+    models = {model: getattr(options, model) for model in ("model", "untrained") if model in options}
     sampling = {"temperature": options.temperature, "top_p": options.top_p}
     config = {**settings, **models, "sampling": sampling}
     return RunFolder.create(options.out or Path("runs") / name, config, may_differ=may_differ)

@@ -20,7 +20,7 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "models": {
         "run": {"type": Path, "metavar": "RUN_DIR", "help": "a training run: its seeds, its recipe, its folder"},
         "model": {"metavar": "ID_OR_PATH", "help": "a model by folder or hub id"},
-        "baseline": {"metavar": "ID_OR_PATH", "help": "the model it started from: the variant `untrained`"},
+        "untrained": {"metavar": "ID_OR_PATH", "help": "the model it started from: the variant `untrained`"},
         "policy_url": {
             "metavar": "URL",
             "help": "a server that holds --model (SGLang, ours; vllm+URL: vLLM)",
@@ -51,7 +51,7 @@ OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "threads": {"type": positive, "metavar": "N", "help": "of PyTorch"},
     },
 }
-RARE = {"run", "baseline", "context", "seeds", "retry_failed", "kv_tokens"}
+RARE = {"run", "untrained", "context", "seeds", "retry_failed", "kv_tokens"}
 """Options that an evaluator has only if it names them."""
 
 

@@ -2,18 +2,18 @@
 
     tokentrue evaluate heldout agentflow --run runs/agentflow-tiny
     tokentrue evaluate heldout toolorchestra --run RUN_DIR --data flipped.jsonl --by kind preference
-    tokentrue evaluate heldout memagent --model ID_OR_PATH --baseline ID_OR_PATH --preset paper --data FILE
+    tokentrue evaluate heldout memagent --model ID_OR_PATH --untrained ID_OR_PATH --preset paper --data FILE
 
 | variant | weights | method |
 |---|---|---|
 | trained | each seed's checkpoint that `run.keep` says, or --model | agentic.METHOD.rollout.SPEC |
-| untrained | what training started from, or --baseline | the same |
+| untrained | what training started from, or --untrained | the same |
 | untrained-greedy | the same, at temperature 0 | the same |
 | rejection, supervised | what `tokentrue train --baseline` made of that in the run | the same |
 | others | as untrained | BASELINES of agentic/METHOD/tiny/baselines.py: name -> (recipe, tokenizer) -> Method |
 
 --run evaluates all variants that it has a model for, on the first 256 tasks. --model evaluates `trained`, and with
---baseline `untrained` and `untrained-greedy`, on all tasks: a method's own baselines are made for the tasks of its
+--untrained also `untrained` and `untrained-greedy`, on all tasks: a method's own baselines are made for the tasks of its
 preset tiny, and run only if --variants names them.
 
 Each task is sampled once per seed, with the same sampling seeds for all variants. A failed rollout scores 0 and is
@@ -76,7 +76,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
     target = open_target(options, spec, preset="paper", name=f"heldout-{spec.name}")
     variants = options.variants or target.list_variants(MODEL_VARIANTS if options.run is None else builds)
     folder, recipe = target.folder, target.recipe
-    own = "untrained" if options.run or options.baseline else "trained"  # whose weights the method's baselines have
+    own = "untrained" if options.run or options.untrained else "trained"  # whose weights the method's baselines have
     named = [(seed, variant, target.model(seed, variant, own)) for seed in target.models for variant in variants]
     path = options.data or recipe.data.eval
     if path is None:
@@ -239,11 +239,11 @@ def _number(value: float | None) -> float | None:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
-    with_model = "with --model `trained`, and the untrained ones if --baseline names their model"
+    with_model = "with --model `trained`, and the untrained ones if --untrained names their model"
     parser = make_evaluator_parser(
         "heldout",
         __doc__,
-        *("run", "baseline", "seeds"),
+        *("run", "untrained", "seeds"),
         variants={"help": f"default: with --run all; {with_model}"},
         tasks={"help": f"the first N (default: {TASKS_OF_A_RUN} with --run, all with --model)"},
         temperature={"default": None, "help": "default: run.eval_temperature of the recipe"},

@@ -365,7 +365,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = make_evaluator_parser(
         "ruler",
         __doc__,
-        *("run", "baseline", "context", "seeds", "kv_tokens"),
+        *("run", "untrained", "context", "seeds", "kv_tokens"),
         preset={"help": "how MemAgent reads (default: tiny for its own models, else paper)"},
         variants={"choices": VARIANTS, "metavar": None},
         tasks={"help": "tasks per length (default: 32; of a file, all)"},

@@ -64,7 +64,7 @@ class Evaluation:
     """Names the sources of benchmarks/table/data.py that it reads."""
     hosted: tuple[str, ...] = ()
     """Names the models that are asked for over a paid interface."""
-    with_baseline: bool = False
+    with_untrained: bool = False
     preset: str = "published"
     """Names the recipe of ToolOrchestra's models."""
 
@@ -76,8 +76,8 @@ class Evaluation:
     def command(self, models: Mapping[str, str] | None = None, extra: Sequence[str] = ()) -> list[str]:
         """Return the words after `tokentrue evaluate`. `models` maps hub ids to folders that stand for them."""
         model = (models or {}).get(self.model, self.model)
-        baseline = ["--baseline", model] if self.with_baseline else []
-        return [self.benchmark, "--model", model, *baseline, *self.options, *extra]
+        untrained = ["--untrained", model] if self.with_untrained else []
+        return [self.benchmark, "--model", model, *untrained, *self.options, *extra]
 
     def address(self, urls: Mapping[str, str], stand_in: bool, retrieval: str | None = None) -> list[str]:
         """Return the options that name the servers of the models and of the passages.
@@ -142,10 +142,10 @@ def find_evaluation(row: PublishedScore, places: Places | None = None) -> Evalua
             *("--preset", "seed" if seed else "published", "--variants", row.variant),
             *("--data", str(file) if file.is_file() else "aime24", "--k", "1" if seed else "3"),
         )
-        baseline = row.variant == "agent-untrained"
+        untrained = row.variant == "agent-untrained"
         models = tuple(dict.fromkeys((model, FROZEN, CODER)))
         label = f"{row.variant}-aime24"
-        return Evaluation("aime", model, label, options, models, CACHED["aime"], ("aime24",), with_baseline=baseline)
+        return Evaluation("aime", model, label, options, models, CACHED["aime"], ("aime24",), with_untrained=untrained)
     if row.data in QUESTION_SETS:
         options = ("--data", str(places.data / f"{row.data}.jsonl"), "--protocol", row.data, "--seeds", "0")
         local, hosted = _list_experts()
@@ -175,9 +175,9 @@ def _ruler(row: PublishedScore, model: str, places: Places) -> Evaluation:
     options = ("--preset", "published", "--variants", row.variant, *data, "--seeds", "0", *window)
     whole = LONG_WINDOW if long else WINDOW
     tokens = CACHED["ruler"] if row.variant != "full-context" else whole.prompt_tokens + whole.answer_tokens
-    baseline = row.variant == "untrained"
+    untrained = row.variant == "untrained"
     label = f"{row.variant}-{row.data}{'-990K' if long else ''}"
-    return Evaluation("ruler", model, label, options, (model,), tokens, sources, with_baseline=baseline)
+    return Evaluation("ruler", model, label, options, (model,), tokens, sources, with_untrained=untrained)
 
 
 @cache

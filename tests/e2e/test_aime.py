@@ -116,7 +116,7 @@ def test_the_real_problems_with_a_checkpoint_in_the_embedded_engine(
 
 
 def test_each_variant_has_its_model(model: Path, preset: Path, problems: Path, tmp_path: Path) -> None:
-    command = arguments(model, preset, problems, tmp_path, "--baseline", "owner/start", "--budget", "77")
+    command = arguments(model, preset, problems, tmp_path, "--untrained", "owner/start", "--budget", "77")
     plan = cli.prepare(cli.make_parser().parse_args(command))
     named = {cell.variant: cell.model for cell in plan.cells}
     assert named == {"single": "owner/start", "agent-untrained": "owner/start", "agent": str(model)}
@@ -125,7 +125,7 @@ def test_each_variant_has_its_model(model: Path, preset: Path, problems: Path, t
 
 def test_what_cannot_be_is_said(model: Path, preset: Path, problems: Path, tmp_path: Path, capsys: Any) -> None:
     assert cli.main(arguments(model, preset, problems, tmp_path, "--variants", "agent-untrained")) == 1
-    assert "--baseline" in capsys.readouterr().err
+    assert "--untrained" in capsys.readouterr().err
     absent = ["--policy-url", "http://127.0.0.1:9", "--k", "1"]
     assert cli.main(arguments(model, preset, problems, tmp_path / "out", *absent)) == 1
     assert "policy url http://127.0.0.1:9: no answer" in capsys.readouterr().err

@@ -103,7 +103,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     ruler = ["--variants", "trained", "full-context", "--lengths", "448", "--tasks", "8", "--seeds", "0"]
     aime = ["--variants", "single", "--k", "4", "--budget", "12", "--data", str(folder / "sums.jsonl"), "--method"]
     tau2 = ["--user", "scripted", "--trials", "4", "--domains", "retail", "telecom", "--max-steps", "3"]
-    heldout = ["memagent", "--preset", "tiny", "--baseline", str(model), "--seeds", "0", "--concurrency", "3"]
+    heldout = ["memagent", "--preset", "tiny", "--untrained", str(model), "--seeds", "0", "--concurrency", "3"]
     return {
         "ruler": ["--model", str(model), *small, *ruler, "--concurrency", "3"],
         "heldout": [*heldout, "--model", str(model), *small, "--data", str(folder / "held.jsonl")],

@@ -219,7 +219,7 @@ def make_plan(*words: str) -> HeldoutPlan:
     ("words", "variants"),
     [
         ((), ["trained"]),
-        (("--baseline", "BASE"), ["trained", "untrained", "untrained-greedy"]),
+        (("--untrained", "BASE"), ["trained", "untrained", "untrained-greedy"]),
         (("--variants", "reader"), ["reader"]),
     ],
 )
@@ -263,7 +263,7 @@ def test_a_file_that_is_cut_is_told(words, count, note, run, own_variant, monkey
         (["memagent"], "give either --run RUN_DIR or --model"),
         (["memagent", "--run", "RUN", "--policy-url", "http://x"], "--policy-url goes with --model"),
         (["memagent", "--model", "M", "--policy-key-file", "key"], "--policy-key-file goes with --policy-url"),
-        (["memagent", "--model", "M", "--variants", "untrained"], "that training started from: --baseline"),
+        (["memagent", "--model", "M", "--variants", "untrained"], "that training started from: --untrained"),
         (["memgent", "--run", "RUN"], "no method 'memgent'.*agentflow, coding, compaction, memagent"),
         (["memagent", "--run", "/nowhere"], "/nowhere is not a run folder"),
         (["memagent", "--run", "RUN", "--variants", "untrained", "--data", "/no.jsonl"], "/no.jsonl: no such file"),

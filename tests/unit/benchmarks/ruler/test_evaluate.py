@@ -270,7 +270,7 @@ def test_a_training_run_brings_its_models_and_its_recipe(model, tmp_path, capsys
         ([], "give either --run RUN_DIR or --model ID_OR_PATH"),
         (["--model", "MODEL", "--lengths", "7Q"], "length '7Q': not a number of tokens. Write 7168, 7K"),
         (["--model", "MODEL", "--lengths", "20"], "length 20: niah, sample 0: the smallest sample"),
-        (["--model", "MODEL", "--variants", "untrained"], "variant untrained: no model for it.*--baseline"),
+        (["--model", "MODEL", "--variants", "untrained"], "variant untrained: no model for it.*--untrained"),
         (["--model", "MODEL", "--preset", "tyni"], "preset 'tyni'.*tiny"),
         (["--model", "MODEL", "--set", "memagent.chunk_token=3"], "did you mean memagent.chunk_tokens"),
         (["--model", "MODEL", "--num-chains", "2"], "task niah has no option num_chains"),
