@@ -9,6 +9,7 @@ here: the wire does not say how large the vocabulary is.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import uuid
@@ -26,6 +27,10 @@ logger = logging.getLogger(__name__)
 
 ROUTING_HEADER = "X-SMG-Routing-Key"
 _ABORT_TIMEOUT_S = 5.0
+
+
+class _WorkerEnded(Exception):
+    """Says that nobody listens at a worker's address."""
 
 
 class SGLangPolicy(HTTPPolicy):
@@ -86,16 +91,24 @@ class SGLangPolicy(HTTPPolicy):
                 outcomes = await asyncio.gather(
                     *(self._abort_on_worker(worker, rid) for worker in workers), return_exceptions=True
                 )
-            failures = [outcome for outcome in outcomes if outcome is not None]
+            failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+            if failures and workers != [self.url]:
+                self._workers = None  # the fleet may have changed: ask again next time
         except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
+            self._workers = None
             failures = [error]
-        if failures:
-            self._workers = None  # the fleet may have changed: ask again next time
+        # A worker that refuses connections has ended, and the request with it.
+        if failures := [error for error in failures if not isinstance(error, _WorkerEnded)]:
             logger.warning("%s: request %s may still be running, its abort failed: %r", self.url, rid, failures)
 
     async def _abort_on_worker(self, worker: str, rid: str) -> None:
-        async with self._http().post(f"{worker}/abort_request", json={"rid": rid}) as response:
-            response.raise_for_status()
+        try:
+            async with self._http().post(f"{worker}/abort_request", json={"rid": rid}) as response:
+                response.raise_for_status()
+        except aiohttp.ClientConnectorError as error:
+            if error.os_error.errno == errno.ECONNREFUSED:
+                raise _WorkerEnded from error
+            raise
 
     async def _worker_urls(self) -> list[str]:
         """Return the router's workers, or the url itself if it is a worker (a worker has no `/workers`)."""

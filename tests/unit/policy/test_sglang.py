@@ -360,3 +360,14 @@ async def test_more_calls_at_once_than_a_default_connection_pool() -> None:
 async def test_url_needs_a_scheme() -> None:
     with pytest.raises(ValueError, match="http://host:port"):
         SGLangPolicy("localhost:30000")
+
+
+async def test_a_server_that_ended_is_not_said_to_run_its_requests(caplog) -> None:
+    worker = Worker(hang)
+    async with serving(worker.app) as url, SGLangPolicy(url, timeout_s=0.1) as policy:
+        with pytest.raises(PolicyError):
+            await policy.generate(PROMPT, Sampling())  # finds out that the server has no /workers
+    async with SGLangPolicy(url) as policy:
+        policy._workers = [url]
+        await policy._abort("request-of-a-dead-server")
+    assert not caplog.records
