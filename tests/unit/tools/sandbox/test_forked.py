@@ -83,6 +83,7 @@ print(json.dumps({
 
 
 async def test_it_finds_what_an_interpreter_that_was_started_finds(box: Sandbox) -> None:
+    SERVER.close()  # it may have begun when this process treated signals otherwise
     runs = [await b.run(STATE) for b in (Sandbox(SandboxLimits(timeout_s=60), "unsafe_local"), box)]
     started, forked = (json.loads(run.stdout) for run in runs)
     assert forked == started
