@@ -9,8 +9,7 @@ Tensor suffixes: core/engine/__init__.py; here Y lists the keys of all sequences
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -84,7 +83,13 @@ def _probe(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
-    with _leave_modes(device):
+    # Leave the modes of the caller: inference, autocast, and a checkpoint that counts what is saved for backward.
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+        torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.detach(), lambda saved: saved),
+    ):
         inputs = [draw(sum(query_lengths), heads, width), *(draw(sum(key_lengths), kv_heads, width) for _ in "kv")]
         weights_THD = draw(*inputs[0].shape)
         call = VarlenCall.make(query_lengths, key_lengths, torch.arange(sum(key_lengths), device=device))
@@ -101,17 +106,6 @@ def _probe(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, 
     if max(off) > TOLERANCE:
         warnings.warn(f"torch's varlen attention is off by {max(off):.2f} here, so sequences are padded", stacklevel=1)
     return max(off) <= TOLERANCE
-
-
-@contextmanager
-def _leave_modes(device: torch.device) -> Iterator[None]:
-    """Leave the modes of the caller: inference, autocast, and a checkpoint that counts what is saved for backward."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(torch.autocast(device.type, enabled=False))
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.detach(), lambda saved: saved))
-        yield
 
 
 def _run(attend: Callable[[Tensor, Tensor, Tensor], Tensor], inputs: Sequence[Tensor], weights: Tensor) -> list[Tensor]:

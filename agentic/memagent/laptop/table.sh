@@ -16,7 +16,7 @@ tokentrue train memagent --preset laptop --baseline supervised "$@"
 rows=(
   "--lengths 560 --variants untrained untrained-greedy trained rejection supervised empty-document full-context"
   "--lengths 2240 --variants untrained untrained-greedy trained rejection supervised"
-  "--lengths 8960 --variants trained supervised"
+  "--lengths 8960 --variants trained rejection supervised"
   "--lengths 112K --tasks 16 --seeds 0 --variants trained"
   "--lengths 560 --num-k 8 --variants untrained trained"
   "--lengths 560 --num-k 16 --variants untrained trained"
