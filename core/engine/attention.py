@@ -7,8 +7,9 @@ null page.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from core.engine.cache import NULL_PAGE, PagedCache, cache_bytes, round_up
+from core.engine.cache import NULL_PAGE, PagedCache, round_up
 from core.engine.kernel import DTYPES, attend_pages, find_kernel
 from core.engine.varlen import VarlenCall, has_varlen
 
@@ -129,7 +130,7 @@ class VarlenPrefill:
         for sequence, (_, start, length) in enumerate(spans):
             if start + length > room:
                 parts.append([])
-                room = _count_gathered(cache, 1)
+                room = _count_gathered(cache.kv[0, 0], 1)
             parts[-1].append(sequence)
             room -= start + length
         self.calls = [_make_varlen_call(cache, table_NP, spans, part) for part in parts]
@@ -188,7 +189,7 @@ class PrefillAttention:
 
     def __init__(self, cache: PagedCache, table_NP: Tensor, spans: Sequence[Span]):
         self.cache = cache
-        buckets = _fill_buckets(cache, _cut(spans, _must_round_alike(cache)))
+        buckets = _fill_buckets(cache, _cut(spans, _must_round_alike(cache.kv)))
         self.buckets = [_pad(cache, table_NP, bucket) for bucket in buckets]
         # Where the token t of T lies among the padded outputs of all buckets, one after the other.
         row_of = [0] * sum(span.length for span in spans)
@@ -216,9 +217,9 @@ class PrefillAttention:
         return torch.cat([out_NHLD.transpose(1, 2).flatten(0, 1) for out_NHLD in outputs])[self.row_T]
 
 
-def _must_round_alike(cache: PagedCache) -> bool:
+def _must_round_alike(keys: Tensor) -> bool:
     """Return whether the engine promises that a sequence gets the same bits alone and beside others."""
-    return cache.dtype == torch.bfloat16 and cache.device.type == "cpu"
+    return keys.dtype == torch.bfloat16 and keys.device.type == "cpu"
 
 
 def _cut(spans: Sequence[Span], tiled: bool) -> list[_Piece]:
@@ -237,10 +238,9 @@ def _cut(spans: Sequence[Span], tiled: bool) -> list[_Piece]:
     return pieces
 
 
-def _count_gathered(cache: PagedCache, places: int) -> int:
+def _count_gathered(keys: Tensor, places: int) -> int:
     """Return how many sequences one call may gather, if each has `places` keys and as many values."""
-    token_bytes = cache_bytes(cache.config, 1, cache.dtype) // cache.config.num_layers
-    return max(1, GATHERED_BYTES // (places * token_bytes))
+    return max(1, GATHERED_BYTES // (places * 2 * keys[0].nbytes))
 
 
 def _fill_buckets(cache: PagedCache, pieces: Sequence[_Piece]) -> list[list[_Piece]]:
@@ -250,7 +250,7 @@ def _fill_buckets(cache: PagedCache, pieces: Sequence[_Piece]) -> list[list[_Pie
         if buckets:
             longest = buckets[-1][0]
             padding = longest.products - piece.products
-            room = len(buckets[-1]) < _count_gathered(cache, longest.begin + longest.rows)
+            room = len(buckets[-1]) < _count_gathered(cache.kv[0, 0], longest.begin + longest.rows)
             if room and longest.begin == piece.begin and padding <= max(piece.products // 5, CALL_PRODUCTS):
                 buckets[-1].append(piece)
                 continue
@@ -277,47 +277,67 @@ def _pad(cache: PagedCache, table_NP: Tensor, bucket: Sequence[_Piece]) -> _Buck
     return _Bucket(tokens_NL, find_places(cache, table_NP, sequences_N[:, None], positions_S), mask_LS)
 
 
-class DecodeAttention:
-    """Attends for one new token of each of N sequences, whose keys and values lie in the cache already.
+PageKernel = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int], Tensor]
+"""Maps (q_NHD, keys, values, table_NP, lengths_N, page_size) to [N, H, D]: each query sees the first tokens of its
+sequence. Keys and values are [places, K, D]."""
 
-    T is N here. The query heads that share a key head form one matrix, so keys and values are never repeated.
-    """
+
+class DecodeAttention:
+    """Attends for one new token of each of N sequences, whose keys and values lie in the cache already. T is N here."""
 
     def __init__(self, cache: PagedCache, table_NP: Tensor, positions_N: Tensor):
         self.cache = cache
         self.table_NP = table_NP
         self.lengths_N = positions_N + 1
-        self.kernel = find_kernel() if cache.device.type == "cpu" and cache.dtype in DTYPES else None
-        if self.kernel is None:
-            sequences_N1 = torch.arange(len(table_NP), device=cache.device)[:, None]
-            positions_S = torch.arange(table_NP.shape[1] * cache.page_size, device=cache.device)
-            # Positions after a sequence's newest token hold what an earlier owner of the page left there.
-            after_NS = positions_S > positions_N[:, None]
-            bias_NS = torch.zeros(after_NS.shape, dtype=cache.dtype, device=cache.device)
-            bias_NS.masked_fill_(after_NS, -torch.inf)
-            count = _count_gathered(cache, len(positions_S))
-            places_NS = find_places(cache, table_NP, sequences_N1, positions_S)
-            self.parts = list(zip(places_NS.split(count), bias_NS.split(count), strict=True))
+        self.kernel = _find_page_kernel(cache)
 
     def __call__(self, layer: int, q_NHD: Tensor) -> Tensor:
         keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]  # [places, K, D]
-        if self.kernel is not None:
-            return attend_pages(
-                self.kernel, q_NHD.contiguous(), keys, values, self.table_NP, self.lengths_N, self.cache.page_size
-            )
-        # [N, K, H / K, D]: the heads of a group take the place that the tokens of a sequence have in prefill.
-        grouped_q = q_NHD.unflatten(1, (keys.shape[1], -1))
-        group = grouped_q.shape[2]
-        if _must_round_alike(self.cache):
-            grouped_q = F.pad(grouped_q, (0, 0, 0, -group % DECODE_ROWS))
-        queries = grouped_q.split([len(bias_NS) for _, bias_NS in self.parts])
-        outputs = [
+        return self.kernel(q_NHD.contiguous(), keys, values, self.table_NP, self.lengths_N, self.cache.page_size)
+
+
+def _find_page_kernel(cache: PagedCache) -> PageKernel:
+    """Return the fastest kernel that runs here: ours in C++ on CPUs and in Triton on CUDA, or PyTorch's."""
+    if cache.device.type == "cpu" and cache.dtype in DTYPES and (library := find_kernel()) is not None:
+        return partial(attend_pages, library)
+    if cache.device.type == "cuda":
+        try:
+            from core.engine import decode_attention
+        except ImportError:  # a PyTorch without Triton
+            return gather_pages
+        config = cache.config
+        sizes = config.num_heads, config.num_kv_heads, config.head_dim, cache.page_size
+        if decode_attention.runs_here(cache.device, cache.dtype, *sizes):
+            return decode_attention.attend_pages
+    return gather_pages
+
+
+def gather_pages(
+    q_NHD: Tensor, keys: Tensor, values: Tensor, table_NP: Tensor, lengths_N: Tensor, page_size: int
+) -> Tensor:
+    """Gather the keys and values of as many sequences as `GATHERED_BYTES` allow, for PyTorch's own kernel.
+
+    The query heads that share a key head form one matrix, so keys and values are never repeated.
+    """
+    # [N, K, H / K, D]: the heads of a group take the place that the tokens of a sequence have in prefill.
+    grouped_q = q_NHD.unflatten(1, (keys.shape[1], -1))
+    group = grouped_q.shape[2]
+    if _must_round_alike(keys):
+        grouped_q = F.pad(grouped_q, (0, 0, 0, -group % DECODE_ROWS))
+    positions_S = torch.arange(table_NP.shape[1] * page_size, device=keys.device)
+    page_S, offset_S = positions_S // page_size, positions_S % page_size
+    count = _count_gathered(keys, len(positions_S))
+    outputs = []
+    for q, table, lengths in zip(grouped_q.split(count), table_NP.split(count), lengths_N.split(count), strict=True):
+        places_NS = table[:, page_S].long() * page_size + offset_S
+        # Positions after a sequence's newest token hold what an earlier owner of the page left there.
+        seen_NS = positions_S < lengths[:, None]
+        outputs.append(
             F.scaled_dot_product_attention(
                 q,
                 keys[places_NS].transpose(1, 2),
                 values[places_NS].transpose(1, 2),
-                attn_mask=bias_NS[:, None, None],
+                attn_mask=seen_NS[:, None, None],
             )
-            for q, (places_NS, bias_NS) in zip(queries, self.parts, strict=True)
-        ]
-        return torch.cat(outputs)[:, :, :group].flatten(1, 2)
+        )
+    return torch.cat(outputs)[:, :, :group].flatten(1, 2)

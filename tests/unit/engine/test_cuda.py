@@ -110,6 +110,14 @@ def test_the_varlen_kernel_runs_on_this_gpu():
     assert varlen.has_varlen(torch.device("cuda"), torch.bfloat16, 4, 2, 64)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("sizes", [(14, 2, 64), (32, 8, 128)])
+def test_the_triton_kernel_runs_on_this_gpu(dtype, sizes):
+    from core.engine import decode_attention  # it imports Triton
+
+    assert decode_attention.runs_here(torch.device("cuda"), getattr(torch, dtype), *sizes, 16)
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE)  # float32 weights compute in bfloat16 under autocast
 def test_trees_have_the_gradients_of_padded_buckets(qwen2, monkeypatch, dtype, checkpointing):

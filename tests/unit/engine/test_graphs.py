@@ -54,9 +54,9 @@ def run_again(run: Callable[[], Tensor], device: torch.device, pool: object) -> 
     return lambda: written.copy_(run()), written
 
 
-def complete_all(engine: Engine) -> list[Completion]:
+def complete_all(engine: Engine, count: int = 15) -> list[Completion]:
     requests = []
-    for number in range(15):
+    for number in range(count):
         rule = RULES[number % len(RULES)]
         prompt = tuple(range(number, 5 + 4 * number))
         requests.append(engine.submit(prompt, Sampling(**rule, max_new_tokens=4 + 2 * number, seed=number)))  # type: ignore[arg-type]
