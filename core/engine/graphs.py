@@ -8,7 +8,6 @@ tensors need no new recording.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -28,16 +27,8 @@ TEMPERATURE, TOP_P = range(2)
 """Names the columns of the real numbers that a graph reads."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Recording:
-    """Holds what a graph reads, in memory of the host and on the device, and what it writes. X counts columns."""
-
-    replay: Callable[[], None]
-    host_NX: Tensor
-    host_N2: Tensor
-    numbers_NX: Tensor
-    reals_N2: Tensor
-    drawn_3N: Tensor
+Replay = Callable[[Sequence[int], Sequence[int], Tensor, SamplingBatch], Tensor]
+"""Maps (ids, positions, table_NP, batch) of a step to what `draw` returns for it."""
 
 
 class DecodeGraphs:
@@ -48,7 +39,7 @@ class DecodeGraphs:
         self._device = device
         self._vocab = vocab
         self._max_rows = _round_up(max_num_seqs, 4)
-        self._recordings: dict[tuple[int, int, bool], _Recording] = {}
+        self._recordings: dict[tuple[int, int, bool], Replay] = {}
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     @cached_property
@@ -63,20 +54,10 @@ class DecodeGraphs:
         count, width = table_NP.shape
         # The graph covers at least N sequences of P pages, rounded up so that few graphs are recorded.
         shape = _round_up(count, 4), _round_up(width, 16), batch.some_filtered
-        recording = self._recordings.get(shape)
-        if recording is None:
-            recording = self._recordings[shape] = self._record(*shape)
-        host_NX, host_N2 = recording.host_NX, recording.host_N2
-        self._clear(host_NX, host_N2)
-        columns = [torch.tensor(ids), torch.tensor(positions), batch.keys_N, batch.top_k_N]
-        host_NX[:count, :PAGES] = torch.stack(columns, dim=1)
-        host_NX[:count, PAGES : PAGES + width] = table_NP
-        host_N2[:count] = torch.stack([batch.temperatures_N, batch.top_p_N], dim=1)
-        recording.numbers_NX.copy_(host_NX, non_blocking=True)
-        recording.reals_N2.copy_(host_N2, non_blocking=True)
-        recording.replay()
-        # This waits for the device, so the next call may write to the host's tensors.
-        return settle(recording.drawn_3N[:, :count], self._logits_NV if batch.some_filtered else None, batch)
+        if shape not in self._recordings:
+            self._recordings[shape] = self._record(*shape)
+        drawn_3N = self._recordings[shape](ids, positions, table_NP, batch)
+        return settle(drawn_3N, self._logits_NV if batch.some_filtered else None, batch)
 
     def _clear(self, host_NX: Tensor, host_N2: Tensor) -> None:
         """Let all rows hold token 0 alone, on the null page, and sample without filters at temperature 1."""
@@ -86,7 +67,8 @@ class DecodeGraphs:
         host_N2[:, TEMPERATURE] = 1.0
         host_N2[:, TOP_P] = torch.inf
 
-    def _record(self, rows: int, width: int, filters: bool) -> _Recording:
+    def _record(self, rows: int, width: int, filters: bool) -> Replay:
+        # X counts the columns of what the graph reads, in memory of the host and on the device.
         pinned = self._device.type == "cuda"  # from other memory a copy would wait for the device
         host_NX = torch.empty(rows, PAGES + width, dtype=torch.int64, pin_memory=pinned)
         host_N2 = torch.empty(rows, 2, pin_memory=pinned)
@@ -108,19 +90,34 @@ class DecodeGraphs:
             return draw(logits_NV, batch)
 
         replay, drawn_3N = record(run, self._device, self._pool)
-        return _Recording(replay, host_NX, host_N2, numbers_NX, reals_N2, drawn_3N)
+
+        def step(ids: Sequence[int], positions: Sequence[int], table_NP: Tensor, batch: SamplingBatch) -> Tensor:
+            # The step before was waited for when its tokens were read, so the host's tensors may be written to.
+            self._clear(host_NX, host_N2)
+            count, pages = table_NP.shape
+            columns = [torch.tensor(ids), torch.tensor(positions), batch.keys_N, batch.top_k_N]
+            host_NX[:count, :PAGES] = torch.stack(columns, dim=1)
+            host_NX[:count, PAGES : PAGES + pages] = table_NP
+            host_N2[:count] = torch.stack([batch.temperatures_N, batch.top_p_N], dim=1)
+            numbers_NX.copy_(host_NX, non_blocking=True)
+            reals_N2.copy_(host_N2, non_blocking=True)
+            replay()
+            return drawn_3N[:, :count]
+
+        return step
 
 
 def record(run: Callable[[], Tensor], device: torch.device, pool: Any) -> tuple[Callable[[], None], Tensor]:
     """Record `run` as a CUDA graph; return what replays it, and the tensor that each replay writes."""
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        run()  # libraries allocate their workspaces before the recording
-    torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        written = run()
+    with torch.cuda.device(device):  # a recording is made on the current device, which may be another one
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run()  # libraries allocate their workspaces before the recording
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            written = run()
     return graph.replay, written
 
 

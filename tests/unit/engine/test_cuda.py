@@ -26,9 +26,11 @@ TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 
 
-def sample_all(folder: Path, dtype: str) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
+def sample_all(
+    folder: Path, dtype: str, device: str = "cuda"
+) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
     """(prompt, tokens, log-probs) of uneven requests, eight of which share a prompt."""
-    engine = Engine.from_pretrained(folder, dtype=dtype, device="cuda", max_model_len=128, kv_tokens=128 * 16)
+    engine = Engine.from_pretrained(folder, dtype=dtype, device=device, max_model_len=128, kv_tokens=128 * 16)
     prompts = [tuple(range(5 + i, 25 + 4 * i)) for i in range(8)] + [tuple(range(40, 90))] * 8
     requests = [
         engine.submit(p, Sampling(temperature=0.8, max_new_tokens=8 + i, seed=i)) for i, p in enumerate(prompts)
@@ -53,6 +55,11 @@ def test_logprobs_are_those_of_a_full_forward(any_model, dtype):
 
 def test_a_seed_gives_the_same_tokens_again(any_model):
     assert sample_all(any_model, "float32") == sample_all(any_model, "float32")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs: run it on a machine with two")
+def test_an_engine_on_another_gpu_than_the_current_one_samples_the_same(qwen2):
+    assert sample_all(qwen2, "float32", "cuda:1") == sample_all(qwen2, "float32", "cuda:0")
 
 
 def take_step(folder: Path, device: str, **options: bool) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
