@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import yaml
 
 from agentic.toolorchestra.config import PRESETS
 from agentic.toolorchestra.rollout import SPEC
-from core.policy.server_process import find_free_port
 from scripts.services import Service, read_services
 
 ROOT = PRESETS.parents[2]
@@ -44,6 +44,13 @@ import json, sys, urllib.request, yaml
 addresses = yaml.safe_load(open(sys.argv[1]))
 print(json.dumps({name: [url, json.load(urllib.request.urlopen(url + "/health"))] for name, url in addresses.items()}))
 """
+
+
+def find_free_ports(count: int) -> list[int]:
+    """Return ports that differ, since each is held until the last one is found."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [listener.getsockname()[1] for listener in listeners]
 
 
 def model(service: Service) -> str:
@@ -133,7 +140,8 @@ def test_one_command_starts_them_all_at_their_ports_and_gpus_and_stops_them(pres
         "data/toolorchestra", str(tmp_path)
     )
     file = tmp_path / "services.yaml"
-    file.write_text(re.sub(r"port: \d+", lambda _: f"port: {find_free_port('127.0.0.1')}", text))
+    ports = iter(find_free_ports(len(re.findall(r"port: \d+", text))))
+    file.write_text(re.sub(r"port: \d+", lambda _: f"port: {next(ports)}", text))
     expected = read_services(file)
     logs = tmp_path / "logs"
     command = [sys.executable, "-m", "scripts.services", str(file), "--logs", str(logs), "--"]
