@@ -104,10 +104,7 @@ def run_embedded(
 ) -> tuple[dict[str, float], Timing]:
     """Return statistics of the first step and the time of `steps` more; without `samples` each step generates."""
     model = weights.load(folder, dtype)
-    optimizer = OptimizerSection(
-        lr=LR, beta2=0.999, weight_decay=0.0, clip_grad=1.0, max_tokens_per_pack=max_tokens_per_pack
-    )
-    trainer = Trainer(model, optimizer, loss_agg="token")
+    trainer = make_trainer(model, max_tokens_per_pack)
     engine = _engine(model, requests) if samples is None else None
     watch = Stopwatch()
     first: dict[str, float] = {}
@@ -121,6 +118,14 @@ def run_embedded(
         watch.stop()
         first = first or stats
     return first, watch.timing()
+
+
+def make_trainer(model: CausalLM, max_tokens_per_pack: int = 4096) -> Trainer:
+    """Make a trainer that computes what TRL computes with the settings of trl_side.py."""
+    optimizer = OptimizerSection(
+        lr=LR, beta2=0.999, weight_decay=0.0, clip_grad=1.0, max_tokens_per_pack=max_tokens_per_pack
+    )
+    return Trainer(model, optimizer, loss_agg="token")
 
 
 def _engine(model: CausalLM, requests: Sequence[GenerationRequest]) -> EmbeddedSide:

@@ -1,0 +1,118 @@
+"""The profile of a rollout and of a GRPO step, in its smallest shape, and how it divides their time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.speed import ranges
+from benchmarks.speed.profile import find_ratio, format_part, main
+from benchmarks.speed.ranges import ATTENTION, GROUPS, LOSS, NORMS, OPTIMIZER, PRODUCTS, PYTHON, REST, SAMPLING
+from core.runs.files import read_json, write_json
+
+
+@pytest.mark.e2e
+def test_the_groups_add_up_to_the_whole_and_little_of_it_has_no_group(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    out = tmp_path / "profile.json"
+    assert main(["--quick", "--size", "tiny", "--out", str(out)]) == 0
+    result = read_json(out)
+    for part, absent in (("rollout", {LOSS, OPTIMIZER}), ("grpo_step", {SAMPLING})):
+        seconds = result[part]["seconds"]
+        whole = sum(map(sum, seconds.values()))
+        assert whole == pytest.approx(sum(result[part]["profiled"]["wall_s_all"]), rel=0.1)
+        assert sum(seconds[REST]) < 0.2 * whole
+        assert {group for group, (forward, _) in seconds.items() if not forward} == absent
+    assert not any(backward for _, backward in result["rollout"]["seconds"].values())
+    backwards = {group: backward for group, (_, backward) in result["grpo_step"]["seconds"].items()}
+    assert {group for group, backward in backwards.items() if not backward} == {SAMPLING, OPTIMIZER}
+    assert backwards[REST] < 0.2 * sum(backwards.values())
+    assert "with the profiler" in capsys.readouterr().out
+
+
+def _event(name: str, seconds: float, *inside: Any, number: int = -1) -> Any:
+    is_range = name in (*GROUPS, ranges.WHOLE, ranges.BACKWARD) or name.startswith(ranges.KERNEL)
+    return SimpleNamespace(
+        name=name,
+        self_cpu_time_total=1e6 * seconds,
+        sequence_nr=number,
+        is_user_annotation=is_range,
+        cpu_children=inside,
+    )
+
+
+def test_an_operator_belongs_to_the_range_around_it_and_its_gradient_to_the_same_range() -> None:
+    forward = [
+        _event(PRODUCTS, 1, _event("aten::mm", 2, number=7), _event("aten::detach", 4, number=8)),
+        _event(NORMS, 8, _event("aten::rms_norm", 16, number=8)),
+        _event(ranges.KERNEL + ATTENTION, 32),
+    ]
+    gradients = [
+        _event(ranges.NODE + ": RmsNormBackward0", 64, number=8),
+        _event(ranges.NODE + ": MmBackward0", 128, _event("aten::mm", 256), number=7),
+        _event(ranges.NODE + ": torch::autograd::AccumulateGrad", 512),
+    ]
+    whole = _event(ranges.WHOLE, 1024, _event(LOSS, 2048, *forward, _event(ranges.BACKWARD, 4096, *gradients)))
+    seconds: ranges.Seconds = {group: [0.0, 0.0] for group in GROUPS}
+    ranges._add_up(whole, REST, False, seconds, {})
+    assert {group: passes for group, passes in seconds.items() if any(passes)} == {
+        PRODUCTS: [2 + 4, 128 + 256],
+        NORMS: [16, 64],
+        ATTENTION: [32, 0],
+        REST: [0, 512],
+        PYTHON: [1 + 8 + 1024 + 2048, 4096],
+    }
+
+
+def test_functions_are_wrapped_while_the_profiler_runs_and_not_after_an_error() -> None:
+    def read() -> list[Any]:
+        return [getattr(owner, name) for owner, name, _ in ranges.RANGES]
+
+    before, during = read(), []
+
+    def fail_in_the_third_call() -> None:
+        during.append(read())
+        if len(during) == 3:  # after the warm-up and the call that is timed without the profiler
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        ranges.profile_calls(fail_in_the_third_call, 1)
+    assert during[:2] == [before, before]
+    assert not set(during[2]) & set(before)
+    assert read() == before
+
+
+def test_the_ratio_is_that_of_the_newest_file_with_this_format_and_part(tmp_path: Path) -> None:
+    def write(name: str, age: int, dtype: str, ratio: float | None) -> None:
+        part = {} if ratio is None else {"rollout": {"distinct": {"generate static": {"ratio": {"cpu_s": ratio}}}}}
+        write_json(tmp_path / name, {"dtype": dtype, **part})
+        os.utime(tmp_path / name, (1000 - age, 1000 - age))
+
+    keys = ("rollout", "distinct", "generate static")
+    assert find_ratio(tmp_path, "full-small-1t*.json", "float32", *keys) is None
+    write("full-small-1t.json", 4, "float32", 1.1)
+    write("full-small-1t-rollout.json", 3, "float32", 1.2)
+    write("full-small-1t-grpo.json", 2, "float32", None)
+    write("full-small-1t-bf16.json", 1, "bfloat16", 1.4)
+    write("quick-small-1t.json", 0, "float32", 1.5)
+    assert find_ratio(tmp_path, "full-small-1t*.json", "float32", *keys) == 1.2
+
+
+def test_the_bound_is_the_ratio_over_the_share_of_products_and_attention() -> None:
+    seconds = {PRODUCTS: [1.0, 2.0], ATTENTION: [0.0, 1.0], PYTHON: [4.0, 0.0]}
+    part = {
+        "plain": {"cpu_s": 5.0},
+        "profiled": {"cpu_s": 6.0, "wall_s": 8.0},
+        "seconds": seconds,
+        "other": "TRL",
+        "ratio": 3.0,
+    }
+    table = format_part(part)
+    assert "products with weights | 0.750          | 1.500           | 37.5% |" in table
+    assert "50.0% with the profiler, 60.0% of the time without it" in table
+    assert table.endswith("TRL takes 3.00 times our time; if all else were free 5.00 to 6.00")
