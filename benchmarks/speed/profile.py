@@ -71,7 +71,7 @@ def format_part(part: dict[str, Any]) -> str:
         for group, passes in shares.items()
         if sum(passes)
     ]
-    # The profiler makes each call longer by about as much, and so the share of few long ones smaller than it is.
+    # The profiler makes every operator longer by about as much. So the share of a few long ones seems too small.
     profiled = sum(shares[PRODUCTS] + shares[ATTENTION])
     plain = profiled * profiled_s / plain_s
     lines = [
@@ -80,8 +80,8 @@ def format_part(part: dict[str, Any]) -> str:
         f"products and attention: {profiled:.1%} with the profiler, {plain:.1%} of the time without it",
     ]
     if ratio := part["ratio"]:
-        bound = f"if all else were free {ratio / plain:.2f} to {ratio / profiled:.2f}"
-        lines.append(f"{part['other']} takes {ratio:.2f} times our time; {bound}")
+        low, high = sorted([ratio / plain, ratio / profiled])
+        lines.append(f"{part['other']} takes {ratio:.2f} times our time; {low:.2f} to {high:.2f} if all else were free")
     return "\n".join(lines)
 
 

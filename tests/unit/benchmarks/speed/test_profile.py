@@ -115,4 +115,4 @@ def test_the_bound_is_the_ratio_over_the_share_of_products_and_attention() -> No
     table = format_part(part)
     assert "products with weights | 0.750          | 1.500           | 37.5% |" in table
     assert "50.0% with the profiler, 60.0% of the time without it" in table
-    assert table.endswith("TRL takes 3.00 times our time; if all else were free 5.00 to 6.00")
+    assert table.endswith("TRL takes 3.00 times our time; 5.00 to 6.00 if all else were free")
