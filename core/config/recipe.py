@@ -159,6 +159,18 @@ class OptimizerSection(Section):
     """Computes in bfloat16 where the weights are float32, on CUDA only."""
     gradient_checkpointing: bool = False
     """Keeps only each layer's input for the backward pass: much less memory, a third more time."""
+    cpu_offload: bool = False
+    """Keeps float32 copies of the trained weights, their gradients and both moments in the machine's memory, and steps
+    the optimizer on the CPU. The card keeps the weights, in `model.dtype`."""
+
+    @model_validator(mode="after")
+    def _offloaded_moments_are_float32(self) -> Self:
+        if self.cpu_offload and self.name == "adamw8bit":
+            raise ValueError(
+                "cpu_offload is for name=adamw: adamw8bit makes the moments small so that the card holds them; set "
+                "optimizer.cpu_offload=false, or optimizer.name=adamw"
+            )
+        return self
 
 
 class EngineSection(Section):

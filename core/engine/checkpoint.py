@@ -85,7 +85,8 @@ def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
     """
     path = checkpoint / STATE
     try:
-        state: dict[str, Any] = torch.load(path, map_location=model.device, weights_only=True)
+        # Into the machine's memory: the trainer moves each tensor to its place, and a card need not hold two of them.
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever its parsing of a corrupt file trips over
         raise CheckpointError(
             f"{path}: cannot be read ({error}). Delete {checkpoint}; the run resumes from the one before."

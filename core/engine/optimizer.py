@@ -33,8 +33,11 @@ def has_8bit_moments(section: OptimizerSection, size: int) -> bool:
 
 
 def needs_float32_copy(section: OptimizerSection, size: int, dtype: torch.dtype) -> bool:
-    """Say whether a weight is optimized through a float32 copy; rounding to nearest would lose small steps."""
-    return dtype != torch.float32 and not has_8bit_moments(section, size)
+    """Say whether a weight is optimized through a float32 copy.
+
+    Rounding a new weight to the nearest value of bfloat16 would lose small steps. `cpu_offload` steps copies alone.
+    """
+    return section.cpu_offload or (dtype != torch.float32 and not has_8bit_moments(section, size))
 
 
 def moment_bytes(section: OptimizerSection, size: int) -> int:

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
 from core.engine import lora, weights
+from core.engine.gradients import move_gradients
 from core.engine.heap import map_large_tensors, return_freed_memory
 from core.engine.model import CausalLM, ModelConfig
 from core.engine.optimizer import make_optimizer, needs_float32_copy
@@ -59,7 +59,8 @@ class Trainer:
     The reference of the KL term is the model as it is given here, before any checkpoint is read into it. If the model
     has adapters, they alone are trained. A bfloat16 model is optimized through float32 copies of what is trained:
     bfloat16 would round a step of 1e-6 away. `optimizer.name: adamw8bit` copies norms and biases alone and rounds the
-    other weights at random (core/engine/optimizer.py).
+    other weights at random (core/engine/optimizer.py). With `optimizer.cpu_offload` all that is trained has float32
+    copies, which lie in the machine's memory with their gradients and moments, and the step is computed there.
     """
 
     def __init__(
@@ -82,14 +83,16 @@ class Trainer:
         self.temperature = temperature
         self.num_steps_per_rollout = num_steps_per_rollout
         self.seed = seed
-        # Pairs of a float32 copy and its bfloat16 parameter; none for a float32 model. Copies that all began at values
-        # of bfloat16 would hide the first steps of RL: a weight of 0.06 changes only after a way of 1e-4.
+        # Pairs of a float32 copy and its parameter; none for a float32 model that is optimized where it is. Copies that
+        # all began at values of bfloat16 would hide the first steps of RL: a weight of 0.06 changes only after a way of
+        # 1e-4.
         trained = lora.find_trained_parameters(model)
         copied = {name: p for name, p in trained.items() if needs_float32_copy(optimizer, p.numel(), p.dtype)}
         self._adapted = bool(lora.find_adapters(model))
         precise = weights.read(model, start) if start is not None and copied and not self._adapted else {}
+        place = torch.device("cpu") if optimizer.cpu_offload else model.device
         copies = {
-            name: precise.get(name, p).detach().to(p.device, torch.float32).requires_grad_()
+            name: precise.pop(name, p).detach().to(place, torch.float32, copy=True).requires_grad_()
             for name, p in copied.items()
         }
         self._copies = [(copies[name], p) for name, p in copied.items()]
@@ -283,13 +286,9 @@ class Trainer:
         return torch.cat(logprobs), torch.cat(entropies) if with_entropy else None
 
     def _backward(self, loss: Tensor) -> None:
-        """Add the gradient of one pack; a bfloat16 parameter's goes to its float32 copy as soon as it is known."""
-        hooks = [p.register_post_accumulate_grad_hook(partial(_move_gradient, copy)) for copy, p in self._copies]
-        try:
+        """Add the gradient of one pack; that of a parameter with a float32 copy goes there as soon as it is known."""
+        with move_gradients(self._copies):
             loss.backward()
-        finally:
-            for hook in hooks:
-                hook.remove()
         if self._returns_memory:
             return_freed_memory()
 
@@ -325,16 +324,6 @@ def finish(work: Generator[None, None, dict[str, float]]) -> dict[str, float]:
             next(work)
         except StopIteration as done:
             return dict(done.value)
-
-
-def _move_gradient(copy: Tensor, parameter: Tensor) -> None:
-    """Add a parameter's gradient to that of its float32 copy: a bfloat16 sum over many packs would stop growing."""
-    assert parameter.grad is not None
-    if copy.grad is None:
-        copy.grad = parameter.grad.float()
-    else:
-        copy.grad += parameter.grad
-    parameter.grad = None
 
 
 def pack_bytes(

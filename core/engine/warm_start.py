@@ -117,6 +117,7 @@ def make_schedule(recipe: Recipe, lr: float, lr_warmup_steps: int, steps: int) -
         weight_decay=0.01,
         max_tokens_per_pack=recipe.optimizer.max_tokens_per_pack,
         gradient_checkpointing=recipe.optimizer.gradient_checkpointing,
+        cpu_offload=recipe.optimizer.cpu_offload,
     )
 
 
