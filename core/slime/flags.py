@@ -253,6 +253,10 @@ def _optimizer(recipe: Recipe) -> Flags:
         "--adam-beta2": optimizer.beta2,
         "--clip-grad": optimizer.clip_grad if optimizer.clip_grad != 1 else None,
         "--seed": recipe.run.seeds[0],
+        # Megatron refuses the first flag without the last one.
+        "--optimizer-cpu-offload": optimizer.cpu_offload,
+        "--overlap-cpu-optimizer-d2h-h2d": optimizer.cpu_offload,
+        "--use-precision-aware-optimizer": optimizer.cpu_offload,
     }
 
 

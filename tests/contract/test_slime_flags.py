@@ -35,7 +35,8 @@ MEGATRON_FLAGS = """
 --expert-model-parallel-size --expert-tensor-parallel-size --recompute-granularity --recompute-method
 --recompute-num-layers --optimizer --lr-decay-style --lr-decay-iters --lr-warmup-iters --weight-decay --adam-beta1
 --adam-beta2 --attention-dropout --hidden-dropout --accumulate-allreduce-grads-in-fp32 --attention-softmax-in-fp32
---attention-backend --rotary-base
+--attention-backend --rotary-base --optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d
+--use-precision-aware-optimizer
 """.split()
 ENGINE_FLAGS = {
     "slime": "--sglang-mem-fraction-static --sglang-context-length --router-policy".split(),
@@ -52,6 +53,7 @@ SEED_WITH_EVERYTHING = [
     "optimizer.lr_decay_steps=5000",
     "optimizer.lr_warmup_steps=5",
     "optimizer.clip_grad=0.5",
+    "optimizer.cpu_offload=true",
     "run.trackers=[wandb, tensorboard]",
     "slime.colocate=false",
     "slime.rollout_gpus=16",

@@ -49,6 +49,11 @@ def test_rates_survive_the_way_through_text() -> None:
         ("algorithm.tis=[0.5,2]", "GRPO", "--use-tis --tis-clip-low 0.5 --tis-clip 2.0"),
         ("optimizer.lr_warmup_steps=20", "OPTIMIZER", "--lr-warmup-iters 20"),
         ("optimizer.clip_grad=0.5", "OPTIMIZER", "--clip-grad 0.5"),
+        (
+            "optimizer.cpu_offload=true",
+            "OPTIMIZER",
+            "--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d --use-precision-aware-optimizer",
+        ),
         ("slime.context_parallel=2", "PERF", "--max-tokens-per-gpu 8192"),
         ("algorithm.num_steps_per_rollout=4", "ROLLOUT", "--global-batch-size 64"),
         ("run.seeds=[7]", "ROLLOUT", "--rollout-seed 7"),
@@ -74,6 +79,10 @@ def test_a_setting_reaches_its_group(override: str, group: str, words: str) -> N
 
 def test_without_kl_no_reference_is_kept() -> None:
     assert not any("kl" in word for word in rendered("algorithm.kl_loss_coef=0")["GRPO"])
+
+
+def test_an_optimizer_on_the_card_has_none_of_the_flags_of_an_offloaded_one() -> None:
+    assert not any("offload" in word or "precision" in word for word in rendered()["OPTIMIZER"])
 
 
 def test_recompute_is_all_or_nothing() -> None:
