@@ -1,14 +1,15 @@
 """Plans the memory of a run before it starts, from the recipe and the model's config.json alone.
 
-The plan counts what lies where the model is: in the card's memory on CUDA, in the machine's on the CPU. Weights,
-optimizer and KV cache are exact. A forward or backward pass counts the tensors that the code keeps, for the largest
-prefill and the largest pack that the recipe allows; a step that trains fewer tokens needs less.
+The plan counts what lies where the model is: in the card's memory on CUDA, in the machine's on the CPU. What
+`optimizer.cpu_offload` keeps in the machine's memory beside a card has a plan of its own. Weights, optimizer and KV
+cache are exact. A forward or backward pass counts the tensors that the code keeps, for the largest prefill and the
+largest pack that the recipe allows; a step that trains fewer tokens needs less.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -67,10 +68,10 @@ class MemoryPlan:
         """Return the bytes of the phase that needs most."""
         return self.total(self.peak_phase)
 
-    def largest(self, count: int = 4) -> list[tuple[str, int]]:
-        """Return the largest items of the phase that needs most, in bytes for all processes, largest first."""
+    def largest(self, count: int = 4) -> str:
+        """Name the largest items of the phase that needs most, with their sizes for all processes, largest first."""
         sizes = [(item.name, self.processes * getattr(item, self.peak_phase)) for item in self.items]
-        return sorted(sizes, key=lambda pair: -pair[1])[:count]
+        return ", ".join(f"{name} {format_bytes(size)}" for name, size in sorted(sizes, key=lambda p: -p[1])[:count])
 
     def table(self) -> str:
         """Return the items in GB as lines of text, with a column for each phase."""
@@ -94,8 +95,6 @@ def plan_memory(
     lora, optimizer = recipe.model.lora, recipe.optimizer
     sizes = trained_sizes(config, lora)
     weights = parameter_bytes(config, dtype) + (sum(sizes) * dtype.itemsize if lora else 0)
-    copies = sum(4 * size for size in sizes if needs_float32_copy(optimizer, size, dtype))
-    gradients = 4 * sum(sizes)  # float32 for bfloat16 weights too
     reference = weights if recipe.algorithm.kl_loss_coef and not lora else 0
     process = PROCESS_BYTES[device] + (TORCHAO_BYTES if device == "cpu" and optimizer.name == "adamw8bit" else 0)
     served = recipe.engine.is_served  # then the servers hold caches, and sampling takes nothing here
@@ -107,10 +106,13 @@ def plan_memory(
     items = [
         _keep("process and libraries", process),
         _keep("weights", weights),
-        _keep("float32 copies", copies),
-        _keep("moments", sum(moment_bytes(optimizer, size) for size in sizes)),
         _keep("reference", reference),
     ]
+    if optimizer.cpu_offload and device == "cuda":
+        # One is on its way to the machine's memory while the next one is computed (core/engine/gradients.py).
+        items.append(MemoryItem("gradients", update=2 * max(sizes) * dtype.itemsize))
+    else:
+        items += optimizer_items(recipe, config, dtype)
     for role, other in frozen.items():
         # Such a role has an engine of its own with the recipe's settings.
         parts = (parameter_bytes(other, dtype), prepacked_bytes(other, dtype, device), kv_bytes(recipe, other, dtype))
@@ -123,11 +125,39 @@ def plan_memory(
         MemoryItem("prepacked weights", packed, packed if ahead else 0),
         MemoryItem("KV cache", kv, kept_kv),
         MemoryItem("prefill and sampling", rollout=0 if served else rollout_bytes(recipe, config, dtype)),
-        MemoryItem("gradients", gradients if ahead else 0, gradients),
         MemoryItem("activations and logits", update=pack),
         MemoryItem("allocator fragmentation", update=holes),
     ]
     return MemoryPlan(tuple(items), min(recipe.run.parallel_seeds, len(recipe.run.seeds)))
+
+
+def plan_host_memory(recipe: Recipe, config: ModelConfig, device: str) -> MemoryPlan | None:
+    """Plan what a run takes of the machine's memory beside a card, or return None if it keeps nothing there."""
+    if not recipe.optimizer.cpu_offload or device != "cuda":
+        return None
+    dtype = getattr(torch, recipe.model.dtype)
+    weights = [size * dtype.itemsize for size in trained_sizes(config, recipe.model.lora)]
+    # PyTorch keeps what it has pinned, in blocks of a power of two, one of each size: one gradient is under way. New
+    # weights take their number format one by one before they go back.
+    pinned = sum({1 << (size - 1).bit_length() for size in weights})
+    items = [
+        _keep("process and libraries", sum(PROCESS_BYTES.values())),  # CUDA takes about as much here as on the card
+        *optimizer_items(recipe, config, dtype),
+        MemoryItem("pinned and converted weights", pinned, pinned + max(weights)),
+    ]
+    return MemoryPlan(tuple(items), min(recipe.run.parallel_seeds, len(recipe.run.seeds)))
+
+
+def optimizer_items(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> list[MemoryItem]:
+    """Return what the optimizer works on beside the weights, for a model of this number format."""
+    optimizer, sizes = recipe.optimizer, trained_sizes(config, recipe.model.lora)
+    gradients = 4 * sum(sizes)  # float32 for bfloat16 weights too
+    return [
+        _keep("float32 copies", sum(4 * size for size in sizes if needs_float32_copy(optimizer, size, dtype))),
+        _keep("moments", sum(moment_bytes(optimizer, size) for size in sizes)),
+        # When rollouts run ahead, they go on between the packs of an update.
+        MemoryItem("gradients", gradients if recipe.rollout.ahead else 0, gradients),
+    ]
 
 
 def _keep(name: str, size: int) -> MemoryItem:
@@ -204,9 +234,16 @@ def count_running(recipe: Recipe) -> int:
 
 
 def check_memory(
-    recipe: Recipe, config: ModelConfig, device: str, available: int, frozen: Mapping[str, ModelConfig]
+    recipe: Recipe,
+    config: ModelConfig,
+    device: str,
+    available: int,
+    frozen: Mapping[str, ModelConfig],
+    host: int | None = None,
 ) -> None:
-    """Refuse a run that needs more than `available` bytes.
+    """Refuse a run that needs more than `available` bytes, or beside a card more than `host` bytes of the machine.
+
+    With None nobody knows what the machine has.
 
     Raises:
         RecipeError: it names the largest items and the keys that make the run fit, or what it needs at least.
@@ -217,28 +254,48 @@ def check_memory(
 
     planned = plan(recipe)
     if planned.peak <= available:
+        _check_host_memory(plan_host_memory(recipe, config, device), host)
         return
-    largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in planned.largest())
-    settings, peak = find_fitting_settings(recipe, context_length(recipe, config), available, plan)
+    ladders = list(_list_ladders(recipe, context_length(recipe, config), _can_offload(recipe, config, device, host)))
+    settings, peak = find_fitting_settings(recipe, ladders, available, plan)
     shown = " ".join(f"{key}={str(value).lower()}" for key, value in settings.items())
     fix = f"it fits with --set {shown.replace(' ', ' --set ')}"
     if peak > available:
         fix = f"it needs at least {format_bytes(peak)}" + (f", with {shown}" if shown else "")
+    if beside := plan_host_memory(replace_keys(recipe, settings), config, device):
+        fix += f" and {format_bytes(beside.peak)} of the machine's memory"
     raise RecipeError(
         f"this run needs {format_bytes(planned.peak)} of memory and {format_bytes(available)} are available "
-        f"({planned.peak_phase}: {largest}); {fix}. --dry-run prints the plan; --memory SIZE corrects what is available"
+        f"({planned.peak_phase}: {planned.largest()}); {fix}. --dry-run prints the plan; --memory SIZE corrects what "
+        "is available"
     )
 
 
+def _check_host_memory(planned: MemoryPlan | None, host: int | None) -> None:
+    if planned is not None and host is not None and planned.peak > host:
+        raise RecipeError(
+            f"optimizer.cpu_offload needs {format_bytes(planned.peak)} of the machine's memory and "
+            f"{format_bytes(host)} are available ({planned.largest()}); set optimizer.cpu_offload=false, with "
+            "optimizer.name=adamw8bit or model.lora where the card is too small for it. --dry-run prints the plan"
+        )
+
+
+def _can_offload(recipe: Recipe, config: ModelConfig, device: str, host: int | None) -> bool:
+    """Say whether `optimizer.cpu_offload` is there to be set, and the machine has the memory for it."""
+    if recipe.optimizer.cpu_offload or recipe.optimizer.name != "adamw":
+        return False
+    planned = plan_host_memory(replace_keys(recipe, {"optimizer.cpu_offload": True}), config, device)
+    return planned is not None and (host is None or planned.peak <= host)
+
+
 def find_fitting_settings(
-    recipe: Recipe, context: int, available: int, plan: Callable[[Recipe], MemoryPlan]
+    recipe: Recipe, ladders: Sequence[tuple[str, list[Any]]], available: int, plan: Callable[[Recipe], MemoryPlan]
 ) -> tuple[dict[str, Any], int]:
     """Find the first setting that makes the plan fit into `available` bytes, or else the fewest together.
 
-    Returns the keys with their values, and the peak of the plan with them. If nothing fits, the settings are those of
-    the smallest peak.
+    `ladders` are the keys to try, each with its values. Returns the keys to set with their values, and the peak of the
+    plan with them. If nothing fits, the settings are those of the smallest peak.
     """
-    ladders = list(_list_ladders(recipe, context))
     for key, values in ladders:
         for value in values:
             if (peak := plan(replace_keys(recipe, {key: value})).peak) <= available:
@@ -254,7 +311,7 @@ def find_fitting_settings(
     return settings, plan(replace_keys(recipe, settings)).peak
 
 
-def _list_ladders(recipe: Recipe, context: int) -> Iterator[tuple[str, list[Any]]]:
+def _list_ladders(recipe: Recipe, context: int, can_offload: bool) -> Iterator[tuple[str, list[Any]]]:
     """Yield the keys that save memory, the least harmful first, each with its values from mild to strong."""
     if not recipe.optimizer.gradient_checkpointing:
         yield "optimizer.gradient_checkpointing", [True]
@@ -266,6 +323,8 @@ def _list_ladders(recipe: Recipe, context: int) -> Iterator[tuple[str, list[Any]
         values = [value >> shift for shift in range(1, value.bit_length()) if value >> shift > least]
         if value > least:
             yield key, [*values, least]
+    if can_offload:
+        yield "optimizer.cpu_offload", [True]
     if min(recipe.run.parallel_seeds, len(recipe.run.seeds)) > 1:
         yield "run.parallel_seeds", [1]
 

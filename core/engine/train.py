@@ -34,7 +34,14 @@ from core.data.tasks import read_tasks
 from core.engine import weights
 from core.engine.arithmetic import choose_dtype
 from core.engine.loop import GRPOLoop, TrainingError
-from core.engine.memory import available_bytes, check_memory, format_bytes, plan_memory, replace_keys
+from core.engine.memory import (
+    available_bytes,
+    check_memory,
+    format_bytes,
+    plan_host_memory,
+    plan_memory,
+    replace_keys,
+)
 from core.engine.model import ModelConfig
 from core.engine.optimizer import require_package as require_optimizer
 from core.engine.policy import open_frozen_model
@@ -146,11 +153,14 @@ def read_configs(recipe: Recipe) -> tuple[ModelConfig, dict[str, ModelConfig]]:
 
 
 def check_fit(recipe: Recipe, memory: int | None) -> None:
-    """Raise RecipeError if the run needs more than `memory` bytes, or than there are on its device."""
+    """Raise RecipeError if the run needs more than `memory` bytes, or than there are on its device.
+
+    What it keeps in the machine's memory beside a card must fit in any case.
+    """
     config, frozen = read_configs(recipe)
     device = weights.find_device(recipe.model.device)
     available = available_bytes(device) if memory is None else memory
-    check_memory(recipe, config, device.type, available, frozen)
+    check_memory(recipe, config, device.type, available, frozen, host=available_bytes(torch.device("cpu")))
 
 
 def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
@@ -163,17 +173,21 @@ def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
         device = recipe.model.device
         kind = device.split(":")[0] if memory and device != "auto" else weights.find_device(device).type
         available = available_bytes(weights.find_device(device)) if memory is None else memory
+        host = available_bytes(torch.device("cpu")) if memory is None else None
         recipe = settle_dtype(recipe, None)
     except (OSError, CheckpointError) as error:
         return [f"no memory plan: {str(error).splitlines()[0]}"]
     plan = plan_memory(recipe, config, kind, frozen)
     try:
-        check_memory(recipe, config, kind, available, frozen)
+        check_memory(recipe, config, kind, available, frozen, host)
         verdict = f"it fits into {format_bytes(available)}"
     except RecipeError as error:
         verdict = str(error)
+    lines = [f"memory on {kind} in {recipe.model.dtype}", *plan.table().splitlines()]
+    if beside := plan_host_memory(recipe, config, kind):
+        lines += ["memory of the machine, for optimizer.cpu_offload", *beside.table().splitlines()]
     servers = describe_replicas(recipe, config) if memory is None else []
-    return [f"memory on {kind} in {recipe.model.dtype}", *plan.table().splitlines(), verdict, *servers]
+    return [*lines, verdict, *servers]
 
 
 def check_baseline(recipe: Recipe, baseline: str | None) -> None:

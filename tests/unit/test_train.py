@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from core.engine import train
+from core.engine import train, weights
 from core.engine.train import main
 from core.rollout.method import method_spec
 from core.runs import trackers
@@ -95,6 +95,28 @@ def test_a_dry_run_says_what_would_make_the_run_fit(tmp_path: Path, model: Path,
 def test_a_dry_run_plans_for_a_card_that_is_elsewhere(tmp_path: Path, model: Path, data: Path, capsys) -> None:
     assert run(tmp_path / "run", model, data, "model.device=cuda", more=["--dry-run", "--memory", "80GB"]) == 0
     assert "# memory on cuda in float32\n" in capsys.readouterr().out
+
+
+def test_a_dry_run_prints_what_an_offloaded_optimizer_takes_of_the_machine(tmp_path, model, data, capsys) -> None:
+    settings = ("model.device=cuda", "optimizer.cpu_offload=true")
+    assert run(tmp_path / "run", model, data, *settings, more=["--dry-run", "--memory", "80GB"]) == 0
+    _, _, plans = capsys.readouterr().out.partition("# memory on cuda in float32\n")
+    card, _, machine = plans.partition("# memory of the machine, for optimizer.cpu_offload\n")
+    assert ("moments" in card, "moments" in machine) == (False, True)
+    assert machine.endswith("it fits into 80.00 GB\n")
+
+
+def test_what_is_offloaded_must_fit_into_this_machine_whatever_the_card(
+    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(weights, "find_device", torch.device)
+    monkeypatch.setattr(train, "available_bytes", lambda device: {"cpu": 10**9, "cuda": 80 * 10**9}[device.type])
+    settings = ("model.device=cuda", "optimizer.cpu_offload=true")
+    for more in ([], ["--memory", "80GB"]):
+        assert run(tmp_path / "run", model, data, *settings, more=more) == 1
+        assert "optimizer.cpu_offload needs 3.49 GB of the machine's memory" in capsys.readouterr().err
+    assert no_training == []
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_dry_run_without_the_model_has_no_plan(tmp_path: Path, data: Path, capsys) -> None:

@@ -14,7 +14,7 @@ from core.config import Recipe, RecipeError
 from core.engine import memory, train, weights
 from core.engine.engine import Engine
 from core.engine.lora import add_adapters, find_trained_parameters
-from core.engine.memory import check_memory, plan_memory, replace_keys
+from core.engine.memory import check_memory, plan_host_memory, plan_memory, replace_keys
 from core.engine.model import Linear, ModelConfig
 from core.engine.trainer import Trainer
 from core.rollout.method import method_spec
@@ -77,7 +77,8 @@ ONE_GPU = [
     for line in (ROOT / "docs/one_machine.md").read_text().splitlines()
     if line.startswith("| `")
 ]
-"""Holds the rows of the table: method, model, GPU, plan, calls at once, settings."""
+"""Holds the rows of the table: method, model, GPU, plan of the card and the machine, calls at once, settings."""
+OFFLOADED_3B = ["model.lora=null", "optimizer.cpu_offload=true"]
 
 
 def make_recipe(model: Path, *settings: str) -> Recipe:
@@ -92,9 +93,11 @@ def count_bytes(tensors: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+@pytest.mark.parametrize("offload", ["false", "true"], ids=["", "offload"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_what_a_run_keeps_is_exact(any_model, dtype):
-    recipe = make_recipe(any_model, f"model.dtype={dtype}", "algorithm.kl_loss_coef=0.1", "engine.kv_tokens=2000")
+def test_what_a_run_keeps_is_exact(any_model, dtype, offload):
+    settings = ("algorithm.kl_loss_coef=0.1", "engine.kv_tokens=2000", f"optimizer.cpu_offload={offload}")
+    recipe = make_recipe(any_model, f"model.dtype={dtype}", *settings)
     model = weights.load(any_model, dtype, "cpu")
     plan = plan_memory(recipe, model.config, "cpu")
     trainer = Trainer(model, recipe.optimizer, recipe.algorithm.grpo())
@@ -102,6 +105,7 @@ def test_what_a_run_keeps_is_exact(any_model, dtype):
     trainer.grpo_step([row])
     assert size_of(plan, "weights") == count_bytes(model.parameters())
     assert size_of(plan, "float32 copies") == count_bytes(copy for copy, _ in trainer._copies)
+    assert bool(trainer._copies) == (dtype == "bfloat16" or offload == "true")
     moments = [s[name] for s in trainer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
     assert size_of(plan, "moments") == count_bytes(moments)
     assert trainer.reference is not None
@@ -147,6 +151,7 @@ def test_one_card_holds_the_adapters_of_a_model_whose_weights_it_could_not_train
 @pytest.mark.parametrize("row", ONE_GPU, ids=lambda row: f"{row[0]}-{row[1].partition(';')[0]}-{row[2]}")
 def test_a_one_gpu_preset_fits_the_card_and_the_table_tells_its_plan(row, monkeypatch):
     method, model, card, told, calls, settings = row
+    told, _, told_of_machine = told.partition("; machine ")
     monkeypatch.setattr(train, "resolve", lambda path, weights: path)
     monkeypatch.setattr(weights, "load_config", lambda path: ModelConfig.from_hf(PUBLISHED[path]))
     recipe = method_spec(method).load("one-gpu", [word for word in shlex.split(settings) if word != "--set"])
@@ -154,6 +159,8 @@ def test_a_one_gpu_preset_fits_the_card_and_the_table_tells_its_plan(row, monkey
     config, frozen = train.read_configs(recipe)
     check_memory(recipe, config, "cuda", int(0.9e9 * int(card.removesuffix(" GB"))), frozen)
     assert f"{plan_memory(recipe, config, 'cuda', frozen).peak / 1e9:.1f} GB" == told
+    beside = plan_host_memory(recipe, config, "cuda")
+    assert (f"{beside.peak / 1e9:.1f} GB" if beside else "") == told_of_machine
     assert recipe.engine.kv_tokens // memory.context_length(recipe, config) == int(calls)
     if not settings:
         preset = (ROOT / f"agentic/{method}/presets/one-gpu.yaml").read_text()
@@ -196,10 +203,72 @@ def test_the_cache_takes_no_memory_during_the_update_of_a_cpu(qwen2):
     assert size_of(on_cuda, "KV cache", "update") == size_of(on_cuda, "KV cache") > 0
 
 
-def refuse(recipe: Recipe, config: ModelConfig, available: int) -> str:
+@pytest.mark.parametrize("settings", [[], ["rollout.ahead=1", "algorithm.tis=[0,2]", "run.parallel_seeds=2"]])
+def test_what_is_offloaded_leaves_the_card_for_the_machine(settings):
+    config = ModelConfig.from_hf(QWEN2_3B)
+    settings = ["run.seeds=[0,1]", "model.lora=null", *settings]
+    recipe = method_spec("memagent").load("one-gpu", settings)
+    offloaded = replace_keys(recipe, {"optimizer.cpu_offload": True})
+    assert plan_host_memory(recipe, config, "cuda") is None
+    before, card = (plan_memory(each, config, "cuda") for each in (recipe, offloaded))
+    machine = plan_host_memory(offloaded, config, "cuda")
+    assert machine is not None
+    moved = {"float32 copies", "moments", "gradients"}
+    for phase in memory.PHASES:
+        for name in moved:
+            assert size_of(machine, name, phase) == size_of(before, name, phase)
+        left, rest = ({i: getattr(i, phase) for i in plan.items if i.name not in moved} for plan in (card, before))
+        assert left == rest
+    largest = 2 * 151936 * 2048
+    assert [(i.rollout, i.update) for i in card.items if i.name in moved] == [(0, 2 * largest)]
+    # All blocks that are pinned for gradients are powers of two, of which the largest holds the embedding.
+    assert largest < size_of(machine, "pinned and converted weights") < 2.2 * largest
+    assert machine.processes == card.processes == recipe.run.parallel_seeds
+
+
+def test_on_a_cpu_offloading_takes_copies_of_float32_weights_and_nothing_else(qwen2):
+    config = weights.load_config(qwen2)
+    for dtype in ("float32", "bfloat16"):
+        recipe = make_recipe(qwen2, f"model.dtype={dtype}")
+        offloaded = replace_keys(recipe, {"optimizer.cpu_offload": True})
+        assert plan_host_memory(offloaded, config, "cpu") is None
+        copies = memory.parameter_bytes(config, torch.float32) if dtype == "float32" else 0
+        assert plan_memory(offloaded, config, "cpu").peak == plan_memory(recipe, config, "cpu").peak + copies
+
+
+def refuse(recipe: Recipe, config: ModelConfig, available: int, device: str = "cpu", host: int | None = None) -> str:
     with pytest.raises(RecipeError) as caught:
-        check_memory(recipe, config, "cpu", available, {})
+        check_memory(recipe, config, device, available, {}, host)
     return str(caught.value)
+
+
+def test_a_machine_too_small_for_what_is_offloaded_is_told_so_with_key_and_sizes():
+    recipe, config = method_spec("memagent").load("one-gpu", OFFLOADED_3B), ModelConfig.from_hf(QWEN2_3B)
+    needed = plan_host_memory(recipe, config, "cuda")
+    assert needed is not None
+    check_memory(recipe, config, "cuda", 24 * 10**9, {}, needed.peak)
+    message = refuse(recipe, config, 24 * 10**9, "cuda", needed.peak - 1)
+    sizes = f"needs {needed.peak / 1e9:.2f} GB of the machine's memory and {needed.peak / 1e9:.2f} GB are available"
+    assert message.startswith(f"optimizer.cpu_offload {sizes} (moments 24.69 GB, ")
+    assert "; set optimizer.cpu_offload=false" in message
+
+
+@pytest.mark.parametrize("host", [None, 64 * 10**9])
+def test_offloading_is_told_where_it_makes_a_run_fit(host):
+    config = ModelConfig.from_hf(QWEN2_3B)
+    recipe = method_spec("memagent").load("one-gpu", ["model.lora=null"])
+    message = refuse(recipe, config, 24 * 10**9, "cuda", host)
+    assert "; it fits with --set optimizer.cpu_offload=true and 52.30 GB of the machine's memory. " in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "host"),
+    [([], "cuda", 52 * 10**9), (["optimizer.name=adamw8bit"], "cuda", None), ([], "cpu", None)],
+    ids=["the machine is too small", "8 bits", "on the CPU"],
+)
+def test_offloading_is_not_told_where_it_cannot_be(settings, device, host):
+    recipe = method_spec("memagent").load("one-gpu", ["model.lora=null", *settings])
+    assert "cpu_offload" not in refuse(recipe, ModelConfig.from_hf(QWEN2_3B), 10**9, device, host)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +315,7 @@ def test_full_training_of_the_published_models_does_not_fit_into_one_80_gb_card(
     config = ModelConfig.from_hf(hf_config)
     recipe = method_spec(method).load(preset, [])
     with pytest.raises(RecipeError, match=r"it needs at least [12]\d\d\.\d\d GB"):
-        check_memory(recipe, config, "cuda", 80_000_000_000, {})
+        check_memory(recipe, config, "cuda", 80_000_000_000, {}, host=64_000_000_000)
     state = ("weights", "float32 copies", "moments")
     plan = plan_memory(recipe, config, "cuda")
     parameters = sum(size_of(plan, name) for name in state) / 14
