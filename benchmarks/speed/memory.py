@@ -48,6 +48,7 @@ class Shape(NamedTuple):
             "optimizer.name": options.optimizer,
             "optimizer.max_tokens_per_pack": self.pack,
             "optimizer.gradient_checkpointing": str(self.checkpointing).lower(),
+            "optimizer.cpu_offload": str(options.cpu_offload).lower(),
             "engine.kv_tokens": self.kv,
             "engine.max_prefill_tokens": 2048,
             "run.parallel_seeds": 1,
@@ -72,6 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         command += ["--model", str(options.model), "--dtype", options.dtype]
         command += ["--device", options.device]
         command += ["--optimizer", options.optimizer, *(["--lora", str(options.lora)] if options.lora else [])]
+        command += ["--cpu-offload"] if options.cpu_offload else []
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         measured = json.loads(printed.splitlines()[-1])
         recipe = shape.recipe(options)
@@ -154,6 +156,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--device", default="cpu", help="as model.device (default: cpu)")
     parser.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw")
+    parser.add_argument("--cpu-offload", action="store_true", help="set optimizer.cpu_offload")
     parser.add_argument("--lora", type=argparse_type(PositiveInt), metavar="RANK", help="train adapters of this rank")
     parser.add_argument("--shape", help=argparse.SUPPRESS)
     return parser
