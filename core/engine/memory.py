@@ -141,7 +141,8 @@ def plan_host_memory(recipe: Recipe, config: ModelConfig, device: str) -> Memory
     # weights take their number format one by one before they go back.
     pinned = sum({1 << (size - 1).bit_length() for size in weights})
     items = [
-        _keep("process and libraries", sum(PROCESS_BYTES.values())),  # CUDA takes about as much here as on the card
+        # What CUDA takes here is not measured; it counts as much as on the card.
+        _keep("process and libraries", sum(PROCESS_BYTES.values())),
         *optimizer_items(recipe, config, dtype),
         MemoryItem("pinned and converted weights", pinned, pinned + max(weights)),
     ]

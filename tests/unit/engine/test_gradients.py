@@ -88,6 +88,7 @@ def test_weights_whose_copies_are_offloaded_stay_the_tensors_that_the_engine_rea
     trainer.grpo_step(make_rows())
     assert {name: p.data_ptr() for name, p in model.named_parameters()} == before
     assert all(torch.equal(copy, weight) for copy, weight in trainer._copies)
+    assert {copy.data_ptr() for copy, _ in trainer._copies}.isdisjoint(before.values())
 
 
 def test_gradients_add_up_in_float32_and_leave_the_weights():
