@@ -43,8 +43,10 @@ class Adapter:
         self.section = section
         self.scale = section.alpha / section.rank
 
-    def __call__(self, x_TC: Tensor) -> Tensor:
-        return F.linear(F.linear(x_TC, self.lora_A), self.lora_B) * self.scale
+    def __call__(self, y: Tensor, x: Tensor) -> Tensor:
+        """Add to the outputs `y` of the linear map, [T, outputs], what the adapter makes of its inputs [T, inputs]."""
+        # In one pass over `y`, and in place: no gradient needs what was there. Autocast knows no operator in place.
+        return y.addmm_(F.linear(x, self.lora_A), self.lora_B.to(y.dtype).T, alpha=self.scale)
 
     def product(self) -> Tensor:
         """Return what the adapter adds to the weight, in float32 [outputs, inputs]."""

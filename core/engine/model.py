@@ -116,8 +116,8 @@ class Linear(nn.Linear):
     For one row of bfloat16, the CPU takes another kernel, which adds up in another order.
     """
 
-    adapter: Callable[[Tensor], Tensor] | None = None
-    """Is added to the map: see core/engine/lora.py."""
+    adapter: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Takes the map's outputs and inputs, and adds to the outputs: see core/engine/lora.py."""
     prepacked: Tensor | None = None
     """Holds the weight once more, in the order in which the CPU reads it fastest, while an engine samples."""
 
@@ -144,7 +144,7 @@ class Linear(nn.Linear):
             y = torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
         else:
             y = super().forward(x)
-        return y if self.adapter is None else y + self.adapter(x)
+        return y if self.adapter is None else self.adapter(y, x)
 
 
 class RMSNorm(nn.Module):

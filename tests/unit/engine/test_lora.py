@@ -12,7 +12,7 @@ from core.algorithms.grpo import GRPOConfig
 from core.config import LoRASection, OptimizerSection
 from core.engine import checkpoint, lora, weights
 from core.engine.engine import Engine
-from core.engine.model import CausalLM
+from core.engine.model import CausalLM, Linear
 from core.engine.trainer import Trainer
 from core.hub import CheckpointError
 from core.types import Row, Sampling
@@ -79,6 +79,26 @@ def test_gradients_are_those_of_the_whole_weights_by_the_chain_rule(any_model):
         torch.testing.assert_close(found[f"{name}.lora_B.weight"], whole_grad @ adapter.lora_A.detach().T, **close)
         torch.testing.assert_close(found[f"{name}.lora_A.weight"], adapter.lora_B.detach().T @ whole_grad, **close)
     assert len(found) == 2 * len(lora.find_adapters(model))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_an_adapter_adds_its_product_to_any_number_of_rows_under_autocast_too(autocast, rows):
+    torch.manual_seed(0)
+    linear = Linear(8, 6)
+    adapter = linear.adapter = lora.Adapter(linear, SECTION, torch.Generator().manual_seed(0))
+    torch.nn.init.normal_(adapter.lora_B)
+    x = torch.randn(rows, 8)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y = linear(x)
+    exact = x @ (linear.weight + adapter.product()).T + linear.bias
+    assert y.dtype == (torch.bfloat16 if autocast else torch.float32)
+    close = {"atol": 0.05, "rtol": 0.02} if autocast else {"atol": 1e-6, "rtol": 1e-5}
+    torch.testing.assert_close(y.float(), exact, **close)
+    y.float().sum().backward()
+    ones = torch.ones(rows, 6)
+    torch.testing.assert_close(adapter.lora_B.grad, adapter.scale * ones.T @ (x @ adapter.lora_A.T), **close)
+    torch.testing.assert_close(adapter.lora_A.grad, adapter.scale * adapter.lora_B.T @ ones.T @ x, **close)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
