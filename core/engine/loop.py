@@ -337,6 +337,7 @@ def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Tra
         num_steps_per_rollout=recipe.algorithm.num_steps_per_rollout,
         seed=seed,
         start=start,
+        compiled=recipe.model.compile,
     )
 
 

@@ -39,6 +39,9 @@ PROCESS_BYTES = {"cpu": 450_000_000, "cuda": 700_000_000}
 TORCHAO_BYTES = 70_000_000
 """Says what the libraries of the 8-bit optimizer add to that in the machine's memory."""
 
+COMPILER_BYTES = 90_000_000
+"""Says what torch.compile adds to it. What it saves of activations is not counted."""
+
 
 class MemoryItem(NamedTuple):
     """Holds the bytes that one thing takes in each phase."""
@@ -96,7 +99,9 @@ def plan_memory(
     sizes = trained_sizes(config, lora)
     weights = parameter_bytes(config, dtype) + (sum(sizes) * dtype.itemsize if lora else 0)
     reference = weights if recipe.algorithm.kl_loss_coef and not lora else 0
-    process = PROCESS_BYTES[device] + (TORCHAO_BYTES if device == "cpu" and optimizer.name == "adamw8bit" else 0)
+    process = PROCESS_BYTES[device]
+    if device == "cpu":
+        process += TORCHAO_BYTES * (optimizer.name == "adamw8bit") + COMPILER_BYTES * recipe.model.compile
     served = recipe.engine.is_served  # then the servers hold caches, and sampling takes nothing here
     kv = 0 if served else kv_bytes(recipe, config, dtype)
     packed = 0 if served else prepacked_bytes(config, dtype, device)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from core.engine import kernel
+from core.engine.compiler import compile_for_all_lengths
 
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 
@@ -133,7 +134,9 @@ class Linear(nn.Linear):
             self.prepacked = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
 
     def forward(self, x: Tensor) -> Tensor:
-        packed = self.prepacked if torch.is_inference_mode_enabled() else None  # where engines compute, and only they
+        # Engines compute in inference mode, and only they. What is compiled is trained, and cannot ask for the mode.
+        samples = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+        packed = self.prepacked if samples else None
         on_tiles = packed is not None and not packed.is_mkldnn
         alone = x.shape[0] == 1 and x.dtype == torch.bfloat16 and x.device.type == "cpu"
         if alone and not (on_tiles and self.adapter is None):
@@ -170,15 +173,13 @@ class SelfAttention(nn.Module):
             self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
         self.qk_norm = config.qk_norm
 
-    def forward(
-        self, x_TC: Tensor, rotation: tuple[Tensor, Tensor], attend: Attention, keep_R: Tensor | None
-    ) -> Tensor:
+    def project(self, x_TC: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values; queries and keys are rotated by their positions."""
         projections = (self.q_proj, self.k_proj, self.v_proj)
         q_THD, k_TKD, v_TKD = (project(x_TC).unflatten(-1, (-1, self.head_dim)) for project in projections)
         if self.qk_norm:
             q_THD, k_TKD = self.q_norm(q_THD), self.k_norm(k_TKD)
-        out_THD = attend(self.layer, _rotate(q_THD, *rotation), _rotate(k_TKD, *rotation), v_TKD)
-        return self.o_proj(_select(out_THD, keep_R).flatten(1))
+        return _rotate(q_THD, *rotation), _rotate(k_TKD, *rotation), v_TKD
 
 
 def _select(x_T: Tensor, keep_R: Tensor | None) -> Tensor:
@@ -210,10 +211,25 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(
-        self, x_TC: Tensor, rotation: tuple[Tensor, Tensor], attend: Attention, keep_R: Tensor | None
+        self,
+        x_TC: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        attend: Attention,
+        keep_R: Tensor | None,
+        compiled: bool = False,
     ) -> Tensor:
-        attended = self.self_attn(self.input_layernorm(x_TC), rotation, attend, keep_R)
-        x_TC = _select(x_TC, keep_R) + attended  # from here on [R, C] where keep_R is given
+        before, after = DecoderLayer.before_attention, DecoderLayer.after_attention
+        if compiled:
+            before, after = compile_for_all_lengths(before), compile_for_all_lengths(after)
+        q_THD, k_TKD, v_TKD = before(self, x_TC, *rotation)
+        out_THD = attend(self.self_attn.layer, q_THD, k_TKD, v_TKD)
+        return after(self, _select(x_TC, keep_R), _select(out_THD, keep_R))  # [R, C] where keep_R is given
+
+    def before_attention(self, x_TC: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.self_attn.project(self.input_layernorm(x_TC), (cos_TD, sin_TD))
+
+    def after_attention(self, x_TC: Tensor, out_THD: Tensor) -> Tensor:
+        x_TC = x_TC + self.self_attn.o_proj(out_THD.flatten(1))
         return x_TC + self.mlp(self.post_attention_layernorm(x_TC))
 
 
@@ -239,6 +255,8 @@ class CausalLM(nn.Module):
         self.prepacked = False
         self.gradient_checkpointing = False
         """Makes the backward pass compute the activations inside layers again instead of keeping them."""
+        self.compiled = False
+        """Compiles what the layers compute before and after attention, where gradients are recorded."""
 
     @property
     def device(self) -> torch.device:
@@ -260,13 +278,14 @@ class CausalLM(nn.Module):
         angles_TD = (positions_T[:, None].float() * self.inv_freq).repeat(1, 2)
         scale = self.config.rope_scale
         rotation = (angles_TD.cos() * scale).to(x_TC.dtype), (angles_TD.sin() * scale).to(x_TC.dtype)
+        compiled = self.compiled and torch.is_grad_enabled()
         last = len(self.model.layers) - 1
         for number, layer in enumerate(self.model.layers):
             keep = keep_R if number == last else None
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                x_TC = checkpoint(layer, x_TC, rotation, attend, keep, use_reentrant=False)
+                x_TC = checkpoint(layer, x_TC, rotation, attend, keep, compiled, use_reentrant=False)
             else:
-                x_TC = layer(x_TC, rotation, attend, keep)
+                x_TC = layer(x_TC, rotation, attend, keep, compiled)
         return self.model.norm(x_TC)
 
     def prepack_weights(self) -> None:

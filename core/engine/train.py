@@ -33,6 +33,7 @@ from core.data.files import DataError
 from core.data.tasks import read_tasks
 from core.engine import weights
 from core.engine.arithmetic import choose_dtype
+from core.engine.compiler import require_compiler
 from core.engine.loop import GRPOLoop, TrainingError
 from core.engine.memory import (
     available_bytes,
@@ -114,6 +115,8 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
             the fix.
     """
     require_optimizer(recipe.optimizer.name)
+    if recipe.model.compile:
+        require_compiler(weights.find_device(recipe.model.device))
     for tracker in recipe.run.trackers:
         require_package(tracker)
     for path in filter(None, (recipe.data.train, recipe.data.eval)):

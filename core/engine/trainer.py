@@ -74,8 +74,12 @@ class Trainer:
         num_steps_per_rollout: int = 1,
         seed: int = 0,
         start: Path | None = None,
+        compiled: bool = False,
     ):
-        """`start` is the folder that the model was read from, whose weights may be more precise than the model's."""
+        """`start` is the folder that the model was read from, whose weights may be more precise than the model's.
+
+        With `compiled`, forward and backward pass of the layers are compiled, but for attention.
+        """
         self.model = model
         self.config = optimizer
         self.grpo = grpo or GRPOConfig()
@@ -103,6 +107,7 @@ class Trainer:
         model.drop_prepacked()  # oneDNN's cannot be copied
         self.reference = deepcopy(model).requires_grad_(False) if needs_copy else None
         model.gradient_checkpointing = optimizer.gradient_checkpointing
+        model.compiled = compiled
         # What a large model frees stays in glibc's lists otherwise, where the next pack's tensors do not fit.
         large = sum(parameter.numel() for parameter in model.parameters()) > LARGE_MODEL_PARAMETERS
         self._returns_memory = large and model.device.type == "cpu"

@@ -141,7 +141,7 @@ def train_supervised(
     partial = folder.with_name(f".{folder.name}.partial")
     model = weights.load(start, recipe.model.dtype, recipe.model.device)
     add_adapters(model, recipe.model.lora)
-    trainer = Trainer(model, schedule, start=start)
+    trainer = Trainer(model, schedule, start=start, compiled=recipe.model.compile)
     newest = checkpoint.latest(partial)
     if newest is not None:
         trainer.load_state(checkpoint.load(newest, model)["trainer"])

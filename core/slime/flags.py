@@ -70,6 +70,8 @@ def cluster(recipe: Recipe) -> SlimeSection:
         )
     if recipe.model.lora:
         raise RecipeError("model.lora is for the embedded engine; on slime all weights are trained, set it to null")
+    if recipe.model.compile:
+        raise RecipeError("model.compile is for the embedded engine; on slime set it to false")
     if recipe.optimizer.name != "adamw":
         raise RecipeError(
             f"optimizer.name {recipe.optimizer.name} is for the embedded engine; on slime set it to adamw"

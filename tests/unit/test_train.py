@@ -38,6 +38,10 @@ def run(out: Path, model: Path, data: Path, *settings: str, more: Sequence[str] 
     return main(["memagent", "--out", str(out), *words, *more])
 
 
+def absent_compiler(*_: torch.Tensor) -> None:
+    raise RuntimeError("no compiler")
+
+
 def test_a_good_start_trains(no_training: list[str], tmp_path: Path, model: Path, data: Path) -> None:
     assert run(tmp_path / "run", model, data) == 0
     assert no_training == ["memagent"]
@@ -49,6 +53,7 @@ def test_a_good_start_trains(no_training: list[str], tmp_path: Path, model: Path
         ("model.path=/no/model", "/no/model"),
         ("data.train=/no/train.jsonl", "/no/train.jsonl: no such file"),
         ("data.eval=/no/dev.jsonl", "/no/dev.jsonl: no such file"),
+        ("model.compile=true", "set model.compile=false"),
         ("run.trackers=[paper]", "run.trackers"),
         ("run.trackers=[mlflow]", "run.trackers: mlflow needs a package: pip install absent_package"),
     ],
@@ -57,6 +62,7 @@ def test_a_bad_start_names_the_fault_and_leaves_no_folder(
     no_training: list[str], tmp_path: Path, model: Path, data: Path, setting: str, named: str, capsys, monkeypatch
 ) -> None:
     monkeypatch.setitem(trackers.TRACKER_PACKAGES, "mlflow", "absent_package")
+    monkeypatch.setattr(torch, "compile", lambda function: absent_compiler)
     assert run(tmp_path / "run", model, data, setting) == 1
     assert named in capsys.readouterr().err
     assert no_training == []

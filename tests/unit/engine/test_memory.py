@@ -188,6 +188,15 @@ def test_a_frozen_role_has_weights_and_a_cache_of_its_own(qwen2):
     assert size_of(plan, "frozen model of judge", "update") == sum(size_of(plan, name) for name in parts)
 
 
+def test_the_compiler_takes_memory_of_the_machine_and_none_of_a_card(qwen2):
+    config = weights.load_config(qwen2)
+    for device, size in (("cpu", memory.COMPILER_BYTES), ("cuda", 0)):
+        plain, compiled = (
+            plan_memory(make_recipe(qwen2, f"model.compile={value}"), config, device) for value in ("false", "true")
+        )
+        assert compiled.peak - plain.peak == size
+
+
 def test_seeds_at_once_multiply_the_plan(qwen2):
     config = weights.load_config(qwen2)
     one = plan_memory(make_recipe(qwen2, "run.seeds=[0,1,2]"), config, "cpu")

@@ -150,6 +150,7 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
         (["model.dtype=float32"], "set model.dtype=bfloat16"),
         (["rollout.top_p=0.9"], "rollout.top_p is 0.9"),
         (["model.lora={rank: 8}"], "model.lora is for the embedded engine"),
+        (["model.compile=true"], "model.compile is for the embedded engine"),
         (["optimizer.name=adamw8bit"], "optimizer.name adamw8bit is for the embedded engine"),
         (["engine.servers=[http://a:1]"], "engine.servers and replicas are for our own trainer"),
         (["algorithm.num_steps_per_rollout=3"], "let algorithm.num_steps_per_rollout divide"),

@@ -1,0 +1,129 @@
+"""Compiled layers: few graphs for all of them, the gradients of eager ones, and nothing compiled but training."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor import config
+
+from core.algorithms.grpo import GRPOConfig
+from core.config import LoRASection, OptimizerSection, RecipeError
+from core.engine import compiler, lora, weights
+from core.engine.model import CausalLM
+from core.engine.packing import pack_rows
+from core.engine.trainer import Trainer
+from core.types import Row
+from tests import kit
+from tests.unit.engine.conftest import save_model
+from tests.unit.engine.test_trainer import make_rows
+
+ROWS = [*make_rows(), Row((1, 2, 3), (1,), (-4.5,), 1.0, rollout_id=6)]
+
+
+@pytest.fixture(autouse=True)
+def fresh_graphs() -> Iterator[None]:
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def needs_compiler() -> None:
+    kit.require(shutil.which("g++"), kit.COMPILER)
+
+
+def take_step(
+    folder: Path, compiled: bool, *, dtype: str = "float32", rank: int = 0, kl: float = 0.0, **options
+) -> tuple[CausalLM, dict[str, torch.Tensor]]:
+    """Return the model, and the gradients of a step at rate 0 by the names of what is trained."""
+    model = weights.load(folder, dtype, "cpu")
+    if rank:
+        lora.add_adapters(model, LoRASection(rank=rank, alpha=8))
+        for number, adapter in enumerate(lora.find_adapters(model).values()):
+            torch.nn.init.normal_(adapter.lora_B, std=0.1, generator=torch.Generator().manual_seed(number))
+    section = OptimizerSection(lr=0.0, weight_decay=0.0, clip_grad=1e9, bf16_autocast=False, **options)
+    trainer = Trainer(model, section, GRPOConfig(kl_loss_coef=kl), compiled=compiled)
+    found: dict[str, torch.Tensor] = {}
+    names = lora.find_trained_parameters(model)
+    trainer.optimizer.register_step_pre_hook(
+        lambda *_: found.update({name: p.grad.clone() for name, p in zip(names, trainer._optimized, strict=True)})
+    )
+    trainer.grpo_step(ROWS)
+    return model, found
+
+
+def relative_error(found: dict[str, torch.Tensor], exact: dict[str, torch.Tensor]) -> tuple[float, float]:
+    """Return the error of the whole gradient, and the largest of a single weight's, each relative to its norm."""
+    errors, norms = (
+        torch.stack([x.norm() for x in xs]) for xs in ([found[name] - exact[name] for name in exact], [*exact.values()])
+    )
+    return (errors.norm() / norms.norm()).item(), (errors / norms).max().item()
+
+
+def test_all_layers_and_lengths_share_two_graphs_and_have_the_gradients_of_eager_layers(tmp_path, needs_compiler):
+    folder = save_model("qwen3", tmp_path, seed=0)  # with all that a layer can have but biases
+    for max_tokens in (64, 40, 200):
+        exact = take_step(folder, False, max_tokens_per_pack=max_tokens)[1]
+        model, found = take_step(folder, True, max_tokens_per_pack=max_tokens)
+        assert found.keys() == exact.keys()
+        whole, single = relative_error(found, exact)
+        assert whole < 1e-6
+        assert single < 3e-6
+    assert len(pack_rows(ROWS, 40, model.device)) > 3
+    assert counters["stats"]["unique_graphs"] == 2
+    # One token alone is a shape of its own to PyTorch: here the only one that the last layer keeps.
+    take_step(folder, True, max_tokens_per_pack=1)
+    assert counters["stats"]["unique_graphs"] == 3
+    plain = weights.load(folder, device="cpu")
+    assert [*model.state_dict()] == [*plain.state_dict()]
+    for copied in (deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert all(torch.equal(a, b) for a, b in zip(copied.parameters(), plain.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ({"rank": 4, "gradient_checkpointing": True, "kl": 0.1}, (1e-6, 3e-6)),
+        ({"dtype": "bfloat16", "gradient_checkpointing": True, "kl": 0.1}, (0.02, 0.05)),
+    ],
+    ids=["adapters", "bfloat16"],
+)
+def test_compiled_layers_go_with_checkpointing_and_a_reference(qwen2, needs_compiler, options, limits):
+    (_, exact), (_, found) = (
+        take_step(qwen2, compiled, max_tokens_per_pack=64, **options) for compiled in (False, True)
+    )
+    assert found.keys() == exact.keys()
+    assert all(error < limit for error, limit in zip(relative_error(found, exact), limits, strict=True))
+    # The first layer's inputs have no gradient where the embedding is not trained.
+    assert counters["stats"]["unique_graphs"] == (4 if "rank" in options else 2)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_has_no_gradient_is_not_compiled(qwen2, mode):
+    (pack,) = pack_rows(ROWS, 4096, torch.device("cpu"))
+    model = weights.load(qwen2, device="cpu")
+    hidden = []
+    for model.compiled in (False, True):
+        with mode():
+            hidden.append(model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R))
+    assert torch.equal(*hidden)
+    assert not counters["stats"]
+
+
+def test_a_machine_without_a_compiler_is_told_what_to_do(needs_compiler):
+    device = torch.device("cpu")
+    compiler.require_compiler(device)  # raises nothing
+    torch.compiler.reset()
+    with (
+        config.patch({"cpp.cxx": ("no-such-compiler",)}),
+        pytest.raises(RecipeError, match=r"^model\.compile: .*no-such-compiler.*g\+\+.*set model\.compile=false$"),
+    ):
+        compiler.require_compiler(device)
