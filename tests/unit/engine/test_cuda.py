@@ -27,19 +27,15 @@ TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 
 
-<<<<<<< HEAD
-def sample_all(
-    folder: Path, dtype: str, device: str = "cuda"
-) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
-=======
 @pytest.fixture(autouse=True)
 def fresh_graphs() -> Iterator[None]:
     yield
     torch.compiler.reset()  # PyTorch refuses more than eight graphs of one function
 
 
-def sample_all(folder: Path, dtype: str) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
->>>>>>> f62b433 (model.compile: the trainer's layers are compiled around attention, two graphs for all of them)
+def sample_all(
+    folder: Path, dtype: str, device: str = "cuda"
+) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
     """(prompt, tokens, log-probs) of uneven requests, eight of which share a prompt."""
     engine = Engine.from_pretrained(folder, dtype=dtype, device=device, max_model_len=128, kv_tokens=128 * 16)
     prompts = [tuple(range(5 + i, 25 + 4 * i)) for i in range(8)] + [tuple(range(40, 90))] * 8
@@ -68,18 +64,14 @@ def test_a_seed_gives_the_same_tokens_again(any_model):
     assert sample_all(any_model, "float32") == sample_all(any_model, "float32")
 
 
-<<<<<<< HEAD
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs: run it on a machine with two")
 def test_an_engine_on_another_gpu_than_the_current_one_samples_the_same(qwen2):
     assert sample_all(qwen2, "float32", "cuda:1") == sample_all(qwen2, "float32", "cuda:0")
 
 
-def take_step(folder: Path, device: str, **options: bool) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
-=======
 def take_step(
     folder: Path, device: str, *, compiled: bool = False, **options: bool
 ) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
->>>>>>> f62b433 (model.compile: the trainer's layers are compiled around attention, two graphs for all of them)
     model = weights.load(folder, device=device)
     section = OptimizerSection(lr=1e-3, max_tokens_per_pack=64, bf16_autocast=False, **options)
     trainer = Trainer(model, section, GRPOConfig(kl_loss_coef=0.01), compiled=compiled)
