@@ -31,6 +31,8 @@ from core.options import argparse_type
 def main(arguments: list[str] | None = None) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
+    if options.compile and not options.model:
+        parser.error("--compile goes with --model")
     torch.set_num_threads(options.threads)
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -42,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         "dtype": options.dtype,
         "repeats": 1 if options.quick else options.repeats,
         "quick": options.quick,
+        "compile": options.compile,
     }
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.model or make_checkpoint(options.size, Path(scratch) / "model")
@@ -61,7 +64,13 @@ def main(arguments: list[str] | None = None) -> int:
         if options.only != "rollout":
             print(f"GRPO step ({name}, {options.dtype})")
             result["grpo_step"] = measure_step(parser, options, folder, Path(scratch) / "trl")
-    words = ["quick" if options.quick else "full", name, f"{options.threads}t", options.only]
+    words = [
+        "quick" if options.quick else "full",
+        name,
+        f"{options.threads}t",
+        options.only,
+        "compile" * options.compile,
+    ]
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"{'-'.join(filter(None, words))}.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
@@ -74,7 +83,9 @@ def measure_step(parser: argparse.ArgumentParser, options: argparse.Namespace, f
     repeats, vocab_size = 1 if options.quick else options.repeats, read_vocab_size(folder)
     if options.model:
         groups = 2 if options.quick else 8
-        step = grpo_step.measure_sections(folder, vocab_size, repeats=repeats, groups=groups, dtype=options.dtype)
+        step = grpo_step.measure_sections(
+            folder, vocab_size, repeats=repeats, groups=groups, dtype=options.dtype, compiled=options.compile
+        )
         shown = {key: f"{value:.5g}" for key, value in step.items() if not isinstance(value, list)}
         print(align_columns([*shown], [[*shown.values()]]), flush=True)
         return {"sections": step}
@@ -98,6 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
     chosen.add_argument("--size", choices=tuple(SIZES), default="small", help="the random checkpoint (default: small)")
     chosen.add_argument("--model", type=Path, metavar="DIR", help="a real checkpoint, on a quarter of the requests")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="with --model")
+    parser.add_argument("--compile", action="store_true", help="model.compile for our step, with --model")
     parser.add_argument("--regimes", nargs="+", metavar="NAME", help="of the rollout comparison (default: all)")
     parser.add_argument("--threads", type=argparse_type(PositiveInt), default=1)
     parser.add_argument(

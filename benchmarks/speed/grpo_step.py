@@ -61,7 +61,9 @@ def compare(
     return result
 
 
-def measure_sections(folder: Path, vocab_size: int, *, repeats: int, groups: int, dtype: str) -> dict[str, Any]:
+def measure_sections(
+    folder: Path, vocab_size: int, *, repeats: int, groups: int, dtype: str, compiled: bool = False
+) -> dict[str, Any]:
     """Time our GRPO step on `groups` groups of memory updates in the shapes of MemAgent's preset `laptop`; return JSON.
 
     The rollouts are given: their tokens and log-probs are made up, since the time depends on shapes alone.
@@ -73,7 +75,14 @@ def measure_sections(folder: Path, vocab_size: int, *, repeats: int, groups: int
         for r in requests
     ]
     first, timing = run_embedded(
-        folder, requests, SECTION_GROUP, samples, steps=repeats, dtype=dtype, max_tokens_per_pack=2560
+        folder,
+        requests,
+        SECTION_GROUP,
+        samples,
+        steps=repeats,
+        dtype=dtype,
+        max_tokens_per_pack=2560,
+        compiled=compiled,
     )
     tokens = sum(len(s.prompt_ids) + len(s.token_ids) for s in samples)
     seconds = timing.as_json()
@@ -101,10 +110,11 @@ def run_embedded(
     steps: int,
     dtype: str = "float32",
     max_tokens_per_pack: int = 4096,
+    compiled: bool = False,
 ) -> tuple[dict[str, float], Timing]:
     """Return statistics of the first step and the time of `steps` more; without `samples` each step generates."""
     model = weights.load(folder, dtype)
-    trainer = make_trainer(model, max_tokens_per_pack)
+    trainer = make_trainer(model, max_tokens_per_pack, compiled)
     engine = _engine(model, requests) if samples is None else None
     watch = Stopwatch()
     first: dict[str, float] = {}
@@ -120,12 +130,12 @@ def run_embedded(
     return first, watch.timing()
 
 
-def make_trainer(model: CausalLM, max_tokens_per_pack: int = 4096) -> Trainer:
+def make_trainer(model: CausalLM, max_tokens_per_pack: int = 4096, compiled: bool = False) -> Trainer:
     """Make a trainer that computes what TRL computes with the settings of trl_side.py."""
     optimizer = OptimizerSection(
         lr=LR, beta2=0.999, weight_decay=0.0, clip_grad=1.0, max_tokens_per_pack=max_tokens_per_pack
     )
-    return Trainer(model, optimizer, loss_agg="token")
+    return Trainer(model, optimizer, loss_agg="token", compiled=compiled)
 
 
 def _engine(model: CausalLM, requests: Sequence[GenerationRequest]) -> EmbeddedSide:

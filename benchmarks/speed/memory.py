@@ -22,7 +22,7 @@ from core.config import Recipe
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.loop import make_trainer
-from core.engine.memory import PHASES, plan_memory
+from core.engine.memory import PHASES, plan_host_memory, plan_memory
 from core.options import argparse_type
 from core.rollout.method import method_spec
 from core.types import Row, Sampling
@@ -77,10 +77,13 @@ def main(arguments: list[str] | None = None) -> int:
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         measured = json.loads(printed.splitlines()[-1])
         recipe = shape.recipe(options)
-        plan = plan_memory(recipe, weights.load_config(options.model), weights.find_device(options.device).type)
+        config, kind = weights.load_config(options.model), weights.find_device(options.device).type
+        plan = plan_memory(recipe, config, kind)
         print(f"{shape}\n{plan.table()}\nmeasured: {measured}", flush=True)
-        for phase in PHASES:
-            size = plan.total(phase)
+        planned = {phase: plan.total(phase) for phase in PHASES}
+        if offloaded := plan_host_memory(recipe, config, kind):
+            planned["machine"] = offloaded.peak
+        for phase, size in planned.items():
             rows.append(
                 [
                     f"{shape.pack}{', checkpointing' if shape.checkpointing else ''}, KV {shape.kv}",
@@ -95,7 +98,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(recipe: Recipe) -> dict[str, int]:
-    """Return the peak of bytes in a rollout and in an update: resident ones, or those that tensors take on a GPU."""
+    """Return the peak of bytes in a rollout and in an update: resident ones, or those that tensors take on a GPU.
+
+    `machine` is the peak of resident bytes, also beside a GPU.
+    """
     folder = Path(recipe.model.path)
     model = weights.load(folder, recipe.model.dtype, recipe.model.device)
     trainer = make_trainer(recipe, model, 0, folder)
@@ -122,6 +128,7 @@ def measure(recipe: Recipe) -> dict[str, int]:
     # Two packs: when the second begins, the gradients of the first are there.
     trainer.grpo_step(make_rows(rng, model.config.vocab_size, 2 * recipe.optimizer.max_tokens_per_pack))
     peaks["update"] = _read_peak(model.device)
+    peaks["machine"] = _read_peak(torch.device("cpu"))
     return peaks
 
 

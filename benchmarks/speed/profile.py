@@ -50,14 +50,14 @@ def profile_step(folder: Path, dtype: str, kind: str, groups: int, repeats: int)
     return profile_calls(lambda: trainer.grpo_step(make_rows(samples, GROUP_SIZE)), repeats)
 
 
-def find_ratio(folder: Path, pattern: str, dtype: str, *keys: str) -> float | None:
-    """Return how many times our CPU time another side took, from the newest fitting file of run.sh; None without."""
+def find_ratio(folder: Path, pattern: str, dtype: str, *keys: str) -> tuple[float, str] | None:
+    """Return how many times our CPU time another side took, and the newest file of run.sh that says so, if any does."""
     for path in sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True):
         entry = result = read_json(path)
         for key in (*keys, "ratio", "cpu_s"):
             entry = entry.get(key) if entry else None
         if entry and result["dtype"] == dtype:
-            return float(entry)
+            return float(entry), str(path)
     return None
 
 
@@ -79,16 +79,18 @@ def format_part(part: dict[str, Any]) -> str:
         f"CPU s {plain_s:.3f}, with the profiler {profiled_s:.3f} (wall s {wall_s:.3f})",
         f"products and attention: {profiled:.1%} with the profiler, {plain:.1%} of the time without it",
     ]
-    if ratio := part["ratio"]:
+    if part["ratio"]:
+        ratio, path = part["ratio"]
         low, high = sorted([ratio / plain, ratio / profiled])
-        lines.append(f"{part['other']} takes {ratio:.2f} times our time; {low:.2f} to {high:.2f} if all else were free")
+        lines.append(f"{part['other']} takes {ratio:.2f} times our time ({path})")
+        lines.append(f"{low:.2f} to {high:.2f} if all else were free")
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     torch.set_num_threads(options.threads)
-    small, repeats = options.quick or options.model, 1 if options.quick else 3
+    small, repeats = bool(options.quick or options.model), 1 if options.quick else 3
     name = options.model.name if options.model else options.size
     pattern = f"{'quick' if options.quick else 'full'}-{name}-{options.threads}t*.json"
     find = partial(find_ratio, options.out.parent, pattern, options.dtype)

@@ -6,10 +6,10 @@ null page.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -297,19 +297,26 @@ class DecodeAttention:
 
 
 def _find_page_kernel(cache: PagedCache) -> PageKernel:
-    """Return the fastest kernel that runs here: ours in C++ on CPUs and in Triton on CUDA, or PyTorch's."""
+    """Return the fastest kernel that runs here: ours in C++ on CPUs and in Triton on CUDA, or else PyTorch's."""
     if cache.device.type == "cpu" and cache.dtype in DTYPES and (library := find_kernel()) is not None:
-        return partial(attend_pages, library)
+        return functools.partial(attend_pages, library)
     if cache.device.type == "cuda":
-        try:
-            from core.engine import decode_attention
-        except ImportError:  # a PyTorch without Triton
-            return gather_pages
         config = cache.config
-        sizes = config.num_heads, config.num_kv_heads, config.head_dim, cache.page_size
-        if decode_attention.runs_here(cache.device, cache.dtype, *sizes):
-            return decode_attention.attend_pages
+        heads = config.num_heads, config.num_kv_heads, config.head_dim
+        return _find_triton_kernel(cache.device, cache.dtype, *heads, cache.page_size) or gather_pages
     return gather_pages
+
+
+@functools.cache
+def _find_triton_kernel(
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, page_size: int
+) -> PageKernel | None:
+    try:
+        from core.engine import paged_attention
+    except ImportError:  # a PyTorch without Triton
+        return None
+    runs = paged_attention.has_paged_attention(device, dtype, heads, kv_heads, head_dim, page_size)
+    return paged_attention.attend_pages if runs else None
 
 
 def gather_pages(

@@ -85,8 +85,10 @@ def load(checkpoint: Path, model: CausalLM) -> dict[str, Any]:
     """
     path = checkpoint / STATE
     try:
-        # Into the machine's memory: the trainer moves each tensor to its place, and a card need not hold two of them.
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        # The trainer moves each tensor to its place. So a card need not hold it twice, and the machine, which then maps
+        # the file, need not hold it at all.
+        mapped = model.device.type == "cuda"
+        state: dict[str, Any] = torch.load(path, map_location="cpu", mmap=mapped, weights_only=True)
     except Exception as error:  # torch raises whatever its parsing of a corrupt file trips over
         raise CheckpointError(
             f"{path}: cannot be read ({error}). Delete {checkpoint}; the run resumes from the one before."

@@ -1,4 +1,4 @@
-"""Compiles what the trainer computes with torch.compile, once for all layers and lengths (`model.compile`)."""
+"""Compiles what the trainer's layers compute before and after attention, with torch.compile (`model.compile`)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from core.config import RecipeError
 def compile_for_all_lengths(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function of a module and of tensors that all have the tokens as their first axis.
 
-    The modules of all layers share its graphs, because a graph takes weights as inputs.
+    The modules of all layers share its graphs, because a graph takes weights as inputs. PyTorch makes further graphs
+    for one token, for more than 4,096, for another number of threads, and for inputs without gradient. After eight it
+    computes what has no graph as it is written.
     """
-    compiled = torch.compile(function, fullgraph=True)
+    compiled = torch.compile(function)
 
     def call(module: nn.Module, *tensors: Tensor) -> Any:
         for tensor in tensors:
+            # Not dynamic=True: a pack with as many tokens as the width would make the width dynamic too.
             torch._dynamo.maybe_mark_dynamic(tensor, 0)
         return compiled(module, *tensors)
 
@@ -33,7 +36,10 @@ def require_compiler(device: torch.device) -> None:
     try:
         torch.compile(torch.exp)(torch.ones(2, device=device))
     except (RuntimeError, OSError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # The compiler's own message is far down; PyTorch's has a headline before it.
+        reason = next((line for line in lines if "error:" in line), " ".join(lines[:2]))
         raise RecipeError(
-            f"model.compile: PyTorch cannot compile for {device} ({str(error).strip().splitlines()[0]}); "
-            "install a C++ compiler (apt-get install g++), or set model.compile=false"
+            f"model.compile: PyTorch cannot compile for {device}. Install a C++ compiler and Python's headers (apt-get "
+            f"install g++ python3-dev), or set model.compile=false. PyTorch says: {reason}"
         ) from error

@@ -39,8 +39,9 @@ PROCESS_BYTES = {"cpu": 450_000_000, "cuda": 700_000_000}
 TORCHAO_BYTES = 70_000_000
 """Says what the libraries of the 8-bit optimizer add to that in the machine's memory."""
 
-COMPILER_BYTES = 90_000_000
-"""Says what torch.compile adds to it. What it saves of activations is not counted."""
+COMPILER_BYTES = 410_000_000
+"""Says what torch.compile adds on a CPU: its libraries, and the C++ compiler that runs in the first update. The
+activations that compiled layers spare are not counted."""
 
 
 class MemoryItem(NamedTuple):
@@ -114,7 +115,7 @@ def plan_memory(
         _keep("reference", reference),
     ]
     if optimizer.cpu_offload and device == "cuda":
-        # One is on its way to the machine's memory while the next one is computed (core/engine/gradients.py).
+        # They leave for the machine's memory one by one; compiled layers return those of half a layer at once.
         items.append(MemoryItem("gradients", update=2 * max(sizes) * dtype.itemsize))
     else:
         items += optimizer_items(recipe, config, dtype)
@@ -137,19 +138,16 @@ def plan_memory(
 
 
 def plan_host_memory(recipe: Recipe, config: ModelConfig, device: str) -> MemoryPlan | None:
-    """Plan what a run takes of the machine's memory beside a card, or return None if it keeps nothing there."""
+    """Plan what `optimizer.cpu_offload` takes of the machine's memory; return None if it is off or there is no card."""
     if not recipe.optimizer.cpu_offload or device != "cuda":
         return None
     dtype = getattr(torch, recipe.model.dtype)
-    weights = [size * dtype.itemsize for size in trained_sizes(config, recipe.model.lora)]
-    # PyTorch keeps what it has pinned, in blocks of a power of two, one of each size: one gradient is under way. New
-    # weights take their number format one by one before they go back.
-    pinned = sum({1 << (size - 1).bit_length() for size in weights})
+    largest = max(trained_sizes(config, recipe.model.lora)) * dtype.itemsize
     items = [
         # What CUDA takes here is not measured; it counts as much as on the card.
         _keep("process and libraries", sum(PROCESS_BYTES.values())),
         *optimizer_items(recipe, config, dtype),
-        MemoryItem("pinned and converted weights", pinned, pinned + max(weights)),
+        MemoryItem("gradient or weight on its way", update=largest),
     ]
     return MemoryPlan(tuple(items), min(recipe.run.parallel_seeds, len(recipe.run.seeds)))
 
@@ -247,9 +245,9 @@ def check_memory(
     frozen: Mapping[str, ModelConfig],
     host: int | None = None,
 ) -> None:
-    """Refuse a run that needs more than `available` bytes, or beside a card more than `host` bytes of the machine.
+    """Refuse a run that needs more than `available` bytes, or that offloads more than `host` bytes to the machine.
 
-    With None nobody knows what the machine has.
+    With `host` None the machine's memory is not checked.
 
     Raises:
         RecipeError: it names the largest items and the keys that make the run fit, or what it needs at least.
@@ -282,7 +280,8 @@ def _check_host_memory(planned: MemoryPlan | None, host: int | None) -> None:
         raise RecipeError(
             f"optimizer.cpu_offload needs {format_bytes(planned.peak)} of the machine's memory and "
             f"{format_bytes(host)} are available ({planned.largest()}); set optimizer.cpu_offload=false, with "
-            "optimizer.name=adamw8bit or model.lora where the card is too small for it. --dry-run prints the plan"
+            "optimizer.name=adamw8bit or model.lora where the card is too small for it. --dry-run prints the plan. "
+            "--memory SIZE, the card's, leaves the machine's unchecked"
         )
 
 

@@ -87,7 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
         recipe = settle_dtype(recipe, None if options.fresh else out)
         check_fit(recipe, options.memory)
         share_gpus(recipe)  # replicas without GPUs are refused before there is a folder
-        folder = RunFolder.create(out, recipe.dump(), fresh=options.fresh, may_differ=CHANGEABLE_KEYS)
+        folder = RunFolder.create(
+            out, recipe.dump(), fresh=options.fresh, may_differ=CHANGEABLE_KEYS, complete=recipe.complete
+        )
         with folder.lock():
             folder.update_config(recipe.dump())
             folder.record_sandbox(sandbox)
@@ -156,14 +158,12 @@ def read_configs(recipe: Recipe) -> tuple[ModelConfig, dict[str, ModelConfig]]:
 
 
 def check_fit(recipe: Recipe, memory: int | None) -> None:
-    """Raise RecipeError if the run needs more than `memory` bytes, or than there are on its device.
-
-    What it keeps in the machine's memory beside a card must fit in any case.
-    """
+    """Raise RecipeError if the run needs more than `memory` bytes, or without that more than there are here."""
     config, frozen = read_configs(recipe)
     device = weights.find_device(recipe.model.device)
     available = available_bytes(device) if memory is None else memory
-    check_memory(recipe, config, device.type, available, frozen, host=available_bytes(torch.device("cpu")))
+    host = available_bytes(torch.device("cpu")) if memory is None else None
+    check_memory(recipe, config, device.type, available, frozen, host)
 
 
 def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,6 @@ from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
 from core.engine import lora, weights
-from core.engine.gradients import move_gradients
 from core.engine.heap import map_large_tensors, return_freed_memory
 from core.engine.model import CausalLM, ModelConfig
 from core.engine.optimizer import make_optimizer, needs_float32_copy
@@ -78,7 +78,7 @@ class Trainer:
     ):
         """`start` is the folder that the model was read from, whose weights may be more precise than the model's.
 
-        With `compiled`, forward and backward pass of the layers are compiled, but for attention.
+        With `compiled`, forward and backward pass of the layers are compiled, attention excepted.
         """
         self.model = model
         self.config = optimizer
@@ -292,8 +292,12 @@ class Trainer:
 
     def _backward(self, loss: Tensor) -> None:
         """Add the gradient of one pack; that of a parameter with a float32 copy goes there as soon as it is known."""
-        with move_gradients(self._copies):
+        hooks = [p.register_post_accumulate_grad_hook(partial(_move_gradient, copy)) for copy, p in self._copies]
+        try:
             loss.backward()
+        finally:
+            for hook in hooks:
+                hook.remove()
         if self._returns_memory:
             return_freed_memory()
 
@@ -329,6 +333,20 @@ def finish(work: Generator[None, None, dict[str, float]]) -> dict[str, float]:
             next(work)
         except StopIteration as done:
             return dict(done.value)
+
+
+def _move_gradient(copy: Tensor, parameter: Tensor) -> None:
+    """Add a parameter's gradient to that of its float32 copy: a bfloat16 sum over many packs would stop growing.
+
+    A copy in the machine's memory gets the gradient in the number format of the parameter, which has fewer bytes.
+    """
+    assert parameter.grad is not None
+    gradient = parameter.grad.to(copy.device)
+    parameter.grad = None
+    if copy.grad is None:
+        copy.grad = gradient.float()
+    else:
+        copy.grad += gradient
 
 
 def pack_bytes(

@@ -23,7 +23,7 @@ number gets its own small chart.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,13 +102,20 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: str | Path, config: Mapping[str, Any], *, fresh: bool = False, may_differ: Collection[str] = ()
+        cls,
+        path: str | Path,
+        config: Mapping[str, Any],
+        *,
+        fresh: bool = False,
+        may_differ: Collection[str] = (),
+        complete: Callable[[dict[str, Any]], dict[str, Any]] = lambda old: old,
     ) -> RunFolder:
         """Create the folder for this resolved recipe, or open it when it exists already.
 
         A folder without results takes any recipe. `fresh` first deletes the earlier run, unless a cluster has trained
         in it. `may_differ` lists dotted keys that a resumed run may change, each with all keys below it; the folder
-        keeps the old values until `update_config`.
+        keeps the old values until `update_config`. `complete` adds to a recipe of the folder, before it is compared,
+        the keys that came after it.
 
         Raises:
             RunFolderError: the folder belongs to another recipe, or holds files that no run has written. With `fresh`:
@@ -123,7 +130,9 @@ class RunFolder:
         if not config_path.is_file() and any(strangers):
             raise RunFolderError(f"{path} is not empty and not a run folder (no config.yaml); choose another --out")
         with _lock(path, CREATE_WAIT_S):
-            changes = _list_changes(config_path, new_config, may_differ) if config_path.is_file() and not fresh else []
+            changes: list[str] = []
+            if config_path.is_file() and not fresh:
+                changes = _list_changes(_normalize(complete(_read_config(config_path))), new_config, may_differ)
             if fresh and (path / MEGATRON).exists():
                 raise RunFolderError(
                     f"{path / MEGATRON} was trained on a cluster, and --fresh does not delete that; move it away, or "
@@ -284,9 +293,11 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _list_changes(path: Path, new_config: Mapping[str, Any], may_differ: Collection[str]) -> list[str]:
+def _list_changes(
+    old_config: Mapping[str, Any], new_config: Mapping[str, Any], may_differ: Collection[str]
+) -> list[str]:
     """Describe each key that differs, in one line."""
-    old, new = flatten(_read_config(path)), flatten(new_config)
+    old, new = flatten(old_config), flatten(new_config)
     absent = object()
 
     def show(flat: Mapping[str, Any], key: str) -> str:

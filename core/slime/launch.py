@@ -71,7 +71,7 @@ def launch(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool =
         problems.append(running)
     if problems:
         raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in problems))
-    with RunFolder.create(paths.out, recipe.dump()).lock():
+    with RunFolder.create(paths.out, recipe.dump(), complete=recipe.complete).lock():
         paths.script.write_text(script, encoding="utf-8")
         start = job.RayCommands.for_cluster(slime).head
         if no_ray and subprocess.run(shlex.split(start)).returncode:

@@ -112,17 +112,17 @@ def test_a_dry_run_prints_what_an_offloaded_optimizer_takes_of_the_machine(tmp_p
     assert machine.endswith("it fits into 80.00 GB\n")
 
 
-def test_what_is_offloaded_must_fit_into_this_machine_whatever_the_card(
+def test_what_is_offloaded_must_fit_into_this_machine_unless_memory_is_given(
     no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys, monkeypatch
 ) -> None:
-    monkeypatch.setattr(weights, "find_device", torch.device)
+    monkeypatch.setattr(weights, "find_device", lambda device: torch.device("cuda"))
     monkeypatch.setattr(train, "available_bytes", lambda device: {"cpu": 10**9, "cuda": 80 * 10**9}[device.type])
     settings = ("model.device=cuda", "optimizer.cpu_offload=true")
-    for more in ([], ["--memory", "80GB"]):
-        assert run(tmp_path / "run", model, data, *settings, more=more) == 1
-        assert "optimizer.cpu_offload needs 3.49 GB of the machine's memory" in capsys.readouterr().err
+    assert run(tmp_path / "run", model, data, *settings) == 1
+    assert "optimizer.cpu_offload needs 3.49 GB of the machine's memory" in capsys.readouterr().err
     assert no_training == []
     assert not (tmp_path / "run").exists()
+    train.check_fit(method_spec("memagent").load("tiny", [f"model.path={model}", *settings]), memory=80 * 10**9)
 
 
 def test_a_dry_run_without_the_model_has_no_plan(tmp_path: Path, data: Path, capsys) -> None:

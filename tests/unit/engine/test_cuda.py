@@ -131,9 +131,9 @@ def test_the_varlen_kernel_runs_on_this_gpu():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("sizes", [(14, 2, 64), (32, 8, 128)])
 def test_the_triton_kernel_runs_on_this_gpu(dtype, sizes):
-    from core.engine import decode_attention  # it imports Triton
+    from core.engine import paged_attention  # it imports Triton
 
-    assert decode_attention.runs_here(torch.device("cuda"), getattr(torch, dtype), *sizes, 16)
+    assert paged_attention.has_paged_attention(torch.device("cuda"), getattr(torch, dtype), *sizes, 16)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])

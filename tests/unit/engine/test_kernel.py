@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from core.engine import kernel
+from core.config import LoRASection
+from core.engine import kernel, lora
 from core.engine.model import Linear
 
 ROWS = [1, 15, 16, 17, 31, 32, 33, 48, 70, 300]
@@ -96,8 +97,8 @@ def test_a_map_multiplies_on_tiles_while_an_engine_samples_if_its_sizes_fit():
 def test_adapters_are_added_to_a_row_alone_as_beside_others():
     torch.manual_seed(0)
     linear = Linear(64, 96, dtype=torch.bfloat16)
-    adapted = nn.Linear(64, 96, dtype=torch.bfloat16)
-    linear.adapter = lambda y, x: y + adapted(x)
+    adapter = linear.adapter = lora.Adapter(linear, LoRASection(rank=4), torch.Generator().manual_seed(0))
+    nn.init.normal_(adapter.lora_B)
     linear.prepack()
     x = draw(2, 64, seed=0)
     with torch.inference_mode():

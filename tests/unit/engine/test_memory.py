@@ -188,15 +188,6 @@ def test_a_frozen_role_has_weights_and_a_cache_of_its_own(qwen2):
     assert size_of(plan, "frozen model of judge", "update") == sum(size_of(plan, name) for name in parts)
 
 
-def test_the_compiler_takes_memory_of_the_machine_and_none_of_a_card(qwen2):
-    config = weights.load_config(qwen2)
-    for device, size in (("cpu", memory.COMPILER_BYTES), ("cuda", 0)):
-        plain, compiled = (
-            plan_memory(make_recipe(qwen2, f"model.compile={value}"), config, device) for value in ("false", "true")
-        )
-        assert compiled.peak - plain.peak == size
-
-
 def test_seeds_at_once_multiply_the_plan(qwen2):
     config = weights.load_config(qwen2)
     one = plan_memory(make_recipe(qwen2, "run.seeds=[0,1,2]"), config, "cpu")
@@ -230,8 +221,7 @@ def test_what_is_offloaded_leaves_the_card_for_the_machine(settings):
         assert left == rest
     largest = 2 * 151936 * 2048
     assert [(i.rollout, i.update) for i in card.items if i.name in moved] == [(0, 2 * largest)]
-    # All blocks that are pinned for gradients are powers of two, of which the largest holds the embedding.
-    assert largest < size_of(machine, "pinned and converted weights") < 2.2 * largest
+    assert size_of(machine, "gradient or weight on its way", "update") == largest
     assert machine.processes == card.processes == recipe.run.parallel_seeds
 
 
@@ -267,12 +257,12 @@ def test_offloading_is_told_where_it_makes_a_run_fit(host):
     config = ModelConfig.from_hf(QWEN2_3B)
     recipe = method_spec("memagent").load("one-gpu", ["model.lora=null"])
     message = refuse(recipe, config, 24 * 10**9, "cuda", host)
-    assert "; it fits with --set optimizer.cpu_offload=true and 52.30 GB of the machine's memory. " in message
+    assert "; it fits with --set optimizer.cpu_offload=true and 51.15 GB of the machine's memory. " in message
 
 
 @pytest.mark.parametrize(
     ("settings", "device", "host"),
-    [([], "cuda", 52 * 10**9), (["optimizer.name=adamw8bit"], "cuda", None), ([], "cpu", None)],
+    [([], "cuda", 51 * 10**9), (["optimizer.name=adamw8bit"], "cuda", None), ([], "cpu", None)],
     ids=["the machine is too small", "8 bits", "on the CPU"],
 )
 def test_offloading_is_not_told_where_it_cannot_be(settings, device, host):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from core.rollout.method import method_spec
 from core.runs.run_folder import RunFolder, RunFolderError, flatten
 
 
@@ -44,6 +45,27 @@ def test_another_recipe_is_refused_with_the_keys_and_the_fix(tmp_path: Path, con
     ):
         assert part in str(error.value)
     assert RunFolder(tmp_path).config == config
+
+
+def test_a_run_of_an_earlier_version_resumes_with_the_defaults_of_the_keys_that_it_lacks(tmp_path: Path) -> None:
+    recipe = method_spec("memagent").load("tiny")
+    old = recipe.dump()
+    del old["optimizer"]["cpu_offload"], old["model"]["compile"], old["algorithm"]["tis_mode"]
+    start_run(tmp_path, old)
+    folder = RunFolder.create(tmp_path, recipe.dump(), complete=recipe.complete)
+    assert folder.config == old  # until the run writes its own
+    offloaded = method_spec("memagent").load("tiny", ["optimizer.cpu_offload=true"])
+    with pytest.raises(
+        RunFolderError, match=r"1 key\(s\) differ:\n  optimizer.cpu_offload: False in the folder, True "
+    ):
+        RunFolder.create(tmp_path, offloaded.dump(), complete=recipe.complete)
+
+
+def test_a_recipe_with_a_key_that_is_gone_is_compared_as_it_is(tmp_path: Path) -> None:
+    recipe = method_spec("memagent").load("tiny")
+    start_run(tmp_path, {**recipe.dump(), "gone": 1})
+    with pytest.raises(RunFolderError, match="gone: 1 in the folder, absent asked for"):
+        RunFolder.create(tmp_path, recipe.dump(), complete=recipe.complete)
 
 
 def test_a_run_that_failed_at_its_start_takes_another_recipe(tmp_path: Path, config: dict) -> None:

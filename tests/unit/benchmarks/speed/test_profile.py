@@ -100,7 +100,8 @@ def test_the_ratio_is_that_of_the_newest_file_with_this_format_and_part(tmp_path
     write("full-small-1t-grpo.json", 2, "float32", None)
     write("full-small-1t-bf16.json", 1, "bfloat16", 1.4)
     write("quick-small-1t.json", 0, "float32", 1.5)
-    assert find_ratio(tmp_path, "full-small-1t*.json", "float32", *keys) == 1.2
+    newest = str(tmp_path / "full-small-1t-rollout.json")
+    assert find_ratio(tmp_path, "full-small-1t*.json", "float32", *keys) == (1.2, newest)
 
 
 def test_the_bound_is_the_ratio_over_the_share_of_products_and_attention() -> None:
@@ -110,9 +111,9 @@ def test_the_bound_is_the_ratio_over_the_share_of_products_and_attention() -> No
         "profiled": {"cpu_s": 6.0, "wall_s": 8.0},
         "seconds": seconds,
         "other": "TRL",
-        "ratio": 3.0,
+        "ratio": (3.0, "runs/speed/full.json"),
     }
     table = format_part(part)
     assert "products with weights | 0.750          | 1.500           | 37.5% |" in table
     assert "50.0% with the profiler, 60.0% of the time without it" in table
-    assert table.endswith("TRL takes 3.00 times our time; 5.00 to 6.00 if all else were free")
+    assert table.endswith("TRL takes 3.00 times our time (runs/speed/full.json)\n5.00 to 6.00 if all else were free")

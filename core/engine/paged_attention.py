@@ -1,8 +1,8 @@
 """Attends from one new token of each sequence to its pages in the KV cache: a Triton kernel for CUDA.
 
-PyTorch's own kernels read pages only where FlashAttention 3 or 4 is installed. The work is split as in Flash-Decoding
-(Dao et al. 2023): a program reads one part of a sequence for one key head. The results of the parts are then weighed by
-their log-sum-exps. Before its first use a probe compares the kernel with plain attention.
+PyTorch's `varlen_attn` reads pages only where FlashAttention 3 or 4 is installed. The work is split as in
+Flash-Decoding (Dao et al. 2023): a program reads one part of a sequence for one key head. The results of the parts are
+then weighed by their log-sum-exps. Before its first use a probe compares the kernel with plain attention.
 
 PyTorch brings Triton with CUDA; elsewhere importing this module may raise ImportError. Tensor suffixes:
 core/engine/__init__.py and attention.py; here X counts the parts of a sequence, and G the query heads of a key head.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +20,9 @@ import triton.language as tl
 from torch import Tensor
 
 PART = 512
-"""Counts the tokens of a part, whatever else is in the batch."""
+"""Counts the tokens of a part, unless the batch is so large that `PARTS_BYTES` asks for longer ones."""
 PARTS_BYTES = 1 << 26
-"""Limits the results of all parts in a layer. A part has more tokens in batches that would exceed it."""
+"""Limits the results of all parts in a layer."""
 BLOCK = 64
 """Counts the tokens that a program reads at a time."""
 ROWS = 16
@@ -116,8 +115,9 @@ def _attend_part(  # type: ignore[no-untyped-def]  # Triton reads annotations
     tl.store(lse_NHX + row_G, best_G + tl.log(total_G), mask=rows_G < GROUP)
 
 
-@cache
-def runs_here(device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, page: int) -> bool:
+def has_paged_attention(
+    device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, page: int
+) -> bool:
     """Return whether the kernel computes attention in this format and these sizes; warn if it does not."""
     if dtype not in TOLERANCE:
         return False
