@@ -73,7 +73,7 @@ pip_install() {
     fail "pip failed (see above); nothing is marked as installed, run scripts/setup.sh again to go on"
 }
 
-echo "setup: installing $requirements into .venv (into an empty one: about 2 GB, a minute or two)"
+echo "setup: installing $requirements into .venv (into an empty one: about 3 GB, a minute or two)"
 pip_install ${torch_index:+--extra-index-url "$torch_index"} "$(grep '^torch==' requirements.txt)"
 pip_install -r "$requirements"
 # torch has brought the setuptools that this needs; an isolated build would download another.
