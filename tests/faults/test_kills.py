@@ -112,10 +112,9 @@ def read_command(pid: int) -> bytes:
 
 
 def list_children() -> set[int]:
-    """List our child processes that run. Orphans become ours, so nothing that a run starts can be missed."""
+    """List the processes below this one that run. Orphans become ours, so nothing that a run starts can be missed."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
-    return {int(pid) for text in lists for pid in text.split() if kit.is_running(int(pid))}
+    return set(filter(kit.is_running, kit.list_descendants(os.getpid())))
 
 
 @contextmanager

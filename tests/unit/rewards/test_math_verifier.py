@@ -14,14 +14,13 @@ import pytest
 
 from core.rewards import math_verifier
 from core.rewards.math_verifier import MathVerifier
+from tests import kit
 
 ENDLESS = "10^{10^{10^{10}}}"
 
 
-def children() -> set[str]:
-    return set(open(f"/proc/self/task/{threading.get_native_id()}/children").read().split()) | {
-        pid for task in os.listdir("/proc/self/task") for pid in open(f"/proc/self/task/{task}/children").read().split()
-    }
+def children() -> set[int]:
+    return set(kit.list_descendants(os.getpid()))
 
 
 async def test_a_comparison_that_hangs_is_killed_and_its_worker_replaced() -> None:
