@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
 def measure(recipe: Recipe) -> dict[str, int]:
     """Return the peak of bytes in a rollout and in an update: resident ones, or those that tensors take on a GPU.
 
-    `machine` is the peak of resident bytes, also beside a GPU.
+    Beside a GPU, `machine` is the peak of resident bytes.
     """
     folder = Path(recipe.model.path)
     model = weights.load(folder, recipe.model.dtype, recipe.model.device)
@@ -128,7 +128,8 @@ def measure(recipe: Recipe) -> dict[str, int]:
     # Two packs: when the second begins, the gradients of the first are there.
     trainer.grpo_step(make_rows(rng, model.config.vocab_size, 2 * recipe.optimizer.max_tokens_per_pack))
     peaks["update"] = _read_peak(model.device)
-    peaks["machine"] = _read_peak(torch.device("cpu"))
+    if model.device.type == "cuda":
+        peaks["machine"] = _read_peak(torch.device("cpu"))
     return peaks
 
 

@@ -277,7 +277,7 @@ def _pad(cache: PagedCache, table_NP: Tensor, bucket: Sequence[_Piece]) -> _Buck
     return _Bucket(tokens_NL, find_places(cache, table_NP, sequences_N[:, None], positions_S), mask_LS)
 
 
-PageKernel = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, int], Tensor]
+PageKernel = Callable[..., Tensor]
 """Maps (q_NHD, keys, values, table_NP, lengths_N, page_size) to [N, H, D]: each query sees the first tokens of its
 sequence. Keys and values are [places, K, D]."""
 
@@ -287,24 +287,27 @@ class DecodeAttention:
 
     def __init__(self, cache: PagedCache, table_NP: Tensor, positions_N: Tensor):
         self.cache = cache
-        self.table_NP = table_NP
-        self.lengths_N = positions_N + 1
-        self.kernel = _find_page_kernel(cache)
+        lengths_N = positions_N + 1
+        kernel = _find_page_kernel(cache)
+        self.attend: Callable[[Tensor, Tensor, Tensor], Tensor] = (
+            GatheredPages(cache, table_NP, lengths_N)
+            if kernel is None
+            else functools.partial(kernel, table_NP=table_NP, lengths_N=lengths_N, page_size=cache.page_size)
+        )
 
     def __call__(self, layer: int, q_NHD: Tensor) -> Tensor:
-        keys, values = self.cache.kv[0, layer], self.cache.kv[1, layer]  # [places, K, D]
-        return self.kernel(q_NHD.contiguous(), keys, values, self.table_NP, self.lengths_N, self.cache.page_size)
+        return self.attend(q_NHD.contiguous(), self.cache.kv[0, layer], self.cache.kv[1, layer])
 
 
-def _find_page_kernel(cache: PagedCache) -> PageKernel:
-    """Return the fastest kernel that runs here: ours in C++ on CPUs and in Triton on CUDA, or else PyTorch's."""
+def _find_page_kernel(cache: PagedCache) -> PageKernel | None:
+    """Return our kernel that reads pages, in C++ on CPUs and in Triton on CUDA, if it runs here."""
     if cache.device.type == "cpu" and cache.dtype in DTYPES and (library := find_kernel()) is not None:
         return functools.partial(attend_pages, library)
     if cache.device.type == "cuda":
         config = cache.config
         heads = config.num_heads, config.num_kv_heads, config.head_dim
-        return _find_triton_kernel(cache.device, cache.dtype, *heads, cache.page_size) or gather_pages
-    return gather_pages
+        return _find_triton_kernel(cache.device, cache.dtype, *heads, cache.page_size)
+    return None
 
 
 @functools.cache
@@ -319,32 +322,38 @@ def _find_triton_kernel(
     return paged_attention.attend_pages if runs else None
 
 
-def gather_pages(
-    q_NHD: Tensor, keys: Tensor, values: Tensor, table_NP: Tensor, lengths_N: Tensor, page_size: int
-) -> Tensor:
-    """Gather the keys and values of as many sequences as `GATHERED_BYTES` allow, for PyTorch's own kernel.
+class GatheredPages:
+    """Gathers the keys and values of as many sequences as `GATHERED_BYTES` allow, for PyTorch's own kernel.
 
-    The query heads that share a key head form one matrix, so keys and values are never repeated.
+    Where they lie and which are seen is the same in every layer. The query heads that share a key head form one matrix,
+    so keys and values are never repeated.
     """
-    # [N, K, H / K, D]: the heads of a group take the place that the tokens of a sequence have in prefill.
-    grouped_q = q_NHD.unflatten(1, (keys.shape[1], -1))
-    group = grouped_q.shape[2]
-    if _must_round_alike(keys):
-        grouped_q = F.pad(grouped_q, (0, 0, 0, -group % DECODE_ROWS))
-    positions_S = torch.arange(table_NP.shape[1] * page_size, device=keys.device)
-    page_S, offset_S = positions_S // page_size, positions_S % page_size
-    count = _count_gathered(keys, len(positions_S))
-    outputs = []
-    for q, table, lengths in zip(grouped_q.split(count), table_NP.split(count), lengths_N.split(count), strict=True):
-        places_NS = table[:, page_S].long() * page_size + offset_S
+
+    def __init__(self, cache: PagedCache, table_NP: Tensor, lengths_N: Tensor):
+        sequences_N1 = torch.arange(len(table_NP), device=cache.device)[:, None]
+        positions_S = torch.arange(table_NP.shape[1] * cache.page_size, device=cache.device)
         # Positions after a sequence's newest token hold what an earlier owner of the page left there.
-        seen_NS = positions_S < lengths[:, None]
-        outputs.append(
+        after_NS = positions_S >= lengths_N[:, None]
+        bias_NS = torch.zeros(after_NS.shape, dtype=cache.dtype, device=cache.device)
+        bias_NS.masked_fill_(after_NS, -torch.inf)
+        count = _count_gathered(cache.kv[0, 0], len(positions_S))
+        places_NS = find_places(cache, table_NP, sequences_N1, positions_S)
+        self.parts = list(zip(places_NS.split(count), bias_NS.split(count), strict=True))
+
+    def __call__(self, q_NHD: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        # [N, K, H / K, D]: the heads of a group take the place that the tokens of a sequence have in prefill.
+        grouped_q = q_NHD.unflatten(1, (keys.shape[1], -1))
+        group = grouped_q.shape[2]
+        if _must_round_alike(keys):
+            grouped_q = F.pad(grouped_q, (0, 0, 0, -group % DECODE_ROWS))
+        queries = grouped_q.split([len(bias_NS) for _, bias_NS in self.parts])
+        outputs = [
             F.scaled_dot_product_attention(
                 q,
                 keys[places_NS].transpose(1, 2),
                 values[places_NS].transpose(1, 2),
-                attn_mask=seen_NS[:, None, None],
+                attn_mask=bias_NS[:, None, None],
             )
-        )
-    return torch.cat(outputs)[:, :, :group].flatten(1, 2)
+            for q, (places_NS, bias_NS) in zip(queries, self.parts, strict=True)
+        ]
+        return torch.cat(outputs)[:, :, :group].flatten(1, 2)

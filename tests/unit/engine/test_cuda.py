@@ -30,7 +30,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1}
 @pytest.fixture(autouse=True)
 def fresh_graphs() -> Iterator[None]:
     yield
-    torch.compiler.reset()  # PyTorch refuses more than eight graphs of one function
+    torch.compiler.reset()  # after eight graphs of one function PyTorch compiles it no more
 
 
 def sample_all(

@@ -175,11 +175,11 @@ def test_a_gpu_takes_the_kernel_that_the_probe_accepts_and_is_asked_once(asked):
 
 def test_a_gpu_gathers_pages_without_triton_or_after_a_refusal(asked, monkeypatch):
     monkeypatch.setattr(paged_attention, "has_paged_attention", lambda *sizes: False)
-    assert attention._find_page_kernel(CACHE) is attention.gather_pages  # type: ignore[arg-type]
+    assert attention._find_page_kernel(CACHE) is None  # type: ignore[arg-type]
     attention._find_triton_kernel.cache_clear()
     monkeypatch.delattr("core.engine.paged_attention")
     monkeypatch.setitem(sys.modules, "core.engine.paged_attention", None)
-    assert attention._find_page_kernel(CACHE) is attention.gather_pages  # type: ignore[arg-type]
+    assert attention._find_page_kernel(CACHE) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("capability", [80, 89, 90, 100, 120])
