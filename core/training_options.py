@@ -1,4 +1,4 @@
-"""The options of `tokentrue train`, which all engines share. Nothing but the standard library is imported here, so
+"""The options of `tokentrue train`, which all backends share. Nothing but the standard library is imported here, so
 that `--help` and completion are quick and need no installation."""
 
 from __future__ import annotations
@@ -8,22 +8,24 @@ import re
 from pathlib import Path
 
 DEFAULT_PRESETS = {"embedded": "tiny", "slime": "seed", "vime": "seed"}
-"""Maps an engine to the preset that it takes without --preset."""
+"""Maps a backend to the preset that it takes without --preset."""
 
 BASELINES = ("rejection", "supervised")
 """Names what is trained beside the policy, to compare it with; each is a section of the recipe."""
 
 
-def make_training_parser(*engines: str) -> argparse.ArgumentParser:
-    """Return a parser of the options that at least one of `engines` has; the first engine is the default."""
-    presets = ", ".join(f"{DEFAULT_PRESETS[engine]} on {engine}" for engine in engines)
-    defaults = {DEFAULT_PRESETS[engine] for engine in engines}
+def make_training_parser(*backends: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that at least one of `backends` has; the first is the default."""
+    presets = ", ".join(f"{DEFAULT_PRESETS[backend]} on {backend}" for backend in backends)
+    defaults = {DEFAULT_PRESETS[backend] for backend in backends}
     parser = argparse.ArgumentParser(
         prog="tokentrue train",
         description="Train a method from a preset. The same command resumes a run.",
     )
     parser.add_argument("method", metavar="METHOD", help="a folder of agentic/")
-    parser.add_argument("--engine", choices=engines, default=engines[0], help=f"default: {engines[0]}")
+    parser.add_argument(
+        "--backend", choices=backends, default=backends[0], help=f"what trains (default: {backends[0]})"
+    )
     parser.add_argument(
         "--preset",
         default=defaults.pop() if len(defaults) == 1 else None,
@@ -34,7 +36,7 @@ def make_training_parser(*engines: str) -> argparse.ArgumentParser:
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe, or slime's job, and stop")
-    if "embedded" in engines:
+    if "embedded" in backends:
         parser.add_argument(
             "--baseline", choices=BASELINES, metavar="NAME", help=f"embedded: train {' or '.join(BASELINES)} instead"
         )
@@ -42,7 +44,7 @@ def make_training_parser(*engines: str) -> argparse.ArgumentParser:
         parser.add_argument(
             "--memory", type=read_bytes, metavar="SIZE", help="embedded: plan for this memory, such as 24GB or 8GiB"
         )
-    if "slime" in engines:
+    if "slime" in backends:
         parser.add_argument("--start-ray", action="store_true", help="slime, vime: start Ray's head if none answers")
     return parser
 

@@ -20,11 +20,12 @@ from pathlib import Path
 
 import torch
 
-from core.engine import start_model, weights
+from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
-from core.engine.packing import pack_rows
 from core.rollout.rows import rows_from_groups
+from core.train import start_model
+from core.train.packing import pack_rows
 from core.types import Completion, Row, Sampling, Task, Trajectory, Turn
 
 PEOPLE = "ada ben cleo dan eva finn gus hana ivo jana kai lea max nora otis pia".split()
@@ -95,7 +96,7 @@ async def roll_out_all(engine: Engine, tasks: list[Task], rng: random.Random) ->
 
 
 def take_step(model: CausalLM, optimizer: torch.optim.Optimizer, rows: list[Row], lr: float) -> None:
-    """Make tokens with a positive advantage likelier (all 1: supervised learning). In full: core/engine/trainer.py."""
+    """Make tokens with a positive advantage likelier (all 1: supervised learning). In full: core/train/trainer.py."""
     for pack in pack_rows(rows, 16384, model.device):  # end to end, no padding. R: the sampled tokens; V: vocabulary
         logits_RV = model.logits(model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R))
         surprise_R = torch.nn.functional.cross_entropy(logits_RV, pack.targets_R, reduction="none")
@@ -115,7 +116,7 @@ def main(seed: int = 0, cold_steps: int = 60, steps: int = 60, groups: int = 16,
     with tempfile.TemporaryDirectory() as folder:  # an untrained Qwen2 of 0.6M parameters
         model = weights.load(start_model.build(Path(folder), TOKENIZER, seed), device="cpu")
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
-    for step in range(cold_steps):  # core/engine/warm_start.py
+    for step in range(cold_steps):  # core/train/warm_start.py
         demos = [asyncio.run(roll_out(draw_task(rng), lambda prompt: act_at_random(prompt, rng))) for _ in range(32)]
         rows = rows_from_groups([demos], std_normalization=False, split_advantage=False, rows="segment")
         rate = 2e-3 * min(1, (step + 1) / 20) * (1 - step / cold_steps)
@@ -128,7 +129,7 @@ def main(seed: int = 0, cold_steps: int = 60, steps: int = 60, groups: int = 16,
         return sum(t.reward or 0.0 for t in asyncio.run(roll_out_all(engine, tasks, test_rng))) / len(tasks)
 
     before = evaluate()
-    for step in range(steps):  # the engine samples from the very weights that are trained; in full: core/engine/loop.py
+    for step in range(steps):  # the engine samples from the very weights that are trained; in full: core/train/loop.py
         tasks = [draw_task(random.Random(rng.getrandbits(62))) for _ in range(groups)]
         played = asyncio.run(roll_out_all(engine, [task for task in tasks for _ in range(size)], rng))
         by_task = [played[first : first + size] for first in range(0, len(played), size)]  # a group for each task

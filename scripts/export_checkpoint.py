@@ -19,12 +19,13 @@ from pathlib import Path
 import yaml
 from safetensors import SafetensorError, safe_open
 
-from core.engine import checkpoint, weights
+from core.engine import weights
 from core.hub import SMALL_FILES, CheckpointError, is_hub_id
 from core.report.summary import build_summary
 from core.report.table import PublishedScore, render_table
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.text.tokenizer import load_tokenizer
+from core.train import checkpoint
 
 
 def export_checkpoint(
@@ -100,7 +101,7 @@ def write_model_card(
     seeds = ", ".join(map(str, summary["seeds"])) or "none"
     whose = "the evaluation of these weights" if results else "the run, whichever of them these weights are"
     slime = config.get("slime")
-    engine = f" --engine {slime.get('framework', 'slime')}" if slime and not run.seeds else ""
+    engine = f" --backend {slime.get('framework', 'slime')}" if slime and not run.seeds else ""
     start = f"[{base_model}](https://huggingface.co/{base_model})" if base_model else f"`{config['model']['path']}`"
     return f"""---
 {yaml.safe_dump(front, sort_keys=False)}---

@@ -5,7 +5,7 @@
 FILE.yaml says for each name how its service is started; `{port}`, `{host}` and `{python}` are filled in:
 
     retrieval:
-      command: "{python} -m core.tools.retrieval --corpus corpus.jsonl --host {host} --port {port}"
+      command: "{python} -m core.retrieval --corpus corpus.jsonl --host {host} --port {port}"
       port: 8000            # without it: a free port
       gpus: [4]             # without it: the GPUs that this process sees
 

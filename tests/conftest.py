@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from core.sandbox import Sandbox, SandboxUnavailable
 from core.text.tokenizer import load_tokenizer
-from core.tools.sandbox import Sandbox, SandboxUnavailable
 from tests import kit
 
 pytest_plugins = ["pytester"]

@@ -23,14 +23,14 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
-from core.engine.start_model import CHAT_TEMPLATE
 from core.policy.scripted import ScriptedPolicy
+from core.retrieval.batching import Batcher
+from core.retrieval.corpus import Corpus
+from core.retrieval.encoders import make_encoder
+from core.retrieval.index import FlatOptions, Retriever, build_index
+from core.retrieval.server import RetrievalServer
 from core.text.tokenizer import encode_text
-from core.tools.retrieval.batching import Batcher
-from core.tools.retrieval.corpus import Corpus
-from core.tools.retrieval.encoders import make_encoder
-from core.tools.retrieval.index import FlatOptions, Retriever, build_index
-from core.tools.retrieval.server import RetrievalServer
+from core.train.start_model import CHAT_TEMPLATE
 from core.types import Sampling
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from functools import cache
 
 from agentic.agent.tool_loop import AgentTool, run_tool_loop
 from core.gateway.agent import Endpoint
+from core.sandbox import Sandbox, SandboxLimits
 from core.text.tool_calls import ToolSchema
-from core.tools.sandbox import Sandbox, SandboxLimits
 from core.types import Task
 
 SYSTEM = (

@@ -5,7 +5,7 @@ the agents (config.py), and a record's `metadata.agent` says which one takes the
 the key from its `Endpoint`; nothing else in it needs to change.
 
 Run:  bash agentic/agent/run.sh                        # tiny: two CPU cores, minutes
-      bash agentic/agent/run.sh --preset seed --engine slime --dry-run
+      bash agentic/agent/run.sh --preset seed --backend slime --dry-run
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
+from core.backends.slime.hooks import SlimeHooks
 from core.config import RecipeError
 from core.gateway.agent import AgentMethod, Command, RunAgent
 from core.gateway.session import SessionSettings
 from core.options import import_by_path
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError
-from core.slime.hooks import SlimeHooks
 from core.types import Sampling, Task, Trajectory
 
 

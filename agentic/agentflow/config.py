@@ -19,9 +19,9 @@ POLICY = "policy"
 
 
 class RoleSection(Section):
-    """Names the engine of a role, the length of its completions, and whether its turns are trained."""
+    """Says which role answers, the length of its completions, and whether its turns are trained."""
 
-    engine: str
+    role: str
     """Names `policy`, which samples as the recipe's rollout says, or one of the recipe's `roles`, frozen and greedy."""
     max_tokens: PositiveInt = 2048
     """Limits the tokens of one completion."""
@@ -29,14 +29,14 @@ class RoleSection(Section):
     frequency_penalty: NonNegativeFloat = 0.0
     """Lowers the logits of tokens that a completion has already. Only evaluations behind SGLang can have it."""
     tokenizer: str | None = None
-    """Names a folder or hub id, for an engine whose vocabulary is not the policy's."""
+    """Names a folder or hub id, for a role whose vocabulary is not the policy's."""
 
     @model_validator(mode="after")
     def _only_the_policy_learns(self) -> RoleSection:
-        if self.engine == POLICY and self.tokenizer is not None:
-            raise ValueError("engine policy has the policy's tokenizer; leave `tokenizer` out")
-        if self.trained and self.engine != POLICY:
-            raise ValueError(f"trained: true needs engine: policy; {self.engine} is frozen")
+        if self.role == POLICY and self.tokenizer is not None:
+            raise ValueError("role policy has the policy's tokenizer; leave `tokenizer` out")
+        if self.trained and self.role != POLICY:
+            raise ValueError(f"trained: true needs role: policy; {self.role} is frozen")
         return self
 
 
@@ -83,7 +83,7 @@ class AgentFlowSection(Section):
     def _has_every_role(self) -> AgentFlowSection:
         for role in ("executor", "verifier", *(["judge"] if self.reward == "judge" else [])):
             if role not in self.roles:
-                raise ValueError(f"roles.{role} is missing; add it with an engine: policy, or a name under `roles`")
+                raise ValueError(f"roles.{role} is missing; add it with a role: policy, or a name under `roles`")
         return self
 
     def every_role(self) -> Iterator[tuple[str, RoleSection]]:
@@ -125,7 +125,7 @@ def make_toolbox(config: AgentFlowSection) -> Toolbox:
         for role in tool.required_roles:
             if role not in config.roles:
                 raise RecipeError(
-                    f"agentflow.roles.{role} is missing, and the tool {tool.name} asks it; add it with an engine: "
+                    f"agentflow.roles.{role} is missing, and the tool {tool.name} asks it; add it with a role: "
                     "policy, or a name under the recipe's `roles`"
                 )
     return toolbox

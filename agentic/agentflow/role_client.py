@@ -65,7 +65,7 @@ class RolePrompter:
 
     def sampling(self, sampling: Sampling) -> Sampling:
         """Return the rollout's sampling for the policy. Frozen models belong to the environment and are greedy."""
-        if self.section.engine != POLICY:
+        if self.section.role != POLICY:
             sampling = Sampling(temperature=0.0, seed=sampling.seed)
         penalty = self.section.frequency_penalty
         return replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,), frequency_penalty=penalty)
@@ -130,7 +130,7 @@ class RoleClient:
     async def _complete(self, prompter: RolePrompter, prompt: Ids, limit: int) -> Completion:
         name, section = prompter.name, prompter.section
         try:
-            policy = self.roles[section.engine]
+            policy = self.roles[section.role]
         except KeyError as error:
             raise RoleCallError("no_role", str(error.args[0])) from error
         try:

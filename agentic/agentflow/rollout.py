@@ -15,7 +15,7 @@ Departures from both, on purpose:
    With `format: released` it reads what the released code shows it.
 
 Run:  bash agentic/agentflow/run.sh                         # tiny: two CPU cores, minutes
-      bash agentic/agentflow/run.sh --preset seed --engine slime --dry-run
+      bash agentic/agentflow/run.sh --preset seed --backend slime --dry-run
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import MESSAGE, MESSAGES, SYSTEM
 from agentic.agentflow.role_client import BudgetSpent, RoleClient, RoleOutput, RolePrompter, Slots
+from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
 from core.rewards.judge import ANSWER_LIMIT, Judge
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, RolloutError
-from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import load_tokenizer
 from core.tools.base import Tool, ToolContext
 from core.tools.registry import Toolbox
@@ -63,7 +63,7 @@ class AgentFlow(Method):
             )
             for role, section in config.every_role()
         }
-        engines = (section.engine for _, section in config.every_role())
+        engines = (section.role for _, section in config.every_role())
         self.needs = tuple(dict.fromkeys(engine for engine in engines if engine != POLICY))
         # The grader calls `judge` without the roles of the rollout that it grades, so they wait here.
         self.roles: ContextVar[Roles] = ContextVar("roles")

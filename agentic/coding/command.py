@@ -22,7 +22,7 @@ from core.gateway.gateway import Gateway, serve_gateway
 from core.gateway.session import FinishedSession, GatewaySession, SessionSettings
 from core.policy.base import Roles
 from core.rollout.method import RolloutError
-from core.tools.workspace import CommandResult, RepositoryWorkspace, WorkspaceError
+from core.sandbox.workspace import CommandResult, RepositoryWorkspace, WorkspaceError
 from core.types import Sampling, Task, Turn
 
 End = Literal[

@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 
 from core.config import Recipe, Section, WarmStartSection
 from core.gateway.session import History
-from core.tools.workspace import WorkspaceLimits
+from core.sandbox.workspace import WorkspaceLimits
 
 PRESETS = Path(__file__).parent / "presets"
 

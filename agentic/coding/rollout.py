@@ -32,17 +32,14 @@ from agentic.coding.prompts import DELEGATE, INSTRUCTIONS, SCHEMAS, SUBAGENT, SU
 from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
 from agentic.coding.remember import Remembered
 from agentic.coding.tools import number_lines, run_tool, shorten
+from core.backends.slime.hooks import SlimeHooks
 from core.config import RecipeError
 from core.gateway.session import list_other_roles
 from core.policy.base import Policy, Roles
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
-from core.slime.hooks import SlimeHooks
-from core.text.call_formats import detect_format, read_reply
-from core.text.conversation import Message, Renderer
-from core.text.tool_calls import ToolCall, ToolSchema, check_call
-from core.tools.workspace import (
+from core.sandbox.workspace import (
     DockerWorkspace,
     IsolatedWorkspace,
     PreparedRepository,
@@ -50,8 +47,11 @@ from core.tools.workspace import (
     WorkspaceError,
     WorkspaceUnavailable,
 )
-from core.tools.workspace.base import check_paths
-from core.tools.workspace.isolated import choose_backend
+from core.sandbox.workspace.base import check_paths
+from core.sandbox.workspace.isolated import choose_backend
+from core.text.call_formats import detect_format, read_reply
+from core.text.conversation import Message, Renderer
+from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.types import CALLS, Completion, Sampling, Task, Trajectory
 
 PREPARED = 256

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.tools.workspace import RepositoryWorkspace, WorkspaceError
+from core.sandbox.workspace import RepositoryWorkspace, WorkspaceError
 
 READ_BYTES = 1 << 20
 

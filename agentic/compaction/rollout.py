@@ -18,12 +18,12 @@ from uuid import uuid4
 
 from agentic.compaction.config import PRESETS, CompactionRecipe, CompactionSection
 from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
+from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
-from core.slime.hooks import SlimeHooks
 from core.text.conversation import Message, Renderer
 from core.types import Sampling, Task, Trajectory, Turn
 

@@ -14,7 +14,7 @@ Departures from both, on purpose (a preset may undo those marked *):
    before the memory, and the KEEP gate.
 
 Run:  bash agentic/memagent/run.sh                        # tiny: two CPU cores, minutes
-      bash agentic/memagent/run.sh --preset paper --engine slime --dry-run
+      bash agentic/memagent/run.sh --preset paper --backend slime --dry-run
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import Any
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, AnswerFormat, make_final_template, make_update_template
+from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
 from core.rewards.qa import em, extract_the_answer_is, max_over
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
-from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import Ids, encode_text, special_ids
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 

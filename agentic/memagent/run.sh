@@ -4,7 +4,7 @@
 #   bash agentic/memagent/run.sh --preset laptop                  # a real language model, SmolLM2-135M, on the same cores
 #   bash agentic/memagent/run.sh --set run.seeds=[0]              # one seed only
 #   bash agentic/memagent/run.sh --preset seed --set model.path=/models/Qwen2.5-1.5B-Instruct    # one GPU: see README.md
-#   bash agentic/memagent/run.sh --preset seed --engine slime     # the same files on a cluster, in slime's container
+#   bash agentic/memagent/run.sh --preset seed --backend slime     # the same files on a cluster, in slime's container
 #   bash agentic/memagent/run.sh --dry-run                        # print the resolved recipe, or slime's command
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
@@ -44,7 +44,7 @@ run_tiny() {
 
 evaluate_tiny() {
   # RULER's noise repeats itself: a larger cache still holds most sections of a long document.
-  local options=(--run "$out" --concurrency 128 --set engine.kv_tokens=330000 --variants "$@")
+  local options=(--run "$out" --concurrency 128 --set inference.kv_tokens=330000 --variants "$@")
   local log="$out/evaluate-$1.log"
   tokentrue evaluate ruler "${options[@]}" --lengths 448 --tasks 256 >"$log" &&
     tokentrue evaluate ruler "${options[@]}" --lengths 7K --tasks 96 >>"$log"

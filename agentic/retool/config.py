@@ -9,8 +9,8 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from core.config import Recipe, Section, WarmStartSection
 from core.options import Probability
-from core.tools.sandbox import SandboxLimits
-from core.tools.sandbox.backends import Backend
+from core.sandbox import SandboxLimits
+from core.sandbox.backends import Backend
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -27,7 +27,7 @@ class ReToolSection(Section):
     sandbox: SandboxLimits = SandboxLimits(timeout_s=30.0, keep_bytes=4096)
     """Limits a program. `keep_bytes` says how much of its output the policy reads: half the head, half the tail."""
     backend: Literal["auto"] | Backend = "auto"
-    """Names the isolation (core/tools/sandbox)."""
+    """Names the isolation (core/sandbox)."""
     remember: NonNegativeInt = 0
     """Says how many programs' results are kept and shown again. It needs programs without randomness."""
 

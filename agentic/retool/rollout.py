@@ -13,7 +13,7 @@ Departures from both, on purpose:
 6. Programs are isolated by the kernel, and not by a list of forbidden words. Where that fails, so does the rollout.
 
 Run:  bash agentic/retool/run.sh                            # tiny: two CPU cores, minutes
-      bash agentic/retool/run.sh --preset paper --engine slime --dry-run
+      bash agentic/retool/run.sh --preset paper --backend slime --dry-run
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from uuid import uuid4
 from agentic.retool.config import PRESETS, ReToolRecipe, ReToolSection
 from agentic.retool.interpreter import Interpreter, find_program
 from agentic.retool.prompts import CODE_END, INSTRUCTIONS, INTERPRETER
+from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import Roles
 from core.rewards.boxed import find_boxed, is_equiv
 from core.rewards.math_grader import parse_integer
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
-from core.slime.hooks import SlimeHooks
 from core.text.conversation import Renderer
 from core.text.tokenizer import Ids, encode_text
 from core.tools.base import ToolResult

@@ -2,7 +2,7 @@
 # ReTool from nothing to a report: data, warm start and GRPO, evaluation. After an interruption, run it again: it goes on.
 #   bash agentic/retool/run.sh                                 # preset tiny: two CPU cores, minutes, offline
 #   bash agentic/retool/run.sh --set run.seeds=[0]             # one seed only
-#   bash agentic/retool/run.sh --preset paper --engine slime   # on a cluster, in slime's container
+#   bash agentic/retool/run.sh --preset paper --backend slime   # on a cluster, in slime's container
 #   bash agentic/retool/run.sh --dry-run                       # print the resolved recipe, or slime's command
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"

@@ -16,7 +16,7 @@ Departures from both ports, on purpose:
 5. An end token that the policy samples stays in its text.
 
 Run:  bash agentic/search_r1/run.sh                         # tiny: two CPU cores, minutes
-      bash agentic/search_r1/run.sh --preset paper --engine slime --dry-run
+      bash agentic/search_r1/run.sh --preset paper --backend slime --dry-run
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from uuid import uuid4
 
 from agentic.search_r1.config import PRESETS, SearchR1Recipe
 from agentic.search_r1.prompts import INFORMATION, INVALID, PASSAGE, write_prompt
+from core.backends.slime.hooks import SlimeHooks
 from core.config.addresses import read_addresses
 from core.policy.base import Roles
+from core.retrieval.client import RetrievalClient, RetrievalError
 from core.rewards.qa import em, max_over
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
-from core.slime.hooks import SlimeHooks
 from core.text.conversation import Renderer
 from core.text.tokenizer import encode_text
-from core.tools.retrieval.client import RetrievalClient, RetrievalError
 from core.types import CALLS, Completion, Sampling, Task, Trajectory
 
 Action = Literal["search", "answer", "invalid"]

@@ -18,7 +18,8 @@ from typing import Any
 from agentic.toolorchestra.config import ExpertModelSection, PriceSection, ToolOrchestraSection
 from core.policy.base import PolicyError, Roles
 from core.policy.openai_chat import ChatReply, Message, OpenAIChat
-from core.rollout.method import RolloutError, derive_seed
+from core.rollout.method import RolloutError
+from core.seeds import derive_seed
 from core.text.conversation import Markup, Renderer
 from core.text.tokenizer import load_tokenizer
 from core.text.tool_calls import CLOSE, OPEN

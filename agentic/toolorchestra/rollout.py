@@ -34,11 +34,11 @@ from agentic.toolorchestra.func_call import FuncCallRollout
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.qa import QaRollout, QaTools
 from agentic.toolorchestra.reward import preference_weights, regrade
+from core.backends.slime.hooks import SlimeHooks
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.rewards.answer_grader import AnswerGrader
 from core.rollout.method import Method, MethodSpec, RolloutError
-from core.slime.hooks import SlimeHooks
 from core.text.conversation import Renderer
 from core.tools.base import ToolError
 from core.types import CALLS, Sampling, Task, Trajectory

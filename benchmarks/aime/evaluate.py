@@ -43,7 +43,7 @@ from core.runs.run_folder import RunFolder
 from core.types import Task
 
 VARIANTS = ("single", "agent-untrained", "agent")
-NOT_IN_CONFIG = {"model", "data", "rollout", "algorithm", "optimizer", "engine", "run"}
+NOT_IN_CONFIG = {"model", "data", "rollout", "algorithm", "optimizer", "inference", "run"}
 """Sections of a recipe that do not change how a trajectory comes about, or are recorded elsewhere."""
 
 
@@ -139,7 +139,7 @@ def with_budget(section: Any, budget: int) -> Any:
     if not isinstance(section, dict):
         return section
     section = {name: with_budget(value, budget) for name, value in section.items()}
-    return {**section, "max_tokens": budget} if section.get("engine") == "policy" else section
+    return {**section, "max_tokens": budget} if section.get("role") == "policy" else section
 
 
 async def evaluate(plan: AimePlan) -> str:

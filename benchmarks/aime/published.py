@@ -91,7 +91,7 @@ def protocol(variant: str, preset: str) -> Protocol:
 def agent_settings(recipe: AgentFlowRecipe, budget: int, sampling: Sampling, samples: int) -> Settings:
     """Return what an agent's score follows from, with our models and tools."""
     section = recipe.agentflow
-    engines = dict.fromkeys(role.engine for _, role in section.every_role())
+    engines = dict.fromkeys(role.role for _, role in section.every_role())
     return {
         "prompts": section.format,
         "max_steps": section.max_steps,

@@ -56,7 +56,7 @@ def run_evaluator(
     try:
         check_model_options(options)
         plan = prepare(options)
-        if threads := options.threads or plan.models.recipe.engine.threads:
+        if threads := options.threads or plan.models.recipe.inference.threads:
             torch.set_num_threads(threads)
         # Commands with --run evaluate variants of one run at the same time; the others write common tables.
         lock = nullcontext() if "run" in options else plan.folder.lock()
@@ -159,7 +159,7 @@ def open_target(options: argparse.Namespace, spec: MethodSpec, *, preset: str, n
         folder = RunFolder.create(
             options.out or Path("runs") / f"{name}-{Path(options.model).name}",
             recipe.dump(),
-            may_differ=("data", "rollout", "algorithm", "optimizer", "engine", "run"),
+            may_differ=("data", "rollout", "algorithm", "optimizer", "inference", "run"),
         )
         models = {"trained": options.model, **_map_untrained(options.untrained)}
         return EvalTarget(folder, recipe, dict.fromkeys(options.seeds or (0, 1, 2), models))

@@ -106,7 +106,7 @@ class EvalModels:
             async with make_server_policy(url, api_key_file=self._key_file) as remote:
                 yield remote
             return
-        budget = max(self.concurrency * context, self.recipe.engine.kv_tokens)
+        budget = max(self.concurrency * context, self.recipe.inference.kv_tokens)
         if self._kv_tokens is not None:
             budget = max(min(budget, self._kv_tokens), context)
         engine = Engine(
@@ -114,8 +114,8 @@ class EvalModels:
             eos_token_ids=weights.eos_token_ids(resolve(model)),
             max_model_len=context,
             kv_tokens=budget,
-            max_num_seqs=max(self.concurrency, self.recipe.engine.max_num_seqs),
-            max_prefill_tokens=self.recipe.engine.max_prefill_tokens,
+            max_num_seqs=max(self.concurrency, self.recipe.inference.max_num_seqs),
+            max_prefill_tokens=self.recipe.inference.max_prefill_tokens,
             decode=self.tokenizer(model).decode,
         )
         embedded = EmbeddedPolicy(engine)

@@ -14,9 +14,9 @@ from core.config import RecipeError
 from core.data.files import DataError
 from core.hub import CheckpointError
 from core.policy.server_process import ServerError
-from core.rollout.method import derive_seed
 from core.runs.evaluation import EvalResult, file_name
 from core.runs.run_folder import RunFolder, RunFolderError, flatten
+from core.seeds import derive_seed
 from core.types import Sampling, Task
 
 

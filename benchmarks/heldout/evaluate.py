@@ -91,7 +91,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
     }
     vars(options).update({name: value for name, value in defaults.items() if getattr(options, name) is None})
     models = EvalModels.from_options(
-        options, recipe, kv_tokens=recipe.engine.kv_tokens, context=recipe.model.max_model_len
+        options, recipe, kv_tokens=recipe.inference.kv_tokens, context=recipe.model.max_model_len
     )
     cells = [
         models.make_cell(

@@ -5,7 +5,7 @@
 | trained | the one evaluated | chunk by chunk, MemAgent's loop |
 | untrained | the one it started from | the same |
 | untrained-greedy | the same | the same, at temperature 0 |
-| rejection | that one, trained on its own successes (core/engine/rejection.py) | the same |
+| rejection | that one, trained on its own successes (core/train/rejection.py) | the same |
 | supervised | that one, trained on whole correct trajectories (agentic/memagent/gold.py) | the same |
 | full-context | the one evaluated | the whole document in one prompt, where all documents of the cell fit |
 | empty-document | the one evaluated | MemAgent's loop over one empty section: chance and prior knowledge |

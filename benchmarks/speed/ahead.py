@@ -32,11 +32,11 @@ from pydantic import PositiveInt
 from benchmarks.speed.measure import align_columns
 from benchmarks.speed.workload import SIZES, draw_prompt, grade, make_checkpoint
 from core.config import Recipe
-from core.engine.loop import GRPOLoop
 from core.options import argparse_type
 from core.policy.base import Roles
 from core.rollout.method import Method, method_spec
 from core.runs.run_folder import RunFolder
+from core.train.loop import GRPOLoop
 from core.types import Sampling, Task, Trajectory, Turn
 
 CALLS, PROMPT, LONGEST = 4, 64, 48

@@ -21,7 +21,7 @@ Generate = Callable[[Sequence[GenerationRequest]], list[GenerationSample]]
 
 
 class EmbeddedSide:
-    """Runs the embedded engine on `model`, with pages for all requests at once, of up to `longest` tokens each."""
+    """Runs the embedded backend on `model`, with pages for all requests at once, of up to `longest` tokens each."""
 
     def __init__(self, model: CausalLM, requests: int, longest: int):
         self.engine = Engine(model, max_model_len=longest, kv_tokens=round_up(longest) * requests)

@@ -25,12 +25,12 @@ from pydantic import PositiveInt
 from benchmarks.speed import gateway_client
 from benchmarks.speed.gateway_client import BLOCK, DIALOGUES, QUESTION, WORDS, ChatDialogue, CpuTimes
 from benchmarks.speed.measure import align_columns, describe_environment
-from core.engine.start_model import train_tokenizer
 from core.gateway.gateway import CHAT, Gateway, serve_gateway
 from core.gateway.session import SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.options import argparse_type
 from core.policy.scripted import ScriptedPolicy
+from core.train.start_model import train_tokenizer
 from core.types import Sampling
 
 CALL = {"name": "tool_0", "arguments": {"query": "horses", "count": 3}}

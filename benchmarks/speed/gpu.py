@@ -29,8 +29,8 @@ from core.engine import weights
 from core.engine.cache import cache_bytes, round_up
 from core.engine.engine import Engine
 from core.engine.model import CausalLM, ModelConfig
-from core.engine.trainer import Trainer
 from core.runs.files import write_json
+from core.train.trainer import Trainer
 from core.types import Row, Sampling
 
 QWEN3_06B: Mapping[str, Any] = {

@@ -28,7 +28,7 @@ from core.algorithms.advantages import group_advantages
 from core.config import OptimizerSection
 from core.engine import weights
 from core.engine.model import CausalLM
-from core.engine.trainer import Trainer
+from core.train.trainer import Trainer
 from core.types import Row
 
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4

@@ -1,4 +1,4 @@
-"""Compare the memory plan of core/engine/memory.py with what processes really took.
+"""Compare the memory plan of core/train/memory.py with what processes really took.
 
 Every shape runs in a fresh process: a rollout with a full KV cache, then a GRPO step on two packs of the largest size.
 """
@@ -21,10 +21,10 @@ from benchmarks.speed.measure import align_columns
 from core.config import Recipe
 from core.engine import weights
 from core.engine.engine import Engine
-from core.engine.loop import make_trainer
-from core.engine.memory import PHASES, plan_host_memory, plan_memory
 from core.options import argparse_type
 from core.rollout.method import method_spec
+from core.train.loop import make_trainer
+from core.train.memory import PHASES, plan_host_memory, plan_memory
 from core.types import Row, Sampling
 
 CONTEXT = 512
@@ -49,8 +49,8 @@ class Shape(NamedTuple):
             "optimizer.max_tokens_per_pack": self.pack,
             "optimizer.gradient_checkpointing": str(self.checkpointing).lower(),
             "optimizer.cpu_offload": str(options.cpu_offload).lower(),
-            "engine.kv_tokens": self.kv,
-            "engine.max_prefill_tokens": 2048,
+            "inference.kv_tokens": self.kv,
+            "inference.max_prefill_tokens": 2048,
             "run.parallel_seeds": 1,
         }
         if options.lora:
@@ -108,8 +108,8 @@ def measure(recipe: Recipe) -> dict[str, int]:
     engine = Engine(
         model,
         max_model_len=recipe.model.max_model_len,
-        kv_tokens=recipe.engine.kv_tokens,
-        max_prefill_tokens=recipe.engine.max_prefill_tokens,
+        kv_tokens=recipe.inference.kv_tokens,
+        max_prefill_tokens=recipe.inference.max_prefill_tokens,
     )
     rng = random.Random(0)
     trainer.grpo_step(make_rows(rng, model.config.vocab_size, CONTEXT))  # from now on the moments exist
@@ -117,7 +117,7 @@ def measure(recipe: Recipe) -> dict[str, int]:
     _forget_peak(model.device)
     # A page is resident once it is written; a rollout of real size would write all of them.
     engine.cache.kv.zero_()
-    for _ in range(recipe.engine.max_prefill_tokens // CONTEXT):
+    for _ in range(recipe.inference.max_prefill_tokens // CONTEXT):
         prompt = [rng.randrange(model.config.vocab_size) for _ in range(CONTEXT - 4)]
         engine.submit(prompt, Sampling(max_new_tokens=4))
     while engine.has_work():

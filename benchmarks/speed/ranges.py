@@ -15,7 +15,8 @@ from unittest.mock import patch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.speed.measure import Stopwatch, repeat
-from core.engine import attention, engine, kernel, model, packing, trainer
+from core.engine import attention, engine, kernel, model
+from core.train import packing, trainer
 
 PRODUCTS, ATTENTION, COPIES, NORMS = "products with weights", "attention", "copies and gathers of attention", "norms"
 ROTATION, ACTIVATIONS, SAMPLING, LOSS = "rotation", "activations", "sampling", "log-probs and loss"

@@ -20,13 +20,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from core.engine.loop import match_rows
 from core.rollout.method import method_spec
 from core.rollout.rows import rows_from_groups
 from core.runs.files import Record, write_json
 from core.runs.record import RecordedRollout, RolloutLog, TrainedRow, read_rollouts, record_rollout
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer, token_bytes
+from core.train.loop import match_rows
 from core.types import Row, Task, Trajectory
 
 

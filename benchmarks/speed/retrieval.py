@@ -24,9 +24,9 @@ from pydantic import PositiveInt
 from benchmarks.speed.measure import align_columns, describe_environment
 from core.options import argparse_type
 from core.policy.server_process import find_free_port, run_server
-from core.tools.retrieval.corpus import Corpus
-from core.tools.retrieval.encoders import TextKind, Vectors, normalize_rows
-from core.tools.retrieval.index import KINDS, build_index
+from core.retrieval.corpus import Corpus
+from core.retrieval.encoders import TextKind, Vectors, normalize_rows
+from core.retrieval.index import KINDS, build_index
 
 DIMENSION, TOPK = 384, 10
 CLIENTS = (1, 16, 64)
@@ -124,7 +124,7 @@ def measure_service(
     exact: list[set[str]] = []
     for kind in kinds:
         port = find_free_port("127.0.0.1")
-        command = [sys.executable, "-m", "core.tools.retrieval", "--corpus", str(corpus), "--port", str(port)]
+        command = [sys.executable, "-m", "core.retrieval", "--corpus", str(corpus), "--port", str(port)]
         command += ["--encoder", f"hashing={DIMENSION}", "--kind", kind, "--threads", "1"]
         with run_server(command, f"http://127.0.0.1:{port}", log=folder / f"{kind}.log", start_s=3600.0) as url:
             found: list[set[str]] = []

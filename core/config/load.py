@@ -1,7 +1,7 @@
 """Loads typed YAML presets with dotted overrides such as `optimizer.lr=1e-5`, and checks all before anything runs.
 
-An unknown key is an error that names the nearest known key, and an old key is one that names the new key. A preset that
-`extends` another preset of its folder holds only what differs from it.
+An unknown key is an error that names the nearest known key. A preset that `extends` another preset of its folder holds
+only what differs from it.
 """
 
 from __future__ import annotations
@@ -20,37 +20,6 @@ from core.options import RecipeError, format_problem
 
 R = TypeVar("R", bound=Recipe)
 
-RENAMED = {
-    "algorithm.loss_unit": "algorithm.loss_agg",
-    "algorithm.std_norm": "algorithm.std_normalization",
-    "algorithm.credit": "algorithm.split_advantage (credit: split is now split_advantage: true, broadcast is false)",
-    "algorithm.merge_turns": "algorithm.rows (merge_turns: true is now rows: segment, false is rows: turn)",
-    "algorithm.clip_low": "algorithm.clip_ratio_low",
-    "algorithm.clip_high": "algorithm.clip_ratio_high",
-    "algorithm.dual_clip": "algorithm.clip_ratio_c",
-    "algorithm.kl_coef": "algorithm.kl_loss_coef",
-    "algorithm.kl_kind": "algorithm.kl_loss_type",
-    "algorithm.steps_per_batch": "algorithm.num_steps_per_rollout",
-    "rollout.filter": "algorithm.dynamic_sampling (filter: zero_std is now dynamic_sampling: true, none is false)",
-    "rollout.filter_rounds": "algorithm.max_num_gen_batches",
-    "optimizer.decay": "optimizer.lr_scheduler_type",
-    "optimizer.decay_steps": "optimizer.lr_decay_steps",
-    "optimizer.warmup_steps": "optimizer.lr_warmup_steps",
-    "optimizer.recompute": "optimizer.gradient_checkpointing",
-    "engine.prefill_budget": "engine.max_prefill_tokens",
-    "engine.prefix_tokens": "engine.kv_tokens (one cache holds running sequences and prefixes: add it there)",
-    "engine.prefix_cache_tokens": "engine.kv_tokens (one cache holds running sequences and prefixes: add it there)",
-    "run.trajectories_every": "run.record_every (it now records all rollouts of a step)",
-    "slime.extra": "slime.flags",
-    "slime.perf": "slime.flags (such as --tensor-model-parallel-size), and slime.context_parallel for `context`",
-    "slime.sglang.mem_fraction": "slime.flags, as --sglang-mem-fraction-static",
-    "slime.sglang.context_length": "slime.flags, as --sglang-context-length",
-    "slime.sglang.router": "slime.flags, as --router-policy",
-    "slime.max_response_len": "slime.flags, as --rollout-max-response-len and --eval-max-response-len",
-    "slime.reward_key": "slime.flags, as --reward-key",
-    "slime.nvlink": "slime.env, as NCCL_NVLS_ENABLE",
-}
-"""Maps each old key of a recipe to its new name, for the error that tells it."""
 MISSING = {"algorithm.name": "missing; add one of core/algorithms/named.py, such as grpo"}
 
 
@@ -151,8 +120,6 @@ def _explain(kind: type[BaseModel], location: Sequence[str], problem: Mapping[st
         return MISSING.get(".".join(location), "missing; add it")
     if problem["type"] != "extra_forbidden":
         return format_problem(problem)
-    if new := RENAMED.get(".".join(location)):
-        return f"this key is now {new}"
     section: Any = kind
     for part in location[:-1]:
         if part not in section.model_fields:  # a key of a mapping or a place in a list: its section is found already

@@ -50,7 +50,7 @@ class ModelSection(Section):
     compile: bool = False
     """Compiles the trainer's layers with torch.compile, attention excepted: it needs a C++ compiler, and 5 to 60 s at
     the start. Sampling is not compiled, so in bfloat16 its log-probs differ a little more from the trainer's. For the
-    embedded engine."""
+    embedded backend."""
 
 
 class DataSection(Section):
@@ -73,7 +73,7 @@ class RolloutSection(Section):
     ahead: NonNegativeInt = 0
     """Says how many steps sampling may run ahead of training: a rollout that step k trains on begins after step
     k - 1 - `ahead`, and a slow one is waited for, until `deadline_s`. 0 samples and trains in turn. All limits in
-    seconds, those of tools too, go on while a pack is trained. For the embedded engine."""
+    seconds, those of tools too, go on while a pack is trained. For the embedded backend."""
 
 
 class AlgorithmSection(Section):
@@ -155,7 +155,7 @@ class AlgorithmSection(Section):
 class OptimizerSection(Section):
     name: Literal["adamw", "adamw8bit"] = "adamw"
     """Says how AdamW keeps its two moments: in float32, or in 8 bits by torchao, which also spares the float32 copies
-    of bfloat16 weights. For the embedded engine."""
+    of bfloat16 weights. For the embedded backend."""
     lr: NonNegativeFloat
     lr_warmup_steps: NonNegativeInt = 0
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
@@ -186,7 +186,7 @@ class OptimizerSection(Section):
         return self
 
 
-class EngineSection(Section):
+class InferenceSection(Section):
     kv_tokens: PositiveInt = 65536
     """Sizes the KV cache, in tokens. A running sequence takes the room of its prompt and its new tokens; the rest keeps
     the prefixes of earlier ones."""
@@ -205,7 +205,7 @@ class EngineSection(Section):
     replicas: NonNegativeInt = 0
     """Counts the servers that are started for this run, in place of `servers`. Each gets GPUs of its own: those that
     the trainer leaves are shared out evenly."""
-    rollout: Literal["embedded", "sglang", "vllm"] = "embedded"
+    engine: Literal["embedded", "sglang", "vllm"] = "embedded"
     """Says what the `replicas` run. `embedded` is `tokentrue serve model`."""
     replica_args: str = ""
     """Holds further arguments of each replica's command line, split like a shell would split them."""
@@ -238,7 +238,7 @@ class WarmStartSection(SupervisedSection):
     """Describes the supervised cold start before RL."""
 
     threads: PositiveInt | None = None
-    """Sets PyTorch's threads: the cold start runs alone, before the seeds. None takes `engine.threads`."""
+    """Sets PyTorch's threads: the cold start runs alone, before the seeds. None takes `inference.threads`."""
 
     @property
     def total_steps(self) -> int:
@@ -253,7 +253,7 @@ class WarmStartSection(SupervisedSection):
 
 
 class RejectionSection(Section):
-    """Describes the training on the start model's own successes (core/engine/rejection.py)."""
+    """Describes the training on the start model's own successes (core/train/rejection.py)."""
 
     lr: NonNegativeFloat
     lr_warmup_steps: NonNegativeInt = 20
@@ -301,7 +301,7 @@ class Recipe(Section):
     rollout: RolloutSection
     algorithm: AlgorithmSection
     optimizer: OptimizerSection
-    engine: EngineSection = EngineSection()
+    inference: InferenceSection = InferenceSection()
     warm_start: WarmStartSection | None = None
     rejection: RejectionSection | None = None
     """Describes the baseline of `--baseline rejection`: what as many rollouts teach without GRPO."""
@@ -315,7 +315,7 @@ class Recipe(Section):
     role_key_files: Mapping[str, str] = {}
     """Maps a role that is a URL to the file with the API key of its server."""
     slime: SlimeSection | None = None
-    """Describes the cluster, for `--engine slime`."""
+    """Describes the cluster, for `--backend slime`."""
 
     @model_validator(mode="after")
     def _evaluation_has_tasks(self) -> Recipe:
@@ -331,16 +331,18 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _servers_have_one_trainer(self) -> Recipe:
-        engine = self.engine
-        if engine.is_served and min(self.run.parallel_seeds, len(self.run.seeds)) > 1:
-            raise ValueError("engine.servers and replicas sample for one seed at a time; set run.parallel_seeds=1")
-        if engine.server_key_file is not None and not engine.servers:
-            raise ValueError("engine.server_key_file: only engine.servers take a key, and there are none")
-        if engine.servers and engine.replicas:
-            raise ValueError("engine.replicas are started in place of engine.servers; set one of them only")
-        if not engine.replicas and (engine.rollout != "embedded" or engine.replica_args or engine.replica_python):
+        inference = self.inference
+        if inference.is_served and min(self.run.parallel_seeds, len(self.run.seeds)) > 1:
+            raise ValueError("inference.servers and replicas sample for one seed at a time; set run.parallel_seeds=1")
+        if inference.server_key_file is not None and not inference.servers:
+            raise ValueError("inference.server_key_file: only inference.servers take a key, and there are none")
+        if inference.servers and inference.replicas:
+            raise ValueError("inference.replicas are started in place of inference.servers; set one of them only")
+        if not inference.replicas and (
+            inference.engine != "embedded" or inference.replica_args or inference.replica_python
+        ):
             raise ValueError(
-                "engine.rollout, replica_args and replica_python say how replicas run; set engine.replicas"
+                "inference.engine, replica_args and replica_python say how replicas run; set inference.replicas"
             )
         return self
 

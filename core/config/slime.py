@@ -71,7 +71,7 @@ class RaySection(Section):
 
 class SlimeSection(Section):
     framework: Literal["slime", "vime"] = "slime"
-    """Names what trains: slime with SGLang, or vime with vLLM. `--engine` sets it."""
+    """Names what trains: slime with SGLang, or vime with vLLM. `--backend` sets it."""
     root: str | None = None
     """Names the folder of its source. None: /root/slime or /root/vime, as in its image."""
     megatron: str = "/root/Megatron-LM"

@@ -1,4 +1,4 @@
-"""Makes the embedded engine a Policy: coroutines await their completions while one driver steps the engine."""
+"""Makes the embedded backend a Policy: coroutines await their completions while one driver steps the engine."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Any) -
     Raises:
         RecipeError: a size of the section `engine` does not fit the model.
     """
-    section = recipe.engine
+    section = recipe.inference
     try:
         return Engine(
             model,

@@ -34,7 +34,7 @@ from core.gateway.messages import (
 )
 from core.gateway.transcriber import Transcriber
 from core.policy.base import Policy
-from core.rollout.method import derive_seed
+from core.seeds import derive_seed
 from core.text.conversation import Message
 from core.text.tokenizer import Ids
 from core.text.tool_calls import ToolSchema

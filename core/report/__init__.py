@@ -1,6 +1,6 @@
-"""This package shows a run to a reader: summary, tables, charts, viewer of tokens, HTML page and terminal.
+"""This package shows a run to a reader: summary, tables, charts, HTML page and terminal.
 
-It imports `core.runs`, which never imports it. Inside core, only command lines import it.
+It imports `core.runs`, which never imports it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from typing import Any
 from core.report.html import render_page
 from core.report.summary import build_summary
 from core.report.table import PublishedScore, render_table
-from core.report.tokens import VIEW_FILE, write_view
-from core.runs.files import is_newest, write_json, write_text
+from core.runs.files import write_json, write_text
 from core.runs.run_folder import RunFolder
 
 
 def write_report(folder: RunFolder, headline: str | None = None) -> dict[str, Any]:
-    """Write summary.json, table.md, view.html and report.html into a run folder, and return the summary.
+    """Write summary.json, table.md and report.html into a run folder, and return the summary.
 
-    view.html is kept while no record is newer: it shows rollouts of the training, and to read them takes longer than
-    all the rest. `headline` names the data set that comes first; by default it is the one with most results.
+    `headline` names the data set that comes first; by default it is the one with most results.
 
     Raises ValueError when `headline` was not evaluated, or a file of the folder is broken.
     """
@@ -27,7 +25,5 @@ def write_report(folder: RunFolder, headline: str | None = None) -> dict[str, An
     published = [PublishedScore.from_json(row) for row in folder.published["rows"]]
     write_json(folder.path / "summary.json", summary)
     write_text(folder.path / "table.md", render_table(summary, published))
-    if not is_newest(folder.path / VIEW_FILE, map(folder.rollouts_path, folder.seeds)):
-        write_view(folder)
     write_text(folder.path / "report.html", render_page(folder, summary, published))
     return summary

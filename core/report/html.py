@@ -28,11 +28,10 @@ from core.report.table import (
     published_table,
     section_tables,
 )
-from core.report.tokens import VIEW_FILE
 from core.report.trajectories import best_and_worst, choose_trajectories, describe_extremes, render_trajectory
 from core.runs.files import Record
 from core.runs.record import read_rollouts
-from core.runs.run_folder import RunFolder, read_steps
+from core.runs.run_folder import VIEW_FILE, RunFolder, read_steps
 from core.types import CALLS, COUNTED_METRICS
 
 HIDDEN_METRICS = {"stage", "step", "seed", "seconds", "time", "n", "length"}
@@ -52,6 +51,11 @@ Curves = Mapping[str, Mapping[int, Sequence[Point]]]
 
 class SafeHtml(str):
     """Text that is HTML already; it is not escaped again."""
+
+
+def read_style() -> str:
+    """Return the style sheet that all pages of a run share."""
+    return Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 
 
 def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequence[PublishedScore]) -> str:
@@ -84,7 +88,7 @@ def render_page(folder: RunFolder, summary: Mapping[str, Any], published: Sequen
         '<meta name="color-scheme" content="light dark">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<title>{method} · {preset}</title>"
-        f"<style>{Path(__file__).with_name('style.css').read_text(encoding='utf-8')}</style></head><body><main>"
+        f"<style>{read_style()}</style></head><body><main>"
         f'<header class="top"><p class="kicker">run report</p><h1>{method}</h1>'
         f'<p class="meta">preset <b>{preset}</b> · seeds <b>{", ".join(map(str, summary["seeds"])) or "–"}</b> · '
         f"{made_with}</p><nav>{links}</nav></header>{_render_tiles(summary)}"

@@ -1,6 +1,6 @@
 """This module shows whole trajectories in the report, turn by turn: prompt, completion, and whether it was trained.
 
-It shows texts; core/report/view.py shows the tokens.
+It shows texts; core/inspect/view.py shows the tokens.
 """
 
 from __future__ import annotations

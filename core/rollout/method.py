@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from core.types import Group, Sampling, Task, Trajectory
 
 
 class Method(Protocol):
-    """One agentic-RL method. The embedded engine and slime call nothing else of it."""
+    """One agentic-RL method. The embedded backend and slime call nothing else of it."""
 
     needs: tuple[str, ...] = ()
     """Names the roles that it asks, beside `policy`."""
@@ -105,9 +104,3 @@ def check_roles(method: Method, roles: Collection[str]) -> None:
                 f"roles.{role} is missing, and the method asks it; add http://HOST:PORT of a server, model:PATH, or "
                 f"python:package.module.function, such as --set roles.{role}=http://127.0.0.1:30001"
             )
-
-
-def derive_seed(*parts: object) -> int:
-    """Derive a 63-bit seed from values with a stable text; it is the same on every machine and in every process."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

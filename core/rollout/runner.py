@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from statistics import stdev
 
 from core.policy.base import PolicyError, Roles
-from core.rollout.method import Method, RolloutError, derive_seed
+from core.rollout.method import Method, RolloutError
 from core.rollout.turns import collect_turns
+from core.seeds import derive_seed
 from core.types import Sampling, Task, Trajectory
 
 logger = logging.getLogger(__name__)

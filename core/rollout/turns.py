@@ -8,7 +8,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 from core.policy.base import Policy
-from core.rollout.method import RolloutError, derive_seed
+from core.rollout.method import RolloutError
+from core.seeds import derive_seed
 from core.types import Completion, Sampling, Turn
 
 _TURNS_OF_ROLLOUT: ContextVar[list[Turn] | None] = ContextVar("turns of the rollout", default=None)

@@ -52,6 +52,7 @@ LOCK = ".lock"
 """Names the locked file. `--fresh` does not delete it: two processes could then lock two files of this name."""
 
 SERVERS = "servers"
+VIEW_FILE = "view.html"
 """Names the folder of the logs of rollout servers that the run started."""
 
 CREATE_WAIT_S = 1.0

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PrivateAttr
 
+from core.sandbox import Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
+from core.sandbox.backends import Backend
 from core.tools.base import Interrupt, Query, Tool, ToolContext, ToolError, ToolResult, ToolStatus
-from core.tools.sandbox import Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
-from core.tools.sandbox.backends import Backend
 
 _PROMPT = """\
 Write a Python program that answers the query below. It runs once, without input, files or network; the standard \

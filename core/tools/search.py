@@ -1,4 +1,4 @@
-"""The search tool: it asks a retrieval service such as core.tools.retrieval; a text's first line is its title."""
+"""The search tool: it asks a retrieval service such as core.retrieval; a text's first line is its title."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
+from core.retrieval.client import RetrievalClient, RetrievalError
 from core.tools.base import Arguments, Query, Tool, ToolContext, ToolResult
-from core.tools.retrieval.client import RetrievalClient, RetrievalError
 
 
 class Search(Tool):

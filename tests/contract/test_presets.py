@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from core.config import RecipeError
-from core.engine.train import main
 from core.rollout.method import method_spec
+from core.train.command import main
 
 AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
 PRESETS = sorted((path.parents[1].name, path.stem) for path in AGENTIC.glob("*/presets/*.yaml"))

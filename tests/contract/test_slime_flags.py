@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 import yaml
 
+from core.backends.slime import flags
+from core.backends.slime.framework import FRAMEWORKS
+from core.backends.slime.launch import choose_framework
 from core.config import Recipe
 from core.rollout.method import method_spec
-from core.slime import flags
-from core.slime.framework import FRAMEWORKS
-from core.slime.launch import choose_framework
 from tests import kit
 
 MEGATRON = os.environ.get("MEGATRON_ROOT")

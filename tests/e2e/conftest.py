@@ -24,8 +24,8 @@ from benchmarks.ruler.niah import Niah
 from core.config import OptimizerSection
 from core.data import write_jsonl
 from core.engine import weights
-from core.engine.trainer import Trainer
 from core.text.tokenizer import encode_text, load_tokenizer
+from core.train.trainer import Trainer
 from core.types import Task
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -60,7 +60,7 @@ def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "rollout": {"tasks_per_step": 2, "group_size": 4, "concurrency": 6},
         "algorithm": {"name": "dr_grpo"},
         "optimizer": {"lr": 1e-3, "lr_warmup_steps": 2},
-        "engine": {"kv_tokens": 1280, "threads": 1},
+        "inference": {"kv_tokens": 1280, "threads": 1},
         "memagent": MEMAGENT,
         "run": {"steps": 6, "eval_every": 2, "eval_tasks": 4, "save_every": 2, "record_every": 2},
     }
@@ -98,7 +98,7 @@ class Launcher:
     log: Path
 
     def start(self, arguments: list[str], method: str = "memagent") -> int:
-        """The process id of a new run of `core.engine.train METHOD`, or of `core.gateway` for the method `gateway`."""
+        """The process id of a new run of `core.train.command METHOD`, or of `core.gateway` for the method `gateway`."""
         self._say("\t".join([method, *arguments]))
         return int(self._hear())
 
@@ -138,8 +138,8 @@ class Launcher:
 LAUNCH = """
 import os, sys
 from transformers import AutoConfig, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
-from core.engine.train import main
-from core.gateway.__main__ import main as serve
+from core.train.command import main
+from scripts.serve_gateway import main as serve
 
 answers = os.dup(1)
 os.dup2(2, 1)

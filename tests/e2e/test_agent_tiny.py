@@ -44,7 +44,7 @@ def test_two_agents_train_in_one_run(tmp_path: Path) -> None:
     }  # fmt: skip
     settings = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "core.engine.train", "agent", "--preset", "tiny", "--out", str(out), *settings]
+    command = [sys.executable, "-m", "core.train.command", "agent", "--preset", "tiny", "--out", str(out), *settings]
     subprocess.run(command, cwd=REPOSITORY, env=environment(), check=True, timeout=100)
     records = list(read_jsonl(out / "seed-0" / "metrics.jsonl"))
     steps = [record for record in records if record["stage"] == "train"]

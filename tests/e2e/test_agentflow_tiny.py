@@ -13,7 +13,7 @@ from agentic.agentflow.tiny import start_model
 from agentic.agentflow.tiny.facts import SPLITS
 from agentic.agentflow.tiny.tasks import generate
 from core.data import write_jsonl
-from core.engine import replay
+from core.inspect import replay
 from core.runs.files import read_jsonl
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
@@ -45,7 +45,7 @@ def run(isolation: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_jsonl(data / f"{split}.jsonl", generate(split, 6))
     files = {"data.train": data / "train.jsonl", "data.eval": data / "dev.jsonl", "model.path": data / "model"}
     settings = [part for key, value in (SMALLEST | files).items() for part in ("--set", f"{key}={value}")]
-    call("core.engine.train", "agentflow", "--preset", "tiny", "--out", out, *settings)
+    call("core.train.command", "agentflow", "--preset", "tiny", "--out", out, *settings)
     call(
         "benchmarks.heldout",
         "agentflow",

@@ -19,7 +19,7 @@ from tests.kit import answer_health, make_sglang_reply, serve_app
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-POLICY = {"engine": "policy"}
+POLICY = {"role": "policy"}
 RECIPE = {
     "method": "agentflow",
     "follows": "nobody",
@@ -129,6 +129,6 @@ def test_what_cannot_be_is_said(model: Path, preset: Path, problems: Path, tmp_p
     absent = ["--policy-url", "http://127.0.0.1:9", "--k", "1"]
     assert cli.main(arguments(model, preset, problems, tmp_path / "out", *absent)) == 1
     assert "policy url http://127.0.0.1:9: no answer" in capsys.readouterr().err
-    lacking = ["--variants", "agent", "--k", "1", "--set", "agentflow.roles.verifier.engine=referee"]
+    lacking = ["--variants", "agent", "--k", "1", "--set", "agentflow.roles.verifier.role=referee"]
     assert cli.main(arguments(model, preset, problems, tmp_path / "lacking", *lacking)) == 1
     assert "roles.referee is missing" in capsys.readouterr().err

@@ -163,7 +163,7 @@ def test_the_document_leads_from_nothing_to_a_folder_for_the_hub(tmp_path: Path,
 
 def test_the_document_starts_ray_as_the_dry_run_says(tmp_path: Path) -> None:
     from agentic.memagent.rollout import SPEC
-    from core.slime.job import RayCommands
+    from core.backends.slime.job import RayCommands
 
     slime = SPEC.load("seed").slime
     assert slime is not None

@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_jsonl(data / f"{split}.jsonl", generate(split, 6, (4, 6)))
     files = {"data.train": data / "train.jsonl", "data.eval": data / "dev.jsonl", "model.path": data / "model"}
     settings = [part for key, value in (SMALLEST | files).items() for part in ("--set", f"{key}={value}")]
-    call("core.engine.train", "compaction", "--preset", "tiny", "--out", out, *settings)
+    call("core.train.command", "compaction", "--preset", "tiny", "--out", out, *settings)
     call("benchmarks.heldout", "compaction", "--run", out, "--data", data / "test.jsonl", "--tasks", 6, "--by", "pages")
     return out
 

@@ -18,12 +18,12 @@ from agentic.memagent.tiny import start_model
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.niah import Niah
 from core.data import write_jsonl
-from core.engine.start_model import build, train_tokenizer
 from core.report import write_report
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record, read_json, read_jsonl
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
+from core.train.start_model import build, train_tokenizer
 
 from .conftest import REPOSITORY, Launcher, environment
 

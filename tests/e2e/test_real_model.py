@@ -66,10 +66,10 @@ def test_the_laptop_preset_runs_on_it(smollm2: Path, tmp_path: Path) -> None:
         "model.path": smollm2, "data.train": tmp_path / "tasks.jsonl", "data.eval": tmp_path / "tasks.jsonl",
         "warm_start.steps": 1, "warm_start.batch_size": 2, "rollout.tasks_per_step": 1, "rollout.group_size": 2,
         "run.steps": 1, "run.seeds": [0], "run.eval_every": 1, "run.eval_tasks": 1, "run.keep": "last",
-        "optimizer.lr_warmup_steps": 0, "engine.kv_tokens": 3584,
+        "optimizer.lr_warmup_steps": 0, "inference.kv_tokens": 3584,
     }  # fmt: skip
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "core.engine.train", "memagent", "--preset", "laptop", "--out", str(out)]
+    command = [sys.executable, "-m", "core.train.command", "memagent", "--preset", "laptop", "--out", str(out)]
     command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 def test_a_run_goes_on_when_one_of_its_servers_is_killed(launcher: Launcher, preset: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    overrides = ["engine.replicas=2", "engine.replica_args=--device cpu", "run.eval_every=1"]
+    overrides = ["inference.replicas=2", "inference.replica_args=--device cpu", "run.eval_every=1"]
     launcher.start(["--preset", str(preset), "--out", str(run), *(word for o in overrides for word in ("--set", o))])
     metrics = run / "seed-0" / "metrics.jsonl"
     kit.wait_until(lambda: metrics.is_file() and metrics.stat().st_size, 120.0)

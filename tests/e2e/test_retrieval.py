@@ -13,10 +13,10 @@ import aiohttp
 import pytest
 
 from core.policy.server_process import find_free_port
+from core.retrieval.client import RetrievalClient
 from core.tools.base import Query, ToolContext
-from core.tools.retrieval.client import RetrievalClient
 from core.tools.search import Search
-from tests.unit.tools.retrieval.passages import question, write_corpus
+from tests.unit.retrieval.passages import question, write_corpus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ROWS, CLIENTS = 300, 32
@@ -24,7 +24,7 @@ ROWS, CLIENTS = 300, 32
 
 @contextmanager
 def service(corpus: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "core.tools.retrieval", "--corpus", str(corpus), "--port", str(port)]
+    command = [sys.executable, "-m", "core.retrieval", "--corpus", str(corpus), "--port", str(port)]
     with subprocess.Popen([*command, "--threads", "1"], cwd=REPOSITORY) as process:
         try:
             yield process
@@ -92,7 +92,7 @@ async def test_a_service_killed_and_restarted_lets_every_client_go_on(tmp_path: 
 @pytest.mark.e2e
 def test_a_bad_corpus_ends_the_command_with_a_message(tmp_path: Path):
     (tmp_path / "bad.jsonl").write_text('{"id": "1", "text": "no contents"}\n')
-    command = [sys.executable, "-m", "core.tools.retrieval", "--corpus", str(tmp_path / "bad.jsonl"), "--port", "0"]
+    command = [sys.executable, "-m", "core.retrieval", "--corpus", str(tmp_path / "bad.jsonl"), "--port", "0"]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert "bad.jsonl, line 1: field `contents`" in ended.stderr

@@ -13,10 +13,10 @@ from agentic.search_r1.tiny.baselines import BASELINES
 from agentic.search_r1.tiny.tasks import generate
 from benchmarks.heldout.evaluate import main as evaluate
 from core.data import write_jsonl
-from core.engine.train import main as train
 from core.runs.files import read_jsonl
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
+from core.train.command import main as train
 from tests.kit import serve_corpus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from core.engine import weights
-from core.runs import drift
+from core.inspect import drift
 from core.runs.files import read_jsonl
 from core.runs.record import read_rollouts
 from core.runs.run_folder import LOCK, RunFolder
@@ -36,7 +36,7 @@ def run(preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "memagent-tiny"
     data = {f"data.{key}": preset.parent / f"{name}.jsonl" for key, name in (("train", "train"), ("eval", "dev"))}
     data["model.path"] = preset.parent / "model"
-    command = [sys.executable, "-m", "core.engine.train", "memagent", "--preset", "tiny", "--out", str(out)]
+    command = [sys.executable, "-m", "core.train.command", "memagent", "--preset", "tiny", "--out", str(out)]
     command += [part for key, value in (SMALLEST | data).items() for part in ("--set", f"{key}={value}")]
     first = subprocess.Popen(command, cwd=REPOSITORY, env=environment())
     metrics = out / "seed-0" / "metrics.jsonl"

@@ -19,7 +19,7 @@ import yaml
 
 from agentic.toolorchestra.tiny import compare, facts, start_model, tasks
 from core.data import write_jsonl
-from core.engine import replay
+from core.inspect import replay
 from core.runs.evaluation import EvalResult
 from core.runs.files import read_jsonl
 from core.runs.run_folder import RunFolder
@@ -58,7 +58,7 @@ def wait_for(process: subprocess.Popen[bytes], true: Callable[[], bool]) -> None
 def kill_retrieval(folder: Path) -> None:
     """SIGKILL, to the newest process of this command line: its keeper has the same words and is older."""
     address = yaml.safe_load((folder / DATA / "services" / "addresses.yaml").read_text())["retrieval"]
-    words = [b"core.tools.retrieval", address.rpartition(":")[2].encode()]
+    words = [b"core.retrieval", address.rpartition(":")[2].encode()]
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -77,7 +77,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     facts.write_corpus(data / "corpus.jsonl")
     for name, split, count in (("train", "train", 12), ("dev", "dev", 4), ("test", "test", 30)):
         write_jsonl(data / f"{name}.jsonl", tasks.generate(split, count))  # type: ignore[arg-type]
-    train = [PYTHON, "-m", "core.engine.train", "toolorchestra", "--out", "runs/small"]
+    train = [PYTHON, "-m", "core.train.command", "toolorchestra", "--out", "runs/small"]
     train += [part for key, value in SMALLEST.items() for part in ("--set", f"{key}={value}")]
     metrics = folder / "runs" / "small" / "seed-0" / "metrics.jsonl"
 

@@ -60,7 +60,7 @@ OWN = {
     "retool": {"rollout.concurrency": 1},
     "toolorchestra": {"warm_start.copy_steps": None, "toolorchestra.search.max_retries": 30},
 }
-SERVERS = {"retrieval": "core.tools.retrieval", "experts": "agentic.toolorchestra.tiny.scripted_experts"}
+SERVERS = {"retrieval": "core.retrieval", "experts": "agentic.toolorchestra.tiny.scripted_experts"}
 CLIENTS = 4
 PACES = ("as it is", "stopped for a second", "slowed")
 

@@ -19,7 +19,7 @@ RUN = """
 import itertools, random, resource, sys, time
 from pathlib import Path
 from transformers import AutoConfig, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
-from core.engine.train import main
+from core.train.command import main
 
 kind, value = sys.argv[1], int(sys.argv[2])
 if kind == "clock":

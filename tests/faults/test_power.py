@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from core.engine import checkpoint, weights
+from core.engine import weights
 from core.hub import CheckpointError
 from core.runs.files import JsonlLog, read_json, read_jsonl, write_json
+from core.train import checkpoint
 from tests import kit
 from tests.faults.power import PowerLoss
 

@@ -22,11 +22,11 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
 from core.engine.wire import GenerateBody, UpdateWeightsBody
-from core.tools.retrieval.batching import Batcher
-from core.tools.retrieval.corpus import Corpus
-from core.tools.retrieval.encoders import HashingEncoder
-from core.tools.retrieval.index import FlatOptions, Retriever, build_index
-from core.tools.retrieval.server import RetrievalServer, SearchRequest
+from core.retrieval.batching import Batcher
+from core.retrieval.corpus import Corpus
+from core.retrieval.encoders import HashingEncoder
+from core.retrieval.index import FlatOptions, Retriever, build_index
+from core.retrieval.server import RetrievalServer, SearchRequest
 from tests import kit
 from tests.faults.requests import make_request
 

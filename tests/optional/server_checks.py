@@ -18,12 +18,12 @@ from agentic.memagent.rollout import SPEC, MemAgent
 from benchmarks.ruler.eval_data import ruler_data
 from core.engine import weights
 from core.engine.model import CausalLM
-from core.engine.packing import pack_rows
 from core.policy.base import Roles
 from core.policy.http_policy import HTTPPolicy
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
 from core.text.tokenizer import load_tokenizer
+from core.train.packing import pack_rows
 from core.types import Completion, Row, Sampling
 
 TOLERANCE = 1e-4

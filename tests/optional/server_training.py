@@ -1,4 +1,4 @@
-"""MemAgent's preset `tiny` trained twice: by the embedded engine, and with one live server (SGLang, vLLM).
+"""MemAgent's preset `tiny` trained twice: by the embedded backend, and with one live server (SGLang, vLLM).
 
 The server is killed in mid-run and started again. Both trainings begin with the same warm-started model: `--model`, or
 the one that the preset's warm start makes.
@@ -93,7 +93,7 @@ def make_data(folder: Path) -> list[str]:
 
 
 def compare_trainings(server: LiveServer, options: argparse.Namespace, temporary: Path) -> list[Result]:
-    """Train with the embedded engine and with the server, and evaluate both on held-out tasks."""
+    """Train with the embedded backend and with the server, and evaluate both on held-out tasks."""
     folder, seeds = options.out or temporary, options.seeds
     data, embedded, served = folder / "data", folder / "embedded", folder / "served"
     settings = [*make_data(data), f"run.steps={options.steps}", "run.parallel_seeds=1", *options.overrides]
@@ -103,7 +103,7 @@ def compare_trainings(server: LiveServer, options: argparse.Namespace, temporary
     else:
         start = [f"model.path={data / 'model'}", "warm_start.threads=1"]
     tokentrue(training_words(embedded, [*settings, *start, f"run.seeds={list(seeds)}"]))
-    print(f"embedded engine: {time.monotonic() - began:.0f} s for {len(seeds)} seeds", flush=True)
+    print(f"embedded backend: {time.monotonic() - began:.0f} s for {len(seeds)} seeds", flush=True)
     start = [f"model.path={options.model or embedded / 'warm_start'}", "warm_start=null", f"run.seeds=[{seeds[0]}]"]
     log = (options.log or temporary) / "training.log"
     train_and_kill(server, log, served, [*settings, *start], seeds[0], kill_after=options.steps // 2 + 1)
@@ -130,7 +130,7 @@ def train_and_kill(
     # Rollouts wait for the server to come back, which takes its time.
     settings = [
         *settings,
-        f"engine.servers=[{server.protocol}http://{HOST}:{port}]",
+        f"inference.servers=[{server.protocol}http://{HOST}:{port}]",
         f"rollout.deadline_s={2 * START_S:g}",
     ]
     with server.start(model, port, log) as keeper:

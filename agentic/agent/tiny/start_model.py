@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from agentic.agent.tiny.demonstrations import demonstrate
 from agentic.agent.tiny.world import LOOK_UP, NAMES, RELATIONS, THINGS
-from core.engine import start_model
+from core.train import start_model
 
 
 def build(folder: Path, seed: int) -> Path:

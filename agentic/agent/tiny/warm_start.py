@@ -9,9 +9,9 @@ from typing import Any
 from agentic.agent.config import AgentRecipe, AgentWarmStart
 from agentic.agent.tiny.demonstrations import LookupDemonstration, demonstrate
 from agentic.agent.tiny.world import LOOK_UP, NAMES, RELATIONS, THINGS
-from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.text.conversation import Renderer
 from core.text.tokenizer import encode_text
+from core.train.warm_start import Example, batch_by_length, copying_drill
 
 
 def batches(config: AgentWarmStart, recipe: AgentRecipe, tokenizer: Any) -> Iterator[list[Example]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Literal, get_args
 
-from core.rollout.method import derive_seed
+from core.seeds import derive_seed
 from core.text.tool_calls import ToolSchema
 
 Split = Literal["train", "dev", "test"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal, get_args
 
-from core.rollout.method import derive_seed
+from core.seeds import derive_seed
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from agentic.agentflow.tiny.demonstrations import draw_demonstration
 from agentic.agentflow.tiny.facts import WORDS
-from core.engine import start_model
+from core.train import start_model
 
 TAGS = ("<step>", "<analysis>", "<memory>", "<final>", "<command>", "<verify>")
 

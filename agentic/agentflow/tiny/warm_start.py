@@ -13,8 +13,8 @@ from agentic.agentflow.config import AgentFlowRecipe, AgentFlowWarmStart
 from agentic.agentflow.rollout import AgentFlow, build
 from agentic.agentflow.tiny.demonstrations import PlannerDemonstration, draw_demonstration, lookup_drill
 from agentic.agentflow.tiny.facts import WORDS
-from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.text.tokenizer import encode_text
+from core.train.warm_start import Example, batch_by_length, copying_drill
 
 
 def batches(config: AgentFlowWarmStart, recipe: AgentFlowRecipe, tokenizer: Any) -> Iterator[list[Example]]:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from core.engine.start_model import TOOL_TEMPLATE
+from core.train.start_model import TOOL_TEMPLATE
 
 
 def add_tools(model: Path, out: Path) -> None:

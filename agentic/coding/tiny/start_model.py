@@ -16,7 +16,7 @@ from agentic.coding.repairs.functions import COMPARISONS, RECORDS, REPORTS, VALU
 from agentic.coding.repairs.generate import state_problem
 from agentic.coding.tiny.demonstrations import DONE, write_edit
 from agentic.coding.tools import number_lines
-from core.engine import start_model
+from core.train import start_model
 
 
 def build(folder: Path, seed: int) -> Path:

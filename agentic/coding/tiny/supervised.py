@@ -13,8 +13,8 @@ from agentic.coding.tiny.demonstrations import EditDemonstration, write_turn
 from agentic.coding.tiny.warm_start import encode
 from core.config import SupervisedSection
 from core.data.tasks import read_tasks
-from core.engine.warm_start import Example, batch_by_length
 from core.text.conversation import Renderer
+from core.train.warm_start import Example, batch_by_length
 from core.types import Task
 
 

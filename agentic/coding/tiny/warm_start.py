@@ -12,9 +12,9 @@ from agentic.coding.repairs.functions import RECORDS
 from agentic.coding.repairs.generate import state_problem
 from agentic.coding.tiny.demonstrations import EditDemonstration, demonstrate
 from agentic.coding.tools import number_lines
-from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.text.conversation import Renderer
 from core.text.tokenizer import encode_text
+from core.train.warm_start import Example, batch_by_length, copying_drill
 
 
 def batches(config: CodingWarmStart, recipe: CodingRecipe, tokenizer: Any) -> Iterator[list[Example]]:

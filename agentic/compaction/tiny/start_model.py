@@ -14,7 +14,7 @@ from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
 from agentic.compaction.tiny.demonstrations import ANSWER, UNKNOWN
 from agentic.compaction.tiny.tasks import FACT, QUESTION
 from agentic.compaction.tiny.words import ANIMALS, THINGS
-from core.engine import start_model
+from core.train import start_model
 
 
 def build(folder: Path, seed: int) -> Path:

@@ -16,9 +16,9 @@ from agentic.compaction.rollout import CompactingReader, build
 from agentic.compaction.tiny.demonstrations import AimlessAnnotator, write_facts
 from agentic.compaction.tiny.tasks import draw_task
 from agentic.compaction.tiny.words import ANIMALS, THINGS
-from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.policy.base import Roles
 from core.text.tokenizer import encode_text
+from core.train.warm_start import Example, batch_by_length, copying_drill
 from core.types import Sampling
 
 PAGES = (1, 6)

@@ -30,5 +30,5 @@ fi
 # Two rows at a time, one core each. In a long document of RULER's noise few sections differ, so a larger cache still
 # holds most of them.
 printf '%s\n' "${rows[@]}" | xargs -P 2 -L 1 "$python" -m scripts.tokentrue evaluate ruler --run "$out" --threads 1 \
-  --task niah --num-k 4 --bare-question --tasks 128 --concurrency 32 --set engine.kv_tokens=151552
+  --task niah --num-k 4 --bare-question --tasks 128 --concurrency 32 --set inference.kv_tokens=151552
 tokentrue report "$out"

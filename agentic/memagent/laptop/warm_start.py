@@ -10,7 +10,7 @@ from agentic.memagent.config import MemAgentRecipe, MemAgentWarmStart
 from agentic.memagent.laptop.demonstrations import draw_example
 from agentic.memagent.rollout import MemAgent
 from core.data.tasks import read_tasks
-from core.engine.warm_start import Example
+from core.train.warm_start import Example
 
 
 def batches(config: MemAgentWarmStart, recipe: MemAgentRecipe, tokenizer: Any) -> Iterator[list[Example]]:

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from agentic.memagent.prompts import EMPTY_MEMORY
 from agentic.memagent.tiny.words import KEYS, NOISE, VALUES
-from core.engine import start_model
+from core.train import start_model
 
 TAGS = tuple(f"<{slash}{name}>" for name in ("problem", "section", "memory") for slash in ("", "/"))
 QUESTION = "What is the special magic word for {key} mentioned in the provided text?"

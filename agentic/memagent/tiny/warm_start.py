@@ -19,8 +19,8 @@ from agentic.memagent.tiny.demonstrations import (
     lookup_drill,
 )
 from agentic.memagent.tiny.words import KEYS, NOISE, VALUES
-from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.text.tokenizer import encode_text
+from core.train.warm_start import Example, batch_by_length, copying_drill
 
 WORDS = (*KEYS, *VALUES, *NOISE)
 FULL_SECTION = 90

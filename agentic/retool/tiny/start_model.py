@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from agentic.retool.prompts import INTERPRETER
 from agentic.retool.tiny.demonstrations import demonstrate
 from agentic.retool.tiny.tasks import MEANINGS
-from core.engine import start_model
+from core.train import start_model
 
 
 def build(folder: Path, seed: int) -> Path:

@@ -12,8 +12,8 @@ from agentic.retool.tiny.tasks import Computation
 from agentic.retool.tiny.warm_start import encode
 from core.config import SupervisedSection
 from core.data.tasks import read_tasks
-from core.engine.warm_start import Example, batch_by_length
 from core.text.conversation import Renderer
+from core.train.warm_start import Example, batch_by_length
 
 
 def batches(config: SupervisedSection, recipe: ReToolRecipe, tokenizer: Any) -> Iterator[Sequence[Example]]:

@@ -18,7 +18,7 @@ from random import Random
 from typing import Literal, get_args
 
 from core.data import write_jsonl
-from core.rollout.method import derive_seed
+from core.seeds import derive_seed
 from core.types import Task
 
 Split = Literal["train", "dev", "test"]

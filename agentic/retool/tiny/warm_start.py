@@ -10,9 +10,9 @@ from agentic.retool.config import ReToolRecipe, ReToolWarmStart
 from agentic.retool.prompts import INTERPRETER
 from agentic.retool.tiny.demonstrations import ReToolDemonstration, demonstrate
 from agentic.retool.tiny.tasks import MEANINGS
-from core.engine.warm_start import Example, batch_by_length, copying_drill
 from core.text.conversation import Renderer
 from core.text.tokenizer import encode_text
+from core.train.warm_start import Example, batch_by_length, copying_drill
 
 
 def batches(config: ReToolWarmStart, recipe: ReToolRecipe, tokenizer: Any) -> Iterator[list[Example]]:

@@ -30,9 +30,9 @@ from agentic.search_r1.tiny.world import (
     draw_facts,
     write_passage,
 )
-from core.engine.warm_start import Example
 from core.policy.base import Roles
 from core.text.tokenizer import encode_text
+from core.train.warm_start import Example
 from core.types import Completion, Sampling, Task
 
 SEARCH, ANSWER = "<search> {}</search>", "<answer> {}</answer>"

@@ -15,7 +15,7 @@ from agentic.search_r1.prompts import INFORMATION, INVALID
 from agentic.search_r1.rollout import format_passages
 from agentic.search_r1.tiny.demonstrations import ANSWER, SEARCH, draw_question, draw_thing, make_up_facts
 from agentic.search_r1.tiny.world import OF_A_PERSON, OF_A_THING, WORDS, write_passage
-from core.engine import start_model
+from core.train import start_model
 
 
 def build(folder: Path, seed: int) -> Path:

@@ -93,7 +93,7 @@ def write_passage(title: str, facts: Mapping[str, str]) -> str:
 
 
 def passages() -> Iterator[dict[str, str]]:
-    """Yield a passage for each thing and person, in the form that core/tools/retrieval reads."""
+    """Yield a passage for each thing and person, in the form that core/retrieval reads."""
     for titles in (*THINGS.values(), *PERSONS.values()):
         for title in titles:
             yield {"id": title, "contents": write_passage(title, find_facts(title))}

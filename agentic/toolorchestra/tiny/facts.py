@@ -46,7 +46,7 @@ def assign_split(text: str) -> Split:
 
 
 def passages() -> Iterator[dict[str, str]]:
-    """Yield a passage for each fact, in the form that core/tools/retrieval reads: a title, then a sentence."""
+    """Yield a passage for each fact, in the form that core/retrieval reads: a title, then a sentence."""
     for thing in THINGS:
         for attribute in ATTRIBUTES:
             fact = f"{attribute} of {thing}"

@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 from agentic.toolorchestra.tiny.demonstrations import draw_demonstration
 from agentic.toolorchestra.tiny.facts import ATTRIBUTES, THINGS
 from agentic.toolorchestra.tiny.tasks import KINDS, PREFERENCES
-from core.engine import start_model
 from core.text.tool_calls import THOUGHT_END
+from core.train import start_model
 
 TAGS = ("<task>", "<wish>", "<seen>")
 

@@ -13,10 +13,10 @@ from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.prompts import question_messages
 from agentic.toolorchestra.tiny.demonstrations import RoutingDemonstration, draw_demonstration
 from core.config import WarmStartSection
-from core.engine.warm_start import Example, batch_by_length
 from core.text.conversation import Renderer
 from core.text.tokenizer import encode_text
 from core.text.tool_calls import THOUGHT_END
+from core.train.warm_start import Example, batch_by_length
 
 
 def batches(config: WarmStartSection, recipe: ToolOrchestraRecipe, tokenizer: Any) -> Iterator[list[Example]]:

@@ -31,4 +31,4 @@ class Case:
     preset: str = "seed"
     """Names a preset with a section `slime`."""
     reply: Reply | None = None
-    """What the policy writes; None: the embedded engine with MemAgent's tiny start model."""
+    """What the policy writes; None: the embedded backend with MemAgent's tiny start model."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from core.backends.slime.records import to_record
 from core.data.files import write_jsonl
-from core.engine.start_model import TOOL_TEMPLATE
 from core.policy.server_process import serve
 from core.policy.sglang import SGLangPolicy
-from core.slime.records import to_record
 from core.text.tokenizer import load_tokenizer
+from core.train.start_model import TOOL_TEMPLATE
 from core.types import Completion, Sampling, Task
 from tests.contract.slime import (
     scored_memagent,

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from core.backends.slime.samples import NOTES, group_samples, read_task
 from core.config import AlgorithmSection
 from core.policy.base import Roles
 from core.rollout.roles import open_roles
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
-from core.slime.samples import NOTES, group_samples, read_task
 from core.types import Completion, Row, Sampling, Trajectory
 from tests.contract.slime.case import Case
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from agentic.memagent.config import PRESETS, MemAgentRecipe
 from agentic.memagent.rollout import MemAgent
-from core.rollout.method import MethodSpec, RolloutError, derive_seed
-from core.slime.hooks import SlimeHooks
+from core.backends.slime.hooks import SlimeHooks
+from core.rollout.method import MethodSpec, RolloutError
+from core.seeds import derive_seed
 from core.types import Task, Trajectory, Turn
 from tests.contract.slime.case import Case
 

@@ -15,9 +15,9 @@ from agentic.agentflow.tiny.facts import look_up
 from agentic.agentflow.tiny.questions import CODER, ToyQuestion
 from agentic.agentflow.tiny.scripted_roles import ScriptedRole, is_result
 from agentic.agentflow.tiny.tasks import solve
+from core.backends.slime.hooks import SlimeHooks
 from core.config import Recipe
 from core.policy.base import PolicyError
-from core.slime.hooks import SlimeHooks
 from core.types import Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW
@@ -40,7 +40,7 @@ PAPER = ("algorithm.loss_agg=rollout_turn", "agentflow.planner.final.trained=fal
 SEED = (
     "agentflow.planner.final.trained=false",
     "algorithm.loss_agg=turn",
-    "agentflow.planner.plan={engine: policy, max_tokens: 8, trained: true}",
+    "agentflow.planner.plan={role: policy, max_tokens: 8, trained: true}",
 )
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 
 from agentic.agent.rollout import SPEC
+from core.backends.slime.hooks import SlimeHooks
 from core.gateway.agent import Endpoint
 from core.policy.base import PolicyError
-from core.slime.hooks import SlimeHooks
 from core.types import Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW

@@ -16,8 +16,8 @@ from agentic.coding.repairs.mutations import list_mutations
 from agentic.coding.rollout import SPEC
 from agentic.coding.tiny.demonstrations import DONE, write_edit
 from agentic.coding.tools import number_lines
+from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import PolicyError
-from core.slime.hooks import SlimeHooks
 from core.types import Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW

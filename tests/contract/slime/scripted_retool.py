@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 from agentic.retool.rollout import SPEC
+from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import PolicyError
-from core.slime.hooks import SlimeHooks
 from core.types import Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW

@@ -19,8 +19,8 @@ from agentic.search_r1.rollout import SPEC
 from agentic.search_r1.tiny import tasks, world
 from agentic.search_r1.tiny.demonstrations import ANSWER, SEARCH
 from agentic.search_r1.tiny.supervised import write_right_turn
-from core.slime.hooks import SlimeHooks
-from core.tools.retrieval.server import RetrievalServer
+from core.backends.slime.hooks import SlimeHooks
+from core.retrieval.server import RetrievalServer
 from core.types import Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW

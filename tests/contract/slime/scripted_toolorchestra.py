@@ -12,10 +12,10 @@ from random import Random
 from typing import Any
 
 from agentic.toolorchestra.rollout import SPEC
+from core.backends.slime.hooks import SlimeHooks
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
-from core.slime.hooks import SlimeHooks
 from core.text.tokenizer import encode_text
 from core.text.tool_calls import ToolCall
 from core.types import Sampling, Task

@@ -20,11 +20,11 @@ import torch
 
 from core.algorithms.aggregate import LOSS_AGGS, row_scales
 from core.algorithms.grpo import grpo_loss
+from core.backends.slime import flags
+from core.backends.slime.log import summarize
+from core.backends.slime.samples import read_task
 from core.config import AlgorithmSection
 from core.rollout.runner import Failures, has_signal
-from core.slime import flags
-from core.slime.log import summarize
-from core.slime.samples import read_task
 from core.types import Row, Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.conftest import CASES, Arguments
@@ -243,8 +243,8 @@ def test_evaluation(
         sample.session_id = f"evaluation-{sample.index}"  # slime leaves it to the hook
         return read_task(sample, path, check)
 
-    monkeypatch.setattr("core.slime.bridge.summarize", keep)
-    monkeypatch.setattr("core.slime.bridge.read_task", named)
+    monkeypatch.setattr("core.backends.slime.bridge.summarize", keep)
+    monkeypatch.setattr("core.backends.slime.bridge.read_task", named)
     manager(args).eval(3)
     ours = [trajectory for group in again(tape, case, samples, args, tokenizer) for trajectory in group]
     done, failures = [t for t in ours if t.status != "failed"], Failures()

@@ -19,19 +19,19 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from agentic.memagent import rollout as memagent
+from core.backends.slime.bridge import SlimeBridge
+from core.backends.slime.samples import NOTES
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.policy.servers import make_server_policy
 from core.policy.sglang import ROUTING_HEADER
 from core.rewards.boxed import boxed_reward
 from core.rollout.rows import rows_from_groups
-from core.slime.bridge import SlimeBridge
-from core.slime.samples import NOTES
 from core.text.tokenizer import encode_text
 from core.types import Row, Sampling, Task, Trajectory
 from tests.contract.slime.scored_memagent import SENTENCE, make_recipe
 from tests.contract.slime.settings import rollout_arguments
-from tests.unit.slime.standin import SAMPLING, Sample
+from tests.unit.backends.slime.standin import SAMPLING, Sample
 
 OF_THE_SERVER = {
     "500": "engine",
@@ -143,7 +143,7 @@ def sample_type(request: pytest.FixtureRequest) -> type:
 
 @pytest.fixture(autouse=True)
 def quick_retries_and_broken_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("core.slime.roles.make_server_policy", partial(make_server_policy, backoff_s=0.01))
+    monkeypatch.setattr("core.backends.slime.roles.make_server_policy", partial(make_server_policy, backoff_s=0.01))
 
     def reward(answer: str, answers: Any) -> float:
         if "raises" in answers[-1]:

@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-from core.report.tokens import SeededRollout, render_view, show_piece, show_text, write_record_view
+from core.inspect.tokens import SeededRollout, render_view, show_piece, show_text, write_record_view
 from core.runs.record import RecordedRollout, RolloutLog, read_rollouts, record_rollout
 from core.types import Completion, Task, Trajectory, Turn
 from tests import kit
 from tests.optional.browser.chromium import Browser, find_browser, open_browser
-from tests.unit.report.test_tokens import make_rollout
+from tests.unit.inspect.test_tokens import make_rollout
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(600)]
 

@@ -12,12 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from core.gateway.__main__ import record_session
 from core.gateway.gateway import Gateway, serve_gateway
 from core.gateway.session import FinishedSession, SessionSettings
 from core.runs.record import RolloutLog
 from core.text.tokenizer import Ids, token_bytes
 from core.types import Sampling
+from scripts.serve_gateway import record_session
 from tests import kit
 from tests.unit.gateway.model import RandomModel
 from tests.unit.gateway.templates import make_tokenizer

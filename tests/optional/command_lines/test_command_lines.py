@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from core.report.tokens import find_segments, write_record_view
-from core.runs.drift import DriftChecker
+from core.inspect.drift import DriftChecker
+from core.inspect.tokens import find_segments, write_record_view
 from core.runs.record import read_rollouts
 from tests.optional.command_lines.actor import RIGHT, WRONG, Actor, call, find_program, set_stage
 from tests.unit.gateway.model import check

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from core.runs.dumps import read_dump
+from core.inspect.dumps import read_dump
+from tests.unit.inspect.test_batch_dump import Line, find_kinds, make_lines, shifted, tool_text_trained
 from tests.unit.runs.fake_policy import FakePolicy
-from tests.unit.runs.test_batch_dump import Line, find_kinds, make_lines, shifted, tool_text_trained
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from core.config import OptimizerSection
 from core.engine import weights
-from core.engine.trainer import Trainer
+from core.train.trainer import Trainer
 from core.types import Row
 from scripts.convert_checkpoints import main as convert
 from tests import kit

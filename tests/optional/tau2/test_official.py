@@ -18,7 +18,8 @@ from agentic.toolorchestra.tau2.environment import tau2_tasks
 from benchmarks.harness.run import OpenVariant
 from benchmarks.tau2 import evaluate
 from core.policy.base import Roles
-from core.rollout.method import Method, derive_seed
+from core.rollout.method import Method
+from core.seeds import derive_seed
 from core.types import Sampling, Task, Trajectory
 
 from .play import make_tokenizer, rollout, without_solution

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.report import traces
+from core.inspect import traces
 from core.runs.record import read_rollouts
 from core.runs.trackers import open_trackers
 

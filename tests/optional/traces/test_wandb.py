@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from core.report import traces
+from core.inspect import traces
 from core.runs.record import read_rollouts
 from core.runs.trackers import open_trackers
 

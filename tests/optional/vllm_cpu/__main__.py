@@ -23,11 +23,11 @@ import torch
 
 from agentic.memagent.tiny import start_model
 from core.engine import weights
-from core.engine.rollout_engine import make_check
 from core.policy.base import PolicyError
 from core.policy.server_process import serve
 from core.policy.servers import VLLM
 from core.policy.vllm import VLLMPolicy
+from core.train.rollout_engine import make_check
 from tests.contract.conftest import VLLM_SIZES
 from tests.kit import count_vllm_requests, save_model
 from tests.optional import server_checks as checks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,6 @@ import yaml
 
 from core.algorithms.named import ALGORITHMS
 from core.config import AlgorithmSection, Recipe, RecipeError, Section, load
-from core.config.load import RENAMED
-from core.config.slime import SlimeSection
 
 PRESET = """
 method: demo
@@ -115,18 +112,6 @@ def test_an_unknown_key_names_the_nearest_known_one(presets, override, named):
     message = refused(presets, override)
     assert named in message
     assert f"--set {override.partition('=')[0]}: " in message
-
-
-@pytest.mark.parametrize("key", RENAMED)
-def test_an_old_key_names_the_new_one(presets, key):
-    assert f"--set {key}: this key is now {RENAMED[key]}" in refused(presets, f"{key}=1").splitlines()
-    section, field = re.match(r"(\w+)\.(\w+)", RENAMED[key]).groups()
-    kind = SlimeSection if section == "slime" else Recipe.model_fields[section].annotation
-    assert field in kind.model_fields
-
-
-def test_a_value_that_was_renamed_is_told_too(presets):
-    assert "credit: split is now split_advantage: true" in refused(presets, "algorithm.credit=split")
 
 
 def test_a_named_algorithm_sets_what_the_preset_leaves_out(presets):

@@ -162,8 +162,8 @@ def test_a_server_that_other_machines_reach_needs_a_key(tmp_path: Path) -> None:
     ("module", "arguments"),
     [
         ("core.engine.server", ["--model", "nowhere"]),
-        ("core.gateway.__main__", ["--model", "nowhere"]),
-        ("core.tools.retrieval.__main__", ["--corpus", "nowhere"]),
+        ("scripts.serve_gateway", ["--model", "nowhere"]),
+        ("core.retrieval.__main__", ["--corpus", "nowhere"]),
         ("agentic.toolorchestra.tiny.scripted_experts", []),
     ],
 )

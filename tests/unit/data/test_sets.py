@@ -19,7 +19,7 @@ from core.data import sets
 from core.data.files import DataError, SourceLocation
 from core.data.sets import DAPO_PREFIXES, DAPO_SUFFIX, SETS, GitFiles, Parquet, prepare, strip_dapo_wrapper
 from core.data.tasks import read_tasks
-from core.tools.retrieval.corpus import Corpus
+from core.retrieval.corpus import Corpus
 from core.types import Task
 from scripts import download_data
 

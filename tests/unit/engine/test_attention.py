@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from core.engine import attention, kernel
 from core.engine.attention import Span, prepare_decode, prepare_step
 from core.engine.cache import PagedCache
-from tests.unit.engine.conftest import MODEL_CONFIG
+from tests.unit.conftest import MODEL_CONFIG
 
 PAGE = 16
 

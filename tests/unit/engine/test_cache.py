@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.engine.cache import NULL_PAGE, PagedCache
-from tests.unit.engine.conftest import MODEL_CONFIG, compute, read_stamps, stamps
+from tests.unit.conftest import MODEL_CONFIG, compute, read_stamps, stamps
 
 PAGE = 4
 

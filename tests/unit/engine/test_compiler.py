@@ -17,12 +17,12 @@ from core.algorithms.grpo import GRPOConfig
 from core.config import LoRASection, OptimizerSection, RecipeError
 from core.engine import compiler, lora, weights
 from core.engine.model import CausalLM
-from core.engine.packing import pack_rows
-from core.engine.trainer import Trainer
+from core.train.packing import pack_rows
+from core.train.trainer import Trainer
 from core.types import Row
 from tests import kit
-from tests.unit.engine.conftest import save_model
-from tests.unit.engine.test_trainer import make_rows
+from tests.unit.conftest import save_model
+from tests.unit.train.test_trainer import make_rows
 
 ROWS = make_rows()
 

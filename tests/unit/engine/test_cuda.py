@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM
 
 from core.algorithms.grpo import GRPOConfig
 from core.config import OptimizerSection
-from core.engine import checkpoint, packing, varlen, weights
+from core.engine import varlen, weights
 from core.engine.engine import Engine
-from core.engine.trainer import Trainer
+from core.train import checkpoint, packing
+from core.train.trainer import Trainer
 from core.types import Row, Sampling
 from tests import kit
-from tests.unit.engine.conftest import drain
-from tests.unit.engine.test_packing import make_rows
+from tests.unit.conftest import drain
+from tests.unit.train.test_packing import make_rows
 
 pytestmark = [
     pytest.mark.optional,

@@ -15,7 +15,7 @@ from core.engine.engine import Engine
 from core.engine.scheduler import Request
 from core.types import Sampling
 from tests.kit import save_model
-from tests.unit.engine.conftest import drain
+from tests.unit.conftest import drain
 
 TOLERANCE = 1e-5
 

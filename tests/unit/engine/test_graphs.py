@@ -15,7 +15,7 @@ from core.engine.engine import Engine
 from core.engine.graphs import DecodeGraphs
 from core.engine.sampler import BLOCK, RANKS, SamplingBatch, draw
 from core.types import Completion, Sampling
-from tests.unit.engine.conftest import drain
+from tests.unit.conftest import drain
 
 RULES = [
     {"temperature": 0.0},

@@ -10,13 +10,14 @@ import torch
 
 from core.algorithms.grpo import GRPOConfig
 from core.config import LoRASection, OptimizerSection
-from core.engine import checkpoint, lora, weights
+from core.engine import lora, weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM, Linear
-from core.engine.trainer import Trainer
 from core.hub import CheckpointError
+from core.train import checkpoint
+from core.train.trainer import Trainer
 from core.types import Row, Sampling
-from tests.unit.engine.conftest import drain, gradients
+from tests.unit.conftest import drain, gradients
 
 SECTION = LoRASection(rank=4, alpha=8)
 ROWS = [Row((1, 2, 3, 4, 9), (1, 1), (-4.5, -4.5), 1.0, 0), Row((5, 6, 7), (1,), (-4.5,), -1.0, 1)]

@@ -16,7 +16,7 @@ from core.engine import attention, graphs
 from core.engine.engine import Engine
 from core.engine.graphs import DecodeGraphs
 from tests import kit
-from tests.unit.engine.conftest import MODEL_CONFIG
+from tests.unit.conftest import MODEL_CONFIG
 from tests.unit.engine.test_attention import check
 from tests.unit.engine.test_graphs import complete_all, run_again
 

@@ -17,7 +17,7 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.policy.base import PolicyError
 from core.types import Sampling
-from tests.unit.engine.conftest import complete
+from tests.unit.conftest import complete
 
 CALLS = 40
 

@@ -14,7 +14,7 @@ from core.engine.cache import PagedCache
 from core.engine.engine import Engine
 from core.engine.scheduler import Request, Scheduler
 from core.types import Sampling
-from tests.unit.engine.conftest import MODEL_CONFIG, complete, compute, read_stamps, stamps
+from tests.unit.conftest import MODEL_CONFIG, complete, compute, read_stamps, stamps
 
 SEQUENCES, PAGES, PAGE, BUDGET = 3, 12, 4, 10
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=16).map(tuple)

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from core.engine import attention, packing, varlen
+from core.engine import attention, varlen
 from core.engine.engine import Engine
+from core.train import packing
 from core.types import Sampling
-from tests.unit.engine.conftest import drain, gradients
-from tests.unit.engine.test_packing import make_rows
+from tests.unit.conftest import drain, gradients
+from tests.unit.train.test_packing import make_rows
 
 
 def attend(

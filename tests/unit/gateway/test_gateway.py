@@ -17,15 +17,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from core.gateway.__main__ import open_record
 from core.gateway.gateway import Gateway, serve_gateway
 from core.gateway.session import SessionSettings
+from core.inspect.drift import DriftChecker
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
-from core.runs.drift import DriftChecker
 from core.runs.record import read_rollouts
 from core.types import Sampling
+from scripts.serve_gateway import open_record
 
 from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS
 from .model import RandomModel, check_contexts

@@ -17,12 +17,12 @@ from aiohttp.test_utils import TestServer
 from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
-from core.engine.rollout_engine import make_check
 from core.engine.server import Server
 from core.policy import server_pool
 from core.policy.base import PolicyError
 from core.policy.http_policy import HTTPPolicy
 from core.policy.server_pool import ServerPool
+from core.train.rollout_engine import make_check
 from core.types import Sampling
 from tests import kit
 from tests.kit import ModelHost

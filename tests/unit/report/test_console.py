@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from core.report.__main__ import main
 from core.report.console import print_summary
 from core.report.summary import build_summary
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
+from scripts.report import main
 
 
 def summary_lines(folder: RunFolder, headline: str | None = None) -> list[str]:

@@ -29,7 +29,7 @@ def recipe(roles: dict[str, str], kv_tokens: int = 1024) -> Recipe:
             "rollout": {"tasks_per_step": 1, "group_size": 1},
             "algorithm": {"name": "grpo", "kl_loss_coef": 0},
             "optimizer": {"lr": 0.1},
-            "engine": {"kv_tokens": kv_tokens},
+            "inference": {"kv_tokens": kv_tokens},
             "run": {"steps": 1},
             "roles": roles,
         }

@@ -12,9 +12,10 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.policy.base import Policy, PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.method import Method, RolloutError, derive_seed
+from core.rollout.method import Method, RolloutError
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, failed_trajectory, has_signal
 from core.rollout.turns import Turns
+from core.seeds import derive_seed
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 Rollout = Callable[[Task, Roles, Sampling], Awaitable[Trajectory]]

@@ -10,10 +10,11 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from agentic.memagent.rollout import SPEC
-from core.engine import checkpoint, weights
+from core.engine import weights
 from core.engine.engine import Engine
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
+from core.train import checkpoint
 from core.types import Sampling
 from scripts.export_checkpoint import main
 
@@ -127,7 +128,7 @@ def test_the_scores_of_weights_from_a_cluster_come_from_where_they_were_evaluate
     assert "- a departure of the evaluation\n" in card
     assert "Over seeds 0, 1 of the evaluation of these weights." in card
     assert "| trained | 75.0 (" in card
-    assert "bash agentic/memagent/run.sh --preset recipe.yaml --engine slime\n" in card
+    assert "bash agentic/memagent/run.sh --preset recipe.yaml --backend slime\n" in card
     assert SPEC.load(str(tmp_path / "out/recipe.yaml")).dump() == trained.config
 
 

@@ -60,8 +60,7 @@ def test_a_commands_help_shows_the_name_that_it_is_called_by(name: str) -> None:
 
 
 def test_a_command_gets_the_words_after_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from core.report import __main__ as report
-    from scripts import convert_checkpoints
+    from scripts import convert_checkpoints, report
 
     received = []
     monkeypatch.setattr(report, "main", received.append)
@@ -95,7 +94,7 @@ def test_a_missing_package_names_the_script_that_installs(monkeypatch, capsys: p
         ("tokentrue evaluate ", ["ruler", "heldout", "aime", "tau2", "questions", "table"]),
         (".venv/bin/tokentrue train mem", ["memagent"]),
         ("tokentrue train memagent --preset ", ["laptop", "one-gpu", "paper", "published", "seed", "tiny"]),
-        ("tokentrue train memagent --engine s", ["slime"]),
+        ("tokentrue train memagent --backend s", ["slime"]),
         ("tokentrue convert to-hf --iter", ["--iterations"]),
         ("tokentrue report ", ["runs/one"]),
         ("tokentrue data download aime", ["aime24", "aime25"]),
@@ -116,12 +115,12 @@ def test_the_installed_command_is_this_one() -> None:
 @pytest.mark.parametrize(
     ("words", "called", "resolved"),
     [
-        ("memagent", ["core.engine.train", "core.report.__main__"], ["tiny", "runs/memagent-tiny"]),
-        ("memagent --dry-run", ["core.engine.train"], ["tiny", "runs/memagent-tiny"]),
-        ("memagent --engine slime", ["core.slime.launch"], ["seed", "runs/memagent-seed"]),
+        ("memagent", ["core.train.command", "scripts.report"], ["tiny", "runs/memagent-tiny"]),
+        ("memagent --dry-run", ["core.train.command"], ["tiny", "runs/memagent-tiny"]),
+        ("memagent --backend slime", ["core.backends.slime.launch"], ["seed", "runs/memagent-seed"]),
         (
             "memagent --preset=/x/own.yaml --out /y",
-            ["core.engine.train", "core.report.__main__"],
+            ["core.train.command", "scripts.report"],
             ["/x/own.yaml", "/y"],
         ),
     ],
@@ -164,7 +163,7 @@ def test_a_failed_training_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> N
         ("memagent --preset laptop", "laptop runs/memagent-laptop\n"),
         ("memagent --preset laptop --dry-run", ""),
         ("memagent --preset seed", ""),
-        ("memagent --engine slime", ""),
+        ("memagent --backend slime", ""),
         ("memagent --dry-run", ""),
     ],
 )
@@ -198,7 +197,7 @@ def test_help_of_a_run_script_shows_its_comment_and_the_options(run_script: Path
     """It needs no installation."""
     help_text = subprocess.run(["bash", run_script, "--help"], check=True, capture_output=True, text=True).stdout
     assert help_text.startswith(run_script.read_text().splitlines()[1].removeprefix("# "))
-    assert "--engine {embedded,slime,vime}" in help_text
+    assert "--backend {embedded,slime,vime}" in help_text
 
 
 def test_a_run_script_makes_data_trains_evaluates_and_reports_and_trains_alone_with_other_presets(
@@ -209,7 +208,7 @@ def test_a_run_script_makes_data_trains_evaluates_and_reports_and_trains_alone_w
     python.write_text(STAND_IN.format(python=sys.executable))
     python.chmod(0o755)
     (tmp_path / "runs/out").mkdir(parents=True)
-    for options in ("--preset seed", "--engine slime", ""):
+    for options in ("--preset seed", "--backend slime", ""):
         (tmp_path / "calls").unlink(missing_ok=True)
         subprocess.run(["bash", run_script, "--out", "runs/out", *options.split()], check=True)
         calls = (tmp_path / "calls").read_text().splitlines()

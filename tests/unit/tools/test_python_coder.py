@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from core.sandbox import SandboxResult, SandboxUnavailable
 from core.tools.base import Query, ToolContext, ToolError
 from core.tools.python_coder import PythonCoder, SandboxFailed, extract_program, print_value
-from core.tools.sandbox import SandboxResult, SandboxUnavailable
 
 
 def says(reply: str) -> ToolContext:

@@ -65,11 +65,11 @@ def section(**changes: Any) -> AgentFlowSection:
     """A section whose planner is the policy and whose other roles have an engine of their own name."""
     values: dict[str, Any] = {
         "planner": {
-            "plan": {"engine": "policy", "trained": True, "max_tokens": 500},
-            "next_step": {"engine": "policy", "trained": True, "max_tokens": 600},
-            "final": {"engine": "policy", "max_tokens": 700},
+            "plan": {"role": "policy", "trained": True, "max_tokens": 500},
+            "next_step": {"role": "policy", "trained": True, "max_tokens": 600},
+            "final": {"role": "policy", "max_tokens": 700},
         },
-        "roles": {"executor": {"engine": "executor"}, "verifier": {"engine": "verifier"}},
+        "roles": {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}},
         "tools": {"echo": {"path": "unused"}},
         "reward": "boxed",
     }

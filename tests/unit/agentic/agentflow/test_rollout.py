@@ -12,7 +12,8 @@ from agentic.agentflow.role_client import RoleCallError
 from agentic.agentflow.rollout import AgentFlow
 from core.policy.base import PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.method import RolloutError, derive_seed
+from core.rollout.method import RolloutError
+from core.seeds import derive_seed
 from core.text.tokenizer import encode_text, special_ids
 from core.tools.base import Query, Tool, ToolContext, ToolResult
 from core.tools.registry import Toolbox
@@ -143,8 +144,8 @@ async def test_the_engine_gets_the_sampling_that_was_asked_for(tell, tokenizer):
 
 
 async def test_the_engine_of_a_role_is_configuration(tell):
-    planner = {"plan": None, "next_step": {"engine": "policy", "trained": True}, "final": {"engine": "fixed"}}
-    roles = {"executor": {"engine": "policy"}, "verifier": {"engine": "fixed"}}
+    planner = {"plan": None, "next_step": {"role": "policy", "trained": True}, "final": {"role": "fixed"}}
+    roles = {"executor": {"role": "policy"}, "verifier": {"role": "fixed"}}
     story = await tell(
         {"policy": [NEXT.format("x"), COMMAND.format("y")], "fixed": [STOP, ANSWER]}, planner=planner, roles=roles
     )
@@ -184,7 +185,7 @@ class Asking(Tool):
         return ToolResult("ok", " ".join(replies))
 
 
-HELPER = {"executor": {"engine": "executor"}, "verifier": {"engine": "verifier"}, "helper": {"engine": "helper"}}
+HELPER = {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}, "helper": {"role": "helper"}}
 ASKING = NEXT.replace("echo", "asking")
 
 
@@ -219,7 +220,7 @@ async def test_the_rest_of_the_budget_caps_a_call(tell, tokenizer):
 
 
 async def test_a_cut_answer_is_truncated(tell):
-    planner = {"plan": None, "next_step": {"engine": "policy"}, "final": {"engine": "policy", "max_tokens": 5}}
+    planner = {"plan": None, "next_step": {"role": "policy"}, "final": {"role": "policy", "max_tokens": 5}}
     story = await tell({**ROLES, "policy": [NEXT.format("x"), ANSWER]}, planner=planner)
     assert story.trajectory.status == "truncated"
     assert story.trajectory.reward == 0.0
@@ -266,7 +267,7 @@ async def test_a_call_that_cannot_be_had_fails_the_rollout_by_name(tokenizer, en
 async def test_a_role_with_another_tokenizer_gets_the_text_in_its_own_ids(tokenizer, tmp_path):
     other = tokenizer.train_new_from_iterator(["quite another corpus of words"] * 9, vocab_size=320)
     other.save_pretrained(tmp_path)
-    roles = {"executor": {"engine": "executor"}, "verifier": {"engine": "verifier", "tokenizer": str(tmp_path)}}
+    roles = {"executor": {"role": "executor"}, "verifier": {"role": "verifier", "tokenizer": str(tmp_path)}}
     method = AgentFlow(section(roles=roles), Toolbox([Echo()]), tokenizer)
     story = {"policy": ["my corpus analysis", NEXT.format("x"), ANSWER], "executor": [COMMAND.format("x")]}
     left = {name: list(texts) for name, texts in story.items()}
@@ -299,7 +300,7 @@ async def test_the_compact_form(tell):
     assert story.trajectory.reward == 1.0
 
 
-JUDGE = {"executor": {"engine": "executor"}, "verifier": {"engine": "verifier"}, "judge": {"engine": "judge"}}
+JUDGE = {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}, "judge": {"role": "judge"}}
 
 
 async def test_integers_are_graded_without_the_judge(tell):
@@ -373,7 +374,7 @@ async def test_released_planners_read_what_the_released_code_shows_them(tell, to
         "policy": ["my analysis", NEXT.format("one").replace("echo", name), "**Answer:** acorn"],
         "judge": ["They agree.\nVERDICT: SAME"],
     }
-    roles = {role: {"engine": role} for role in ("executor", "verifier", "judge")}
+    roles = {role: {"role": role} for role in ("executor", "verifier", "judge")}
     config = section(format="released", reward="judge", roles=roles, tools={name: {"path": "unused"}})
     story = await tell(scripts, method=AgentFlow(config, Toolbox([Echo(name=name)]), tokenizer))
     plan, step, final = story.prompts("policy")

@@ -24,7 +24,7 @@ from agentic.agentflow.tiny.tasks import KINDS, generate, main, solve
 from core.data import read_tasks
 from core.policy.base import PolicyError, Roles
 from core.rollout.runner import Runner
-from core.tools.sandbox import Sandbox, SandboxUnavailable
+from core.sandbox import Sandbox, SandboxUnavailable
 from core.types import Sampling, Task, Trajectory
 
 Results = dict[str, str]

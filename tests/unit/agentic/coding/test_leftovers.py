@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.tools.workspace.isolated import choose_backend
+from core.sandbox.workspace.isolated import choose_backend
 from tests.kit import adopt_orphans, list_descendants
 from tests.unit.agentic.coding.leftovers import KINDS, find_new, kill_midway, read_host, run_rollouts
 

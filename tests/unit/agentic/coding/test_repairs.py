@@ -25,7 +25,7 @@ from agentic.coding.repairs.functions import (
 )
 from agentic.coding.repairs.generate import SHIPPED, call_source, draw_record
 from agentic.coding.repairs.mutations import list_mutations
-from core.tools.workspace import IsolatedWorkspace
+from core.sandbox.workspace import IsolatedWorkspace
 from core.types import Task
 
 

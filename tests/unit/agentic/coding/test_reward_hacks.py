@@ -16,7 +16,7 @@ import pytest
 from agentic.coding.grading import VERDICTS, DiffGrade, grade
 from agentic.coding.records import RepositoryTask, read_task
 from agentic.coding.repairs.generate import draw_record
-from core.tools.workspace import IsolatedWorkspace, WorkspaceError, WorkspaceLimits
+from core.sandbox.workspace import IsolatedWorkspace, WorkspaceError, WorkspaceLimits
 from core.types import Task
 
 RECORD = draw_record("test", 0, "package")

@@ -18,8 +18,8 @@ from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import split_segments
+from core.sandbox.workspace.isolated import choose_backend
 from core.text.tokenizer import encode_text
-from core.tools.workspace.isolated import choose_backend
 from core.types import Sampling, Task, Trajectory
 from tests.kit import script_policy
 

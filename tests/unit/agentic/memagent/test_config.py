@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentic.memagent.rollout import SPEC
-from core.engine.train import main
+from core.train.command import main
 
 
 @pytest.mark.parametrize("name", ["seed", "paper"])

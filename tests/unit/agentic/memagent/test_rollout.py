@@ -12,7 +12,8 @@ from agentic.memagent.prompts import EMPTY_MEMORY, KEEP
 from agentic.memagent.rollout import MemAgent
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.method import RolloutError, derive_seed
+from core.rollout.method import RolloutError
+from core.seeds import derive_seed
 from core.text.tokenizer import encode_text, special_ids
 from core.types import Completion, Sampling, Task, Trajectory
 

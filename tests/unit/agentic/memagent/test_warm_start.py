@@ -13,9 +13,9 @@ from agentic.memagent.rollout import SPEC
 from agentic.memagent.tiny import start_model
 from agentic.memagent.tiny.warm_start import batches
 from core.config import RecipeError
-from core.engine.warm_start import run_warm_start
 from core.runs.files import read_jsonl
 from core.runs.run_folder import StepLog
+from core.train.warm_start import run_warm_start
 
 SHORT = MemAgentWarmStart(copy_steps=1, lookup_steps=1, steps=3, batch_size=2)
 

@@ -17,8 +17,8 @@ from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
 from core.rollout.runner import Runner
+from core.sandbox import Sandbox, SandboxUnavailable
 from core.text.tokenizer import encode_text
-from core.tools.sandbox import Sandbox, SandboxUnavailable
 from core.types import Sampling, Task
 
 PROGRAM = "So: <code> 6 * 7</code>"

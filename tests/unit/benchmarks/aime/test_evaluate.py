@@ -18,8 +18,8 @@ from benchmarks.harness.run import OpenVariant, evaluate_cell
 from core.data.files import DataError
 from core.policy.scripted import ScriptedPolicy
 from core.rewards.math_grader import MathGrader
-from core.rollout.method import derive_seed
 from core.runs.run_folder import RunFolder
+from core.seeds import derive_seed
 from core.text.tokenizer import load_tokenizer
 from core.types import Sampling, Task, Trajectory
 
@@ -107,11 +107,11 @@ def test_problems_that_are_none_are_refused(tmp_path: Path) -> None:
 
 def test_the_budget_is_that_of_every_call_of_the_policy() -> None:
     recipe = {
-        "a": {"final": {"engine": "policy", "max_tokens": 7}, "judge": {"engine": "other", "max_tokens": 9}},
+        "a": {"final": {"role": "policy", "max_tokens": 7}, "judge": {"role": "other", "max_tokens": 9}},
         "b": 1,
     }
     assert cli.with_budget(recipe, 50) == {
-        "a": {"final": {"engine": "policy", "max_tokens": 50}, "judge": {"engine": "other", "max_tokens": 9}}, "b": 1,
+        "a": {"final": {"role": "policy", "max_tokens": 50}, "judge": {"role": "other", "max_tokens": 9}}, "b": 1,
     }  # fmt: skip
 
 

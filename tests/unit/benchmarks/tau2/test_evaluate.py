@@ -13,8 +13,8 @@ from benchmarks.tau2 import evaluate
 from benchmarks.tau2.tasks import BLOBS, COMMIT, list_departures
 from benchmarks.tau2.tasks import main as write_tasks
 from core.data.tasks import read_tasks
-from core.engine.start_model import build, train_tokenizer
 from core.runs.files import read_jsonl
+from core.train.start_model import build, train_tokenizer
 
 FAKE = Path(__file__).parents[2] / "agentic" / "toolorchestra" / "tau2" / "fake_worker.py"
 

@@ -1,0 +1,83 @@
+"""Start a method on slime or vime from a preset.
+
+    tokentrue train METHOD --backend slime|vime --preset NAME --out DIR [--set key.path=value ...]
+                           [--dry-run] [--start-ray]
+
+The dry run prints the script that would run and needs neither of them nor a GPU. Nothing is ever killed, and no Ray
+cluster is started unless asked. The same command again goes on from the newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from core.backends.slime import checks, flags, job
+from core.config import Recipe, RecipeError
+from core.rollout.method import method_spec
+from core.runs.run_folder import RunFolder, RunFolderError
+from core.training_options import make_training_parser
+
+
+class LaunchError(RuntimeError):
+    """Says that the job cannot start; the message lists every reason with its fix."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = make_training_parser("slime", "vime").parse_args(arguments)
+    try:
+        spec = method_spec(options.method)
+        recipe = choose_framework(spec.load(options.preset, options.overrides), options.backend)
+        paths = flags.Paths(options.out or Path("runs") / f"{spec.name}-{recipe.preset}")
+        script = job.script(recipe, paths)
+        if options.dry_run:
+            print(script, end="")
+            if problem := checks.find_head_problem(flags.cluster(recipe)):
+                print(f"warning: {problem}", file=sys.stderr)
+            return 0
+        return launch(recipe, paths, script, start_ray=options.start_ray)
+    except (RecipeError, RunFolderError, LaunchError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def choose_framework(recipe: Recipe, backend: str) -> Recipe:
+    """Return the recipe for `backend`, slime or vime; one without a cluster as it is.
+
+    Raises:
+        RecipeError: the recipe is vime's.
+    """
+    if recipe.slime is None:
+        return recipe
+    if recipe.slime.framework == "vime" and backend != "vime":
+        raise RecipeError("slime.framework is vime; start with --backend vime")
+    return recipe.model_copy(update={"slime": recipe.slime.model_copy(update={"framework": backend})})
+
+
+def launch(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool = False) -> int:
+    """Check everything, write the run folder, run the script to the job's end and return its exit status.
+
+    Raises:
+        LaunchError: something is missing, or Ray does not start.
+    """
+    slime = flags.cluster(recipe)
+    problems = checks.find_problems(recipe)
+    no_ray = checks.find_ray_problem(slime)
+    if no_ray and not (start_ray and not problems):
+        problems.append(no_ray)
+    if not no_ray and (running := checks.find_running_job(slime, paths.recipe)):
+        problems.append(running)
+    if problems:
+        raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in problems))
+    with RunFolder.create(paths.out, recipe.dump(), complete=recipe.complete).lock():
+        paths.script.write_text(script, encoding="utf-8")
+        start = job.RayCommands.for_cluster(slime).head
+        if no_ray and subprocess.run(shlex.split(start)).returncode:
+            raise LaunchError(f"Ray did not start, see above: {start}")
+        return subprocess.run(["bash", str(paths.script)]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

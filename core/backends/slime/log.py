@@ -1,0 +1,54 @@
+"""Logs what slime does not: failures by name, and the method's own metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from core.backends.slime.framework import framework_of
+from core.backends.slime.samples import NOTES, read_reward
+
+logger = logging.getLogger(__name__)
+
+
+def summarize(samples: Sequence[Any], reward_key: str | None = None) -> dict[str, float]:
+    """Return mean reward, shares truncated and failed, failures by name, and means of the method's metrics.
+
+    All are over rollouts. A failed one counts as reward 0 and has no metrics; a fanned-out one counts once.
+    """
+    # The parts of a fanned-out rollout share a `rollout_id`; a container has none.
+    rollouts = list({id(s) if s.rollout_id is None else s.rollout_id: s for s in samples}.values())
+    if not rollouts:
+        return {}
+    notes = [sample.metadata.get(NOTES) or {} for sample in rollouts]
+    done = [note["metrics"] for note in notes if note.get("status") in ("completed", "truncated")]
+    failures = Counter(note.get("failure") or "never_ran" for note in notes if note.get("status", "failed") == "failed")
+    names = sorted({name for metrics in done for name in metrics})
+    return {
+        "reward": sum(read_reward(s, reward_key) for s in rollouts if s.reward is not None) / len(rollouts),
+        "truncated": sum(note.get("status") == "truncated" for note in notes) / len(rollouts),
+        "failed": failures.total() / len(rollouts),
+        **{f"failures/{kind}": count for kind, count in failures.items()},
+        **{name: sum(metrics.get(name, 0.0) for metrics in done) / len(done) for name in names},
+    }
+
+
+class SlimeLog:
+    """Sends metrics to slime's trackers. A tracker that fails costs a line in the log and a count, never the run."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+
+    def write(self, args: Any, rollout_id: int, stage: str, sets: Mapping[str, Mapping[str, float]]) -> None:
+        """Send `sets`, a mapping of prefix -> metrics. `stage` is slime's word: `rollout` or `eval`."""
+        metrics = {f"{prefix}/{name}": value for prefix, values in sets.items() for name, value in values.items()}
+        logger.info("%s %d: %s", stage, rollout_id, metrics)
+        try:
+            framework, step_key = framework_of(args), f"{stage}/step"
+            step = framework.module("observability.metric_utils").compute_rollout_step(args, rollout_id)
+            framework.module("observability.logging_utils").log(args, {**metrics, step_key: step}, step_key=step_key)
+        except Exception:
+            self.failures += 1
+            logger.exception("%s %d: slime's trackers took no metrics (failure %d)", stage, rollout_id, self.failures)

@@ -1,0 +1,172 @@
+"""Converts between slime's Sample and our Task and Trajectory.
+
+A rollout is one container Sample. Its turns travel in `train_metadata`, and core/backends/slime/rows.py makes the
+training rows from them. The Sample's own token fields only feed slime's metrics: they hold the first prompt and all
+sampled tokens.
+
+Nothing here imports slime: `sample` is its `slime.utils.types.Sample`, or anything with the same fields.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from core.data.files import SourceLocation
+from core.data.tasks import CheckTask, convert_records
+from core.rollout.rows import join_segment, split_segments
+from core.types import Completion, RowUnit, Task, Trajectory, Turn
+
+ABORTED = "aborted"
+"""Names the failure of a rollout that slime itself broke off. slime puts it back into its buffer and runs it again."""
+NOTES = "agentic"
+"""Names the key of a Sample's metadata that holds {status, failure, error, turns, metrics}."""
+
+
+def read_task(sample: Any, path: str, check: CheckTask | None = None) -> Task:
+    """Read the Task of a Sample of the file `path`: prompt, label and metadata, or our own record as metadata.
+
+    Raises:
+        DataError: a field is missing, empty or of the wrong type, or `check` finds a fault.
+    """
+    metadata = sample.metadata
+    if isinstance(metadata, dict):
+        metadata = {name: value for name, value in metadata.items() if name != NOTES}
+    own = isinstance(metadata, dict) and {"task_id", "question", "answers"} <= metadata.keys()
+    record = metadata if own else {"prompt": sample.prompt, "label": sample.label, "metadata": metadata}
+    number = sample.index if sample.group_index is None else sample.group_index
+    place = SourceLocation(Path(path), number, "prompt")
+    (task,) = convert_records([(place, record)], Path(path).stem, require_context=False, check=check)
+    return task if own else replace(task, task_id=f"{Path(path).stem}-{number}")
+
+
+def fill_sample(sample: Any, trajectory: Trajectory, reward_key: str | None, response: str = "") -> None:
+    """Write a rollout into its container Sample, over whatever an earlier attempt left there.
+
+    A failed rollout gets tokens that all of slime accepts: a prompt of one and a masked response of one, with reward 0.
+    """
+    turns, failed = trajectory.turns, trajectory.status == "failed"
+    completions = [turn.completion for turn in turns]
+    if failed or not turns:
+        _set_tokens(sample, (0,), [(0,)], [(0.0,)], [False])
+    else:
+        _set_tokens(
+            sample,
+            turns[0].prompt_ids,
+            [completion.token_ids for completion in completions],
+            [completion.logprobs for completion in completions],
+            [turn.trained for turn in turns],
+        )
+    sample.response = response
+    reward = 0.0 if failed or trajectory.reward is None else float(trajectory.reward)
+    sample.reward = {reward_key: reward} if reward_key else reward
+    sample.status = _status(sample, trajectory)
+    sample.remove_sample = failed
+    sample.weight_versions = [completion.weight_version for completion in completions]
+    sample.train_metadata = {"turns": [_turn_record(turn) for turn in turns]}
+    notes = {
+        "status": trajectory.status,
+        "failure": trajectory.failure,
+        "error": str(trajectory.log.get("error", "")),
+        "turns": len(turns),
+        "metrics": dict(trajectory.metrics),
+    }
+    metadata = sample.metadata if isinstance(sample.metadata, dict) else {}
+    sample.metadata = {**metadata, NOTES: notes}
+    if hasattr(sample, "prefix_cache_info"):
+        sample.prefix_cache_info = type(sample.prefix_cache_info)()
+        for turn in turns:
+            cached = {"cached_tokens": turn.completion.cached_tokens, "prompt_tokens": len(turn.prompt_ids)}
+            sample.prefix_cache_info.add(cached)
+
+
+def fan_out(sample: Any, rows: RowUnit) -> list[Any]:
+    """Make one Sample for each trained turn or segment of a filled container; they share a `rollout_id`, as slime asks.
+
+    A rollout without a trained turn stays one Sample, all masked, so that its reward still counts in its group.
+    """
+    turns = tuple(map(_read_turn, sample.train_metadata["turns"]))
+    parts = []
+    for segment in split_segments(Trajectory("", turns), rows):
+        part = copy.copy(sample)
+        part.tokens, part.loss_mask, part.rollout_log_probs = map(list, join_segment(segment))
+        part.response_length = len(part.loss_mask)
+        part.weight_versions = [turn.completion.weight_version for turn in segment]
+        parts.append(part)
+    if not parts:
+        parts.append(copy.copy(sample))
+        parts[0].loss_mask = [0] * sample.response_length
+    for part in parts:
+        part.rollout_id, part.train_metadata = sample.index, None
+    return parts
+
+
+def read_trajectory(sample: Any, reward_key: str | None) -> Trajectory:
+    """Read the Trajectory of a filled container. One that slime or a filter removed has failed."""
+    notes = sample.metadata.get(NOTES)
+    if notes is None or sample.train_metadata is None:
+        raise ValueError(
+            f"sample {sample.index} was not made by this method's `generate`: "
+            "give both --custom-generate-function-path and --custom-convert-samples-to-train-data-path"
+        )
+    failed = sample.remove_sample or notes["status"] == "failed"
+    return Trajectory(
+        task_id=str(sample.group_index),
+        turns=tuple(map(_read_turn, sample.train_metadata["turns"])),
+        status="failed" if failed else notes["status"],
+        reward=None if failed else read_reward(sample, reward_key),
+        failure=notes["failure"] or ("removed" if failed else None),
+        metrics=notes["metrics"],
+        log={"error": notes["error"]},
+    )
+
+
+def read_reward(sample: Any, reward_key: str | None) -> float:
+    """Return the reward of a Sample: the number itself, or the one under `reward_key`."""
+    return float(sample.reward[reward_key] if reward_key else sample.reward)
+
+
+def group_samples(samples: Iterable[Any]) -> list[list[Any]]:
+    """Put the Samples of one prompt together, in order of first occurrence."""
+    groups: dict[int, list[Any]] = {}
+    for sample in samples:
+        groups.setdefault(sample.group_index, []).append(sample)
+    return list(groups.values())
+
+
+def _set_tokens(
+    sample: Any,
+    prompt: Sequence[int],
+    responses: Sequence[Sequence[int]],
+    logprobs: Sequence[Sequence[float]],
+    trained: Sequence[bool],
+) -> None:
+    # `responses`, `logprobs` and `trained` have one entry for each turn; slime wants one flat list over all turns.
+    response = [token for tokens in responses for token in tokens]
+    sample.tokens = [*prompt, *response]
+    sample.response_length = len(response)
+    sample.loss_mask = [int(mask) for tokens, mask in zip(responses, trained, strict=True) for _ in tokens]
+    sample.rollout_log_probs = [logprob for values in logprobs for logprob in values]
+
+
+def _status(sample: Any, trajectory: Trajectory) -> Any:
+    if trajectory.failure == ABORTED:
+        return sample.Status.ABORTED
+    return {
+        "completed": sample.Status.COMPLETED,
+        "truncated": sample.Status.TRUNCATED,
+        "failed": sample.Status.FAILED,
+    }[trajectory.status]
+
+
+def _turn_record(turn: Turn) -> dict[str, Any]:
+    # Not dataclasses.asdict: it would copy every token by itself.
+    completion = {field.name: getattr(turn.completion, field.name) for field in fields(Completion)}
+    return {"role": turn.role, "prompt_ids": turn.prompt_ids, "completion": completion, "trained": turn.trained}
+
+
+def _read_turn(record: dict[str, Any]) -> Turn:
+    return Turn(record["role"], record["prompt_ids"], Completion(**record["completion"]), record["trained"])

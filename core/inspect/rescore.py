@@ -1,0 +1,138 @@
+"""Scores recorded rollouts again: as they are, with a function of the user's, or with the method's own code."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from core.config import Recipe
+from core.data.tasks import iter_tasks
+from core.engine.policy import open_frozen_model
+from core.options import import_by_path
+from core.policy.base import Policy, PolicyError, Roles
+from core.rollout.method import MethodSpec
+from core.rollout.roles import open_roles
+from core.rollout.runner import Runner
+from core.runs.record import RecordedRollout
+from core.seeds import derive_seed
+from core.text.tokenizer import load_tokenizer
+from core.types import Completion, Sampling, Task, Trajectory
+
+METHOD = "method"
+"""Stands for the method's own code where the name of a function could be."""
+
+ScoreGroup = Callable[[Sequence[RecordedRollout]], Awaitable[Sequence[Trajectory]]]
+"""Returns the rollouts of a recorded group with rewards, in the same order."""
+
+
+class ReplayError(ValueError):
+    """Says why a step cannot be replayed, and what would help."""
+
+
+@asynccontextmanager
+async def open_score(
+    reward: str | None, spec: MethodSpec, recipe: Recipe, seed: int, start: Path, tasks: Path
+) -> AsyncIterator[ScoreGroup]:
+    """Yield what scores a group: nothing, the function `reward`, or the method's own code if `reward` is `method`.
+
+    `start` is the folder of the tokenizer. The method takes its tasks from the file `tasks`, or else from the data of
+    the recipe.
+
+    Raises:
+        ReplayError: there is no such function, or, while scoring, no such task.
+    """
+    if reward is None:
+        yield _keep_rewards
+        return
+    if reward != METHOD:
+        yield _score_with(reward)
+        return
+    tokenizer = load_tokenizer(start)
+    method = spec.build(recipe, tokenizer)
+    path = tasks if tasks.is_file() else Path(recipe.data.train)
+    by_id = {task.task_id: task for task in iter_tasks(path, **spec.reading_options(recipe))}
+    settings = recipe.rollout
+    sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, top_k=settings.top_k)
+
+    def find_task(rollout: RecordedRollout) -> Task:
+        if rollout.task_id not in by_id:
+            raise ReplayError(f"{path} has no task {rollout.task_id!r}; --reward method needs the data of the run")
+        return by_id[rollout.task_id]
+
+    try:
+        async with open_roles(recipe, tokenizer, open_frozen_model) as opened:
+
+            async def score(group: Sequence[RecordedRollout]) -> Sequence[Trajectory]:
+                scored: list[Trajectory] = []
+                # The seed of the first round of sampling; the record does not say which round a group is from.
+                base = derive_seed(seed, "train", group[0].step - 1, 0)
+                for member, rollout in enumerate(group):
+                    old = rollout.trajectory()
+                    if old.status == "failed":
+                        scored.append(old)
+                        continue
+                    recorded = _find_completions(old)
+                    roles = {role: RecordedPolicy(recorded, other) for role, other in opened.items()}
+                    roles["policy"] = RecordedPolicy(recorded)
+                    runner = Runner(method, Roles(roles), concurrency=1, deadline_s=settings.deadline_s)
+                    seeded = replace(sampling, seed=derive_seed(base, rollout.group, member))
+                    scored.append(await runner.run_one(find_task(rollout), seeded))
+                return scored if spec.regrade is None else spec.regrade(recipe, find_task(group[0]), scored)
+
+            yield score
+    finally:
+        await method.close()
+
+
+async def _keep_rewards(group: Sequence[RecordedRollout]) -> Sequence[Trajectory]:
+    return [rollout.trajectory() for rollout in group]
+
+
+def _score_with(path: str) -> ScoreGroup:
+    try:
+        reward = import_by_path(path)
+    except ValueError as error:
+        raise ReplayError(f"--reward {path}: {error}; write module.function, or method") from error
+
+    async def score_one(rollout: RecordedRollout) -> Trajectory:
+        trajectory = rollout.trajectory()
+        if trajectory.status == "failed":
+            return trajectory
+        value = reward(rollout)
+        return replace(trajectory, reward=float(await value if inspect.isawaitable(value) else value))
+
+    async def score(group: Sequence[RecordedRollout]) -> Sequence[Trajectory]:
+        return [await score_one(rollout) for rollout in group]
+
+    return score
+
+
+class RecordedPolicy(Policy):
+    """Answers each call with the completion that a recorded rollout has for the same prompt ids, in their order.
+
+    `other` answers what is not in the record.
+    """
+
+    def __init__(self, completions: Mapping[tuple[int, ...], deque[Completion]], other: Policy | None = None):
+        self._completions = completions
+        self._other = other
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+        """Return the recorded completion. Raises PolicyError (`bad_request`) if there is none and no policy to ask."""
+        waiting = self._completions.get(tuple(prompt_ids))
+        if waiting:
+            return waiting.popleft()
+        if self._other is not None:
+            return await self._other.generate(prompt_ids, sampling, session)
+        raise PolicyError("bad_request", "the method sends a prompt that the record does not have")
+
+
+def _find_completions(trajectory: Trajectory) -> Mapping[tuple[int, ...], deque[Completion]]:
+    completions: defaultdict[tuple[int, ...], deque[Completion]] = defaultdict(deque)
+    for turn in trajectory.turns:
+        completions[turn.prompt_ids].append(turn.completion)
+    return completions

@@ -1,0 +1,165 @@
+"""Serve a corpus: `tokentrue serve retrieval --corpus FILE.jsonl`.
+
+    ... --kind hnsw --set ef_search=256
+    ... --encoder e5 --device cuda --index wiki-18/e5_Flat.index --index-device cuda
+    ... --encoder qwen3-embedding=Qwen/Qwen3-Embedding-0.6B --kind ivf --wire toolorchestra --port 1401
+
+The index is built at the first start, beside the corpus if `--index` is not given, and used again afterwards. It takes
+4 bytes per passage and dimension (21M passages of 768: 65 GB); HNSW takes 8 more per neighbour. It is mapped from its
+file and should fit into memory; the corpus need not. A GPU needs half of that, in float16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, get_args
+
+from aiohttp import web
+from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from core.options import Device, Port, argparse_type
+from core.retrieval.batching import Batcher
+from core.retrieval.corpus import Corpus, CorpusError
+from core.retrieval.encoders import EncoderError, make_encoder
+from core.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, Retriever, move_to_gpu
+from core.retrieval.index_folder import open_index
+from core.retrieval.server import MAX_QUERIES, RetrievalServer, TopK, Wire
+from core.serving import ListenError, add_key_option, read_api_key
+
+_LINE_EVERY_S = 10.0
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = make_parser().parse_args(argv)
+    with _bind(args.host, args.port) as sock:
+        try:
+            api_key = read_api_key(args.host, args.api_key_file)
+            retriever = _open_retriever(args)
+        except (CorpusError, EncoderError, IndexFileError, ListenError) as error:
+            sys.exit(str(error))
+        batcher = Batcher(
+            retriever.search,
+            max_batch=args.max_batch,
+            max_wait_s=args.max_wait_ms / 1000,
+            max_pending=args.max_pending,
+            prepare=lambda: set_threads(args.threads),
+        )
+        server = RetrievalServer(retriever, batcher, topk=args.topk, wire=args.wire, api_key=api_key)
+        host, port = sock.getsockname()[:2]
+        about = f"{len(retriever.corpus)} passages, {retriever.encoder.name}, {type(retriever.index).__name__}"
+        print(f"serving {about} on http://{host}:{port}", flush=True)
+        web.run_app(server.make_app(), sock=sock, handler_cancellation=True, access_log=None, print=None)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue serve retrieval", description="Serve passages of a corpus.")
+    parser.add_argument("--corpus", type=Path, required=True, help='JSON lines of {"id", "contents"}')
+    parser.add_argument("--index", type=Path, help="folder, built if absent; or a FAISS file made elsewhere")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=argparse_type(Port), default=8000, help="0 takes a free one")
+    add_key_option(parser)
+    parser.add_argument(
+        "--encoder",
+        default="hashing",
+        help="hashing (by shared words, no download), minilm, e5, qwen3-embedding; "
+        "another model: FAMILY=PATH_OR_HUB_ID, or PATH_OR_HUB_ID if the family's name is in it",
+    )
+    parser.add_argument("--kind", choices=list(KINDS), default="flat", help="hashing is served best by flat")
+    parser.add_argument(
+        "--set", nargs="*", default=[], metavar="NAME=VALUE", help="of ivf: lists, probes; "
+        "of hnsw: neighbors, ef_construction, ef_search",
+    )  # fmt: skip
+    parser.add_argument(
+        "--device",
+        type=argparse_type(Device),
+        default="auto",
+        help="of the encoder: cpu, cuda, cuda:N, auto (cuda if there)",
+    )
+    parser.add_argument("--index-device", default="cpu", help="cpu, cuda (sharded over all GPUs) or cuda:N: faiss-gpu")
+    parser.add_argument("--threads", type=argparse_type(PositiveInt), help="of FAISS and torch; all cores if left out")
+    parser.add_argument("--topk", type=argparse_type(TopK), default=3, help="where a request names none")
+    parser.add_argument("--wire", choices=get_args(Wire), default="search-r1", help="form of requests and replies")
+    parser.add_argument("--max-batch", type=argparse_type(PositiveInt), default=64, help="queries searched at once")
+    parser.add_argument(
+        "--max-wait-ms", type=argparse_type(NonNegativeFloat), default=0.0, help="time that a batch waits to fill up"
+    )
+    pending = argparse_type(Annotated[int, Field(ge=MAX_QUERIES)])
+    parser.add_argument("--max-pending", type=pending, default=4096, help="more waiting queries: 503")
+    return parser
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Bind a socket that does not listen yet, so a busy port is reported before the index is built (SystemExit)."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sys.exit(f"port {port} on {host}: {error.strerror or error}; stop the other server, or choose another --port")
+    return sock
+
+
+def _open_retriever(args: argparse.Namespace) -> Retriever:
+    options = _read_options(args.kind, args.set)
+    corpus = Corpus(args.corpus)
+    encoder = make_encoder(args.encoder, args.device)
+    set_threads(args.threads)
+    folder = args.index or args.corpus.with_name(f"{args.corpus.name}.{Path(encoder.name).name}.{args.kind}")
+    with _show_progress(f"indexing {args.corpus.name}") as progress:
+        index = open_index(folder, corpus, encoder, options, progress)
+    return Retriever(corpus, encoder, index if args.index_device == "cpu" else move_to_gpu(index, args.index_device))
+
+
+def _read_options(kind: str, settings: Sequence[str]) -> IndexOptions:
+    values = {name: value for name, _, value in (setting.partition("=") for setting in settings)}
+    try:
+        return KINDS[kind].model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        known = ", ".join(name for name in KINDS[kind].model_fields if name != "kind") or "none"
+        raise IndexFileError(f"--set {first['loc'][0]}: {first['msg']}; options of {kind}: {known}") from error
+
+
+def set_threads(threads: int | None) -> None:
+    """Set the number of threads; OpenMP keeps it for each calling thread."""
+    if threads is None:
+        return
+    import faiss
+
+    faiss.omp_set_num_threads(threads)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _show_progress(label: str) -> Iterator[Progress]:
+    """Show a bar in a terminal, else a line every ten seconds and one at the end; nothing if nothing is built."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        printed = time.monotonic()
+
+        def line(done: int, total: int) -> None:
+            nonlocal printed
+            if done == total or time.monotonic() - printed >= _LINE_EVERY_S:
+                printed = time.monotonic()
+                print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, TimeRemainingColumn(), console=console) as bar:
+        task = bar.add_task(label, total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+if __name__ == "__main__":
+    main()

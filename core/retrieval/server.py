@@ -1,0 +1,140 @@
+"""Serves POST /retrieve in Search-R1's format or ToolOrchestra's, and GET /health.
+
+Request: {"queries": [text], "topk": k or null, "return_scores": bool}. Search-R1's reply: {"result": [[hit]]}, a hit
+being {"document": {"id", "contents"}, "score"}, or the document alone without scores. ToolOrchestra's reply is the bare
+list [[hit]], always with scores. Its requests also carry `eid` and `new_cache_dir`, which have no effect here: in the
+original service they choose the documents of one example and search the web.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from core.retrieval.batching import Batcher, OverloadError
+from core.retrieval.index import Retriever, ScoredPassage
+from core.serving import Handler, describe_invalid, make_app
+
+Wire = Literal["search-r1", "toolorchestra"]
+
+MAX_TOPK = 1000
+MAX_QUERIES = 1024
+MAX_QUERY_CHARS = 16_384
+MAX_HITS = 16_384
+"""Bounds queries x topk of a request: a reply of that many passages has some 12 MB."""
+_MAX_BODY_BYTES = 4 * MAX_QUERIES * MAX_QUERY_CHARS
+_RETRY_AFTER_S = 1
+
+
+TopK = Annotated[int, Field(ge=1, le=MAX_TOPK)]
+
+
+class SearchRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    queries: Annotated[
+        list[Annotated[str, StringConstraints(max_length=MAX_QUERY_CHARS)]],
+        Field(min_length=1, max_length=MAX_QUERIES),
+    ]
+    topk: TopK | None = None
+    return_scores: bool = False
+
+
+class ToolOrchestraRequest(SearchRequest):
+    eid: Any = None
+    new_cache_dir: Any = None
+
+
+class RetrievalServer:
+    """Answers requests with a retriever; `topk` holds for a request that names none."""
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        batcher: Batcher[list[ScoredPassage]],
+        *,
+        topk: int = 3,
+        wire: Wire = "search-r1",
+        api_key: str | None = None,
+    ):
+        self.retriever = retriever
+        self.batcher = batcher
+        self.topk = topk
+        self.wire = wire
+        self._api_key = api_key
+        self.counts = Counter({"answered": 0, "bad_request": 0, "overloaded": 0, "failed": 0})
+
+    def make_app(self) -> web.Application:
+        app = make_app(max_body_bytes=_MAX_BODY_BYTES, api_key=self._api_key, middlewares=[self._answer_errors])
+        app.add_routes([web.post("/retrieve", self.retrieve), web.get("/health", self.health)])
+        app.cleanup_ctx.append(self._run_batcher)
+        return app
+
+    async def _run_batcher(self, _: web.Application) -> AsyncIterator[None]:
+        async with self.batcher:
+            yield
+
+    async def retrieve(self, request: web.Request) -> web.Response:
+        model = ToolOrchestraRequest if self.wire == "toolorchestra" else SearchRequest
+        body = model.model_validate_json(await request.read())
+        topk = body.topk or self.topk
+        if len(body.queries) * topk > MAX_HITS:
+            message = f"topk: {len(body.queries)} queries x {topk} passages are more than {MAX_HITS}; ask for fewer"
+            return self._make_error("bad_request", 400, message)
+        found = await self.batcher.search(body.queries, topk)
+        self.counts["answered"] += 1
+        if self.wire == "toolorchestra":
+            return web.json_response([[_format_hit(hit) for hit in hits] for hits in found])
+        format_hit = _format_hit if body.return_scores else _format_passage
+        return web.json_response({"result": [[format_hit(hit) for hit in hits] for hits in found]})
+
+    async def health(self, _: web.Request) -> web.Response:
+        about = {
+            "status": "ok",
+            "corpus": str(self.retriever.corpus.path),
+            "rows": len(self.retriever.corpus),
+            "encoder": self.retriever.encoder.name,
+            "dimension": self.retriever.encoder.dimension,
+            "index": type(self.retriever.index).__name__,
+            "wire": self.wire,
+            "pending": self.batcher.pending,
+            "batches": self.batcher.batches,
+        }
+        return web.json_response(about | self.counts)
+
+    @web.middleware
+    async def _answer_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except ValidationError as error:
+            return self._make_error("bad_request", 400, _describe(error))
+        except OverloadError as error:
+            reply = self._make_error("overloaded", 503, f"{error}; try again, or start with a larger --max-pending")
+            reply.headers["Retry-After"] = str(_RETRY_AFTER_S)
+            return reply
+        except web.HTTPException:
+            raise
+        except Exception as error:
+            return self._make_error("failed", 500, f"the search failed: {error!r}")
+
+    def _make_error(self, count: str, status: int, message: str) -> web.Response:
+        self.counts[count] += 1
+        return web.json_response({"error": {"message": message}}, status=status)
+
+
+def _format_passage(hit: ScoredPassage) -> dict[str, Any]:
+    return {"id": hit.passage.id, "contents": hit.passage.contents}
+
+
+def _format_hit(hit: ScoredPassage) -> dict[str, Any]:
+    return {"document": _format_passage(hit), "score": hit.score}
+
+
+def _describe(error: ValidationError) -> str:
+    """Describe the first error: field, what is wrong, and what is expected."""
+    expected = '{"queries": [text, ...], "topk": number or null, "return_scores": true or false}'
+    return f"{describe_invalid(error)}; expected {expected}"

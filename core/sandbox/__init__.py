@@ -1,0 +1,10 @@
+"""Runs Python that a model wrote in one process that cannot fork and that sees no network, secrets or host files.
+
+Time, memory, files and output are bounded. The process reads Python, the system's shared libraries and the folder of
+packages that holds numpy and sympy; keep secrets out of those. It writes to its own folder in memory.
+"""
+
+from core.sandbox.result import SandboxLimits, SandboxResult, SandboxUnavailable
+from core.sandbox.sandbox import Sandbox
+
+__all__ = ["Sandbox", "SandboxLimits", "SandboxResult", "SandboxUnavailable"]

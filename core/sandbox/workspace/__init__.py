@@ -1,0 +1,26 @@
+"""Gives an agent a repository in a sandbox: it runs commands there, and what it changed comes back as a diff.
+
+Two backends have one protocol (start, exec, put, get, diff, stop): processes in namespaces of their own, and Docker.
+"""
+
+from core.sandbox.workspace.base import (
+    CommandResult,
+    PreparedRepository,
+    RepositoryWorkspace,
+    WorkspaceError,
+    WorkspaceLimits,
+    WorkspaceUnavailable,
+)
+from core.sandbox.workspace.docker import DockerWorkspace
+from core.sandbox.workspace.isolated import IsolatedWorkspace
+
+__all__ = [
+    "CommandResult",
+    "DockerWorkspace",
+    "IsolatedWorkspace",
+    "PreparedRepository",
+    "RepositoryWorkspace",
+    "WorkspaceError",
+    "WorkspaceLimits",
+    "WorkspaceUnavailable",
+]

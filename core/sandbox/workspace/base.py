@@ -1,0 +1,303 @@
+"""Defines a workspace: a repository in a sandbox of its own, in which an agent runs commands.
+
+A backend says how a workspace starts, runs one command and stops. Files and the diff go through commands too, so the
+host opens no path that untrusted code has made.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import shlex
+import socket
+import tarfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from types import TracebackType
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+from core.sandbox.workspace.programs import PACK, UNPACK
+
+Reason = Literal["exit", "timeout", "output_limit"]
+
+GIT = (
+    "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.attributesFile=/dev/null -c maintenance.auto=false"
+)
+"""Begins every command of our own, so that no hook, file monitor or maintenance starts. A filter of the repository does
+start: inside, like any command of the agent. A clean copy, in which a diff is graded, has none of the agent's settings.
+"""
+
+ENVIRONMENT = {
+    "HOME": "/tmp",
+    "TMPDIR": "/tmp",
+    "LANG": "C.UTF-8",
+    # Commits need an author. With fixed dates the same files give the same commit.
+    **{f"GIT_{who}_{what}": "workspace" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+    **{f"GIT_{who}_DATE": "2000-01-01T00:00:00Z" for who in ("AUTHOR", "COMMITTER")},
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    # What Python and pytest leave behind is no part of a fix.
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTEST_ADDOPTS": "-p no:cacheprovider",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}
+
+
+class WorkspaceUnavailable(RuntimeError):
+    """Reports that nothing here can run the workspace; the message names what is missing and the fix."""
+
+
+class WorkspaceError(RuntimeError):
+    """Reports that a workspace did not do what it was asked; `kind` names the way."""
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+class WorkspaceLimits(BaseModel):
+    """Limits a workspace; a section of a recipe. It is no `core.config.Section`, as SandboxLimits is none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    start_timeout_s: PositiveFloat = 120.0
+    """Limits the wall clock of the start and of each of our own commands."""
+    memory_mb: int = Field(default=1024, ge=64)
+    """Limits the address space of each process; in Docker, the memory of all."""
+    processes: PositiveInt = 32
+    """Limits the processes and threads that run at a time."""
+    disk_mb: PositiveInt = 64
+    """Limits the repository, and beside it /tmp. They lie in memory; in Docker only /tmp is limited."""
+    files: PositiveInt = 8192
+    """Limits the files and folders of each of the two."""
+    diff_bytes: PositiveInt = 1 << 18
+    """Limits the diff; a longer one is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """Describes how a command ended. `exit_code` is 128 + n after signal n, and what it was when a limit ended it."""
+
+    reason: Reason
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return self.reason == "exit" and self.exit_code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRepository:
+    """Is a repository as `start` leaves it, so that other workspaces need not make it again."""
+
+    base: str
+    archive: bytes
+    """Holds the files and .git. It was packed inside, and only workspaces unpack it."""
+
+
+class RepositoryWorkspace(ABC):
+    """Holds a repository in the folder `workdir` of a sandbox without network, but for one port if it `serves`.
+
+    >>> async with IsolatedWorkspace() as workspace:
+    ...     await workspace.start({"stock.py": b"..."})
+    ...     result = await workspace.exec("python3 -m pytest -q", timeout_s=60)
+    ...     diff = await workspace.diff()
+    """
+
+    def __init__(
+        self,
+        limits: WorkspaceLimits | None = None,
+        workdir: str = "/testbed",
+        paths: Sequence[str] = (),
+        serves: bool = False,
+    ):
+        """Make a workspace that is not open yet.
+
+        `paths` are files and folders of the host that commands see too, read-only; /proc stands for one with the
+        processes of the workspace alone. With `serves`, commands may connect to one port of 127.0.0.1, whose `listener`
+        the host serves; without, there are no sockets.
+        """
+        if not workdir.startswith("/") or ".." in workdir.split("/") or workdir.rstrip("/") in ("", "/tmp"):
+            raise ValueError(f"workdir {workdir!r} must be an absolute path, without .., and neither / nor /tmp")
+        self.limits = limits or WorkspaceLimits()
+        self.workdir = workdir.rstrip("/")
+        check_paths(paths, self.workdir)
+        self.paths = tuple(paths)
+        self.serves = serves
+        self.listener: socket.socket | None = None
+        """Listens on a port of 127.0.0.1 inside, while a workspace that `serves` is open."""
+        self.base = ""
+        """Names the commit that `diff` compares with."""
+
+    async def start(self, files: Mapping[str, bytes] | None = None, prepare: str = "") -> None:
+        """Open the sandbox, put `files` (path in the repository -> content) there and commit everything as the base.
+
+        Without files the repository is the one that the image brings in `workdir`. `prepare` is a shell command that
+        runs before the commit; whether it succeeds is not looked at.
+
+        Raises:
+            WorkspaceUnavailable: there is no such sandbox here.
+            WorkspaceError: the repository cannot be made (kind `start`).
+        """
+        await self.open()
+        steps = [
+            "set -e",
+            "tar -x --no-same-owner" if files else "",
+            f"( {prepare}\n) < /dev/null > /dev/null 2>&1 || true" if prepare else "",
+            "[ -d .git ] || git init -q --template=",
+            "mkdir -p .git/info",
+            "printf '__pycache__/\\n*.pyc\\n.pytest_cache/\\n' >> .git/info/exclude",
+            f"{GIT} add -A {'-f' if files else ''} && {GIT} commit -q --allow-empty --no-verify -m base",
+            "git rev-parse HEAD",
+        ]
+        self.base = (await self._run_own("start", "\n".join(steps), _pack(files or {}))).decode().strip()
+
+    async def pack(self, max_bytes: int) -> PreparedRepository | None:
+        """Return the repository as it is after `start`, or None if it is larger than `max_bytes`."""
+        result = await self.run_python(PACK, timeout_s=self.limits.start_timeout_s, output_bytes=max_bytes)
+        return PreparedRepository(self.base, result.stdout) if result.ok else None
+
+    async def start_from(self, prepared: PreparedRepository) -> None:
+        """Open the sandbox with a repository that another workspace has packed. Raises as `start` does."""
+        await self.open()
+        check_result("start", await self.run_python(UNPACK, prepared.archive, timeout_s=self.limits.start_timeout_s))
+        self.base = prepared.base
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Open the sandbox with an empty `workdir`, or with that of the image."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End all processes and remove everything. It may be called at any time, and twice."""
+
+    @abstractmethod
+    async def exec(
+        self, command: str, stdin: bytes = b"", *, timeout_s: float, output_bytes: int = 1 << 20
+    ) -> CommandResult:
+        """Run a shell command in `workdir` to its end, and then end every process that it left behind.
+
+        Raises:
+            WorkspaceError: the sandbox itself is gone (kind `lost`).
+        """
+
+    async def run_python(
+        self, code: str, stdin: bytes = b"", *, timeout_s: float, output_bytes: int = 1 << 20
+    ) -> CommandResult:
+        """Run Python code like `exec`, with Python's own library alone. The exit code is not 0 if it raises.
+
+        Raises:
+            WorkspaceError: the sandbox itself is gone (kind `lost`).
+        """
+        command = f"exec python3 -I -B -S -c {shlex.quote(code)}"
+        return await self.exec(command, stdin, timeout_s=timeout_s, output_bytes=output_bytes)
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """End the command that is running now, if there is one. Its result says `timeout`; in Docker, exit code 137."""
+
+    async def put(self, path: str, content: bytes) -> None:
+        """Write a file; `path` is relative to `workdir`, or absolute.
+
+        Raises:
+            WorkspaceError: it cannot be written (kind `put`).
+        """
+        folder = posixpath.dirname(path)
+        make_folder = f"mkdir -p -- {shlex.quote(folder)} && " if folder else ""
+        await self._run_own("put", f"{make_folder}cat > {shlex.quote(path)}", content)
+
+    async def get(self, path: str, max_bytes: int = 1 << 20) -> bytes:
+        """Read a file.
+
+        Raises:
+            WorkspaceError: it cannot be read, is no file, or is longer than `max_bytes` (kind `get`).
+        """
+        quoted = shlex.quote(path)
+        return await self._run_own("get", f"[ -f {quoted} ] && cat -- {quoted}", output_bytes=max_bytes)
+
+    async def diff(self) -> bytes:
+        """Return what changed in the repository since the start, new files included, as git's binary diff.
+
+        Commits of the agent do not hide changes.
+
+        Raises:
+            WorkspaceError: git failed, as after `rm -rf .git`, or the diff is too long (kinds `no_diff`, `huge_diff`).
+        """
+        command = (
+            f"{GIT} add -A && exec {GIT} diff --cached --binary --no-renames --no-ext-diff --no-textconv {self.base}"
+        )
+        limit = self.limits.diff_bytes
+        result = await self.exec(command, timeout_s=self.limits.start_timeout_s, output_bytes=limit)
+        if result.reason == "output_limit":
+            raise WorkspaceError("huge_diff", f"the diff is longer than diff_bytes={limit}")
+        if not result.ok:
+            raise WorkspaceError("no_diff", _describe(result))
+        return result.stdout
+
+    def close_listener(self) -> None:
+        """Close the listener, if there is one."""
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.close()
+
+    async def _run_own(self, kind: str, command: str, stdin: bytes = b"", output_bytes: int = 1 << 16) -> bytes:
+        result = await self.exec(command, stdin, timeout_s=self.limits.start_timeout_s, output_bytes=output_bytes)
+        return check_result(kind, result)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+
+def check_result(kind: str, result: CommandResult) -> bytes:
+    """Return what a command has written. Raises WorkspaceError (`kind`) if it failed."""
+    if not result.ok:
+        raise WorkspaceError(kind, _describe(result))
+    return result.stdout
+
+
+def check_paths(paths: Sequence[str], workdir: str) -> None:
+    """Raise ValueError for a path of the host that no workspace can show."""
+    for path in paths:
+        if not os.path.isabs(path) or os.path.normpath(path) != path or not os.path.exists(path):
+            raise ValueError(f"{path!r} must be the absolute path of a file or folder that is there, without ..")
+        if any(PurePosixPath(own).is_relative_to(path) for own in (workdir, "/tmp", "/packages0")):
+            raise ValueError(f"{path!r} would cover the workspace's own {workdir}, /tmp or packages")
+        if any(PurePosixPath(path).is_relative_to(own) for own in (workdir, "/tmp")):
+            raise ValueError(f"{path!r} would be covered by the workspace's own {workdir} or /tmp")
+
+
+def receive_listener(channel: socket.socket) -> socket.socket:
+    """Return the listening socket that a workspace has sent."""
+    _, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not descriptors:
+        raise WorkspaceUnavailable("the workspace has sent no listener")
+    return socket.socket(fileno=descriptors[0])
+
+
+def _describe(result: CommandResult) -> str:
+    said = result.stderr.decode(errors="replace").strip()
+    return f"{result.reason}, exit code {result.exit_code}: {said}"[:500]
+
+
+def _pack(files: Mapping[str, bytes]) -> bytes:
+    """Return the files as a tar archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

@@ -1,0 +1,348 @@
+"""Train a method on the embedded backend.
+
+    tokentrue train METHOD --preset NAME --out DIR [--set key.path=value ...] [--fresh] [--dry-run] [--memory SIZE]
+    tokentrue train METHOD --preset NAME --out DIR --baseline rejection|supervised
+
+The same command continues an interrupted run from its newest checkpoint. A run that does not fit into memory is refused
+before it begins; --dry-run prints what it needs. A baseline is trained from the same start model, into the same folder,
+before or after the run itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import asynccontextmanager
+from functools import partial
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+
+from core.config import Recipe, RecipeError
+from core.data.files import DataError
+from core.data.tasks import read_tasks
+from core.engine import weights
+from core.engine.arithmetic import choose_dtype
+from core.engine.compiler import require_compiler
+from core.engine.model import ModelConfig
+from core.engine.policy import open_frozen_model
+from core.hub import CheckpointError, resolve
+from core.policy.base import Policy
+from core.rollout.method import Method, MethodSpec, check_roles, method_spec
+from core.rollout.roles import open_roles
+from core.runs.run_folder import SERVERS, RunFolder, RunFolderError
+from core.runs.trackers import TrackerError, open_trackers, require_package
+from core.text.tokenizer import load_tokenizer
+from core.train.loop import GRPOLoop, TrainingError
+from core.train.memory import (
+    available_bytes,
+    check_memory,
+    format_bytes,
+    plan_host_memory,
+    plan_memory,
+    replace_keys,
+)
+from core.train.optimizer import require_package as require_optimizer
+from core.train.rejection import run_rejection
+from core.train.replicas import describe_replicas, share_gpus, start_replicas
+from core.train.warm_start import run_supervised, run_warm_start
+from core.training_options import make_training_parser
+from core.types import Task
+
+CHANGEABLE_KEYS = [
+    f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()
+] + [f"engine.{key}" for key in "servers server_key_file replicas rollout replica_args replica_python".split()]
+"""Lists the keys that may change when a run continues: how far, which seeds, what is written, which servers sample;
+never how it learns.
+
+A rate that decays to the end of the run learns otherwise when `run.steps` changes: `optimizer.lr_decay_steps` differs.
+"""
+
+LARGE_MODEL_BYTES = 100_000_000
+"""Separates models whose trainings have processes of their own by the size of their weights."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = make_training_parser("embedded").parse_args(arguments)
+    try:
+        spec = method_spec(options.method)
+        recipe = spec.load(options.preset, options.overrides)
+        if options.dry_run:
+            print(yaml.safe_dump(recipe.dump(), sort_keys=False), end="")
+            print("".join(f"# {line}\n" for line in describe_memory(recipe, options.memory)), end="")
+            return 0
+        out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
+        sandbox = check_inputs(spec, recipe)
+        check_baseline(recipe, options.baseline)
+        recipe = settle_dtype(recipe, None if options.fresh else out)
+        check_fit(recipe, options.memory)
+        share_gpus(recipe)  # replicas without GPUs are refused before there is a folder
+        folder = RunFolder.create(
+            out, recipe.dump(), fresh=options.fresh, may_differ=CHANGEABLE_KEYS, complete=recipe.complete
+        )
+        with folder.lock():
+            folder.update_config(recipe.dump())
+            folder.record_sandbox(sandbox)
+            with start_replicas(recipe, folder.path / SERVERS) as recipe:
+                train(spec, recipe, folder, options.baseline)
+    except BrokenProcessPool:
+        print("error: a training process died, perhaps for lack of memory; run again to go on", file=sys.stderr)
+        return 1
+    except MemoryError as error:
+        print(f"error: out of memory ({error}); --dry-run says what the recipe needs", file=sys.stderr)
+        return 1
+    except (OSError, RecipeError, RunFolderError, CheckpointError, DataError, TrackerError, TrainingError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
+    """Check data, tokenizer, tools and roles before the run folder exists and the warm start costs time.
+
+    Return the `sandbox` of the method.
+
+    Raises:
+        RecipeError, DataError, CheckpointError, TrackerError: something is missing or broken; the message names it and
+            the fix.
+    """
+    require_optimizer(recipe.optimizer.name)
+    if recipe.model.compile:
+        require_compiler(weights.find_device(recipe.model.device))
+    for tracker in recipe.run.trackers:
+        require_package(tracker)
+    for path in filter(None, (recipe.data.train, recipe.data.eval)):
+        read_tasks(path, limit=None if spec.check_task else 1, **spec.reading_options(recipe))
+    method = spec.build(recipe, load_tokenizer(resolve(recipe.model.path, weights=False)))
+    try:
+        check_roles(method, recipe.roles)
+        return method.sandbox
+    finally:
+        asyncio.run(method.close())
+
+
+def settle_dtype(recipe: Recipe, begun: Path | None) -> Recipe:
+    """Replace `model.dtype: auto` by what the run in folder `begun` began with, or else by what is fast here.
+
+    So config.yaml holds the answer, and a run never changes its arithmetic.
+    """
+    if recipe.model.dtype != "auto":
+        return recipe
+    if begun is not None and (begun / "config.yaml").is_file():
+        dtype, reason = RunFolder(begun).config["model"]["dtype"], f"{begun} began with it"
+    else:
+        config = weights.load_config(resolve(recipe.model.path, weights=False))
+        dtype, reason = choose_dtype(config, weights.find_device(recipe.model.device))
+    print(f"model.dtype auto is {dtype}: {reason}", file=sys.stderr)
+    return replace_keys(recipe, {"model.dtype": dtype})
+
+
+def read_configs(recipe: Recipe) -> tuple[ModelConfig, dict[str, ModelConfig]]:
+    """Read config.json of the trained model, and of each frozen model in this process, by the roles that it plays."""
+    roles: dict[str, list[str]] = defaultdict(list)
+    for role, place in recipe.roles.items():
+        if place.startswith("model:"):
+            roles[place.removeprefix("model:")].append(role)
+    frozen = {", ".join(names): weights.load_config(resolve(path, weights=False)) for path, names in roles.items()}
+    return weights.load_config(resolve(recipe.model.path, weights=False)), frozen
+
+
+def check_fit(recipe: Recipe, memory: int | None) -> None:
+    """Raise RecipeError if the run needs more than `memory` bytes, or without that more than there are here."""
+    config, frozen = read_configs(recipe)
+    device = weights.find_device(recipe.model.device)
+    available = available_bytes(device) if memory is None else memory
+    host = available_bytes(torch.device("cpu")) if memory is None else None
+    check_memory(recipe, config, device.type, available, frozen, host)
+
+
+def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
+    """Return the lines that tell what memory the run needs, or the one that tells why nobody knows.
+
+    With `memory` in bytes, a card is planned for that need not be in this machine.
+    """
+    try:
+        config, frozen = read_configs(recipe)
+        device = recipe.model.device
+        kind = device.split(":")[0] if memory and device != "auto" else weights.find_device(device).type
+        available = available_bytes(weights.find_device(device)) if memory is None else memory
+        host = available_bytes(torch.device("cpu")) if memory is None else None
+        recipe = settle_dtype(recipe, None)
+    except (OSError, CheckpointError) as error:
+        return [f"no memory plan: {str(error).splitlines()[0]}"]
+    plan = plan_memory(recipe, config, kind, frozen)
+    try:
+        check_memory(recipe, config, kind, available, frozen, host)
+        verdict = f"it fits into {format_bytes(available)}"
+    except RecipeError as error:
+        verdict = str(error)
+    lines = [f"memory on {kind} in {recipe.model.dtype}", *plan.table().splitlines()]
+    if beside := plan_host_memory(recipe, config, kind):
+        lines += ["memory of the machine, for optimizer.cpu_offload", *beside.table().splitlines()]
+    servers = describe_replicas(recipe, config) if memory is None else []
+    return [*lines, verdict, *servers]
+
+
+def check_baseline(recipe: Recipe, baseline: str | None) -> None:
+    """Raises RecipeError if the recipe lacks the section of the baseline, or has what a baseline does not know."""
+    if baseline is not None and recipe.inference.is_served:
+        raise RecipeError(
+            f"--baseline {baseline} samples and trains in this process; leave inference.servers and replicas out"
+        )
+    if baseline is not None and getattr(recipe, baseline) is None:
+        raise RecipeError(f"--baseline {baseline} needs the section `{baseline}` in the recipe, with its rate and size")
+
+
+def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder, baseline: str | None = None) -> list[Path]:
+    """Train all seeds of the recipe, `run.parallel_seeds` at a time, and return their last checkpoints.
+
+    With a `baseline`, train that instead: `rejection` for each seed, or `supervised` for all seeds together.
+    """
+    _set_threads(recipe)
+    seeds, parallel = recipe.run.seeds, min(recipe.run.parallel_seeds, len(recipe.run.seeds))
+    apart = _is_large(recipe)
+    with _open_pool(parallel) as pool:
+        make_start = partial(_warm_start, recipe, folder.path)
+        start = pool.submit(make_start).result() if apart and recipe.warm_start else make_start()
+        if baseline == "supervised":
+            return [run_supervised(recipe, start, folder.supervised_path)]
+        train_seed = _train_rejection if baseline == "rejection" else _train_seed
+        if parallel == 1 and not apart:
+            return [asyncio.run(train_seed(spec, recipe, folder, seed, start, None)) for seed in seeds]
+        work = partial(_train_in_worker, train_seed, spec, recipe, folder.path, start, parallel)
+        return list(pool.map(work, seeds))
+
+
+def _open_pool(workers: int) -> ProcessPoolExecutor:
+    """Return processes of which each does one piece of work; none is started before there is some."""
+    return ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_end_with_parent, max_tasks_per_child=1
+    )
+
+
+def _is_large(recipe: Recipe) -> bool:
+    """Return whether the warm start and each seed should have a process of their own.
+
+    What one training leaves in the allocator made the next one of SmolLM2 a fifth slower and 1.5 GB larger. For a small
+    model the start of a process costs more than that.
+    """
+    folder = resolve(recipe.model.path)
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) > LARGE_MODEL_BYTES
+
+
+def _warm_start(recipe: Recipe, folder: Path) -> Path:
+    _set_threads(recipe)
+    return run_warm_start(recipe, folder / "warm_start", RunFolder(folder).open_metrics(recipe.run.seeds[0]))
+
+
+TrainSeed = Callable[[MethodSpec, Recipe, RunFolder, int, Path, Console | None], Coroutine[Any, Any, Path]]
+
+
+def _train_in_worker(
+    train_seed: TrainSeed, spec: MethodSpec, recipe: Recipe, folder: Path, start: Path, parallel: int, seed: int
+) -> Path:
+    _set_threads(recipe, parallel)
+    # Bars of several processes would overwrite each other.
+    console = Console(force_terminal=False) if parallel > 1 else None
+    return asyncio.run(train_seed(spec, recipe, RunFolder(folder), seed, start, console))
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent is killed: otherwise it would write to the files of the run that resumes."""
+
+    def watch() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _set_threads(recipe: Recipe, processes: int = 1) -> None:
+    """Set the threads of this process, by default its share of the cores; threads beyond that wait for one another."""
+    torch.set_num_threads(recipe.inference.threads or max(1, torch.get_num_threads() // processes))
+
+
+async def _train_seed(
+    spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, console: Console | None
+) -> Path:
+    trackers = open_trackers(
+        recipe.run.trackers,
+        folder.seed_path(seed),
+        run_name=f"{folder.path.name}-seed-{seed}",
+        project=spec.name,
+        config=recipe.dump(),
+        wandb_mode=recipe.run.tracker_mode,
+    )
+    try:
+        async with _open_method(spec, recipe, start) as (method, tokenizer, roles):
+            loop = GRPOLoop(
+                recipe,
+                method,
+                tokenizer,
+                _read_tasks(spec, recipe, recipe.data.train),
+                _read_tasks(spec, recipe, recipe.data.eval) if recipe.data.eval else [],
+                folder,
+                seed,
+                start,
+                roles=roles,
+                regrade=partial(spec.regrade, recipe) if spec.regrade else None,
+                trackers=trackers,
+                console=console,
+            )
+            return await loop.run()
+    finally:
+        trackers.close()
+
+
+async def _train_rejection(
+    spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, console: Console | None
+) -> Path:
+    assert recipe.rejection is not None, "check_baseline has seen to it"
+    async with _open_method(spec, recipe, start) as (method, tokenizer, roles):
+        return await run_rejection(
+            recipe,
+            recipe.rejection,
+            method,
+            tokenizer,
+            _read_tasks(spec, recipe, recipe.data.train),
+            folder.rejection_path(seed),
+            seed,
+            start,
+            roles=roles,
+            console=console,
+        )
+
+
+@asynccontextmanager
+async def _open_method(
+    spec: MethodSpec, recipe: Recipe, start: Path
+) -> AsyncIterator[tuple[Method, Any, dict[str, Policy]]]:
+    """Open the method with its tokenizer and the roles beside `policy`, and close them at the end."""
+    tokenizer = load_tokenizer(start)
+    method = spec.build(recipe, tokenizer)
+    try:
+        check_roles(method, recipe.roles)
+        async with open_roles(recipe, tokenizer, open_frozen_model) as roles:
+            yield method, tokenizer, roles
+    finally:
+        await method.close()
+
+
+def _read_tasks(spec: MethodSpec, recipe: Recipe, path: str) -> list[Task]:
+    return read_tasks(path, **spec.reading_options(recipe))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,412 @@
+"""GRPO with our own trainer: sample groups, make rows of them, take a step, evaluate, save, and repeat.
+
+Generation and training share one set of weights in one process. Everything random follows from (seed, step, task, place
+in the group), so a run that is killed and resumed ends with the numbers of one that was not. With `inference.servers`
+or `inference.replicas` rollouts come from servers instead, which get the weights after each step; such a run does not
+repeat to the last digit.
+
+With `rollout.ahead` the batches of later steps are sampled while a step waits for its own and trains on it. Each step
+still trains on the tasks that it would train on otherwise. What a rollout samples then depends on when the weights
+change under it, so these runs do not repeat to the last digit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from core.config import AlgorithmSection, Recipe
+from core.engine import weights
+from core.engine.lora import add_adapters
+from core.engine.model import CausalLM
+from core.policy.base import Policy, Roles
+from core.rollout.method import Method
+from core.rollout.rows import rows_from_groups, split_segments
+from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal
+from core.rollout.stream import TaskStream
+from core.runs.files import Record, read_jsonl
+from core.runs.progress import Progress
+from core.runs.record import RolloutLog, TrainedRow, record_rollout
+from core.runs.run_folder import RunFolder
+from core.runs.trackers import Trackers
+from core.seeds import derive_seed
+from core.text.tokenizer import token_bytes
+from core.train import checkpoint
+from core.train.rollout_engine import open_rollouts
+from core.train.trainer import Trainer, WatchRow, finish
+from core.types import COUNTED_METRICS, Group, Row, Sampling, Task, Trajectory
+
+logger = logging.getLogger(__name__)
+
+
+class TrainingError(RuntimeError):
+    """Reports that training cannot go on; the message says why."""
+
+
+@dataclass
+class SampledBatch:
+    """Holds what one training step sampled: `groups` are trained, `filtered` groups were sampled and left out."""
+
+    tasks: list[Task] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    filtered: list[Group] = field(default_factory=list)
+
+    def add(self, groups: Sequence[Group], algorithm: AlgorithmSection) -> None:
+        """Add groups; with dynamic sampling, those without a signal are filtered."""
+        for group in groups:
+            keep = not algorithm.dynamic_sampling or has_signal(group, algorithm.min_group_std)
+            (self.groups if keep else self.filtered).append(group)
+
+    def keep_some(self) -> None:
+        """Train on all groups if no group has a signal."""
+        if not self.groups:
+            self.groups, self.filtered = self.filtered, []
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """List all rollouts, trained groups first."""
+        return [trajectory for group in (*self.groups, *self.filtered) for trajectory in group]
+
+
+Watched = Mapping[int, tuple[Sequence[float], float]]
+"""Maps the id of a row to the trainer's log-probs of its response, and to its scale in the loss."""
+
+
+class GRPOLoop:
+    """Trains one seed of one recipe. `start` is the model folder that training begins with.
+
+    `run` repeats one step: sample, make rows, step the trainer, and now and then evaluate and save.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        method: Method,
+        tokenizer: Any,
+        tasks: Sequence[Task],
+        eval_tasks: Sequence[Task],
+        folder: RunFolder,
+        seed: int,
+        start: Path,
+        *,
+        roles: dict[str, Policy] | None = None,
+        regrade: Callable[[Task, Group], Sequence[Trajectory]] | None = None,
+        trackers: Trackers | None = None,
+        console: Console | None = None,
+    ):
+        self.recipe = recipe
+        self.eval_tasks = eval_tasks
+        self.seed = seed
+        self.start = start
+        self.regrade = regrade
+        self.stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
+        self.checkpoints = folder.checkpoints_path(seed)
+        self.metrics = folder.open_metrics(seed)
+        self.rollouts = RolloutLog(folder.rollouts_path(seed), partial(token_bytes, tokenizer))
+        self.trackers = trackers or Trackers({})
+        self.console = console
+        self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
+        self.trainer = make_trainer(recipe, self.model, seed, start)
+        self.engine = open_rollouts(recipe, self.model, start, tokenizer, folder.served_path(seed))
+        self.runner = Runner(
+            method,
+            Roles({**(roles or {}), "policy": self.engine.policy}),
+            concurrency=recipe.rollout.concurrency,
+            deadline_s=recipe.rollout.deadline_s,
+        )
+        self.pending_batches: dict[int, asyncio.Task[SampledBatch]] = {}
+        self.empty_steps = EmptyStepGuard()
+        self.reported_failures: set[str] = set()
+        self.step = self._resume()
+
+    def _resume(self) -> int:
+        """Restore the newest checkpoint, or begin at step 0, and drop what was logged after it; return the step."""
+        checkpoint.drop_old_states(self.checkpoints)
+        newest = checkpoint.latest(self.checkpoints)
+        step, last_logged = 0, -1  # without a checkpoint, the evaluation before the first step is repeated
+        if newest is not None:
+            state = checkpoint.load(newest, self.model)
+            self.trainer.load_state(state["trainer"])
+            self.stream.cursor = state["cursor"]
+            step = last_logged = state["step"]
+        self.metrics.rewind("train", last_logged)
+        self.rollouts.rewind(last_logged)
+        return step
+
+    async def run(self) -> Path:
+        """Train to the last step and return the last checkpoint."""
+        try:
+            await self.engine.adopt_weights(self.step)
+            await self._train()
+        finally:
+            for task in self.pending_batches.values():
+                task.cancel()
+            await asyncio.gather(*self.pending_batches.values(), return_exceptions=True)
+            await self.engine.close()
+        newest = checkpoint.latest(self.checkpoints)
+        assert newest is not None
+        return newest
+
+    async def _train(self) -> None:
+        run = self.recipe.run
+        with Progress(run.steps, label=f"seed {self.seed}", start=self.step, console=self.console) as progress:
+            if self.step == 0 and run.eval_every:
+                await self._evaluate()
+            while self.step < run.steps:
+                record = await self._train_step()
+                progress.update(
+                    self.step,
+                    reward=record["reward"],
+                    tokens_per_second=record["tokens_per_second"],
+                    failures=sum(record["failures"].values()),
+                )
+                better = False
+                if run.eval_every and (self.step % run.eval_every == 0 or self.step == run.steps):
+                    better = await self._evaluate()
+                if self.step % run.save_every == 0 or self.step == run.steps or (better and run.keep == "best"):
+                    self._save()
+
+    async def _train_step(self) -> dict[str, Any]:
+        """Sample a batch, make rows of it, step the trainer, and log the step; return its record."""
+        started = time.perf_counter()
+        counts = self.engine.metrics()
+        self._begin_sampling()
+        await asyncio.sleep(0)  # each batch that was begun takes its tasks now
+        batch = await self.pending_batches[self.step]
+        del self.pending_batches[self.step]
+        sampled = time.perf_counter()
+        algorithm, ahead = self.recipe.algorithm, self.recipe.rollout.ahead
+        # Without one valid rollout there are no rows, and the trainer takes no step.
+        rows = rows_from_groups(batch.groups, **algorithm.row_options())
+        if not ahead:
+            self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
+        recorded = self._is_recorded(self.step + 1)
+        watched: dict[int, tuple[Sequence[float], float]] = {}
+
+        def keep(row: Row, logprobs: Sequence[float], scale: float) -> None:
+            watched[id(row)] = logprobs, scale
+
+        stats = await self._update(rows, keep if recorded else None)
+        if ahead:
+            stats |= measure_staleness(batch.trajectories, self.step)
+        self.step += 1
+        await self.engine.adopt_weights(self.step)
+        if recorded:
+            self._record_batch(batch, rows, watched)
+        valid, failures = _split_failures(batch.trajectories)
+        groups_with_signal = sum(has_signal(group, algorithm.min_group_std) for group in batch.groups)
+        seconds, rollout_seconds = time.perf_counter() - started, sampled - started
+        tokens = sum(trajectory.token_count for trajectory in valid)
+        record = {
+            "stage": "train",
+            "step": self.step,
+            **_average_metrics(valid),
+            **stats,
+            "groups_with_signal": groups_with_signal / len(batch.tasks),
+            "failures": dict(failures.counts),
+            "tasks": [task.task_id for task in batch.tasks],
+            "seconds": seconds,
+            # What training waited for rollouts. With `rollout.ahead` they were sampled before, too.
+            "rollout_seconds": rollout_seconds,
+            **{name: count - counts[name] for name, count in self.engine.metrics().items()},
+            "tokens_per_second": tokens / (seconds if ahead else rollout_seconds),
+        }
+        self._log_train_step(record)
+        for kind in failures.counts.keys() - self.reported_failures:
+            # Rollouts of one kind fail alike, so its first message tells the cause.
+            logger.warning("step %d: a rollout failed with %s: %s", self.step, kind, failures.first[kind][-500:])
+            self.reported_failures.add(kind)
+        try:
+            self.empty_steps.check(batch.trajectories)
+        except EmptyStepsError as error:
+            raise TrainingError(f"step {self.step}: {error}") from error
+        return record
+
+    def _begin_sampling(self) -> None:
+        """Begin to sample this step's batch and those of the next `rollout.ahead` steps, in order."""
+        for step in range(self.step, min(self.step + self.recipe.rollout.ahead + 1, self.recipe.run.steps)):
+            if step not in self.pending_batches:
+                batch = sample_batch(
+                    self.recipe, self.runner, self.stream, seed=self.seed, step=step, regrade=self.regrade
+                )
+                self.pending_batches[step] = asyncio.create_task(batch)
+
+    async def _update(self, rows: Sequence[Row], watch: WatchRow | None) -> dict[str, float]:
+        """Step the trainer. Rollouts that run ahead in this process get as much time after a pack as the pack took."""
+        work = self.trainer.iterate_grpo_step(rows, watch)
+        if self.engine.samples_while_training:
+            return await asyncio.to_thread(finish, work)
+        while True:
+            began = time.perf_counter()
+            try:
+                next(work)
+            except StopIteration as done:
+                return dict(done.value)
+            ends = 2 * time.perf_counter() - began
+            await asyncio.sleep(0)
+            while self.engine.has_work() and time.perf_counter() < ends:
+                await asyncio.sleep(0)
+
+    async def _evaluate(self) -> bool:
+        """Log the mean reward on the held-out tasks, one rollout each; a failed rollout counts as 0.
+
+        Returns whether no evaluation since the first step had a higher reward.
+        """
+        run = self.recipe.run
+        tasks = self.eval_tasks[: run.eval_tasks]
+        started = time.perf_counter()
+        sampling = Sampling(temperature=run.eval_temperature, top_p=run.eval_top_p)
+        groups = await self.runner.run_groups(tasks, 1, sampling, derive_seed(self.seed, "eval"))
+        # A run that resumes here skips this evaluation, so clear the cache to give both the same (empty) one.
+        self.engine.flush_cache()
+        valid = [group[0] for group in groups if group[0].status != "failed"]
+        record = {
+            **_average_metrics(valid),
+            "reward": sum(trajectory.reward or 0.0 for trajectory in valid) / len(tasks),
+            "failures": len(tasks) - len(valid),
+        }
+        self.metrics.append({"stage": "eval", "step": self.step, **record, "seconds": time.perf_counter() - started})
+        self.trackers.log(self.step, {f"eval/{name}": value for name, value in record.items()})
+        if run.record_every:
+            pairs = enumerate(zip(tasks, groups, strict=True))
+            self.rollouts.append([record_rollout("eval", self.step, i, task, group[0]) for i, (task, group) in pairs])
+        logged = read_jsonl(self.metrics.path)
+        earlier = [r["reward"] for r in logged if r["stage"] == "eval" and 0 < r["step"] < self.step]
+        return record["reward"] >= max(earlier, default=0.0)
+
+    def _save(self) -> None:
+        # A run that resumes here samples again what was sampled ahead and not trained.
+        untrained = len(self.pending_batches) * self.recipe.rollout.tasks_per_step
+        state = {"trainer": self.trainer.state(), "cursor": self.stream.cursor - untrained}
+        for log in (self.metrics, self.rollouts):
+            log.sync()  # a checkpoint must not outlive the records of the steps before it
+        checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
+
+    def _log_train_step(self, record: dict[str, Any]) -> None:
+        self.metrics.append(record)
+        tracked = {f"train/{k}": v for k, v in record.items() if k not in ("stage", "step", "tasks")}
+        self.trackers.log(self.step, tracked)
+
+    def _is_recorded(self, step: int) -> bool:
+        """Say whether the rollouts of a step are recorded: of every `record_every`-th step and of the first."""
+        every = self.recipe.run.record_every
+        return bool(every) and (step % every == 0 or step == 1)
+
+    def _record_batch(self, batch: SampledBatch, rows: Sequence[Row], watched: Watched) -> None:
+        """Record all rollouts of a step with their rows."""
+        by_rollout: dict[int, list[Row]] = defaultdict(list)
+        for row in rows:
+            by_rollout[row.rollout_id].append(row)
+        tasks = {task.task_id: task for task in batch.tasks}
+        records: list[Record] = []
+        for number, group in enumerate((*batch.groups, *batch.filtered)):
+            for trajectory in group:
+                # Rows number the rollouts in this very order; rollouts of filtered groups have none.
+                trained = match_rows(trajectory, by_rollout[len(records)], self.recipe, watched)
+                task = tasks[trajectory.task_id]
+                records.append(record_rollout("train", self.step, number, task, trajectory, trained))
+        self.rollouts.append(records)
+
+
+def match_rows(trajectory: Trajectory, rows: Sequence[Row], recipe: Recipe, watched: Watched) -> list[TrainedRow]:
+    """Pair the rows that a rollout became with the places of their turns, and with what the trainer told of them."""
+    places = {id(turn): place for place, turn in enumerate(trajectory.turns)}
+    segments = split_segments(trajectory, recipe.algorithm.rows) if rows else []
+    return [
+        TrainedRow(row, [places[id(turn)] for turn in segment], *watched.get(id(row), ()))
+        for row, segment in zip(rows, segments, strict=True)
+    ]
+
+
+def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Trainer:
+    """Return the trainer of a model that was read from the folder `start`; give the model the recipe's adapters."""
+    add_adapters(model, recipe.model.lora, seed)
+    return Trainer(
+        model,
+        recipe.optimizer,
+        recipe.algorithm.grpo(),
+        loss_agg=recipe.algorithm.loss_agg,
+        temperature=recipe.rollout.temperature,
+        num_steps_per_rollout=recipe.algorithm.num_steps_per_rollout,
+        seed=seed,
+        start=start,
+        compiled=recipe.model.compile,
+    )
+
+
+async def sample_batch(
+    recipe: Recipe,
+    runner: Runner,
+    stream: TaskStream,
+    *,
+    seed: int,
+    step: int,
+    regrade: Callable[[Task, Group], Sequence[Trajectory]] | None = None,
+) -> SampledBatch:
+    """Sample the groups of one step; steps count from 0.
+
+    With dynamic sampling, other tasks replace the groups without a signal, for at most `max_num_gen_batches` rounds.
+    Then the batch may have fewer groups. If no group has a signal, all are trained.
+    """
+    rollout, algorithm = recipe.rollout, recipe.algorithm
+    sampling = Sampling(temperature=rollout.temperature, top_p=rollout.top_p, top_k=rollout.top_k)
+    batch = SampledBatch()
+    for attempt in range(algorithm.max_num_gen_batches if algorithm.dynamic_sampling else 1):
+        tasks = stream.take(rollout.tasks_per_step - len(batch.groups))
+        groups: Sequence[Group] = await runner.run_groups(
+            tasks, rollout.group_size, sampling, derive_seed(seed, "train", step, attempt)
+        )
+        if regrade is not None:
+            groups = [regrade(task, group) for task, group in zip(tasks, groups, strict=True)]
+        batch.tasks += tasks
+        batch.add(groups, algorithm)
+        if len(batch.groups) == rollout.tasks_per_step:
+            break
+    batch.keep_some()
+    return batch
+
+
+def measure_staleness(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
+    """Measure by how many steps the weights that sampled the trained tokens are older than `version`."""
+    tokens: Counter[int] = Counter()
+    for trajectory in trajectories:
+        for turn in trajectory.turns:
+            if turn.trained:
+                tokens.update({version - int(sampled): n for sampled, n in turn.completion.count_versions() if n})
+    if not tokens:
+        return {}
+    mean = sum(age * count for age, count in tokens.items()) / tokens.total()
+    return {"staleness_mean": mean, "staleness_max": float(max(tokens))}
+
+
+def _split_failures(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], Failures]:
+    """Split off the failed rollouts and count them by kind; return the valid ones and these counts."""
+    valid: list[Trajectory] = []
+    failures = Failures()
+    for trajectory in trajectories:
+        if trajectory.status == "failed":
+            failures.add(trajectory)
+        else:
+            valid.append(trajectory)
+    return valid, failures
+
+
+def _average_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Average the reward and every metric over trajectories; sum those of COUNTED_METRICS."""
+    if not trajectories:
+        return {"reward": 0.0}
+    metrics: dict[str, float] = {}
+    for name in sorted({name for trajectory in trajectories for name in trajectory.metrics}):
+        total = sum(trajectory.metrics.get(name, 0.0) for trajectory in trajectories)
+        metrics[name] = total if name in COUNTED_METRICS else total / len(trajectories)
+    reward = sum(trajectory.reward or 0.0 for trajectory in trajectories) / len(trajectories)
+    return {"reward": reward, **metrics}

@@ -1,0 +1,382 @@
+"""Plans the memory of a run before it starts, from the recipe and the model's config.json alone.
+
+The plan counts what lies where the model is: in the card's memory on CUDA, in the machine's on the CPU. What
+`optimizer.cpu_offload` keeps in the machine's memory beside a card has a plan of its own. Weights, optimizer and KV
+cache are exact. A forward or backward pass counts the tensors that the code keeps, for the largest prefill and the
+largest pack that the recipe allows; a step that trains fewer tokens needs less.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from core.config import LoRASection, Recipe, RecipeError
+from core.engine.attention import GATHERED_BYTES
+from core.engine.cache import cache_bytes
+from core.engine.lora import adapter_sizes
+from core.engine.model import CausalLM, Linear, ModelConfig, can_prepack
+from core.train.optimizer import moment_bytes, needs_float32_copy
+from core.train.trainer import pack_bytes
+
+PHASES = ("rollout", "update")
+"""Names the phases of a training step; the optimizer needs no more than the passes before it, for it works in place or
+on small pieces."""
+
+SAMPLING_BYTES = 4 * 4
+"""Counts what sampling keeps of one logit in float32: the logit, its score, the difference from the best, a weight."""
+
+PROCESS_BYTES = {"cpu": 450_000_000, "cuda": 700_000_000}
+"""Says what a process takes before it loads a model: Python's libraries, or CUDA's context and kernels."""
+
+TORCHAO_BYTES = 70_000_000
+"""Says what the libraries of the 8-bit optimizer add to that in the machine's memory."""
+
+COMPILER_BYTES = 410_000_000
+"""Says what torch.compile adds on a CPU: its libraries, and the C++ compiler that runs in the first update. The
+activations that compiled layers spare are not counted."""
+
+
+class MemoryItem(NamedTuple):
+    """Holds the bytes that one thing takes in each phase."""
+
+    name: str
+    rollout: int = 0
+    update: int = 0
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Lists what a run keeps in memory. `processes` seeds run at once, and each has every item."""
+
+    items: tuple[MemoryItem, ...]
+    processes: int = 1
+
+    def total(self, phase: str) -> int:
+        """Return the bytes of all items in a phase."""
+        return self.processes * sum(getattr(item, phase) for item in self.items)
+
+    @property
+    def peak_phase(self) -> str:
+        return max(PHASES, key=self.total)
+
+    @property
+    def peak(self) -> int:
+        """Return the bytes of the phase that needs most."""
+        return self.total(self.peak_phase)
+
+    def largest(self, count: int = 4) -> str:
+        """Name the largest items of the phase that needs most, with their sizes for all processes, largest first."""
+        sizes = [(item.name, self.processes * getattr(item, self.peak_phase)) for item in self.items]
+        return ", ".join(f"{name} {format_bytes(size)}" for name, size in sorted(sizes, key=lambda p: -p[1])[:count])
+
+    def table(self) -> str:
+        """Return the items in GB as lines of text, with a column for each phase."""
+        rows: list[tuple[str, tuple[int, ...]]] = [(item.name, item[1:]) for item in self.items if any(item[1:])]
+        times = f" of {self.processes} seeds at once" if self.processes > 1 else ""
+        rows.append((f"sum{times}", tuple(self.total(phase) for phase in PHASES)))
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{'GB':{width}}" + "".join(f"{phase:>10}" for phase in PHASES)]
+        lines += [f"{name:{width}}" + "".join(f"{size / 1e9:>10.2f}" for size in sizes) for name, sizes in rows]
+        return "\n".join(lines)
+
+
+def plan_memory(
+    recipe: Recipe, config: ModelConfig, device: str, frozen: Mapping[str, ModelConfig] = MappingProxyType({})
+) -> MemoryPlan:
+    """Plan the memory of a run on a kind of device, `cpu` or `cuda`. `model.dtype` must not be `auto` any more.
+
+    `frozen` maps the roles that are frozen models in this process to their configs.
+    """
+    dtype = getattr(torch, recipe.model.dtype)
+    lora, optimizer = recipe.model.lora, recipe.optimizer
+    sizes = trained_sizes(config, lora)
+    weights = parameter_bytes(config, dtype) + (sum(sizes) * dtype.itemsize if lora else 0)
+    reference = weights if recipe.algorithm.kl_loss_coef and not lora else 0
+    process = PROCESS_BYTES[device]
+    if device == "cpu":
+        process += TORCHAO_BYTES * (optimizer.name == "adamw8bit") + COMPILER_BYTES * recipe.model.compile
+    served = recipe.inference.is_served  # then the servers hold caches, and sampling takes nothing here
+    kv = 0 if served else kv_bytes(recipe, config, dtype)
+    packed = 0 if served else prepacked_bytes(config, dtype, device)
+    pack, holes = largest_pack_bytes(recipe, config, dtype, device)
+    ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
+    kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
+    items = [
+        _keep("process and libraries", process),
+        _keep("weights", weights),
+        _keep("reference", reference),
+    ]
+    if optimizer.cpu_offload and device == "cuda":
+        # They leave for the machine's memory one by one; compiled layers return those of half a layer at once.
+        items.append(MemoryItem("gradients", update=2 * max(sizes) * dtype.itemsize))
+    else:
+        items += optimizer_items(recipe, config, dtype)
+    for role, other in frozen.items():
+        # Such a role has an engine of its own with the recipe's settings.
+        parts = (parameter_bytes(other, dtype), prepacked_bytes(other, dtype, device), kv_bytes(recipe, other, dtype))
+        items.append(_keep(f"frozen model of {role}", sum(parts)))
+    # Recorded decode steps keep their memory, and the logits that filters may look at again.
+    logits = 4 * count_running(recipe) * config.vocab_size
+    recorded = 0 if device == "cpu" or served else sampling_bytes(recipe, config) + logits
+    items += [
+        _keep("CUDA graphs", recorded),
+        MemoryItem("prepacked weights", packed, packed if ahead else 0),
+        MemoryItem("KV cache", kv, kept_kv),
+        MemoryItem("prefill and sampling", rollout=0 if served else rollout_bytes(recipe, config, dtype)),
+        MemoryItem("activations and logits", update=pack),
+        MemoryItem("allocator fragmentation", update=holes),
+    ]
+    return MemoryPlan(tuple(items), min(recipe.run.parallel_seeds, len(recipe.run.seeds)))
+
+
+def plan_host_memory(recipe: Recipe, config: ModelConfig, device: str) -> MemoryPlan | None:
+    """Plan what `optimizer.cpu_offload` takes of the machine's memory; return None if it is off or there is no card."""
+    if not recipe.optimizer.cpu_offload or device != "cuda":
+        return None
+    dtype = getattr(torch, recipe.model.dtype)
+    largest = max(trained_sizes(config, recipe.model.lora)) * dtype.itemsize
+    items = [
+        # What CUDA takes here is not measured; it counts as much as on the card.
+        _keep("process and libraries", sum(PROCESS_BYTES.values())),
+        *optimizer_items(recipe, config, dtype),
+        MemoryItem("gradient or weight on its way", update=largest),
+    ]
+    return MemoryPlan(tuple(items), min(recipe.run.parallel_seeds, len(recipe.run.seeds)))
+
+
+def optimizer_items(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> list[MemoryItem]:
+    """Return what the optimizer works on beside the weights, for a model of this number format."""
+    optimizer, sizes = recipe.optimizer, trained_sizes(config, recipe.model.lora)
+    gradients = 4 * sum(sizes)  # float32 for bfloat16 weights too
+    return [
+        _keep("float32 copies", sum(4 * size for size in sizes if needs_float32_copy(optimizer, size, dtype))),
+        _keep("moments", sum(moment_bytes(optimizer, size) for size in sizes)),
+        # When rollouts run ahead, they go on between the packs of an update.
+        MemoryItem("gradients", gradients if recipe.rollout.ahead else 0, gradients),
+    ]
+
+
+def _keep(name: str, size: int) -> MemoryItem:
+    return MemoryItem(name, size, size)
+
+
+def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the bytes of a model's weights; tied embeddings count once."""
+    return sum(trained_sizes(config, None)) * dtype.itemsize
+
+
+@cache
+def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str) -> int:
+    """Return the bytes of the weights of all linear maps, which lie in memory once more while a CPU samples."""
+    if device != "cpu" or not can_prepack(dtype):
+        return 0
+    with torch.device("meta"):
+        linears = [module for module in CausalLM(config).modules() if isinstance(module, Linear)]
+    return sum(linear.weight.numel() for linear in linears) * dtype.itemsize
+
+
+@cache
+def trained_sizes(config: ModelConfig, lora: LoRASection | None) -> tuple[int, ...]:
+    """Return how many values each trained weight has: those of the adapters, or all."""
+    with torch.device("meta"):  # tensors without data
+        model = CausalLM(config)
+    return tuple(adapter_sizes(model, lora) if lora else (parameter.numel() for parameter in model.parameters()))
+
+
+def context_length(recipe: Recipe, config: ModelConfig) -> int:
+    """Return the tokens of the longest call: the recipe's limit or the model's."""
+    return min(recipe.model.max_model_len or config.max_positions, config.max_positions)
+
+
+def largest_pack_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, device: str) -> tuple[int, int]:
+    """Return the bytes of the pack with most tokens, and on the CPU those of the holes that its tensors leave.
+
+    The pack counts as if each of its tokens were trained and no two rows shared a prompt. A row is never cut, so a pack
+    can be as long as the context.
+    """
+    tokens = max(recipe.optimizer.max_tokens_per_pack, context_length(recipe, config))
+    checkpointing, adapted = recipe.optimizer.gradient_checkpointing, recipe.model.lora is not None
+    pack = pack_bytes(
+        config, tokens, tokens, tokens, dtype=dtype, gradient_checkpointing=checkpointing, trains_head=not adapted
+    )
+    # glibc keeps memory between tensors that stay: 15 % of a pack, measured with `tokentrue speed memory`. Where little
+    # memory is asked for, the trainer makes it keep none.
+    return pack, 0 if device != "cpu" or checkpointing or adapted else int(0.15 * pack)
+
+
+def kv_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the bytes of the KV cache."""
+    return cache_bytes(config, recipe.inference.kv_tokens, dtype)
+
+
+def rollout_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the bytes that come and go in a step of the inference engine: the largest one, and sampling."""
+    gathered = min(GATHERED_BYTES, kv_bytes(recipe, config, dtype) // config.num_layers)
+    # In a layer lie at most the residual stream and its norm, [T, C] each, and three tensors [T, I] of the MLP.
+    tokens = recipe.inference.max_prefill_tokens + count_running(recipe)
+    layer = tokens * (2 * config.hidden_size + 3 * config.intermediate_size)
+    return layer * dtype.itemsize + sampling_bytes(recipe, config) + gathered
+
+
+def sampling_bytes(recipe: Recipe, config: ModelConfig) -> int:
+    """Return the bytes that sampling one token of each sequence takes."""
+    return count_running(recipe) * config.vocab_size * SAMPLING_BYTES
+
+
+def count_running(recipe: Recipe) -> int:
+    """Return how many sequences run at once."""
+    step = recipe.rollout.tasks_per_step * recipe.rollout.group_size * (1 + recipe.rollout.ahead)
+    return min(recipe.inference.max_num_seqs, max(step, recipe.run.eval_tasks))
+
+
+def check_memory(
+    recipe: Recipe,
+    config: ModelConfig,
+    device: str,
+    available: int,
+    frozen: Mapping[str, ModelConfig],
+    host: int | None = None,
+) -> None:
+    """Refuse a run that needs more than `available` bytes, or that offloads more than `host` bytes to the machine.
+
+    With `host` None the machine's memory is not checked.
+
+    Raises:
+        RecipeError: it names the largest items and the keys that make the run fit, or what it needs at least.
+    """
+
+    def plan(changed: Recipe) -> MemoryPlan:
+        return plan_memory(changed, config, device, frozen)
+
+    planned = plan(recipe)
+    if planned.peak <= available:
+        _check_host_memory(plan_host_memory(recipe, config, device), host)
+        return
+    ladders = list(_list_ladders(recipe, context_length(recipe, config), _can_offload(recipe, config, device, host)))
+    settings, peak = find_fitting_settings(recipe, ladders, available, plan)
+    shown = " ".join(f"{key}={str(value).lower()}" for key, value in settings.items())
+    fix = f"it fits with --set {shown.replace(' ', ' --set ')}"
+    if peak > available:
+        fix = f"it needs at least {format_bytes(peak)}" + (f", with {shown}" if shown else "")
+    if beside := plan_host_memory(replace_keys(recipe, settings), config, device):
+        fix += f" and {format_bytes(beside.peak)} of the machine's memory"
+    raise RecipeError(
+        f"this run needs {format_bytes(planned.peak)} of memory and {format_bytes(available)} are available "
+        f"({planned.peak_phase}: {planned.largest()}); {fix}. --dry-run prints the plan; --memory SIZE corrects what "
+        "is available"
+    )
+
+
+def _check_host_memory(planned: MemoryPlan | None, host: int | None) -> None:
+    if planned is not None and host is not None and planned.peak > host:
+        raise RecipeError(
+            f"optimizer.cpu_offload needs {format_bytes(planned.peak)} of the machine's memory and "
+            f"{format_bytes(host)} are available ({planned.largest()}); set optimizer.cpu_offload=false, with "
+            "optimizer.name=adamw8bit or model.lora where the card is too small for it. --dry-run prints the plan. "
+            "--memory SIZE, the card's, leaves the machine's unchecked"
+        )
+
+
+def _can_offload(recipe: Recipe, config: ModelConfig, device: str, host: int | None) -> bool:
+    """Say whether `optimizer.cpu_offload` is there to be set, and the machine has the memory for it."""
+    if recipe.optimizer.cpu_offload or recipe.optimizer.name != "adamw":
+        return False
+    planned = plan_host_memory(replace_keys(recipe, {"optimizer.cpu_offload": True}), config, device)
+    return planned is not None and (host is None or planned.peak <= host)
+
+
+def find_fitting_settings(
+    recipe: Recipe, ladders: Sequence[tuple[str, list[Any]]], available: int, plan: Callable[[Recipe], MemoryPlan]
+) -> tuple[dict[str, Any], int]:
+    """Find the first setting that makes the plan fit into `available` bytes, or else the fewest together.
+
+    `ladders` are the keys to try, each with its values. Returns the keys to set with their values, and the peak of the
+    plan with them. If nothing fits, the settings are those of the smallest peak.
+    """
+    for key, values in ladders:
+        for value in values:
+            if (peak := plan(replace_keys(recipe, {key: value})).peak) <= available:
+                return {key: value}, peak
+    settings = {key: values[-1] for key, values in ladders}
+    peak = plan(replace_keys(recipe, settings)).peak
+    enough = max(available, peak)
+    for key, values in ladders:
+        # Leave the key out, or take its mildest value, as long as the others suffice.
+        others = {name: value for name, value in settings.items() if name != key}
+        choices = [others, *({**settings, key: value} for value in values)]
+        settings = next(choice for choice in choices if plan(replace_keys(recipe, choice)).peak <= enough)
+    return settings, plan(replace_keys(recipe, settings)).peak
+
+
+def _list_ladders(recipe: Recipe, context: int, can_offload: bool) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the keys that save memory, the least harmful first, each with its values from mild to strong."""
+    if not recipe.optimizer.gradient_checkpointing:
+        yield "optimizer.gradient_checkpointing", [True]
+    halvings = {
+        "optimizer.max_tokens_per_pack": (recipe.optimizer.max_tokens_per_pack, context),
+        "inference.kv_tokens": (recipe.inference.kv_tokens, context),
+    }
+    for key, (value, least) in halvings.items():
+        values = [value >> shift for shift in range(1, value.bit_length()) if value >> shift > least]
+        if value > least:
+            yield key, [*values, least]
+    if can_offload:
+        yield "optimizer.cpu_offload", [True]
+    if min(recipe.run.parallel_seeds, len(recipe.run.seeds)) > 1:
+        yield "run.parallel_seeds", [1]
+
+
+def replace_keys(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with other values at these keys, each a section and a name: `inference.kv_tokens`."""
+    for key, value in settings.items():
+        section, name = key.split(".")
+        changed = getattr(recipe, section).model_copy(update={name: value})
+        recipe = recipe.model_copy(update={section: changed})
+    return recipe
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return the memory that is free for a run: of the card on CUDA, else of the machine within its cgroup's limit."""
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info(device)[0]
+        return free
+    return min([_free_bytes_of_machine(), *_free_bytes_of_cgroups()])
+
+
+def _free_bytes_of_machine(meminfo: Path = Path("/proc/meminfo")) -> int:
+    if meminfo.is_file():
+        fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # not Linux: all memory there is
+
+
+def _free_bytes_of_cgroups(root: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> list[int]:
+    """Return what is left below the limit of the process's cgroup and of every group above it, version 1 or 2."""
+    free = []
+    for line in process.read_text().splitlines() if process.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):  # version 2 names no controller
+            continue
+        limit_file, used = ("memory.limit_in_bytes", "total_rss") if controllers else ("memory.max", "anon")
+        top = root / controllers
+        group = top / path.lstrip("/")
+        # In a container the path may be the host's; the container's own group is at the top then.
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(top) and (folder / limit_file).is_file():
+                limit = (folder / limit_file).read_text().strip()
+                usage = dict(entry.split() for entry in (folder / "memory.stat").read_text().splitlines())
+                if limit != "max":
+                    free.append(int(limit) - int(usage[used]))
+    return free
+
+
+def format_bytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

@@ -1,0 +1,135 @@
+"""Trains the baseline of rejection sampling: the rollouts of a GRPO run, but no advantages.
+
+The start model samples the rollouts of a whole GRPO run: the same tasks in the same order, with the same seeds. Those
+with reward 1 are kept, and the model is trained on their trained turns with cross-entropy. (Expert iteration, or RFT:
+Yuan et al., arXiv 2308.01825.) With `algorithm.dynamic_sampling` the tasks may differ, since each policy has its own
+groups without a signal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from rich.console import Console
+
+from core.config import Recipe, RejectionSection
+from core.engine import weights
+from core.engine.policy import EmbeddedPolicy, open_engine
+from core.policy.base import Policy, Roles
+from core.rollout.method import Method
+from core.rollout.runner import Runner
+from core.rollout.stream import TaskStream
+from core.runs.files import JsonlLog
+from core.runs.progress import Progress
+from core.runs.run_folder import StepLog
+from core.train.loop import TrainingError, sample_batch
+from core.train.warm_start import Example, make_schedule, train_supervised
+from core.types import Task, Trajectory
+
+
+async def run_rejection(
+    recipe: Recipe,
+    config: RejectionSection,
+    method: Method,
+    tokenizer: Any,
+    tasks: Sequence[Task],
+    folder: Path,
+    seed: int,
+    start: Path,
+    *,
+    roles: dict[str, Policy],
+    console: Console | None = None,
+) -> Path:
+    """Return the model `folder`/model: the model `start`, trained on its own successes.
+
+    A killed process goes on with the sampling after the last step that is in `folder`/rollouts.jsonl; the training
+    starts anew.
+
+    Raises:
+        TrainingError: no rollout has reward 1.
+    """
+    model = folder / "model"
+    if model.is_dir():
+        return model
+    log = JsonlLog(folder / "rollouts.jsonl")
+    await _sample_successes(recipe, method, tokenizer, tasks, log, seed, start, roles=roles, console=console)
+    sampled = log.records()[: recipe.run.steps]
+    examples = [(prompt, completion) for record in sampled for prompt, completion in record["turns"]]
+    log.close()
+    if not examples:
+        raise TrainingError(f"{log.path}: no rollout of the start model has reward 1, so there is nothing to train on")
+    steps = config.epochs * -(-len(examples) // config.batch_size)
+    batches = _draw_batches(examples, config, seed)
+    metrics = StepLog(folder / "metrics.jsonl")
+    schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, steps)
+    train_supervised(recipe, start, batches, model, metrics, stage="rejection", schedule=schedule)
+    return model
+
+
+async def _sample_successes(
+    recipe: Recipe,
+    method: Method,
+    tokenizer: Any,
+    tasks: Sequence[Task],
+    log: JsonlLog,
+    seed: int,
+    start: Path,
+    *,
+    roles: dict[str, Policy],
+    console: Console | None,
+) -> None:
+    """Sample the steps that the log lacks, one record each: what was sampled, and the trained turns of what is kept."""
+    stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
+    records = log.records()
+    done = len(records)
+    if done >= recipe.run.steps:
+        return
+    if records:
+        stream.cursor = records[-1]["cursor"]
+    engine = open_engine(recipe, weights.load(start, recipe.model.dtype, recipe.model.device).eval(), start, tokenizer)
+    policy = EmbeddedPolicy(engine)
+    runner = Runner(
+        method,
+        Roles({**roles, "policy": policy}),
+        concurrency=recipe.rollout.concurrency,
+        deadline_s=recipe.rollout.deadline_s,
+    )
+    with Progress(recipe.run.steps, label=f"seed {seed} rejection", start=done, console=console) as progress:
+        for step in range(done, recipe.run.steps):
+            # Without regrading: a reward is the rollout's own, as in an evaluation.
+            batch = await sample_batch(recipe, runner, stream, seed=seed, step=step)
+            kept = [trajectory for trajectory in batch.trajectories if is_success(trajectory)]
+            turns = [
+                (turn.prompt_ids, turn.completion.token_ids)
+                for trajectory in kept
+                for turn in trajectory.turns
+                if turn.trained and turn.completion.token_ids
+            ]
+            sampled = len(batch.trajectories)
+            log.append(
+                {
+                    "step": step + 1,
+                    "tasks": [task.task_id for task in batch.tasks],
+                    "cursor": stream.cursor,
+                    "sampled": sampled,
+                    "kept": len(kept),
+                    "turns": turns,
+                }
+            )
+            progress.update(step + 1, kept=len(kept) / sampled)
+    await policy.close()
+
+
+def is_success(trajectory: Trajectory) -> bool:
+    return trajectory.status != "failed" and trajectory.reward == 1
+
+
+def _draw_batches(examples: Sequence[Example], config: RejectionSection, seed: int) -> Iterator[list[Example]]:
+    """Yield every example once in each epoch, in an order that follows from the seed."""
+    for epoch in range(config.epochs):
+        order = list(examples)
+        Random(f"{seed}-{epoch}").shuffle(order)
+        yield from (order[i : i + config.batch_size] for i in range(0, len(order), config.batch_size))

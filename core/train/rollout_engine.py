@@ -1,0 +1,180 @@
+"""Where rollouts are sampled: by the engine in this process, on the trainer's own weights, or by servers beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from core.config import Recipe, RecipeError
+from core.engine import lora, weights
+from core.engine.model import CausalLM
+from core.engine.policy import EmbeddedPolicy, open_engine
+from core.policy.base import Policy, PolicyError
+from core.policy.server_pool import Check, ServerPool
+from core.train.packing import pack_rows
+from core.types import Row, Sampling
+
+PROBES, PROBE_TOKENS = 8, 16
+LARGEST_GAP, EXACT_GAP = 0.1, 1e-3
+"""Limit how far the log-probs of a server may be from the trainer's, on the average over the probes. Rounding in
+bfloat16 gives less than the first. Where both compute in float32 the second is the limit."""
+GROWTH = 10.0
+"""Limits how far that may be in comparison with the server's first check, which shows how it rounds."""
+
+
+class RolloutEngine(Protocol):
+    """Samples from the weights that the trainer has handed over last."""
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def samples_while_training(self) -> bool:
+        """Says whether sampling goes on by itself while the trainer computes."""
+        ...
+
+    async def adopt_weights(self, step: int) -> None:
+        """Sample from the trainer's present weights from now on, as version `step`.
+
+        Raises:
+            RecipeError: none of the recipe's servers takes them.
+        """
+        ...
+
+    def release_cache(self) -> None:
+        """Free memory for the update; what is cached is worthless after it."""
+        ...
+
+    def flush_cache(self) -> None: ...
+
+    def has_work(self) -> bool: ...
+
+    def metrics(self) -> dict[str, float]:
+        """Return counts since the start of the process."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class EmbeddedRollouts:
+    """Samples in this process, from the very tensors that are trained."""
+
+    samples_while_training = False
+
+    def __init__(self, recipe: Recipe, model: CausalLM, start: Path, tokenizer: Any):
+        self.engine = open_engine(recipe, model, start, tokenizer)
+        self.policy = EmbeddedPolicy(self.engine)
+        self.release_cache = self.engine.release_cache
+        self.flush_cache = self.engine.flush_cache
+        self.has_work = self.engine.has_work
+
+    async def adopt_weights(self, step: int) -> None:
+        self.engine.adopt_weights(str(step))
+
+    def metrics(self) -> dict[str, float]:
+        return {"prefilled_tokens": self.engine.stats().prefilled_tokens}
+
+    async def close(self) -> None:
+        await self.policy.close()
+
+
+class ServedRollouts:
+    """Samples on servers, which read each version of the weights from a folder that they share with the trainer."""
+
+    samples_while_training = True
+
+    def __init__(self, recipe: Recipe, model: CausalLM, start: Path, folder: Path):
+        self.model = model
+        self.start = start
+        self.folder = folder
+        self.temperature = recipe.rollout.temperature
+        self.limits: dict[str, float] = {}
+        # A call that hangs must end before its rollout does, so that another server gets it.
+        self.policy = ServerPool(
+            recipe.inference.servers,
+            timeout_s=min(600.0, recipe.rollout.deadline_s / 2),
+            api_key_file=recipe.inference.server_key_file,
+        )
+
+    async def adopt_weights(self, step: int) -> None:
+        for old in self._versions():
+            if old.name != str(self.policy.version):  # a server that comes back may be reading the last one
+                shutil.rmtree(old, ignore_errors=True)
+        target = self.folder / str(step)
+        await asyncio.to_thread(weights.save, self.model, target, self.start, lora.merge_weights(self.model))
+        check = await asyncio.to_thread(make_check, self.model, self.temperature, self.limits)
+        try:
+            await self.policy.update_weights(target, step, check)
+        except PolicyError as error:
+            raise RecipeError(f"no rollout server takes the weights: {error}") from error
+
+    def _versions(self) -> Iterator[Path]:
+        return self.folder.iterdir() if self.folder.is_dir() else iter(())
+
+    def release_cache(self) -> None:
+        """The servers have memory of their own."""
+
+    def flush_cache(self) -> None:
+        """Servers drop their caches when they get weights; nothing depends on what they keep between."""
+
+    def has_work(self) -> bool:
+        return False
+
+    def metrics(self) -> dict[str, float]:
+        return {"servers_left_out": self.policy.left_out}
+
+    async def close(self) -> None:
+        await self.policy.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@torch.no_grad()
+def make_check(model: CausalLM, temperature: float, limits: dict[str, float] | None = None) -> Check:
+    """Return a check of whether a server samples from the present weights of `model`.
+
+    A server may take weights without an error and use old ones in part: vLLM 0.32 on CPUs does so for a tied head. A
+    server's first check writes into `limits`, by its URL, how far its log-probs may be from the trainer's afterwards.
+    """
+    limits = {} if limits is None else limits
+    draw = random.Random(0)
+    prompts = [[draw.randrange(model.config.vocab_size) for _ in range(PROBE_TOKENS)] for _ in range(PROBES)]
+    expected = []
+    for prompt in prompts:
+        # The id after the prompt is not read: the row says that its log-prob is asked for.
+        [pack] = pack_rows([Row((*prompt, 0), (1,), (0.0,), 0.0, 0)], PROBE_TOKENS, model.device)
+        logits_RV = model.logits(model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R))
+        expected.append(torch.log_softmax(logits_RV[-1] / temperature, dim=-1).cpu())
+
+    async def check(policy: Policy) -> None:
+        sampling = Sampling(temperature=temperature, max_new_tokens=1)
+        sampled = await asyncio.gather(*(policy.generate(prompt, sampling) for prompt in prompts))
+        gaps = [
+            abs(token.logprobs[0] - float(logprobs_V[token.token_ids[0]])) if token.token_ids else math.inf
+            for token, logprobs_V in zip(sampled, expected, strict=True)
+        ]
+        gap = sum(gaps) / len(gaps)
+        where = getattr(policy, "url", "a server")
+        if gap > limits.get(where, LARGEST_GAP):
+            raise PolicyError(
+                "engine",
+                f"{where}: it says that it took the weights, but its log-probs are {gap:.2g} away from the trainer's; "
+                "it keeps old weights in part, or its log-probs are not of the distribution that it samples",
+            )
+        limits.setdefault(where, min(LARGEST_GAP, max(EXACT_GAP, GROWTH * gap)))
+
+    return check
+
+
+def open_rollouts(recipe: Recipe, model: CausalLM, start: Path, tokenizer: Any, folder: Path) -> RolloutEngine:
+    """Open what the recipe samples with; `folder` is for the weights that servers read."""
+    assert not recipe.inference.replicas, "core/train/replicas.py starts them first"
+    if recipe.inference.servers:
+        return ServedRollouts(recipe, model, start, folder)
+    return EmbeddedRollouts(recipe, model, start, tokenizer)

@@ -1,0 +1,170 @@
+"""Trains on demonstrations: the cold start before GRPO, and the baseline that is shown whole correct trajectories."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import torch
+
+from core.config import OptimizerSection, Recipe, RecipeError
+from core.engine import weights
+from core.engine.lora import add_adapters
+from core.hub import resolve
+from core.rollout.method import preset_module
+from core.runs.progress import Progress
+from core.runs.run_folder import StepLog
+from core.text.tokenizer import load_tokenizer
+from core.train import checkpoint
+from core.train.trainer import Trainer
+
+Example = tuple[Sequence[int], Sequence[int]]
+"""Pairs prompt ids with completion ids; the loss is on the completion."""
+
+SAVE_SECONDS = 60.0
+"""Bounds the work that a killed supervised training repeats, where a checkpoint is written in a few seconds."""
+SAVE_SHARE = 0.05
+"""Limits the share of the time that writing checkpoints takes; those of a large model come less often."""
+
+
+def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
+    """Return the model that RL starts from: the recipe's own, or the one that the warm start trains into `folder`.
+
+    Raises:
+        RecipeError: the recipe has a warm start, but the method has none.
+    """
+    if recipe.warm_start is None:
+        return resolve(recipe.model.path)
+    source = recipe.warm_start.source
+    module = preset_module(recipe.method, source, "warm_start")
+    if module is None:
+        raise RecipeError(
+            f"warm_start: agentic/{recipe.method}/{source}/warm_start.py is missing; write one with a function "
+            "batches(config, recipe, tokenizer), or set `warm_start: null`"
+        )
+    if not folder.is_dir():
+        start, config = resolve(recipe.model.path), recipe.warm_start
+        batches = module.batches(config, recipe, load_tokenizer(start))
+        schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.total_steps)
+        with _use_threads(config.threads):
+            train_supervised(recipe, start, batches, folder, metrics, stage="warm_start", schedule=schedule)
+    return folder
+
+
+@contextmanager
+def _use_threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def run_supervised(recipe: Recipe, start: Path, folder: Path) -> Path:
+    """Return the model `folder`/model: the model `start`, trained on whole correct trajectories.
+
+    It shows what the model can learn. Unlike RL, it needs demonstrations of every turn.
+
+    Raises:
+        RecipeError: the method writes no such trajectories.
+    """
+    config, model = recipe.supervised, folder / "model"
+    assert config is not None, "check_baseline has seen to it"
+    module = preset_module(recipe.method, config.source, "supervised")
+    if module is None:
+        raise RecipeError(
+            f"supervised: agentic/{recipe.method}/{config.source}/supervised.py is missing; write one with a function "
+            "batches(config, recipe, tokenizer) that yields the turns of whole correct trajectories"
+        )
+    if not model.is_dir():
+        batches = module.batches(config, recipe, load_tokenizer(start))
+        metrics = StepLog(folder / "metrics.jsonl")
+        schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.steps)
+        train_supervised(recipe, start, batches, model, metrics, stage="supervised", schedule=schedule)
+    return model
+
+
+def copying_drill(rng: Random, token_ids: Sequence[int]) -> Example:
+    """Draw 8 to 24 of the `token_ids` as a prompt and repeat them as its completion.
+
+    Copying, once learned, makes extraction easy.
+    """
+    sequence = tuple(rng.choices(token_ids, k=rng.randint(8, 24)))
+    return sequence, sequence
+
+
+def batch_by_length(rng: Random, examples: Iterable[Example], size: int) -> list[list[Example]]:
+    """Make batches of `size` in random order. Examples of similar length come together, so attention pads little."""
+    ordered = sorted(examples, key=lambda example: len(example[0]))
+    batches = [ordered[i : i + size] for i in range(0, len(ordered), size)]
+    rng.shuffle(batches)
+    return batches
+
+
+def make_schedule(recipe: Recipe, lr: float, lr_warmup_steps: int, steps: int) -> OptimizerSection:
+    """Return the optimizer of supervised training: the rate warms up, then falls linearly to 0 at the last step."""
+    return OptimizerSection(
+        name=recipe.optimizer.name,
+        lr=lr,
+        lr_warmup_steps=lr_warmup_steps,
+        lr_scheduler_type="linear",
+        lr_decay_steps=steps,
+        weight_decay=0.01,
+        max_tokens_per_pack=recipe.optimizer.max_tokens_per_pack,
+        gradient_checkpointing=recipe.optimizer.gradient_checkpointing,
+        cpu_offload=recipe.optimizer.cpu_offload,
+    )
+
+
+def train_supervised(
+    recipe: Recipe,
+    start: Path,
+    batches: Iterable[Sequence[Example]],
+    folder: Path,
+    metrics: StepLog,
+    *,
+    stage: str,
+    schedule: OptimizerSection,
+) -> None:
+    """Train the model `start` on the first `lr_decay_steps` batches, log each step as `stage`, and save to `folder`.
+
+    The folder appears whole at the end. A killed process goes on from its newest checkpoint, in general at most
+    SAVE_SECONDS of work earlier, and ends with the same weights.
+    """
+    steps = schedule.lr_decay_steps
+    assert steps is not None, "make_schedule sets it"
+    partial = folder.with_name(f".{folder.name}.partial")
+    model = weights.load(start, recipe.model.dtype, recipe.model.device)
+    add_adapters(model, recipe.model.lora)
+    trainer = Trainer(model, schedule, start=start, compiled=recipe.model.compile)
+    newest = checkpoint.latest(partial)
+    if newest is not None:
+        trainer.load_state(checkpoint.load(newest, model)["trainer"])
+    done = trainer.steps
+    metrics.rewind(stage, done)
+    saved_at, saving = time.monotonic(), 0.0
+    with Progress(steps, label=stage.replace("_", " "), start=done) as progress:
+        for step, batch in zip(range(done + 1, steps + 1), islice(batches, done, None), strict=False):
+            started = time.perf_counter()
+            stats = trainer.supervised_step(batch)
+            metrics.append({"stage": stage, "step": step, **stats, "seconds": time.perf_counter() - started})
+            progress.update(step, loss=stats["loss"])
+            if step < steps and time.monotonic() - saved_at > max(SAVE_SECONDS, saving / SAVE_SHARE):
+                began = time.monotonic()
+                metrics.sync()  # a checkpoint must not outlive the records of the steps before it
+                checkpoint.save(partial, step, model, start, {"trainer": trainer.state()})
+                for old in checkpoint.steps(partial)[:-1]:
+                    shutil.rmtree(old)
+                saved_at = time.monotonic()
+                saving = saved_at - began
+    metrics.sync()
+    with checkpoint.write_atomically(folder, partial / "model") as whole:
+        # In float32 whatever the model computes in: RL goes on from these very weights.
+        weights.save(model, whole, like=start, tensors=trainer.precise_weights())
+    shutil.rmtree(partial)

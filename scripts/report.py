@@ -1,0 +1,37 @@
+"""Rebuild the summary.json, table.md, view.html and report.html of a run folder, and print the summary."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from core.inspect.tokens import refresh_view
+from core.report import write_report
+from core.report.console import print_summary
+from core.runs.run_folder import RunFolder
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    try:
+        folder = RunFolder(options.run_dir)
+        refresh_view(folder)  # first: the report links to it
+        summary = write_report(folder, options.data)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print_summary(summary)
+    print(f"report: {folder.path / 'report.html'}")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue report", description=__doc__)
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a folder that a run has left")
+    parser.add_argument("--data", help="data set of the headline table (default: the most evaluated one)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Trajectories and Samples to convert."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from core.backends.slime.samples import fill_sample
+from core.types import Completion, Trajectory, Turn
+from tests.unit.backends.slime.standin import Sample
+
+Make = Callable[..., Trajectory]
+
+
+def turn(*tokens: int, trained: bool = True, prompt: tuple[int, ...] = (7, 8)) -> Turn:
+    completion = Completion(
+        tokens, tuple(-0.1 * token for token in tokens), "stop", weight_version="v3", cached_tokens=1
+    )
+    return Turn("update" if trained else "final", prompt, completion, trained)
+
+
+def trajectory(reward: float | None, *turns: Turn, failure: str | None = None) -> Trajectory:
+    if failure:
+        return Trajectory("t", (), "failed", failure=failure, log={"error": f"because of {failure}"})
+    return Trajectory("t", turns, reward=reward, metrics={"turns": float(len(turns))})
+
+
+@pytest.fixture
+def batch() -> list[list[Trajectory]]:
+    """Uneven turns, untrained turns, failures, a rollout with nothing trained, a group without one valid rollout."""
+    return [
+        [
+            trajectory(1.0, turn(1, 2, 3), turn(4), turn(5, 6, trained=False)),
+            trajectory(0.0, turn(1, 2)),
+            trajectory(None, failure="deadline"),
+            trajectory(0.25, turn(9, 9, 9, 9), turn(9)),
+        ],
+        [
+            trajectory(1.0, turn(3, trained=False)),
+            trajectory(0.0, turn(2, 2), turn(3, 3, 3), turn(4, 4), turn(1)),
+            trajectory(1.0, turn(5)),
+            trajectory(None, failure="engine"),
+        ],
+        [trajectory(None, failure="engine") for _ in range(4)],
+    ]
+
+
+@pytest.fixture
+def samples(batch: list[list[Trajectory]]) -> list[Sample]:
+    """`batch` as slime hands it to the converter: flat, in order."""
+    filled = []
+    for group_index, group in enumerate(batch):
+        for member in group:
+            sample = Sample(group_index=group_index, index=100 + len(filled), prompt="q", label="a")
+            fill_sample(sample, member, reward_key=None)
+            filled.append(sample)
+    return filled

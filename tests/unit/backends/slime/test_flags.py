@@ -1,0 +1,213 @@
+"""A recipe as slime's flags: each section says a thing once, and what slime cannot do is refused with the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agentic.memagent.rollout import SPEC
+from core.backends.slime import flags, job
+from core.config import RecipeError
+from core.rollout.method import method_spec
+
+PATHS = flags.Paths(Path("/runs/x"))
+
+
+def rendered(*overrides: str) -> dict[str, list[str]]:
+    return flags.groups(SPEC.load("seed", overrides), PATHS)
+
+
+def refused(*overrides: str, preset: str = "seed") -> str:
+    with pytest.raises(RecipeError) as caught:
+        flags.groups(SPEC.load(preset, overrides), PATHS)
+    return str(caught.value)
+
+
+def value(words: list[str], flag: str) -> str:
+    assert words.count(flag) == 1, f"{flag} in {words}"
+    return words[words.index(flag) + 1]
+
+
+def test_values_are_written_as_a_person_would() -> None:
+    values = {"--lr": 1e-6, "--on": True, "--off": False, "--none": None, "--two": ("a", 0.5), "--zero": 0.0, "--n": 10}
+    expected = "--lr 1e-6 --on --two a 0.5 --zero 0.0 --n 10"
+    assert flags.arguments(values) == expected.split()
+
+
+def test_rates_survive_the_way_through_text() -> None:
+    for rate in (1e-6, 2.5e-10, 1e-05, 0.001, 3.0, 1e22):
+        assert float(flags.arguments({"--lr": rate})[1]) == rate
+
+
+@pytest.mark.parametrize(
+    ("override", "group", "words"),
+    [
+        ("algorithm.std_normalization=false", "GRPO", "--disable-grpo-std-normalization"),
+        ("algorithm.clip_ratio_c=3", "GRPO", "--eps-clip-c 3.0"),
+        ("algorithm.tis=[0.5,2]", "GRPO", "--use-tis --tis-clip-low 0.5 --tis-clip 2.0"),
+        ("optimizer.lr_warmup_steps=20", "OPTIMIZER", "--lr-warmup-iters 20"),
+        ("optimizer.clip_grad=0.5", "OPTIMIZER", "--clip-grad 0.5"),
+        (
+            "optimizer.cpu_offload=true",
+            "OPTIMIZER",
+            "--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d --use-precision-aware-optimizer",
+        ),
+        ("slime.context_parallel=2", "PERF", "--max-tokens-per-gpu 8192"),
+        ("algorithm.num_steps_per_rollout=4", "ROLLOUT", "--global-batch-size 64"),
+        ("run.seeds=[7]", "ROLLOUT", "--rollout-seed 7"),
+        ("run.seeds=[7]", "OPTIMIZER", "--seed 7"),
+        (
+            "algorithm.dynamic_sampling=true",
+            "CUSTOM",
+            "--dynamic-sampling-filter-path agentic.memagent.rollout.dynamic_filter",
+        ),
+        ("slime.num_epoch=2", "ROLLOUT", "--num-epoch 2 --rollout-batch-size"),
+        ("rollout.concurrency=100", "SGLANG", "--sglang-server-concurrency 50"),
+        ("run.trackers=[wandb]", "WANDB", "--use-wandb --wandb-mode offline --wandb-project memagent --wandb-group x"),
+        ("run.trackers=[tensorboard]", "WANDB", "--use-tensorboard"),
+        ("slime.flags={--use-fault-tolerance: true, --x: [1, 2]}", "MISC", "--use-fault-tolerance --x 1 2"),
+        ("slime.checkpoint.save=/other", "CKPT", "--load /other --save /other"),
+        ("slime.gpus_per_node=4", "ACTOR", "--num-gpus-per-node 4"),
+    ],
+)
+def test_a_setting_reaches_its_group(override: str, group: str, words: str) -> None:
+    assert words in " ".join(rendered(override)[group])
+    assert words not in " ".join(rendered()[group])
+
+
+def test_without_kl_no_reference_is_kept() -> None:
+    assert not any("kl" in word for word in rendered("algorithm.kl_loss_coef=0")["GRPO"])
+
+
+def test_an_optimizer_on_the_card_has_none_of_the_flags_of_an_offloaded_one() -> None:
+    assert not any("offload" in word or "precision" in word for word in rendered()["OPTIMIZER"])
+
+
+def test_recompute_is_all_or_nothing() -> None:
+    assert value(rendered("optimizer.gradient_checkpointing=true")["PERF"], "--recompute-granularity") == "full"
+    assert not any("recompute" in word for word in rendered("optimizer.gradient_checkpointing=false")["PERF"])
+
+
+def test_without_evaluation_its_group_is_empty() -> None:
+    assert rendered("run.eval_every=0")["EVAL"] == []
+
+
+def test_rollout_on_gpus_of_its_own() -> None:
+    words = rendered("slime.colocate=false", "slime.rollout_gpus=16")["ACTOR"]
+    assert "--colocate" not in words
+    assert value(words, "--rollout-num-gpus") == "16"
+
+
+def served(*overrides: str) -> list[dict]:
+    recipe = SPEC.load("seed", overrides)
+    config = job.server_config(flags.cluster(recipe))
+    assert config is not None
+    assert value(flags.groups(recipe, PATHS)["SGLANG"], "--sglang-config") == "/runs/x/servers.yaml"
+    models: list[dict] = yaml.safe_load(config)["sglang"]
+    return models
+
+
+def test_prefill_and_decode_of_the_policy() -> None:
+    (policy,) = served("slime.sglang.policy_groups=[{worker: prefill, gpus: 4}, {worker: decode, gpus: 4}]")
+    assert policy["name"] == "policy"
+    assert policy["update_weights"] is True
+    assert policy["server_groups"] == [
+        {"worker_type": "prefill", "num_gpus": 4},
+        {"worker_type": "decode", "num_gpus": 4},
+    ]
+
+
+def test_further_models_are_frozen_and_take_their_gpus_from_the_policy() -> None:
+    group = "{gpus: 2, gpus_per_engine: 2, overrides: {mem_fraction_static: 0.6}}"
+    policy, judge = served(
+        "slime.rollout_gpus=10", f"slime.sglang.models={{judge: {{path: /data/judge, groups: [{group}]}}}}"
+    )
+    assert policy["server_groups"] == [{"worker_type": "regular", "num_gpus": 8}]
+    assert judge == {
+        "name": "judge",
+        "model_path": "/data/judge",
+        "update_weights": False,
+        "server_groups": [
+            {
+                "worker_type": "regular",
+                "num_gpus": 2,
+                "num_gpus_per_engine": 2,
+                "overrides": {"mem_fraction_static": 0.6},
+            }
+        ],
+    }
+
+
+JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["run.seeds=[0, 1]"], "set run.seeds=[0]"),
+        (["model.dtype=float32"], "set model.dtype=bfloat16"),
+        (["rollout.top_p=0.9"], "rollout.top_p is 0.9"),
+        (["model.lora={rank: 8}"], "model.lora is for the embedded backend"),
+        (["model.compile=true"], "model.compile is for the embedded backend"),
+        (["optimizer.name=adamw8bit"], "optimizer.name adamw8bit is for the embedded backend"),
+        (["inference.servers=[http://a:1]"], "inference.servers and replicas are for our own trainer"),
+        (["algorithm.num_steps_per_rollout=3"], "let algorithm.num_steps_per_rollout divide"),
+        (["roles={judge: 'model:/data/judge'}"], "slime.roles.judge, or set roles.judge=http"),
+        (["slime.flags={--lr: 1e-5}"], "slime.flags.--lr: already in group OPTIMIZER"),
+        (["slime.flags={lr: 1e-5}"], "with its leading --"),
+        (["slime.colocate=false"], "set slime.rollout_gpus"),
+        (["slime.rows=fan_out"], "algorithm.loss_agg is turn, which slime does not have for fanned-out rollouts"),
+        (["slime.sglang.gpus_per_engine=3"], "policy: 8 GPUs do not make whole engines of 3"),
+        (["slime.sglang.policy_groups=[{worker: prefill, gpus: 8}]"], "prefill and decode go together"),
+        (["slime.sglang.policy_groups=[{gpus: 4}]"], "have 4 GPUs, but rollout_gpus less those of sglang.models are 8"),
+        (["slime.rollout_gpus=4", JUDGE], "leave none to the policy"),
+        (["slime.roles={verifier: judge}"], "roles.verifier is 'judge', which is not in sglang.models (known: none)"),
+        (["slime.sglang.models={judge: {path: x, groups: [{gpus: 4, worker_type: regular}]}}"], "unknown key"),
+        (["slime.sglang.models={judge: {path: x, groups: [{gpu: 4}]}}"], "groups.0.gpus: missing"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_fix(overrides: list[str], named: str) -> None:
+    assert named in refused(*overrides)
+
+
+def test_a_model_of_the_cluster_takes_the_place_of_a_role() -> None:
+    overrides = ["slime.rollout_gpus=12", JUDGE, "slime.roles={judge: judge}", "roles={judge: 'model:/data/judge'}"]
+    assert "--sglang-config" in flags.groups(SPEC.load("seed", overrides), PATHS)["SGLANG"]
+
+
+def test_a_preset_without_a_cluster_names_one_that_has_it() -> None:
+    assert "use a preset that has one, such as --preset seed" in refused(preset="tiny")
+
+
+def test_nodes_of_the_cluster_are_counted() -> None:
+    def nodes(*overrides: str) -> int:
+        slime = SPEC.load("seed", overrides).slime
+        assert slime is not None
+        return slime.all_nodes
+
+    assert nodes() == 1
+    assert nodes("slime.nodes=2") == 2
+    assert nodes("slime.rollout_gpus=12", JUDGE) == 2
+    assert nodes("slime.colocate=false", "slime.rollout_gpus=16") == 3
+
+
+def test_flags_of_the_preset_replace_those_of_slimes_scripts() -> None:
+    words = rendered("slime.flags={--attention-backend: fused, --attention-softmax-in-fp32: false}")["MISC"]
+    assert value(words, "--attention-backend") == "fused"
+    assert "--attention-softmax-in-fp32" not in words
+    assert "--accumulate-allreduce-grads-in-fp32" in words
+
+
+def test_fan_out_gives_slime_the_reward_hook_instead_of_the_converter() -> None:
+    words = rendered("slime.rows=fan_out", "algorithm.loss_agg=token")["CUSTOM"]
+    assert value(words, "--custom-reward-post-process-path") == "agentic.memagent.rollout.post_process_rewards"
+    assert "--custom-convert-samples-to-train-data-path" not in words
+    assert "--calculate-per-token-loss" in words
+
+
+def test_fan_out_is_refused_for_a_reward_that_compares_a_group() -> None:
+    recipe = method_spec("toolorchestra").load("seed", ["slime.rows=fan_out"])
+    with pytest.raises(RecipeError, match=r"lack a reward that compares a group; use slime\.rows=container"):
+        flags.cluster(recipe)

@@ -1,0 +1,335 @@
+"""The hooks of one method, without slime: settings that contradict each other, sampling, the filter, rewards, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from core.backends.slime import bridge as bridge_module
+from core.backends.slime.bridge import LoopResources, SlimeBridge
+from core.backends.slime.roles import RolloutRoles, router_urls
+from core.backends.slime.samples import fill_sample, read_trajectory
+from core.config import Recipe, RecipeError
+from core.policy.base import PolicyError, Roles
+from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.runner import EMPTY_STEPS
+from core.rollout.turns import Turns
+from core.types import Completion, Sampling, Task, Trajectory, Turn
+from tests.unit.backends.slime.conftest import trajectory, turn
+from tests.unit.backends.slime.standin import SAMPLING, Sample, arguments
+
+RECIPE: dict[str, Any] = {
+    "method": "one_turn",
+    "preset": "test",
+    "follows": "nothing",
+    "model": {"path": "nowhere"},
+    "data": {"train": "train.jsonl"},
+    "rollout": {"tasks_per_step": 2, "group_size": 4, "temperature": 1.0, "deadline_s": 30.0},
+    "algorithm": {"name": "grpo", "max_num_gen_batches": 2},
+    "optimizer": {"lr": 1e-6},
+    "run": {"steps": 1},
+}
+
+
+@dataclass
+class OneTurn(Method):
+    """Asks once and is paid what the label says."""
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        completion = await roles["policy"].generate((1, 2), sampling)
+        return trajectory(float(task.answers[0]), Turn("only", (1, 2), completion, True))
+
+
+class Echo:
+    """A policy and a tokenizer at once; remembers what it was asked."""
+
+    def __init__(self, finish_reason: Any = "stop") -> None:
+        self.finish_reason = finish_reason
+        self.calls: list[tuple[Sampling, str | None]] = []
+
+    async def generate(self, prompt_ids: Any, sampling: Sampling, session: str | None = None) -> Completion:
+        self.calls.append((sampling, session))
+        await asyncio.sleep(0)
+        return Completion((5, 6), (-0.5, -0.5), self.finish_reason)
+
+    def decode(self, ids: Any) -> str:
+        return " ".join(map(str, ids))
+
+
+SPEC = MethodSpec("one_turn", Recipe, Path(), lambda recipe, tokenizer: OneTurn())
+
+
+@pytest.fixture
+def hooks() -> SlimeBridge:
+    return SlimeBridge(SPEC)
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[[Echo], SlimeBridge]:
+    """Hooks whose policy is the given one instead of slime's router."""
+
+    def make(policy: Echo, aborting: bool = False) -> SlimeBridge:
+        async def open_resources(spec: MethodSpec, recipe: Recipe, args: Any) -> Any:
+            return LoopResources(OneTurn(), {"policy": policy}, policy, lambda: aborting, contextlib.AsyncExitStack())
+
+        monkeypatch.setattr(bridge_module, "_open_resources", open_resources)
+        return SlimeBridge(SPEC)
+
+    return make
+
+
+def sample(label: str = "1", **fields: Any) -> Sample:
+    return Sample(**{"group_index": 0, "index": 0, "prompt": "Which?", "label": label, **fields})
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"agentic_recipe": None}, "--custom-config-path"),
+        ({"agentic_recipe": {**RECIPE, "rolout": 1}}, "rolout"),
+        ({"n_samples_per_prompt": 8}, r"--n-samples-per-prompt is 8, must be 4: the recipe's rollout.group_size"),
+        ({"rollout_batch_size": 3}, r"--rollout-batch-size is 3, must be 2"),
+        ({"rollout_temperature": 0.7}, r"--rollout-temperature is 0.7, must be 1.0"),
+        ({"rollout_top_p": 0.9}, r"--rollout-top-p is 0.9"),
+        ({"use_dynamic_batch_size": False}, "--use-dynamic-batch-size"),
+        ({"calculate_per_token_loss": True}, "--calculate-per-token-loss"),
+        ({"normalize_advantages": True}, "--normalize-advantages"),
+        ({"apply_chat_template": True}, "--apply-chat-template"),
+        ({"log_passrate": True}, "--log-passrate"),
+        ({"global_batch_size": 3}, "--global-batch-size 3 does not divide the batch of 8 rollouts"),
+        ({"custom_convert_samples_to_train_data_path": None}, "--custom-convert-samples-to-train-data-path or"),
+        (
+            {
+                "custom_convert_samples_to_train_data_path": None,
+                "custom_reward_post_process_path": "x",
+                "agentic_recipe": {**RECIPE, "algorithm": {"name": "grpo", "loss_agg": "turn"}},
+            },
+            "loss_agg is turn",
+        ),
+        (
+            {
+                "custom_convert_samples_to_train_data_path": None,
+                "custom_reward_post_process_path": "x",
+                "partial_rollout": True,
+            },
+            "--partial-rollout is True, must be False",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_named(hooks: SlimeBridge, change: dict[str, Any], says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
+        hooks.recipe(arguments(RECIPE, **change))
+
+
+async def test_generate_writes_the_rollout_into_the_sample(connect: Any) -> None:
+    policy = Echo()
+    hooks = connect(policy)
+    done = await hooks.generate(arguments(RECIPE), sample(session_id="s1"), SAMPLING)
+    assert (done.reward, done.status, done.response) == (1.0, Sample.Status.COMPLETED, "5 6")
+    assert (done.tokens, done.loss_mask) == ([1, 2, 5, 6], [1, 1])
+    assert policy.calls[0][1] == "s1"
+    assert await hooks.reward_func(arguments(RECIPE), done) == 1.0
+    assert await hooks.reward_func(arguments(RECIPE), [done, sample()]) == [1.0, 0.0]
+
+
+async def test_sampling_is_slimes_and_is_left_alone(connect: Any) -> None:
+    policy = Echo()
+    params = {**SAMPLING, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "sampling_seed": 7}
+    before = dict(params)
+    await connect(policy).generate(arguments(RECIPE), sample(), params, evaluation=True)
+    sampling, session = policy.calls[0]
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0.6, 0.95, 20, 7)
+    assert session
+    assert params == before
+
+
+async def test_fan_out_in_training_and_one_sample_in_evaluation(connect: Any) -> None:
+    hooks = connect(Echo())
+    fan = {"custom_convert_samples_to_train_data_path": None, "custom_reward_post_process_path": "post_process_rewards"}
+    args = arguments(RECIPE, **fan)
+    (part,) = await hooks.generate(args, sample(index=7), SAMPLING)
+    assert part.rollout_id == 7
+    assert isinstance(await hooks.generate(args, sample(), SAMPLING, evaluation=True), Sample)
+
+
+@pytest.mark.parametrize("how", ["engine", "slime"])
+async def test_an_abort_gives_the_sample_back_to_slime(connect: Any, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the method goes on without the call, as it may for a tool."""
+    once = OneTurn.rollout
+
+    async def goes_on(self: OneTurn, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        with contextlib.suppress(RolloutError):
+            await once(self, task, roles, sampling)
+        return trajectory(1.0, turn(1))
+
+    monkeypatch.setattr(OneTurn, "rollout", goes_on)
+    policy = Echo("abort" if how == "engine" else "stop")
+    hooks = connect(policy, aborting=how == "slime")
+    done = await hooks.generate(arguments(RECIPE), sample(), SAMPLING)
+    assert (done.status, done.remove_sample, done.reward) == (Sample.Status.ABORTED, True, 0.0)
+    assert len(policy.calls) == (how == "engine")  # once slime aborts, no further call goes out
+    in_evaluation = await hooks.generate(arguments(RECIPE), sample(), SAMPLING, evaluation=True)
+    assert in_evaluation.status == Sample.Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("fields", "failure"),
+    [({"label": "nan"}, "bad_reward"), ({"label": "x"}, "exception_ValueError"), ({"prompt": ""}, "bad_task")],
+)
+async def test_a_rollout_that_fails_is_named(connect: Any, fields: dict[str, Any], failure: str) -> None:
+    done = await connect(Echo()).generate(arguments(RECIPE), sample(**fields), SAMPLING)
+    assert done.metadata["agentic"]["failure"] == failure
+    assert (done.status, done.reward, done.remove_sample) == (Sample.Status.FAILED, 0.0, True)
+
+
+async def test_a_rollout_that_outgrew_the_context_is_a_zero_where_the_method_says_so(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def outgrow(self: OneTurn, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        await Turns(sampling).ask(roles["policy"], "only", (1, 2), 4)
+        raise PolicyError("too_long", "the prompt grew")
+
+    monkeypatch.setattr(OneTurn, "rollout", outgrow)
+    monkeypatch.setattr(OneTurn, "own_faults", ("too_long",))
+    hooks = connect(Echo())
+    done = await hooks.generate(arguments(RECIPE), sample(group_index=0), SAMPLING)
+    assert (done.status, done.reward, done.remove_sample) == (Sample.Status.TRUNCATED, 0.0, False)
+    assert (done.tokens, done.loss_mask) == ([1, 2, 5, 6], [1, 1])
+    assert read_trajectory(done, None).failure == "too_long"
+    rows = hooks.convert(arguments(RECIPE, global_batch_size=2), [done, *filled(0, 1.0)])
+    assert rows["raw_reward"] == [0.0, 1.0]
+
+
+def filled(group_index: int, *rewards: float | None) -> list[Sample]:
+    group = []
+    for reward in rewards:
+        group.append(sample(group_index=group_index))
+        fill_sample(group[-1], trajectory(reward, turn(1), failure=None if reward is not None else "engine"), None)
+    return group
+
+
+@pytest.fixture
+def filter_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where slime is not, its answer type."""
+    name = "slime.rollout.filter_hub.base_types"
+    if name not in sys.modules:
+        module = ModuleType(name)
+        module.DynamicFilterOutput = SimpleNamespace  # type: ignore[attr-defined]
+        for parent in ("slime", "slime.rollout", "slime.rollout.filter_hub"):
+            monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.mark.usefixtures("filter_output")
+def test_the_filter_looks_at_valid_rollouts_alone(hooks: SlimeBridge) -> None:
+    args = arguments(RECIPE)
+    assert hooks.dynamic_filter(args, filled(0, 1.0, 0.0, None, 1.0)).keep
+    dropped = hooks.dynamic_filter(args, filled(0, 1.0, 1.0, None, 1.0))  # slime's own would see a 0 and keep it
+    assert (dropped.keep, dropped.reason) == (False, "zero_std")
+    assert hooks.dynamic_filter(args, filled(0, None, None, None, None)).reason == "all_failed"
+    nested = [[member, member] for member in filled(0, 1.0, 0.0)]
+    assert hooks.dynamic_filter(args, nested).keep
+
+
+@pytest.mark.usefixtures("filter_output")
+def test_the_filter_gives_way_after_its_rounds(hooks: SlimeBridge) -> None:
+    """Else a policy that solves everything, or a dead server, would sample for ever."""
+    args, group = arguments(RECIPE), filled(0, 1.0, 1.0)
+    limit = RECIPE["algorithm"]["max_num_gen_batches"] * RECIPE["rollout"]["tasks_per_step"]
+    assert [hooks.dynamic_filter(args, group).keep for _ in range(limit + 2)] == [False] * limit + [True] * 2
+    assert hooks.dynamic_filter(args, filled(0, 1.0, 0.0)).keep
+    assert not hooks.dynamic_filter(args, group).keep
+
+
+def test_training_stops_after_three_batches_without_a_valid_rollout(hooks: SlimeBridge) -> None:
+    args, lost = arguments(RECIPE), filled(0, *[None] * 4) + filled(1, *[None] * 4)
+    for _ in range(EMPTY_STEPS - 1):
+        assert hooks.convert(args, lost)["tokens"] == [[0, 0]] * 8
+    hooks.convert(args, filled(0, 1.0, 0.0, None, None) + filled(1, *[None] * 4))
+    for _ in range(EMPTY_STEPS - 1):
+        hooks.convert(args, lost)
+    with pytest.raises(RuntimeError, match=r"8 x engine \(first: because of engine\)"):
+        hooks.convert(args, lost)
+
+
+@pytest.fixture
+def tracked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What reaches slime's trackers."""
+    calls: list[Any] = []
+    logging_utils, metric_utils = (ModuleType(f"slime.observability.{n}") for n in ("logging_utils", "metric_utils"))
+    logging_utils.log = lambda args, metrics, step_key: calls.append((metrics, step_key))  # type: ignore[attr-defined]
+    metric_utils.compute_rollout_step = lambda args, rollout_id: rollout_id  # type: ignore[attr-defined]
+    for module in (ModuleType("slime"), ModuleType("slime.observability"), logging_utils, metric_utils):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return calls
+
+
+def test_logs_tell_failures_by_name_and_leave_slimes_own_running(hooks: SlimeBridge, tracked: list[Any]) -> None:
+    samples = filled(0, 1.0, 0.0, None, None)
+    assert hooks.rollout_log(3, arguments(RECIPE), samples) is False
+    data = {"dev": {"rewards": [1.0], "truncated": [False], "samples": samples}}
+    assert hooks.eval_log(3, arguments(RECIPE), data) is False
+    (train, train_key), (evaluation, eval_key) = tracked
+    assert train == {
+        "rollout/reward": 0.25,
+        "rollout/truncated": 0.0,
+        "rollout/failed": 0.5,
+        "rollout/failures/engine": 2,
+        "rollout/turns": 1.0,
+        "rollout/step": 3,
+    }
+    assert evaluation == {
+        name if name == "eval/step" else name.replace("rollout/", "eval/dev/"): value
+        for name, value in {**train, "eval/step": 3}.items()
+        if name != "rollout/step"
+    }
+    assert (train_key, eval_key, evaluation["eval/step"]) == ("rollout/step", "eval/step", 3)
+
+
+def test_a_tracker_that_fails_is_counted_and_costs_nothing_else(hooks: SlimeBridge, tracked: list[Any]) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no route to the tracker")
+
+    sys.modules["slime.observability.logging_utils"].log = fail  # type: ignore[attr-defined]
+    assert hooks.rollout_log(0, arguments(RECIPE), filled(0, 1.0)) is False
+    assert hooks.log.failures == 1
+
+
+def test_roles_are_slimes_routers_and_a_model_that_it_lacks_is_named(hooks: SlimeBridge) -> None:
+    cluster = {
+        "model": "qwen2.5-7B",
+        "checkpoint": {"hf": "/hf", "ref_load": "/dist"},
+        "rollout_gpus": 16,
+        "nodes": 2,
+        "sglang": {"models": {"coder": {"path": "/coder", "groups": [{"gpus": 4}]}}},
+        "roles": {"executor": "coder"},
+    }
+    recipe = Recipe.model_validate({**RECIPE, "slime": cluster})
+    args = arguments(RECIPE, sglang_router_port=3000, sglang_model_routers={"coder": ("10.0.0.2", 3001)})
+    assert router_urls(recipe, args) == {"policy": "http://127.0.0.1:3000", "executor": "http://10.0.0.2:3001"}
+    with pytest.raises(RecipeError, match=r"slime.roles.executor: slime serves no model 'coder' \(known: none\)"):
+        router_urls(recipe, arguments(RECIPE))
+
+
+async def test_a_role_that_the_method_asks_and_nobody_serves_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_module, "load_tokenizer", lambda path: None)
+    method = OneTurn()
+    method.needs = ("judge",)
+    hooks = SlimeBridge(MethodSpec("one_turn", Recipe, Path(), lambda recipe, tokenizer: method))
+    with pytest.raises(RecipeError, match=r"roles.judge is missing"):
+        await hooks.generate(arguments(RECIPE, hf_checkpoint="x"), sample(), SAMPLING)
+
+
+async def test_slimes_session_is_that_of_every_call() -> None:
+    policy = Echo()
+    for own in (None, "the method's"):
+        await RolloutRoles({"judge": policy}, "s1", lambda: False)["judge"].generate((1,), Sampling(), own)
+    assert [call[1] for call in policy.calls] == ["s1", "s1"]

@@ -1,0 +1,307 @@
+"""The launcher with everything of a cluster replaced by something small: a folder with slime's files, a `ray` that
+writes down what it was called with, a server that answers as Ray's and a role's would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agentic.memagent.rollout import SPEC
+from core.backends.slime import checks, flags, job, launch, records
+from core.data import read_tasks, write_jsonl
+from core.types import Task
+
+TASKS = [Task(f"t{i}", f"Question {i}?", (f"a{i}", "b"), f"Dokument {i} «ä».", {"num_docs": i}) for i in range(5)]
+
+
+JOBS: list[dict[str, str | None]] = []
+"""What Ray lists."""
+
+
+class _Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(503 if self.path.startswith("/ill") else 200)
+        self.end_headers()
+        if self.path == "/api/jobs/":
+            self.wfile.write(json.dumps(JOBS).encode())
+
+    def log_message(self, *_: object) -> None:
+        return None
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+
+
+class Cluster:
+    """Options that make the preset `seed` launchable in `folder`."""
+
+    def __init__(self, folder: Path, port: int):
+        self.folder, self.out = folder, folder / "a run"
+        self.options = {
+            "slime.root": folder / "slime root",
+            "slime.megatron": folder / "megatron",
+            "slime.checkpoint.hf": folder / "hf",
+            "slime.checkpoint.ref_load": folder / "dist",
+            "slime.ray.dashboard_port": port,
+            "data.train": folder / "train.jsonl",
+            "data.eval": folder / "dev.jsonl",
+            "run.eval_tasks": 2,
+        }
+
+    def arguments(self, *more: str, **changed: object) -> list[str]:
+        options = {**self.options, **changed}
+        overrides = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
+        return ["memagent", "--preset", "seed", "--out", str(self.out), *overrides, *more]
+
+    @property
+    def ray_calls(self) -> list[list[str]]:
+        path = self.folder / "ray_calls"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    root = tmp_path / "slime root"
+    for path in ("slime root/scripts/models", "megatron/megatron/training", "hf", "dist", "bin"):
+        (tmp_path / path).mkdir(parents=True)
+    (root / "train.py").touch()
+    (root / "scripts/models/qwen2.5-7B.sh").write_text("MODEL_ARGS=(\n   --num-layers 28\n)")
+    (tmp_path / "hf/config.json").touch()
+    (tmp_path / "dist/latest_checkpointed_iteration.txt").touch()
+    for name in ("train", "dev"):
+        write_jsonl(tmp_path / f"{name}.jsonl", TASKS)
+    note = f"import json, sys; open({str(tmp_path / 'ray_calls')!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')"
+    (tmp_path / "bin/ray").write_text(f"#!{sys.executable}\n{note}\n")
+    (tmp_path / "bin/python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for name in ("ray", "python3"):
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    return Cluster(tmp_path, port)
+
+
+def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) -> None:
+    assert launch.main(cluster.arguments()) == 0
+    (call,) = cluster.ray_calls
+    assert call[:2] == ["job", "submit"]
+    assert call[2] == f"--address=http://127.0.0.1:{cluster.options['slime.ray.dashboard_port']}"
+    environment = json.loads(call[3].removeprefix("--runtime-env-json="))["env_vars"]
+    assert environment["PYTHONPATH"].split(":") == [
+        str(cluster.folder / "megatron"),
+        str(job.REPOSITORY),
+        str(cluster.folder / "slime root"),
+    ]
+    assert call[4:9] == ["--", "python3", str(cluster.folder / "slime root/train.py"), "--num-layers", "28"]
+    overrides = [f"{key}={value}" for key, value in cluster.options.items()]
+    recipe = SPEC.load("seed", overrides)
+    groups = flags.groups(recipe, flags.Paths(cluster.out))
+    assert call[9:] == [word for words in groups.values() for word in words]
+
+    held = yaml.safe_load((cluster.out / "agentic_recipe.yaml").read_text())
+    assert held == {"agentic_recipe": recipe.dump()}
+    assert type(recipe).model_validate(held["agentic_recipe"]) == recipe
+    lines = [json.loads(line) for line in (cluster.out / "data/train.jsonl").read_text().splitlines()]
+    assert [line["prompt"] for line in lines] == [task.question for task in TASKS]
+    assert lines[1]["label"] == "a1"
+    assert len((cluster.out / "data/eval.jsonl").read_text().splitlines()) == 2
+    assert (cluster.out / "config.yaml").is_file()
+
+
+def test_a_secret_is_named_in_the_recipe_reaches_the_job_and_is_written_nowhere(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = cluster.arguments("--set", "slime.env_from=[HF_TOKEN]")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    assert launch.main(named) == 1
+    assert "slime.env_from: HF_TOKEN is not set here" in capsys.readouterr().err
+    monkeypatch.setenv("HF_TOKEN", "hf_sesame'$\"7261")
+    assert launch.main(named) == 0
+    (call,) = cluster.ray_calls
+    variables = json.loads(call[3].removeprefix("--runtime-env-json="))["env_vars"]
+    assert variables["HF_TOKEN"] == "hf_sesame'$\"7261"
+    assert "PYTHONPATH" in variables
+    for path in cluster.out.rglob("*"):
+        assert not path.is_file() or b"sesame" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["slime.env={HF_TOKEN: sesame}", "slime.env={AWS_SECRET_ACCESS_KEY: sesame}", "slime.flags={--wandb-key: sesame}"],
+)
+def test_a_recipe_that_holds_a_secret_is_refused_without_telling_it(
+    setting: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch.main(cluster.arguments("--set", setting)) == 1
+    told = capsys.readouterr().err
+    assert "slime.env_from" in told
+    assert "sesame" not in told
+    harmless = "slime.env={TOKENIZERS_PARALLELISM: 'false', NCCL_NVLS_ENABLE: '0'}"
+    assert launch.main(cluster.arguments("--dry-run", "--set", harmless)) == 0
+
+
+def test_the_same_command_goes_on_and_another_recipe_is_refused(cluster: Cluster, capsys) -> None:
+    assert launch.main(cluster.arguments()) == launch.main(cluster.arguments()) == 0
+    assert cluster.ray_calls[0] == cluster.ray_calls[1]
+    assert launch.main(cluster.arguments("--set", "optimizer.lr=1")) == 1
+    assert "belongs to another recipe" in capsys.readouterr().err
+    assert len(cluster.ray_calls) == 2
+
+
+def test_a_dry_run_prints_what_would_run_and_writes_nothing(cluster: Cluster, capsys) -> None:
+    assert launch.main(cluster.arguments("--dry-run")) == 0
+    printed = capsys.readouterr().out
+    assert not cluster.out.exists()
+    assert launch.main(cluster.arguments()) == 0
+    assert (cluster.out / "job.sh").read_text() == printed
+
+
+def test_a_dry_run_needs_no_slime_and_is_a_shell_script(capsys) -> None:
+    for preset in ("seed", "paper"):
+        assert launch.main(["memagent", "--preset", preset, "--out", "/nowhere/x y", "--dry-run"]) == 0
+        printed = capsys.readouterr().out
+        subprocess.run(["bash", "-n"], input=printed, text=True, check=True)
+        assert "pkill" not in printed
+        assert "killall" not in printed
+
+
+def test_a_dry_run_shows_further_models_and_nodes(capsys) -> None:
+    judge = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
+    more = ["--set", judge, "--set", "slime.rollout_gpus=12", "--set", "slime.roles={judge: judge}"]
+    assert launch.main(["memagent", "--preset", "seed", "--out", "/nowhere/x", "--dry-run", *more]) == 0
+    printed, warned = capsys.readouterr()
+    assert "warning: slime.ray.head is 127.0.0.1, which other nodes cannot reach; --set slime.ray.head=" in warned
+    assert "cat >/nowhere/x/servers.yaml <<'YAML'\nsglang:\n- name: policy" in printed
+    assert "--sglang-config /nowhere/x/servers.yaml" in printed
+    assert "on each of the 1 other nodes: ray start --address=127.0.0.1:6379" in printed
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("slime.root", "/nowhere", "slime.root: no slime at /nowhere"),
+        ("slime.model", "qwen2.5-7b", "did you mean qwen2.5-7B?"),
+        ("slime.megatron", "/nowhere", "slime.megatron: no Megatron-LM at /nowhere"),
+        ("slime.checkpoint.hf", "/nowhere", "hf download Qwen/Qwen2.5-7B-Instruct --local-dir /nowhere"),
+        ("slime.checkpoint.ref_load", "/nowhere", "tokentrue convert to-dist --hf"),
+        ("slime.checkpoint.save", "models/x", "slime.checkpoint.save: models/x is relative"),
+        ("slime.checkpoint.load", "/nowhere", "slime.checkpoint.load: no folder /nowhere"),
+        ("data.train", "nowhere.jsonl", "data.train: no file"),
+        ("slime.nodes", "2", "--set slime.ray.head=ADDRESS"),
+        ("slime.services.search", "http://127.0.0.1:1/health", "slime.services.search: http://127.0.0.1:1/health does"),
+        ("slime.services.search", "http://127.0.0.1:1/up", "another: --set slime.services.search=http://HOST:PORT/up"),
+        ("roles.judge", "http://127.0.0.1:1", "or name another: --set roles.judge=http://HOST:PORT\n"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_fix(cluster: Cluster, capsys, key: str, value: str, named: str) -> None:
+    assert launch.main(cluster.arguments("--set", f"{key}={value}")) == 1
+    assert named in capsys.readouterr().err
+    assert not cluster.out.exists()
+    assert not cluster.ray_calls
+
+
+def test_data_that_no_evaluation_reads_are_not_asked_for(cluster: Cluster) -> None:
+    assert launch.main(cluster.arguments("--set", "data.eval=nowhere.jsonl", "--set", "run.eval_every=0")) == 0
+    assert not (cluster.out / "data/eval.jsonl").exists()
+
+
+def test_a_service_that_answers_is_well_and_one_that_answers_503_is_not(cluster: Cluster, port: int, capsys) -> None:
+    url = f"http://127.0.0.1:{port}"
+    assert launch.main(cluster.arguments("--set", f"roles.judge={url}", "--set", f"slime.services.s={url}/x")) == 0
+    cluster.out = cluster.folder / "other"
+    assert launch.main(cluster.arguments("--set", f"slime.services.s={url}/ill")) == 1
+    assert "503" in capsys.readouterr().err
+
+
+def test_without_ray_the_command_is_told_and_run_only_when_asked(cluster: Cluster, capsys) -> None:
+    no_ray = ("--set", "slime.ray.dashboard_port=1")
+    assert launch.main(cluster.arguments(*no_ray)) == 1
+    start = "ray start --head --node-ip-address=127.0.0.1 --port=6379 --num-gpus=8 --disable-usage-stats "
+    assert f"on the head node: {start}" in capsys.readouterr().err
+    assert not cluster.ray_calls
+    assert launch.main(cluster.arguments("--start-ray", *no_ray)) == 0
+    assert [call[0] for call in cluster.ray_calls] == ["start", "job"]
+
+
+def test_no_second_job_trains_in_a_folder_where_one_does(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """As after Ctrl-C, which ends the launcher and not its job."""
+    trains = f"python3 train.py --custom-config-path '{cluster.out / 'agentic_recipe.yaml'}'"
+    job = {"submission_id": "raysubmit_1", "job_id": None, "status": "RUNNING", "entrypoint": trains}
+    ended, other = {**job, "status": "STOPPED"}, {**job, "entrypoint": "python3 other.py"}
+    driver = {**job, "submission_id": None, "job_id": "01000000", "entrypoint": None}
+    monkeypatch.setattr(sys.modules[__name__], "JOBS", [ended, other, driver])
+    assert launch.main(cluster.arguments()) == 0
+    monkeypatch.setattr(sys.modules[__name__], "JOBS", [ended, other, driver, job])
+    assert launch.main(cluster.arguments()) == 1
+    assert "the Ray job raysubmit_1 trains in" in (error := capsys.readouterr().err)
+    assert "ray job stop --address=http://127.0.0.1:" in error
+    assert len(cluster.ray_calls) == 1
+
+
+def test_a_ray_that_does_not_start_is_told(cluster: Cluster, capsys) -> None:
+    (cluster.folder / "bin/ray").write_text("#!/bin/sh\nexit 1\n")
+    assert launch.main(cluster.arguments("--start-ray", "--set", "slime.ray.dashboard_port=1")) == 1
+    assert "Ray did not start, see above: ray start --head" in capsys.readouterr().err
+
+
+def test_ray_is_not_started_for_a_job_that_cannot_run(cluster: Cluster) -> None:
+    more = ["--start-ray", "--set", "slime.ray.dashboard_port=1", "--set", "data.train=nowhere.jsonl"]
+    assert launch.main(cluster.arguments(*more)) == 1
+    assert not cluster.ray_calls
+
+
+def test_a_broken_data_set_stops_the_script_before_the_job(cluster: Cluster, capfd) -> None:
+    (cluster.folder / "train.jsonl").write_text('{"question": 1')
+    assert launch.main(cluster.arguments()) == 1
+    assert "broken JSON" in capfd.readouterr().err
+    assert not cluster.ray_calls
+
+
+def test_a_method_that_is_not_there_names_those_that_are(capsys) -> None:
+    assert launch.main(["memagnet", "--dry-run"]) == 1
+    assert "memagent" in capsys.readouterr().err
+
+
+def test_a_method_without_hooks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import agentic.memagent.rollout as method
+
+    monkeypatch.delattr(method, "eval_log")
+    assert any("rollout.py has no `eval_log`" in problem for problem in checks.find_problems(SPEC.load("seed")))
+
+
+def test_records_keep_the_whole_task(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "own.jsonl", TASKS)
+    assert records.convert(tmp_path / "own.jsonl", tmp_path / "slime.jsonl", limit=3) == 3
+    lines = [json.loads(line) for line in (tmp_path / "slime.jsonl").read_text().splitlines()]
+    own = tmp_path / "metadata.jsonl"
+    own.write_text("".join(json.dumps(line["metadata"]) + "\n" for line in lines))
+    assert read_tasks(own) == TASKS[:3]
+
+
+def test_data_that_is_there_is_not_converted_again(tmp_path: Path) -> None:
+    source, target = tmp_path / "tasks.jsonl", tmp_path / "run" / "train.jsonl"
+    write_jsonl(source, TASKS)
+    assert records.convert(source, target) == len(TASKS)
+    assert records.convert(source, target) is None
+    assert records.convert(source, target, limit=1) == 1
+    write_jsonl(source, TASKS[:1])
+    os.utime(source, ns=(1, 1))
+    assert records.convert(source, target, limit=1) == 1, "another file of that name"
+    target.unlink()
+    assert records.convert(source, target, limit=1) == 1

@@ -1,0 +1,111 @@
+"""Containers into slime's training data: the embedded backend's rows, and denominators that give its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from core.algorithms.aggregate import LOSS_AGGS, row_scales
+from core.backends.slime.rows import make_train_data, post_process_rewards
+from core.backends.slime.samples import fan_out, fill_sample
+from core.config import AlgorithmSection
+from core.rollout.rows import rows_from_groups
+from core.types import LossAgg, Row, Trajectory
+from tests.unit.backends.slime.conftest import trajectory
+from tests.unit.backends.slime.standin import Sample
+
+
+def rows_of(data: dict[str, list[Any]]) -> list[Row]:
+    columns = ("tokens", "loss_masks", "rollout_log_probs", "rewards", "rollout_ids")
+    return [
+        Row(tuple(tokens), tuple(mask), tuple(logprobs), advantage, rollout)
+        for tokens, mask, logprobs, advantage, rollout in zip(*(data[name] for name in columns), strict=True)
+    ]
+
+
+def slime_scales(data: dict[str, list[Any]], rollouts_per_step: int) -> list[float]:
+    """slime's factor of a row's sum over trained tokens (get_sum_of_sample_mean, loss_function)."""
+    columns = zip(data["rollout_mask_sums"], data["loss_masks"], strict=True)
+    return [1 / (max(d, 1) * rollouts_per_step) if any(mask) else 0.0 for d, mask in columns]
+
+
+@pytest.mark.parametrize("std_normalization", [True, False])
+@pytest.mark.parametrize("split", [False, True])
+def test_rows_are_those_of_the_embedded_engine(
+    batch: list[list[Trajectory]], samples: list[Sample], std_normalization: bool, split: bool
+) -> None:
+    algorithm = AlgorithmSection(name="grpo", std_normalization=std_normalization, split_advantage=split)
+    data = make_train_data(samples, algorithm, rollouts_per_step=12)
+    ours = rows_from_groups(batch, std_normalization=std_normalization, split_advantage=split)
+    assert [row for row in rows_of(data) if row.trained_tokens] == ours
+    masked = {row.rollout_id for row in rows_of(data) if not row.trained_tokens}
+    assert masked == set(range(12)) - {row.rollout_id for row in ours}
+
+
+def test_every_column_has_an_entry_for_each_row(samples: list[Sample]) -> None:
+    data = make_train_data(samples, AlgorithmSection(name="grpo"), rollouts_per_step=12)
+    assert len({len(column) for column in data.values()}) == 1
+    assert sorted(set(data["sample_indices"])) == [sample.index for sample in samples]
+    assert data["response_lengths"] == [len(mask) for mask in data["loss_masks"]]
+    assert data["raw_reward"][:3] == [1.0, 1.0, 0.0]
+
+
+def test_groups_may_come_in_any_order(samples: list[Sample]) -> None:
+    mixed = [samples[i] for i in (0, 4, 1, 5, 2, 6, 3, 7, 8, 9, 10, 11)]
+    together = make_train_data(samples, AlgorithmSection(name="grpo"), rollouts_per_step=12)
+    assert make_train_data(mixed, AlgorithmSection(name="grpo"), rollouts_per_step=12) == together
+
+
+@pytest.mark.parametrize("unit", LOSS_AGGS)
+@pytest.mark.parametrize("rollouts_per_step", [4, 12])
+def test_slimes_factors_are_ours(samples: list[Sample], unit: LossAgg, rollouts_per_step: int) -> None:
+    """Each step of `rollouts_per_step` rollouts by itself; the third of three has no gradient at all."""
+    data = make_train_data(samples, AlgorithmSection(name="grpo", loss_agg=unit), rollouts_per_step=rollouts_per_step)
+    ours = [
+        scale
+        for first in range(0, 12, rollouts_per_step)
+        for scale in row_scales(
+            [row for row in rows_of(data) if first <= row.rollout_id < first + rollouts_per_step], unit
+        )
+    ]
+    clamped = [d < 1 for d in data["rollout_mask_sums"]]
+    for index, (slime, our) in enumerate(zip(slime_scales(data, rollouts_per_step), ours, strict=True)):
+        assert slime == pytest.approx(our, rel=1e-12) or (clamped[index] and slime < our)
+
+
+def test_a_batch_without_any_gradient_is_masked_rows() -> None:
+    samples = as_samples([[trajectory(None, failure="engine")] * 4])
+    data = make_train_data(samples, AlgorithmSection(name="grpo"), rollouts_per_step=4)
+    assert data["tokens"] == [[0, 0]] * 4
+    assert data["loss_masks"] == [[0]] * 4
+    assert data["rollout_mask_sums"] == [1.0] * 4
+    assert data["rollout_ids"] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_fanned_out_rewards_are_normalised_once_for_each_rollout(
+    batch: list[list[Trajectory]], samples: list[Sample], split: bool
+) -> None:
+    algorithm = AlgorithmSection(name="grpo", split_advantage=split)
+    parts = [part for sample in samples for part in fan_out(sample, "turn")]
+    raw, advantages = post_process_rewards(parts, algorithm)
+    ours = {
+        row.rollout_id: row.advantage for row in rows_from_groups(batch, std_normalization=True, split_advantage=split)
+    }
+    for part, advantage in zip(parts, advantages, strict=True):
+        if any(part.loss_mask) and not part.remove_sample:
+            assert advantage == ours[part.rollout_id - 100]
+        if part.remove_sample:
+            assert advantage == 0.0
+    assert raw == [part.reward for part in parts]
+
+
+def as_samples(groups: Sequence[Sequence[Trajectory]]) -> list[Sample]:
+    samples = []
+    for group_index, group in enumerate(groups):
+        for member in group:
+            samples.append(Sample(group_index=group_index, index=len(samples)))
+            fill_sample(samples[-1], member, reward_key=None)
+    return samples

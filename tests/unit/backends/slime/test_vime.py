@@ -1,0 +1,191 @@
+"""The same recipe on vime: its job is slime's but for the rollout engine, and the hooks ask vLLM's routers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from agentic.memagent.rollout import SPEC
+from core.backends.slime import bridge, flags, job, launch
+from core.backends.slime.framework import SLIME, VIME, framework_of
+from core.backends.slime.roles import open_policies, router_urls
+from core.config import Recipe, RecipeError
+from core.policy.sglang import SGLangPolicy
+from core.policy.vllm import VLLMPolicy
+from core.rollout.method import MethodSpec, method_spec
+from core.types import Trajectory, Turn
+from tests.unit.backends.slime.standin import SAMPLING, Sample, arguments
+from tests.unit.backends.slime.test_hooks import RECIPE, Echo, OneTurn
+
+PATHS = flags.Paths(Path("/runs/x"))
+AGENTIC = Path(__file__).resolve().parents[4] / "agentic"
+PRESETS = [
+    (path.parents[1].name, path.stem)
+    for path in sorted(AGENTIC.glob("*/presets/*.yaml"))
+    if "slime" in yaml.safe_load(path.read_text())
+]
+ENGINE_FLAGS = {
+    "--sglang-mem-fraction-static": "--vllm-gpu-memory-utilization",
+    "--sglang-context-length": "--vllm-max-model-len",
+    "--sglang-server-concurrency": "--vllm-server-concurrency",
+    "--sglang-config": "--vllm-config",
+}
+
+
+def recipe_on(framework: str, *overrides: str) -> Recipe:
+    return launch.choose_framework(SPEC.load("seed", overrides), framework)
+
+
+def words_of(recipe: Recipe) -> list[str]:
+    return [word for words in flags.groups(recipe, PATHS).values() for word in words]
+
+
+def words_on(framework: str, *overrides: str) -> list[str]:
+    return words_of(recipe_on(framework, *overrides))
+
+
+@pytest.mark.parametrize(("method", "preset"), PRESETS)
+def test_every_preset_differs_in_the_names_of_the_engines_flags_alone(method: str, preset: str) -> None:
+    recipe = method_spec(method).load(preset, [])
+    on_slime, on_vime = (words_of(launch.choose_framework(recipe, framework)) for framework in ("slime", "vime"))
+    assert on_vime == [ENGINE_FLAGS.get(word, word) for word in on_slime]
+    assert not [word for word in on_vime if "sglang" in word or "slime" in word]
+
+
+def test_functions_and_servers_are_vimes() -> None:
+    more = ["algorithm.tis=[0.5, 2]", "algorithm.tis_mode=mask", "slime.rollout_gpus=12"]
+    more.append("slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4, overrides: {max_model_len: 9}}]}}")
+    words = words_on("vime", *more)
+    assert words[words.index("--custom-tis-function-path") + 1] == "vime.backends.megatron_utils.loss.icepop_function"
+    assert words[words.index("--vllm-config") + 1] == "/runs/x/servers.yaml"
+    config = job.server_config(flags.cluster(recipe_on("vime", *more)))
+    assert config is not None
+    served = yaml.safe_load(config)
+    assert [model["name"] for model in served["vllm"]] == ["policy", "judge"]
+    assert served["vllm"][1]["server_groups"][0]["overrides"] == {"max_model_len": 9}
+
+
+def test_the_command_prints_vimes_job(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["memagent", "--backend", "vime", "--out", "/nowhere/x y", "--dry-run"]) == 0
+    script = capsys.readouterr().out
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert "# memagent, preset seed, on vime." in script
+    assert "\nVLLM_ARGS=(--rollout-num-gpus-per-engine 4 " in script
+    assert "source /root/vime/scripts/models/qwen2.5-7B.sh" in script
+    assert "-- python3 /root/vime/train.py" in script
+    (environment,) = re.findall(r"--runtime-env-json=(.*) \\$", script, re.MULTILINE)
+    variables = json.loads(shlex.split(environment)[0])["env_vars"]
+    assert variables["PYTHONPATH"].endswith(":/root/vime")
+    assert variables["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] == "1"
+    assert not [name for name in variables if name.startswith("SGLANG")]
+    held = yaml.safe_load(re.findall(r"agentic_recipe.yaml' <<'YAML'\n(.*?)\nYAML\n", script, re.DOTALL)[0])
+    assert SPEC.recipe.model_validate(held["agentic_recipe"]) == recipe_on("vime")
+
+
+def test_a_flag_under_its_own_name_goes_before_a_renamed_one() -> None:
+    words = words_on("vime", "slime.flags.--vllm-gpu-memory-utilization=0.6")
+    assert words.count("--vllm-gpu-memory-utilization") == 1
+    assert words[words.index("--vllm-gpu-memory-utilization") + 1] == "0.6"
+
+
+@pytest.mark.parametrize(
+    ("framework", "override", "named"),
+    [
+        ("vime", "slime.flags.--sglang-dp-size=2", "--set slime.flags.--sglang-dp-size=false) and set a --vllm-..."),
+        ("slime", "slime.flags.--vllm-max-model-len=9", "is a flag of vime"),
+        (
+            "vime",
+            "slime.flags.--rollout-function-path=slime.rollout.fully_async_rollout.generate_rollout_fully_async",
+            "if vime has it, write vime.rollout.fully_async_rollout.generate_rollout_fully_async",
+        ),
+        ("vime", "slime.flags.--vllm-server-concurrency=2", "already in group VLLM"),
+    ],
+)
+def test_a_flag_of_the_other_framework_is_refused_with_the_fix(framework: str, override: str, named: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(named)):
+        words_on(framework, override)
+
+
+def test_a_variable_of_the_other_engine_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"slime\.env\.SGLANG_X is for the engine of slime"):
+        job.environment(flags.cluster(recipe_on("vime", "slime.env.SGLANG_X=debug")))
+
+
+def test_a_flag_of_the_other_engine_may_be_left_out() -> None:
+    assert words_on("vime", "slime.flags.--sglang-dp-size=false") == words_on("vime")
+
+
+def on_vime(recipe: dict[str, Any], port: int = 1, **more: Any) -> Any:
+    """What vime would hold after a launch of `recipe`."""
+    args = arguments(recipe, vllm_router_ip="127.0.0.1", vllm_router_port=port, vllm_model_routers=None, **more)
+    for name in [name for name in vars(args) if name.startswith("sglang_")]:
+        delattr(args, name)
+    return args
+
+
+async def test_the_policy_is_vllms_router_and_slimes_is_sglangs() -> None:
+    recipe = Recipe.model_validate(RECIPE)
+    assert (framework_of(on_vime(RECIPE)), framework_of(arguments(RECIPE))) == (VIME, SLIME)
+    assert router_urls(recipe, on_vime(RECIPE, 3000)) == {"policy": "vllm+http://127.0.0.1:3000"}
+    async with open_policies(recipe, on_vime(RECIPE, 3000), None) as policies:
+        assert isinstance(policies["policy"], VLLMPolicy)
+        assert policies["policy"].url == "http://127.0.0.1:3000"
+    async with open_policies(recipe, arguments(RECIPE), None) as policies:
+        assert isinstance(policies["policy"], SGLangPolicy)
+
+
+def test_a_further_model_has_vimes_router() -> None:
+    cluster = {
+        "model": "qwen2.5-7B",
+        "checkpoint": {"hf": "/hf", "ref_load": "/dist"},
+        "rollout_gpus": 12,
+        "sglang": {"models": {"coder": {"path": "/coder", "groups": [{"gpus": 4}]}}},
+        "roles": {"executor": "coder"},
+    }
+    recipe, args = Recipe.model_validate({**RECIPE, "slime": cluster}), on_vime(RECIPE)
+    with pytest.raises(RecipeError, match=r"vime serves no model 'coder' \(known: none\); see --vllm-config"):
+        router_urls(recipe, args)
+    args.vllm_model_routers = {"coder": ("10.0.0.2", 3001)}
+    assert router_urls(recipe, args)["executor"] == "vllm+http://10.0.0.2:3001"
+
+
+class AsksOnce(OneTurn):
+    async def rollout(self, task: Any, roles: Any, sampling: Any) -> Trajectory:
+        completion = await roles["policy"].generate((1, 2), sampling)
+        return Trajectory("t", (Turn("only", (1, 2), completion, True),), reward=float(task.answers[0]))
+
+
+async def test_a_rollout_reads_the_reply_of_vimes_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reply: as vime's docker/patch/latest/vllm.patch makes it, with one version of the weights for the whole of it."""
+    monkeypatch.setattr(bridge, "load_tokenizer", lambda path: Echo())
+    asked: list[tuple[dict[str, Any], str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append((await request.json(), request.headers["x-session-id"]))
+        logged = [{"token_id": 5, "logprob": -0.5}, {"token_id": 6, "logprob": -0.25}]
+        choice = {"index": 0, "token_ids": [5, 6], "logprobs": {"content": logged}, "finish_reason": "stop"}
+        usage = {"prompt_tokens": 2, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
+        return web.json_response({"choices": [choice], "usage": usage, "weight_version": "7"})
+
+    app = web.Application()
+    app.router.add_post("/inference/v1/generate", answer)
+    hooks = bridge.SlimeBridge(MethodSpec("one_turn", Recipe, Path(), lambda recipe, tokenizer: AsksOnce()))
+    async with TestServer(app) as server:
+        assert server.port is not None
+        args = on_vime(RECIPE, server.port, hf_checkpoint="x")
+        sample = Sample(group_index=0, index=0, prompt="Which?", label="1", session_id="s1")
+        done = await hooks.generate(args, sample, {**SAMPLING, "seed": 11})
+        await hooks.close()
+    assert (done.status, done.tokens, done.rollout_log_probs) == (Sample.Status.COMPLETED, [1, 2, 5, 6], [-0.5, -0.25])
+    assert (done.weight_versions, done.prefix_cache_info.cached_tokens) == (["7"], 1)
+    ((body, session),) = asked
+    assert (body["token_ids"], body["sampling_params"]["seed"], session) == ([1, 2], 11, "s1")

@@ -1,0 +1,222 @@
+"""The viewer of tokens: one small file, which shows hostile text as text and loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from core.inspect import tokens
+from core.inspect.tokens import (
+    MAX_PIECE,
+    MAX_PROMPT,
+    find_segments,
+    pack_rollouts,
+    refresh_view,
+    render_view,
+    show_piece,
+    show_text,
+    write_view,
+)
+from core.inspect.view import main
+from core.runs.record import RecordedRollout, RolloutLog, read_rollouts, record_rollout
+from core.runs.run_folder import RunFolder
+from core.types import Task, Trajectory
+from tests import kit
+from tests.unit.report.conftest import Written, record_texts
+
+NODE = "needs node: apt-get install nodejs"
+HOSTILE = (
+    "</script><script>alert(1)</script><img src=x onerror=alert(1)> \u202ereversed\u2066 \x1b[31m \u200b {{x}} ${x}"
+)
+
+
+def unpack(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="text/plain" id="data">([A-Za-z0-9+/=]*)</script>', page)
+    assert found
+    data: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(found[1])))
+    return data
+
+
+def show(data: dict[str, Any], ids: list[int]) -> str:
+    return "".join(data["pieces"][str(token)] for token in ids)
+
+
+def write_page(folder: RunFolder, texts: list[str], task: Task | None = None) -> str:
+    rollouts = [[Written(text, True, text, text)] for text in texts]
+    record_texts(folder.rollouts_path(0), 3, rollouts, task)
+    assert write_view(folder) == min(len(texts), 64)
+    return (folder.path / "view.html").read_text(encoding="utf-8")
+
+
+def test_hostile_text_is_packed_away_and_shown_as_text(empty: RunFolder) -> None:
+    page = write_page(empty, [HOSTILE], Task(HOSTILE, HOSTILE, (HOSTILE,)))
+    for part in ("alert(1)", "<img", "\u202e", "\x1b", "onerror"):
+        assert part not in page, "no text of a rollout is in the source of the page"
+    data = unpack(page)
+    (rollout,) = data["rollouts"]
+    shown = show(data, rollout["turns"][0]["sampled"])
+    assert "</script><script>alert(1)</script>" in shown
+    assert "‹U+202E›reversed‹U+2066›" in shown
+    for text in (shown, rollout["question"], rollout["task"], rollout["answers"][0], rollout["turns"][0]["role"]):
+        assert not re.search("[\x00-\x09\x0b-\x1f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", text)
+
+
+def test_the_page_runs_its_own_script_only_and_loads_nothing(empty: RunFolder) -> None:
+    page = write_page(empty, ["a"])
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
+    assert page.count("<script") == 2
+    assert not re.search(r"https?:|@import|url\(|<link|<iframe|<img", page)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|Function\(|setAttribute", script)
+
+
+def test_a_token_of_a_megabyte_and_a_broken_character_are_shown_short(empty: RunFolder) -> None:
+    assert len(show_piece(b"x" * 1_000_000)) < MAX_PIECE + 60
+    assert show_piece(b"x" * 1_000_000).endswith("‹… 999,800 characters left out›")
+    assert len(show_piece(b"\xe6" * 1_000_000)) < 4 * MAX_PIECE
+    assert (show_piece(b"\xe6\xbc"), show_piece(b"a\nb"), show_piece("漢".encode())) == ("‹E6 BC›", "a↵\nb", "漢")
+    assert show_text("a\u2028b") == "a‹U+2028›b"
+
+
+def make_rollout(rng: Random, turns: int, prompt: int, sampled: int) -> RecordedRollout:
+    """A conversation that goes on from all before it, in a vocabulary of 150,000 ids."""
+    made, length = [], 0
+    for place in range(turns):
+        made.append(
+            {
+                "role": "policy", "trained": True, "base": (place - 1, length) if place else None,
+                "prompt": [rng.randrange(150_000) for _ in range(prompt)],
+                "sampled": [rng.randrange(150_000) for _ in range(sampled)],
+                "logprobs": [-rng.expovariate(1) for _ in range(sampled)],
+                "trainer_logprobs": [-rng.expovariate(1) for _ in range(sampled)],
+                "weight_version": "1", "finish_reason": "stop",
+            }
+        )  # fmt: skip
+        length += prompt + sampled
+    pieces = {token: f" w{token}" for turn in made for token in (*turn["prompt"], *turn["sampled"])}
+    return RecordedRollout.model_validate(
+        {"version": 2, "stage": "train", "step": 1, "group": 0, "task_id": "t", "question": "?", "answers": [],
+         "status": "completed", "reward": rng.random(), "advantage": 0.5, "turns": made, "pieces": pieces}
+    )  # fmt: skip
+
+
+def test_64_rollouts_of_8_turns_fit_into_5_megabytes() -> None:
+    """Random ids and log-probs compress worst. 2,600 tokens are sampled in each, and 4,800 are given."""
+    rng = Random(0)
+    rollouts = [tokens.SeededRollout(0, make_rollout(rng, 8, 600, 325)) for _ in range(64)]
+    assert len(render_view("run", rollouts)) < 5_000_000
+
+
+def test_the_middle_of_a_long_prompt_is_left_out_and_counted() -> None:
+    rollout = make_rollout(Random(0), 2, MAX_PROMPT + 500, 3)
+    first, second = pack_rollouts([tokens.SeededRollout(0, rollout)])["rollouts"][0]["turns"]
+    for turn, whole in zip((first, second), rollout.turns, strict=True):
+        half = MAX_PROMPT // 2
+        assert turn["prompt"] == [*whole.prompt[:half], -500, *whole.prompt[-half:]]
+        assert turn["sampled"] == whole.sampled
+
+
+def test_rollouts_are_chosen_by_task_by_step_and_by_reward(empty: RunFolder, capsys: pytest.CaptureFixture) -> None:
+    for seed in (0, 1):
+        for step in (1, 2):
+            answers = ["harbor", "willow", "harbor", "mole"]
+            rollouts = [[Written("policy", True, "?", answer)] for answer in answers]
+            record_texts(empty.rollouts_path(seed), step, rollouts, Task(f"t{step}", "?", ()))
+
+    def chosen(*options: str) -> list[tuple[int, int, float]]:
+        assert main([str(empty.path), *options]) == 0
+        assert "view.html" in capsys.readouterr().out
+        data = unpack((empty.path / "view.html").read_text())
+        return [(rollout["seed"], rollout["step"], rollout["reward"]) for rollout in data["rollouts"]]
+
+    assert chosen() == [(seed, 2, reward) for seed in (0, 1) for reward in (1.0, 0.0, 1.0, 0.0)]
+    assert {step for _, step, _ in chosen("--step", "1")} == {step for _, step, _ in chosen("--task", "t1")} == {1}
+    assert chosen("--step", "1", "--worst", "3") == [(0, 1, 0.0), (0, 1, 0.0), (1, 1, 0.0)]
+    assert main([str(empty.path), "--task", "absent"]) == 1
+    assert "no such rollout" in capsys.readouterr().err
+    assert main([str(empty.path / "seed-0")]) == 2
+
+
+def test_segments_are_the_conversations_of_a_rollout(empty: RunFolder) -> None:
+    """A sub-agent between two turns of its caller, a compaction, and a conversation of which nothing was known."""
+    written = [
+        ("S: go", "ask"),
+        ("S: help", "a"),
+        ("S: helpa?", "b"),
+        ("S: goask: b", "done"),
+        ("S: sum", "c"),
+        ("X", ""),
+    ]
+    record_texts(empty.rollouts_path(0), 1, [[Written("policy", True, *texts) for texts in written]])
+    (rollout,) = read_rollouts(empty.rollouts_path(0))
+    assert find_segments(rollout) == [
+        {"turns": [0, 3], "base": None},
+        {"turns": [1, 2], "base": (0, 3)},
+        {"turns": [4], "base": (0, 3)},
+        {"turns": [5], "base": None},
+    ]
+
+
+def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_path: Path) -> None:
+    call = {"tool": "search", "seconds": 0.25, "said": HOSTILE}
+    trajectory = Trajectory("t", (), reward=1.0, log={"calls": [call, "odd"], "answer": "x"})
+    log = RolloutLog(tmp_path / "r.jsonl.gz", lambda ids: [b""] * len(ids))
+    log.append([record_rollout("train", 1, 0, Task("t", "?", ()), trajectory)])
+    assert main([str(log.path)]) == 0
+    (rollout,) = unpack((tmp_path / "view.html").read_text())["rollouts"]
+    assert [(shown["name"], shown["seconds"]) for shown in rollout["calls"]] == [("search", 0.25)]
+    assert "onerror" in rollout["calls"][0]["fields"]
+    assert rollout["log"] == "answer: x\n"
+    sample = {"tokens": [1, 2, 3], "response_length": 2, "rollout_log_probs": [-1.0, -2.0], "status": "completed"}
+    torch.save({"rollout_id": 7, "samples": [sample]}, tmp_path / "rollout_7.pt")
+    assert main([str(tmp_path / "rollout_7.pt")]) == 0
+    (rollout,) = unpack((tmp_path / "view.html").read_text())["rollouts"]
+    assert (rollout["step"], rollout["turns"][0]["sampled"]) == (7, [2, 3])
+
+
+def test_no_record_writes_no_page(empty: RunFolder) -> None:
+    assert write_view(empty) == 0
+    assert not (empty.path / "view.html").exists()
+
+
+def test_the_script_shows_every_token_under_every_key(empty: RunFolder) -> None:
+    """Node runs the page's own script on a document of a few lines (viewer_dom.js)."""
+    kit.require(shutil.which("node"), NODE)
+    write_page(empty, ["harbor\n", HOSTILE, "willow"])
+    command = ["node", str(Path(__file__).with_name("viewer_dom.js")), str(empty.path / "view.html")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["count"] == "3 of 3 rollouts"
+    assert "<script>alert(1)</script>" in seen["second"]
+    assert "1 segmentsegment 1 · turn 1 · harbor" in seen["first"]
+    assert seen["first"].count("harbor↵\n") == 2, "the prompt is open, and the completion"
+    assert seen["together"] == 3
+    assert seen["status"].startswith('token 1 of 7 · id 104 · "h" · log-prob -0.5000 (p 0.6065)')
+    assert (seen["found"], seen["foundCount"]) == ("1 of 3 rollouts", len("willow"))
+    assert len(set(seen["tints"])) == 6
+
+
+def test_the_viewer_is_written_again_only_when_the_record_grew(run: RunFolder) -> None:
+    refresh_view(run)
+    view, record = run.path / "view.html", run.rollouts_path(run.seeds[0])
+    view.write_text("chosen by hand")
+    refresh_view(run)
+    assert view.read_text() == "chosen by hand"
+    later = view.stat().st_mtime_ns + 1
+    os.utime(record, ns=(later, later))
+    refresh_view(run)
+    assert view.read_text().startswith("<!doctype html>")

@@ -1,0 +1,103 @@
+"""What the client tries again, what it does not, and that nothing but its own error comes out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from core.retrieval.client import Hit, RetrievalClient, RetrievalError
+
+GOOD = b'{"result": [[{"document": {"id": "1", "contents": "Oak\\nA tree."}, "score": 0.5}]]}'
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def ask(handler: Handler, **options: float) -> list[list[Hit]]:
+    application = web.Application()
+    application.router.add_post("/retrieve", handler)
+    async with TestServer(application) as server:
+        settings = {"backoff_s": 0.001, "max_retries": 3} | options
+        return await RetrievalClient(url=str(server.make_url("/retrieve")), **settings).search(["oak"], 1)
+
+
+@pytest.mark.parametrize("fault", ["cut", "dropped", 408, 429, 500, 503])
+async def test_passing_faults_are_tried_again(fault: str | int):
+    asked: list[dict[str, object]] = []
+
+    async def retrieve(request: web.Request) -> web.StreamResponse:
+        asked.append(await request.json())
+        if len(asked) == 3:
+            return web.Response(body=GOOD)
+        assert request.transport is not None
+        if fault == "cut":
+            reply = web.StreamResponse(headers={"Content-Length": str(len(GOOD))})
+            await reply.prepare(request)
+            await reply.write(GOOD[:20])
+            request.transport.close()
+            return reply
+        if fault == "dropped":
+            request.transport.close()
+        return web.Response(status=fault if isinstance(fault, int) else 200)
+
+    ((hit,),) = await ask(retrieve)
+    assert (hit.document.contents, hit.score) == ("Oak\nA tree.", 0.5)
+    assert asked == [{"queries": ["oak"], "topk": 1, "return_scores": True}] * 3
+
+
+async def test_a_refusal_is_not_tried_again_and_says_why():
+    asked: list[int] = []
+
+    async def retrieve(request: web.Request) -> web.StreamResponse:
+        asked.append(1)
+        return web.Response(status=400, text="topk: too large")
+
+    with pytest.raises(RetrievalError, match="HTTP 400 topk: too large"):
+        await ask(retrieve)
+    assert len(asked) == 1
+
+
+async def test_retries_are_bounded():
+    asked: list[int] = []
+
+    async def retrieve(request: web.Request) -> web.StreamResponse:
+        asked.append(1)
+        return web.Response(status=503)
+
+    with pytest.raises(RetrievalError, match=r"HTTP 503.*last of 4 attempts"):
+        await ask(retrieve)
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"result": []}', b'{"result": [[], []]}', b'{"result": [[3]]}'])
+async def test_a_reply_of_another_form(body: bytes):
+    async def retrieve(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    with pytest.raises(RetrievalError, match="/retrieve"):
+        await ask(retrieve)
+
+
+def test_mutated_replies_are_hits_or_the_one_error():
+    """Bytes cut and replaced, 3,000 times; a mutation may leave a valid reply, but never one for fewer queries."""
+    client, source = RetrievalClient(url="http://host/retrieve"), random.Random(0)
+    refused = 0
+    for _ in range(3000):
+        body = bytearray(GOOD)
+        for _ in range(source.randint(1, 4)):
+            start = source.randrange(len(body))
+            body[start : start + source.randint(0, 5)] = source.randbytes(source.randint(0, 5))
+        try:
+            found = client._read_hits(bytes(body), 1)
+        except RetrievalError:
+            refused += 1
+        else:
+            assert len(found) == 1
+    assert 2000 < refused < 3000
+
+
+async def test_what_is_no_url():
+    with pytest.raises(RetrievalError, match="not a URL"):
+        await RetrievalClient(url="host/retrieve").search(["oak"])

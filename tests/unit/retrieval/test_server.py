@@ -1,0 +1,152 @@
+"""Both wires, what is refused and how, and the counts of /health."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from core.retrieval import server as module
+from core.retrieval.__main__ import main
+from core.retrieval.batching import Batcher
+from core.retrieval.corpus import Corpus
+from core.retrieval.encoders import HashingEncoder
+from core.retrieval.index import FlatOptions, Retriever, build_index
+from core.retrieval.server import RetrievalServer, Wire
+from tests.unit.retrieval.passages import no_progress, question
+
+
+def client(corpus: Corpus, wire: Wire = "search-r1", search: Any = None, **limits: Any) -> TestClient:
+    encoder = HashingEncoder(512)
+    retriever = Retriever(corpus, encoder, build_index(corpus, encoder, FlatOptions(), no_progress))
+    return TestClient(
+        TestServer(RetrievalServer(retriever, Batcher(search or retriever.search, **limits), wire=wire).make_app())
+    )
+
+
+async def test_search_r1(corpus: Corpus):
+    async with client(corpus) as http:
+        queries = [question(5), "", question(6)]
+        reply = await http.post("/retrieve", json={"queries": queries, "topk": 2, "return_scores": True})
+        found = (await reply.json())["result"]
+        assert [len(hits) for hits in found] == [2, 0, 2]
+        document = {"id": "p5", "contents": corpus[5].contents}
+        assert found[0][0]["document"] == document
+        assert found[0][0]["score"] > found[0][1]["score"]
+
+        plain = await http.post("/retrieve", json={"queries": [question(5)], "topk": None})
+        (hits,) = (await plain.json())["result"]
+        assert hits[0] == document
+        assert len(hits) == 3
+
+
+async def test_toolorchestra(corpus: Corpus):
+    body = {"queries": [question(5)], "topk": 4, "return_scores": False, "eid": "7", "new_cache_dir": None}
+    async with client(corpus, "toolorchestra") as http:
+        ((first, *others),) = await (await http.post("/retrieve", json=body)).json()
+    assert first["document"] == {"id": "p5", "contents": corpus[5].contents}
+    assert 0.5 < first["score"] <= 1
+    assert len(others) == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("{", ["body", "JSON"]),
+        ("[]", ["body"]),
+        ("{}", ["queries", "required"]),
+        ('{"queries": []}', ["queries", "at least 1"]),
+        ('{"queries": "fox"}', ["queries", "array"]),
+        ('{"queries": ["fox", 3]}', ["queries.1", "string"]),
+        ('{"queries": ["\\ud800"]}', ["JSON"]),
+        ('{"queries": ["fox"], "topk": 0}', ["topk", "greater than or equal to 1"]),
+        ('{"queries": ["fox"], "topk": 1001}', ["topk", "less than or equal to 1000"]),
+        ('{"queries": ["fox"], "topk": "3"}', ["topk", "integer"]),
+        ('{"queries": ["fox"], "return_scores": "yes"}', ["return_scores", "boolean"]),
+        ('{"queries": ["fox"], "eid": 3}', ["eid", "not permitted"]),
+        (json.dumps({"queries": ["fox"] * 1025}), ["queries", "at most 1024"]),
+        (json.dumps({"queries": ["fox", "x" * 16385]}), ["queries.1", "at most 16384"]),
+        ("[" * 100_000, ["body", "recursion"]),
+    ],
+)
+async def test_bad_requests_name_the_field_and_what_is_expected(corpus: Corpus, body: str, words: list[str]):
+    async with client(corpus) as http:
+        reply = await http.post("/retrieve", data=body, headers={"Content-Type": "application/json"})
+        message = (await reply.json())["error"]["message"]
+        assert reply.status == 400
+        for word in [*words, '"topk": number or null']:
+            assert word in message
+        health = await (await http.get("/health")).json()
+    assert (health["bad_request"], health["answered"]) == (1, 0)
+
+
+async def test_a_request_for_more_passages_than_a_reply_may_hold_is_refused_before_the_search(corpus: Corpus):
+    async with client(corpus, search=lambda queries, topks: pytest.fail("searched")) as http:
+        reply = await http.post("/retrieve", json={"queries": ["fox"] * 1024, "topk": 17})
+        assert reply.status == 400
+        assert "1024 queries x 17 passages are more than 16384" in (await reply.json())["error"]["message"]
+
+
+async def test_a_body_that_is_too_large(corpus: Corpus, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_MAX_BODY_BYTES", 1000)
+    async with client(corpus) as http:
+        reply = await http.post("/retrieve", json={"queries": ["x" * 1000]})
+        assert reply.status == 413
+        assert "1000 bytes" in (await reply.json())["error"]["message"]
+
+
+async def test_overload_is_503_with_a_time_to_come_back(corpus: Corpus):
+    opened, started = threading.Event(), threading.Event()
+
+    def search(queries: Sequence[str], topks: Sequence[int]) -> list[Any]:
+        started.set()
+        assert opened.wait(30)
+        return [[] for _ in queries]
+
+    async with client(corpus, search=search, max_pending=1) as http:
+        first = asyncio.create_task(http.post("/retrieve", json={"queries": ["a"]}))
+        await asyncio.to_thread(started.wait, 30)
+        waits = asyncio.create_task(http.post("/retrieve", json={"queries": ["b"]}))
+        while (await (await http.get("/health")).json())["pending"] == 0:
+            await asyncio.sleep(0.01)
+        refused = await http.post("/retrieve", json={"queries": ["c"]})
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+        opened.set()
+        assert [(await first).status, (await waits).status] == [200, 200]
+        health = await (await http.get("/health")).json()
+    assert (health["overloaded"], health["answered"]) == (1, 2)
+
+
+async def test_a_search_that_fails_is_500_and_counted(corpus: Corpus):
+    def search(queries: Sequence[str], topks: Sequence[int]) -> list[Any]:
+        raise RuntimeError("no memory")
+
+    async with client(corpus, search=search) as http:
+        reply = await http.post("/retrieve", json={"queries": ["a"]})
+        assert reply.status == 500
+        assert "no memory" in (await reply.json())["error"]["message"]
+        assert (await (await http.get("/health")).json())["failed"] == 1
+
+
+async def test_health_says_what_is_served(corpus: Corpus):
+    async with client(corpus) as http:
+        health = await (await http.get("/health")).json()
+        assert (await http.get("/elsewhere")).status == 404
+    assert health["status"] == "ok"
+    assert (health["rows"], health["encoder"], health["dimension"]) == (200, "hashing-512", 512)
+    assert health["index"] == "IndexFlatIP"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--port", "99999"), ("--device", "gpu"), ("--topk", "0"), ("--max-wait-ms", "-1")]
+)
+def test_an_option_out_of_range_is_named(option: str, value: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["--corpus", "nowhere", option, value])
+    assert f"argument {option}: " in (error := capsys.readouterr().err)
+    assert f"'{value}'" in error

@@ -1,0 +1,132 @@
+"""Checkpoints are whole or absent; the newest whole one is resumed from; a corrupt one is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.config import OptimizerSection
+from core.engine import weights
+from core.hub import CheckpointError
+from core.train import checkpoint
+from core.train.trainer import Trainer
+from core.types import Row
+from tests import kit
+
+ROWS = [Row((1, 2, 3, 4), (1, 1), (-4.5, -4.5), 1.0, 0), Row((5, 6, 7), (1,), (-4.5,), -1.0, 1)]
+
+
+def make_trainer(folder: Path) -> Trainer:
+    return Trainer(weights.load(folder), OptimizerSection(lr=1e-2))
+
+
+def parameters(trainer: Trainer) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in trainer.model.parameters()]
+
+
+def test_what_is_saved_is_what_is_loaded(qwen2, tmp_path):
+    trainer = make_trainer(qwen2)
+    for _ in range(3):
+        trainer.grpo_step(ROWS)
+    path = checkpoint.save(tmp_path, 3, trainer.model, qwen2, {"trainer": trainer.state(), "cursor": 24})
+    assert path.name == "step-000003"
+    again = make_trainer(qwen2)
+    state = checkpoint.load(path, again.model)
+    again.load_state(state["trainer"])
+    assert (state["step"], state["cursor"]) == (3, 24)
+    assert trainer.grpo_step(ROWS) == again.grpo_step(ROWS)
+    assert all(torch.equal(a, b) for a, b in zip(parameters(trainer), parameters(again), strict=True))
+
+
+def test_the_latest_two_can_be_resumed_and_the_weights_of_all_stay(qwen2, tmp_path):
+    model = weights.load(qwen2)
+    assert (checkpoint.latest(tmp_path / "absent"), checkpoint.steps(tmp_path)) == (None, [])
+    for step in (5, 10, 15, 20):
+        checkpoint.save(tmp_path, step, model, qwen2, {})
+    names = [path.name for path in checkpoint.steps(tmp_path)]
+    assert names == ["step-000005", "step-000010", "step-000015", "step-000020"]
+    assert [(path / checkpoint.STATE).exists() for path in checkpoint.steps(tmp_path)] == [False, False, True, True]
+    for path in checkpoint.steps(tmp_path):
+        weights.load(path)
+    assert checkpoint.latest(tmp_path).name == "step-000020"
+
+
+def test_what_can_be_resumed_is_kept_although_newer_checkpoints_have_no_state(qwen2, tmp_path):
+    model = weights.load(qwen2)
+    for step in (5, 10, 15):
+        checkpoint.save(tmp_path, step, model, qwen2, {})
+    for path in checkpoint.steps(tmp_path)[1:]:
+        (path / checkpoint.STATE).unlink()
+    (tmp_path / "step-000005" / checkpoint.STATE).write_bytes(b"state")
+    checkpoint.drop_old_states(tmp_path)
+    assert checkpoint.latest(tmp_path).name == "step-000005"
+
+
+@pytest.mark.parametrize("killed_at", ["weights", "state", "rename"])
+def test_a_save_that_dies_leaves_the_previous_checkpoint(qwen2, tmp_path, monkeypatch, killed_at):
+    model = weights.load(qwen2)
+    checkpoint.save(tmp_path, 1, model, qwen2, {})
+
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        match killed_at:
+            case "weights":
+                patched.setattr(weights, "save", die)
+            case "state":
+                patched.setattr(torch, "save", die)
+            case "rename":
+                patched.setattr(Path, "rename", die)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save(tmp_path, 2, model, qwen2, {})
+    assert checkpoint.latest(tmp_path).name == "step-000001"
+    assert len(checkpoint.steps(tmp_path)) == 1
+    checkpoint.save(tmp_path, 2, model, qwen2, {})
+    assert checkpoint.load(checkpoint.latest(tmp_path), model)["step"] == 2
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000001", "step-000002"]
+
+
+def test_saving_a_step_again_replaces_it(qwen2, other_qwen2, tmp_path):
+    checkpoint.save(tmp_path, 1, weights.load(qwen2), qwen2, {"cursor": 1})
+    path = checkpoint.save(tmp_path, 1, weights.load(other_qwen2), qwen2, {"cursor": 2})
+    model = weights.load(qwen2)
+    assert checkpoint.load(path, model)["cursor"] == 2
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), weights.load(other_qwen2).parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", ["trainer.pt", "model.safetensors"])
+@pytest.mark.parametrize("how", ["empty", "half", "garbage", "absent"])
+def test_a_corrupt_checkpoint_is_named_and_the_model_stays(qwen2, other_qwen2, tmp_path, name, how):
+    source = weights.load(qwen2)
+    path = checkpoint.save(tmp_path, 4, source, qwen2, {"trainer": make_trainer(qwen2).state(), "cursor": 1})
+    file = path / name
+    content = file.read_bytes()
+    match how:
+        case "absent":
+            file.unlink()
+        case _:
+            file.write_bytes({"empty": b"", "half": content[: len(content) // 2], "garbage": b"garbage" * 99}[how])
+    model = weights.load(other_qwen2)
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(CheckpointError, match=name) as caught:
+        checkpoint.load(path, model)
+    assert str(path) in str(caught.value)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("part", [0.5, 1.5], ids=["weights", "state"])
+def test_a_full_disk_is_told_and_leaves_the_previous_checkpoint_and_no_rest(qwen2, tmp_path, part):
+    model = weights.load(qwen2)
+    saved = checkpoint.save(tmp_path, 1, model, qwen2, {})
+    room = int(part * (saved / "model.safetensors").stat().st_size)
+    state = {"more": torch.zeros(10 * room)}
+    with kit.room_for(room), pytest.raises(CheckpointError, match=r"step-000002: cannot be written .*Free space"):
+        checkpoint.save(tmp_path, 2, model, qwen2, state)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+    assert checkpoint.load(checkpoint.latest(tmp_path), model)["step"] == 1
+    checkpoint.save(tmp_path, 2, model, qwen2, state)

@@ -1,0 +1,178 @@
+"""`python -m core.train.command`: an error is reported before the run folder exists or a step runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from core.engine import weights
+from core.rollout.method import method_spec
+from core.runs import trackers
+from core.runs.run_folder import RunFolder
+from core.train import command as train
+from core.train.command import main
+
+
+@pytest.fixture(autouse=True)
+def no_training(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    started: list[str] = []
+    monkeypatch.setattr(train, "train", lambda spec, recipe, folder, baseline: started.append(spec.name))
+    return started
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "train.jsonl"
+    record = {"task_id": "t", "question": "?", "answers": ["1"], "context": "It is 1.", "metadata": {}}
+    path.write_text(json.dumps(record) + "\n")
+    return path
+
+
+def run(out: Path, model: Path, data: Path, *settings: str, more: Sequence[str] = ()) -> int:
+    overrides = [f"model.path={model}", f"data.train={data}", f"data.eval={data}", *settings]
+    words = [part for override in overrides for part in ("--set", override)]
+    return main(["memagent", "--out", str(out), *words, *more])
+
+
+def absent_compiler(*_: torch.Tensor) -> None:
+    raise RuntimeError("no compiler")
+
+
+def test_a_good_start_trains(no_training: list[str], tmp_path: Path, model: Path, data: Path) -> None:
+    assert run(tmp_path / "run", model, data) == 0
+    assert no_training == ["memagent"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("model.path=/no/model", "/no/model"),
+        ("data.train=/no/train.jsonl", "/no/train.jsonl: no such file"),
+        ("data.eval=/no/dev.jsonl", "/no/dev.jsonl: no such file"),
+        ("model.compile=true", "set model.compile=false"),
+        ("run.trackers=[paper]", "run.trackers"),
+        ("run.trackers=[mlflow]", "run.trackers: mlflow needs a package: pip install absent_package"),
+    ],
+)
+def test_a_bad_start_names_the_fault_and_leaves_no_folder(
+    no_training: list[str], tmp_path: Path, model: Path, data: Path, setting: str, named: str, capsys, monkeypatch
+) -> None:
+    monkeypatch.setitem(trackers.TRACKER_PACKAGES, "mlflow", "absent_package")
+    monkeypatch.setattr(torch, "compile", lambda function: absent_compiler)
+    assert run(tmp_path / "run", model, data, setting) == 1
+    assert named in capsys.readouterr().err
+    assert no_training == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_record_that_the_method_cannot_use_is_named(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    data.write_text(json.dumps({"task_id": "t", "question": "?", "answers": ["1"], "context": "", "metadata": {}}))
+    assert run(tmp_path / "run", model, data) == 1
+    assert f"{data}:1: field 'context'" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert run(tmp_path / "file" / "run", model, data) == 1
+    assert "file/run" in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_the_plan_of_memory_as_comments(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    assert run(tmp_path / "run", model, data, more=["--dry-run", "--memory", "4GB"]) == 0
+    recipe, _, plan = capsys.readouterr().out.partition("# memory on cpu in float32\n")
+    assert yaml.safe_load(recipe)["model"]["path"] == str(model)
+    assert all(line.startswith("# ") for line in plan.splitlines())
+    assert {"weights", "moments", "gradients", "KV cache", "activations and logits"} <= {
+        line[2:].split("  ")[0] for line in plan.splitlines()
+    }
+    assert plan.endswith("it fits into 4.00 GB\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_says_what_would_make_the_run_fit(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    assert run(tmp_path / "run", model, data, more=["--dry-run", "--memory", "500MB"]) == 0
+    assert "GB are available" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_dry_run_plans_for_a_card_that_is_elsewhere(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    assert run(tmp_path / "run", model, data, "model.device=cuda", more=["--dry-run", "--memory", "80GB"]) == 0
+    assert "# memory on cuda in float32\n" in capsys.readouterr().out
+
+
+def test_a_dry_run_prints_what_an_offloaded_optimizer_takes_of_the_machine(tmp_path, model, data, capsys) -> None:
+    settings = ("model.device=cuda", "optimizer.cpu_offload=true")
+    assert run(tmp_path / "run", model, data, *settings, more=["--dry-run", "--memory", "80GB"]) == 0
+    _, _, plans = capsys.readouterr().out.partition("# memory on cuda in float32\n")
+    card, _, machine = plans.partition("# memory of the machine, for optimizer.cpu_offload\n")
+    assert ("moments" in card, "moments" in machine) == (False, True)
+    assert machine.endswith("it fits into 80.00 GB\n")
+
+
+def test_what_is_offloaded_must_fit_into_this_machine_unless_memory_is_given(
+    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(weights, "find_device", lambda device: torch.device("cuda"))
+    monkeypatch.setattr(train, "available_bytes", lambda device: {"cpu": 10**9, "cuda": 80 * 10**9}[device.type])
+    settings = ("model.device=cuda", "optimizer.cpu_offload=true")
+    assert run(tmp_path / "run", model, data, *settings) == 1
+    assert "optimizer.cpu_offload needs 3.49 GB of the machine's memory" in capsys.readouterr().err
+    assert no_training == []
+    assert not (tmp_path / "run").exists()
+    train.check_fit(method_spec("memagent").load("tiny", [f"model.path={model}", *settings]), memory=80 * 10**9)
+
+
+def test_a_dry_run_without_the_model_has_no_plan(tmp_path: Path, data: Path, capsys) -> None:
+    assert run(tmp_path / "run", Path("/no/model"), data, more=["--dry-run"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("# no memory plan: /no/model: no such folder")
+
+
+def test_a_run_that_does_not_fit_is_refused_before_its_folder_exists(
+    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
+) -> None:
+    assert run(tmp_path / "run", model, data, more=["--memory", "500MB"]) == 1
+    assert "of memory and 0.50 GB are available" in capsys.readouterr().err
+    assert no_training == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_keeps_the_number_format_that_it_began_with(
+    tmp_path: Path, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    out = tmp_path / "run"
+    answers = iter([("bfloat16", "faster here"), ("float32", "faster there")])
+    monkeypatch.setattr(train, "choose_dtype", lambda config, device: next(answers))
+    for expected in ("bfloat16: faster here", f"bfloat16: {out} began with it"):
+        assert run(out, model, data, "model.dtype=auto") == 0
+        assert f"model.dtype auto is {expected}" in capsys.readouterr().err
+        assert RunFolder(out).config["model"]["dtype"] == "bfloat16"
+    assert run(out, model, data, "model.dtype=auto", more=["--fresh"]) == 0
+    assert RunFolder(out).config["model"]["dtype"] == "float32"
+
+
+def test_more_steps_of_a_decaying_rate_are_another_recipe(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    """Half-way through, the rate would jump up again; with an end of its own the decay goes on as it was."""
+    assert run(tmp_path / "run", model, data) == 0
+    (tmp_path / "run" / "result").write_text("one step")
+    assert run(tmp_path / "run", model, data, "run.steps=80") == 1
+    assert "optimizer.lr_decay_steps: 40 in the folder, 80 asked for" in capsys.readouterr().err
+    fixed = "optimizer.lr_decay_steps=90"
+    assert run(tmp_path / "fixed", model, data, fixed) == 0
+    (tmp_path / "fixed" / "result").write_text("one step")
+    assert run(tmp_path / "fixed", model, data, fixed, "run.steps=80") == 0
+
+
+@pytest.mark.parametrize(
+    ("threads", "processes", "expected"), [(None, 1, 8), (None, 3, 2), (None, 9, 1), (3, 1, 3), (3, 2, 3)]
+)
+def test_seeds_that_train_at_once_share_the_cores(monkeypatch, threads, processes, expected):
+    numbers: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    overrides = [] if threads is None else [f"inference.threads={threads}"]
+    train._set_threads(method_spec("memagent").load("laptop", overrides), processes)
+    assert numbers == [expected]

@@ -1,0 +1,356 @@
+"""What a step of the loop records: rewards that compare a group, groups without a signal, events, failed rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core.config import Recipe, RecipeError
+from core.engine import weights
+from core.inspect.drift import DriftChecker
+from core.policy.base import Roles
+from core.report.summary import build_summary
+from core.rollout.method import Method, RolloutError
+from core.runs.files import Record
+from core.runs.record import read_rollouts
+from core.runs.run_folder import RunFolder
+from core.train.loop import GRPOLoop, TrainingError
+from core.types import Group, Sampling, Task, Trajectory, Turn
+from tests import kit
+
+
+class OneCallMethod(Method):
+    """Asks the policy once. `rewards` go by task id, `metrics` to every rollout; the first `failures` rollouts fail."""
+
+    def __init__(
+        self, rewards: Mapping[str, Sequence[float]] | None = None, failures: int = 0, **metrics: float
+    ) -> None:
+        self.rewards = {task: list(values) for task, values in (rewards or {}).items()}
+        self.failures = failures
+        self.metrics = metrics
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        if self.failures > 0:
+            self.failures -= 1
+            raise RolloutError("no_tool", "the tool server is down")
+        rewards = self.rewards.get(task.task_id)
+        reward = rewards.pop(0) if rewards else 1.0
+        completion = await roles["policy"].generate((1, 2), replace(sampling, max_new_tokens=4))
+        turns = (Turn("only", (1, 2), completion, True),)
+        return Trajectory(task.task_id, turns, reward=reward, metrics=self.metrics)
+
+
+def first_is_best(task: Task, group: Group) -> Sequence[Trajectory]:
+    assert {t.task_id for t in group} == {task.task_id}
+    return [replace(t, reward=float(place == 0)) for place, t in enumerate(group)]
+
+
+def make_loop(
+    model: Path,
+    out: Path,
+    method: Method,
+    *,
+    regrade: Any = None,
+    run: Mapping[str, Any] | None = None,
+    ahead: int = 0,
+    tokenizer: Any = None,
+    lora: Mapping[str, Any] | None = None,
+    servers: Sequence[str] = (),
+    **algorithm: Any,
+) -> GRPOLoop:
+    """Train on four tasks, two of them a step, and evaluate on the first two."""
+    recipe = Recipe.model_validate(
+        {
+            "method": "given",
+            "preset": "test",
+            "follows": "nothing",
+            "model": {"path": str(model), "device": "cpu", "lora": lora},
+            "data": {"train": "none", "eval": "none", "shuffle": False},
+            "rollout": {"tasks_per_step": 2, "group_size": 4, "ahead": ahead},
+            "algorithm": {"name": "grpo", "kl_loss_coef": 0, **algorithm},
+            "optimizer": {"lr": 1e-3},
+            "inference": {"kv_tokens": 1024, "servers": servers},
+            "run": {"steps": 1, "eval_every": 1, "record_every": 0, **(run or {})},
+        }
+    )
+    tasks = [Task(f"t{i}", "?", ("x",)) for i in range(4)]
+    folder = RunFolder.create(out, recipe.dump(), may_differ=["run"])
+    return GRPOLoop(recipe, method, tokenizer, tasks, tasks[:2], folder, 0, model, regrade=regrade)
+
+
+def read_stage(out: Path, stage: str) -> list[Record]:
+    return [record for record in RunFolder(out).read_metrics(0) if record["stage"] == stage]
+
+
+@pytest.mark.parametrize(
+    ("regrade", "min_group_std", "signal", "reward"),
+    [(None, 0.0, 0.0, 1.0), (first_is_best, 0.0, 1.0, 0.25), (first_is_best, 0.9, 0.0, 0.25)],
+)
+async def test_training_sees_the_group_and_evaluation_the_rollout(
+    qwen2: Path, tmp_path: Path, regrade: Any, min_group_std: float, signal: float, reward: float
+) -> None:
+    await make_loop(qwen2, tmp_path, OneCallMethod(), regrade=regrade, min_group_std=min_group_std).run()
+    (train,) = read_stage(tmp_path, "train")
+    assert (train["groups_with_signal"], train["reward"]) == (signal, reward)
+    assert (train.get("grad_norm", 0.0) > 0) == bool(signal)
+    assert read_stage(tmp_path, "eval")[-1]["reward"] == 1.0
+
+
+async def test_groups_that_a_filter_leaves_out_stay_in_the_figures(qwen2: Path, tmp_path: Path) -> None:
+    """t0 has no signal and t2 takes its place: two of three groups have one."""
+    rewards = {"t0": [0.0] * 5, "t1": [1.0] * 2 + [0.0, 1.0, 0.0], "t2": [1.0, 1.0, 0.0, 0.0]}
+    await make_loop(qwen2, tmp_path, OneCallMethod(rewards), dynamic_sampling=True).run()
+    (train,) = read_stage(tmp_path, "train")
+    assert train["tasks"] == ["t0", "t1", "t2"]
+    assert train["rows"] == 8
+    assert train["groups_with_signal"] == pytest.approx(2 / 3)
+    first = 1.0 + 0.0 + 1.0 + 0.0  # of t1's rewards the first went to the evaluation before training
+    assert train["reward"] == pytest.approx((0.0 + first + 2.0) / 12)
+
+
+async def test_drift_is_counted_and_other_metrics_are_averaged(qwen2: Path, tmp_path: Path) -> None:
+    await make_loop(qwen2, tmp_path, OneCallMethod(drift=2.0, turns=3.0)).run()
+    (train,), evaluated = read_stage(tmp_path, "train"), read_stage(tmp_path, "eval")[-1]
+    assert (train["drift"], train["turns"]) == (16.0, 3.0)
+    assert (evaluated["drift"], evaluated["turns"]) == (4.0, 3.0)
+    assert build_summary(RunFolder(tmp_path))["counts"]["drift"] == {"total": 16}
+
+
+@pytest.mark.parametrize("num_steps_per_rollout", [1, 2])
+async def test_steps_without_a_valid_rollout_are_logged_and_change_no_weight(
+    qwen2: Path, tmp_path: Path, num_steps_per_rollout: int
+) -> None:
+    """Two steps fail whole, the third trains; the tasks go on in turn, also for a run that resumes after the two."""
+    rewards = {"t0": [1.0, 0.0, 0.0, 0.0]}
+    method = OneCallMethod(rewards, failures=16)
+    run = {"steps": 3, "eval_every": 0, "save_every": 2}
+    loop = make_loop(qwen2, tmp_path / "run", method, run=run, num_steps_per_rollout=num_steps_per_rollout)
+    before = [parameter.detach().clone() for parameter in loop.model.parameters()]
+    for _ in range(2):
+        await loop._train_step()
+    assert (loop.step, loop.trainer.steps, loop.stream.cursor) == (2, 0, 4)
+    assert all(torch.equal(a, b) for a, b in zip(before, loop.model.parameters(), strict=True))
+    loop._save()
+    await loop.engine.close()
+
+    resumed = make_loop(qwen2, tmp_path / "run", method, run=run, num_steps_per_rollout=num_steps_per_rollout)
+    await resumed.run()
+    *empty, last = read_stage(tmp_path / "run", "train")
+    assert [record["step"] for record in (*empty, last)] == [1, 2, 3]
+    assert [record["tasks"] for record in (*empty, last)] == [["t0", "t1"], ["t2", "t3"], ["t0", "t1"]]
+    assert [(record["failures"], record["rows"], record["reward"]) for record in empty] == [
+        ({"no_tool": 8}, 0, 0.0)
+    ] * 2
+    assert (last["failures"], last["rows"]) == ({}, 8)
+    assert last["grad_norm"] > 0
+
+
+async def test_the_third_empty_step_in_a_row_stops_the_run_and_says_why(qwen2: Path, tmp_path: Path) -> None:
+    loop = make_loop(qwen2, tmp_path, OneCallMethod(failures=99), run={"steps": 9, "eval_every": 0})
+    with pytest.raises(
+        TrainingError, match=r"step 3: every rollout of 3 steps in a row failed: 8 x no_tool \(first: the"
+    ):
+        await loop.run()
+    assert [record["failures"] for record in read_stage(tmp_path, "train")] == [{"no_tool": 8}] * 3
+
+
+async def test_the_best_of_the_evaluations_is_kept_also_over_a_resume(qwen2: Path, tmp_path: Path) -> None:
+    """Two held-out tasks, t0 and t1, are trained on as well; steps 1 to 5 have the held-out rewards below."""
+    held_out = [9.0, 0.2, 0.8, 0.8, 0.1, 0.3]
+
+    class Graded(OneCallMethod):
+        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+            trajectory = await super().rollout(task, roles, sampling)
+            evaluating = sampling.temperature == 0.5
+            return replace(trajectory, reward=held_out[loop.step]) if evaluating else trajectory
+
+    run = {"steps": 3, "eval_every": 1, "eval_temperature": 0.5, "save_every": 100, "keep": "best"}
+    loop = make_loop(qwen2, tmp_path, Graded(), run=run)
+    await loop.run()
+    saved = sorted(path.name for path in loop.checkpoints.iterdir())
+    assert saved == ["step-000001", "step-000002", "step-000003"], "each was the best so far"
+    loop = make_loop(qwen2, tmp_path, Graded(), run={**run, "steps": 5})
+    await loop.run()
+    assert sorted(path.name for path in loop.checkpoints.iterdir()) == [*saved, "step-000005"]
+    chosen = RunFolder(tmp_path).find_trained(0, "best")
+    assert chosen is not None
+    assert chosen.name == "step-000003"
+    assert (chosen / "model.safetensors").is_file()
+
+
+class SlowMethod(Method):
+    """Waits at random before each of two calls, and notes for each rollout its task, its seed and the step it began at.
+
+    The loop that is watched must be set before it runs.
+    """
+
+    loop: GRPOLoop
+
+    def __init__(self) -> None:
+        self.begun: dict[tuple[str, int | None], int] = {}
+        self.random = random.Random(0)
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        self.begun[task.task_id, sampling.seed] = self.loop.step
+        turns = []
+        for _ in range(2):
+            await asyncio.sleep(self.random.lognormvariate(-6, 1))  # 2.5 ms, and 25 ms for one in a hundred
+            completion = await roles["policy"].generate((1, 2), replace(sampling, max_new_tokens=8))
+            turns.append(Turn("only", (1, 2), completion, True))
+        metrics = {"begun": float(self.begun[task.task_id, sampling.seed])}
+        return Trajectory(task.task_id, tuple(turns), reward=self.random.random(), metrics=metrics)
+
+
+async def run_slowly(model: Path, out: Path, ahead: int, steps: int = 10, **run: Any) -> SlowMethod:
+    method = SlowMethod()
+    run = {"steps": steps, "eval_every": 0, **run}
+    method.loop = make_loop(model, out, method, run=run, ahead=ahead, tis=[0, 2])
+    await method.loop.run()
+    return method
+
+
+async def test_a_run_ahead_trains_each_group_once_and_none_is_too_old(qwen2: Path, tmp_path: Path) -> None:
+    in_turn = await run_slowly(qwen2, tmp_path / "0", 0)
+    assert not any("staleness_max" in record for record in read_stage(tmp_path / "0", "train"))
+    for ahead in (1, 3):
+        method = await run_slowly(qwen2, tmp_path / str(ahead), ahead)
+        assert method.begun.keys() == in_turn.begun.keys(), "the same tasks with the same seeds"
+        pairs = zip(read_stage(tmp_path / str(ahead), "train"), read_stage(tmp_path / "0", "train"), strict=True)
+        for place, (record, same) in enumerate(pairs):
+            assert record["tasks"] == same["tasks"]
+            assert place - ahead <= record["begun"] <= place
+            assert 0 <= record["staleness_mean"] <= record["staleness_max"] <= ahead
+        assert max(record["staleness_max"] for record in read_stage(tmp_path / str(ahead), "train")) > 0
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+async def test_a_run_ahead_that_is_stopped_trains_every_group_once(qwen2: Path, tmp_path: Path, ahead: int) -> None:
+    """The run is stopped at random moments, as by a kill: what it sampled ahead is sampled again."""
+    moments = random.Random(ahead)
+    for _ in range(6):
+        run = asyncio.create_task(run_slowly(qwen2, tmp_path, ahead, save_every=1))
+        done, _ = await asyncio.wait([run], timeout=moments.uniform(0.05, 0.4))
+        run.cancel()
+        await asyncio.wait([run])
+        if done:
+            break
+    await run_slowly(qwen2, tmp_path, ahead, save_every=1)
+    records = read_stage(tmp_path, "train")
+    assert [record["step"] for record in records] == list(range(1, 11))
+    assert [record["tasks"] for record in records] == [["t0", "t1"], ["t2", "t3"]] * 5
+
+
+def test_a_run_ahead_needs_a_correction_and_fixed_tasks(qwen2: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"set algorithm\.tis, such as \[0, 2\]"):
+        make_loop(qwen2, tmp_path, OneCallMethod(), ahead=1)
+    with pytest.raises(ValueError, match=r"algorithm\.dynamic_sampling replaces some"):
+        make_loop(qwen2, tmp_path, OneCallMethod(), ahead=1, tis=[0, 2], dynamic_sampling=True)
+
+
+@pytest.fixture
+async def hosts(qwen2: Path) -> AsyncIterator[list[kit.ModelHost]]:
+    hosts = [kit.ModelHost(qwen2) for _ in range(2)]
+    for host in hosts:
+        await host.start()
+    yield hosts
+    for host in hosts:
+        await host.stop()
+
+
+async def test_rollouts_of_servers_train_as_those_of_this_process(qwen2: Path, tmp_path: Path, hosts) -> None:
+    """The servers get the weights of every step: their log-probs are the trainer's, and the end is the same."""
+    for name, servers in (("here", []), ("served", [host.url for host in hosts])):
+        run = {"steps": 4, "eval_every": 0}
+        loop = make_loop(qwen2, tmp_path / name, OneCallMethod(), regrade=first_is_best, run=run, servers=servers)
+        await loop.run()
+    for record in read_stage(tmp_path / "served", "train"):
+        assert record["servers_left_out"] == 0
+        assert record["train_rollout_logprob_abs_diff"] < 1e-5
+    assert {host.engine.weight_version.rpartition("-")[2] for host in hosts} == {"4"}
+    here, served = (
+        weights.read(loop.model, RunFolder(tmp_path / n).checkpoints_path(0) / "step-000004")
+        for n in ("here", "served")
+    )
+    for tensor_name, tensor in here.items():
+        torch.testing.assert_close(served[tensor_name], tensor, atol=1e-6, rtol=1e-4)
+    assert not RunFolder(tmp_path / "served").served_path(0).exists()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_a_server_that_dies_in_mid_run_costs_no_group(qwen2: Path, tmp_path: Path, hosts, ahead: int) -> None:
+    method = SlowMethod()
+    servers = [host.url for host in hosts]
+    method.loop = make_loop(
+        qwen2, tmp_path, method, run={"steps": 8, "eval_every": 0}, ahead=ahead, tis=[0, 2], servers=servers
+    )
+    run = asyncio.create_task(method.loop.run())
+    while method.loop.step < 3:
+        await asyncio.sleep(0.01)
+    await hosts[0].stop()
+    while method.loop.step < 5:
+        await asyncio.sleep(0.01)
+    await hosts[0].start()
+    await run
+    records = read_stage(tmp_path, "train")
+    assert [record["tasks"] for record in records] == [["t0", "t1"], ["t2", "t3"]] * 4
+    assert sum(record["servers_left_out"] for record in records) >= 1
+    assert all(record["failures"] == {} for record in records)
+    assert all(0 <= record.get("staleness_max", 0) <= ahead for record in records)
+
+
+async def test_a_run_without_any_of_its_servers_ends_with_the_reason(qwen2: Path, tmp_path: Path) -> None:
+    loop = make_loop(qwen2, tmp_path, OneCallMethod(), servers=["http://127.0.0.1:9"])
+    with pytest.raises(RecipeError, match=r"no rollout server takes the weights: http://127\.0\.0\.1:9"):
+        await loop.run()
+
+
+async def test_a_step_is_recorded_token_by_token_and_shows_no_drift(qwen2: Path, tmp_path: Path) -> None:
+    """The trainer's log-probs are the engine's; groups that were filtered out are there, and without rows."""
+    tokenizer = kit.train_tokenizer("one two three", 300)
+    rewards = {"t0": [0.0] * 5, "t1": [1.0] * 2 + [0.0, 1.0, 0.0], "t2": [1.0, 1.0, 0.0, 0.0]}
+    method, run = OneCallMethod(rewards, failures=0), {"steps": 3, "record_every": 3}
+    await make_loop(qwen2, tmp_path, method, run=run, tokenizer=tokenizer, dynamic_sampling=True).run()
+    found = list(read_rollouts(RunFolder(tmp_path).rollouts_path(0)))
+    train = [rollout for rollout in found if rollout.stage == "train"]
+    assert [rollout.step for rollout in found if rollout.stage == "eval"] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert sorted({rollout.step for rollout in train}) == [1, 3], "the first step, and every third"
+    first = [rollout for rollout in train if rollout.step == 1]
+    assert [rollout.task_id for rollout in first] == ["t1"] * 4 + ["t2"] * 4 + ["t0"] * 4
+    assert [len(rollout.rows) for rollout in first] == [1] * 8 + [0] * 4
+    for rollout in first[:8]:
+        (turn,) = rollout.turns
+        assert turn.trainer_logprobs == pytest.approx(turn.logprobs, abs=1e-4)
+        assert (turn.weight_version, rollout.rows[0].trained) == ("0", [(2, 2 + len(turn.sampled))])
+        assert rollout.advantage is not None
+        assert (rollout.advantage > 0) == bool(rollout.reward)
+    checker = DriftChecker(tokenizer)
+    newest = {"train": -1, "eval": 0}
+    assert [list(checker.check(r, r.task_id, r.step + newest[r.stage])) for r in found] == [[]] * len(found)
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["all weights", "adapters"])
+async def test_a_resumed_run_records_what_one_in_one_go_does(qwen2: Path, tmp_path: Path, lora: Any) -> None:
+    """The second step of the interrupted run was recorded, but not saved; it is sampled and recorded again."""
+    tokenizer = kit.train_tokenizer("one two three", 300)
+
+    def start(name: str) -> GRPOLoop:
+        method, run = OneCallMethod(), {"steps": 3, "eval_every": 0, "record_every": 1, "save_every": 3}
+        options = {"regrade": first_is_best, "run": run, "tokenizer": tokenizer, "lora": lora}
+        return make_loop(qwen2, tmp_path / name, method, **options)
+
+    await start("whole").run()
+    interrupted = start("resumed")
+    await interrupted._train_step()
+    interrupted._save()
+    await interrupted._train_step()
+    await interrupted.engine.close()
+    await start("resumed").run()
+    whole, resumed = (RunFolder(tmp_path / name).rollouts_path(0).read_bytes() for name in ("whole", "resumed"))
+    assert whole == resumed

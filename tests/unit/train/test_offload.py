@@ -1,0 +1,113 @@
+"""An offloaded run takes the steps of an ordinary one, to the last bit, and resumes so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.config import LoRASection, OptimizerSection
+from core.engine import weights
+from core.engine.lora import add_adapters
+from core.engine.model import CausalLM
+from core.rollout.method import method_spec
+from core.train import checkpoint
+from core.train.trainer import Trainer
+from core.train.warm_start import make_schedule
+from tests.unit.train.test_trainer import make_rows, same, snapshot
+
+LORA = LoRASection(rank=4)
+each_kind = pytest.mark.parametrize("lora", [None, LORA], ids=["all weights", "adapters"])
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+
+
+def make_trainer(folder: Path, dtype: str, lora: LoRASection | None, offload: bool = True) -> Trainer:
+    """Make a trainer whose batches are cut into many packs, and whose gradients are clipped."""
+    model = weights.load(folder, dtype, "cpu")
+    add_adapters(model, lora)
+    section = OptimizerSection(lr=3e-3, clip_grad=0.1, max_tokens_per_pack=40, cpu_offload=offload)
+    return Trainer(model, section, start=folder)
+
+
+def optimized(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {str(i): weight.detach().clone() for i, weight in enumerate(trainer._optimized)}
+
+
+@each_kind
+@each_dtype
+def test_offloaded_steps_are_those_of_an_ordinary_run_to_the_last_bit(any_model, dtype, lora):
+    ordinary, offloaded = (make_trainer(any_model, dtype, lora, offload) for offload in (False, True))
+    start = optimized(offloaded)
+    for seed in range(4):
+        stats = ordinary.grpo_step(make_rows(seed))
+        assert stats["grad_norm"] > 0.1  # it is clipped
+        assert offloaded.grpo_step(make_rows(seed)) == stats
+    assert same(snapshot(ordinary.model), snapshot(offloaded.model))
+    assert same(optimized(ordinary), optimized(offloaded))
+    assert not any(torch.equal(start[name], now) for name, now in optimized(offloaded).items())
+    trained = [weight for _, weight in offloaded._copies]
+    assert len(trained) == len(offloaded._optimized)
+    assert {id(weight) for weight in trained}.isdisjoint(map(id, offloaded._optimized))
+    assert all(weight.grad is None for weight in trained)
+
+
+@each_kind
+@each_dtype
+def test_an_offloaded_run_resumes_bit_for_bit(qwen2, tmp_path, dtype, lora):
+    trainer = make_trainer(qwen2, dtype, lora)
+    for seed in range(2):
+        trainer.grpo_step(make_rows(seed))
+    path = checkpoint.save(tmp_path, 2, trainer.model, qwen2, {"trainer": trainer.state()})
+    again = make_trainer(qwen2, dtype, lora)
+    again.load_state(checkpoint.load(path, again.model)["trainer"])
+    for seed in range(2, 4):
+        assert again.grpo_step(make_rows(seed)) == trainer.grpo_step(make_rows(seed))
+    assert same(snapshot(trainer.model), snapshot(again.model))
+    assert same(optimized(trainer), optimized(again))
+
+
+@each_dtype
+def test_an_offloaded_gradient_that_is_not_finite_leaves_weights_and_copies_alone(qwen2, dtype):
+    trainer = make_trainer(qwen2, dtype, None)
+    before, copies = snapshot(trainer.model), optimized(trainer)
+    stats = trainer.grpo_step([replace(row, advantage=float("nan")) for row in make_rows()])
+    assert stats["nonfinite_steps"] == 1.0
+    assert same(before, snapshot(trainer.model))
+    assert same(copies, optimized(trainer))
+    assert trainer.grpo_step(make_rows())["nonfinite_steps"] == 0.0
+    assert not same(before, snapshot(trainer.model))
+
+
+def test_weights_whose_copies_are_offloaded_stay_the_tensors_that_the_engine_reads(qwen2):
+    model = weights.load(qwen2)
+    before = {name: p.data_ptr() for name, p in model.named_parameters()}
+    trainer = Trainer(model, OptimizerSection(lr=1e-3, cpu_offload=True))
+    trainer.grpo_step(make_rows())
+    assert {name: p.data_ptr() for name, p in model.named_parameters()} == before
+    assert all(torch.equal(copy, weight) for copy, weight in trainer._copies)
+    assert {copy.data_ptr() for copy, _ in trainer._copies}.isdisjoint(before.values())
+
+
+def test_the_state_of_a_run_on_a_card_is_read_into_the_machines_memory(qwen2, tmp_path, monkeypatch):
+    trainer = make_trainer(qwen2, "float32", None)
+    trainer.grpo_step(make_rows())
+    path = checkpoint.save(tmp_path, 1, trainer.model, qwen2, {"trainer": trainer.state()})
+    monkeypatch.setattr(CausalLM, "device", torch.device("cuda"))
+    state = checkpoint.load(path, trainer.model)["trainer"]
+    moments = state["optimizer"]["state"].values()
+    assert {tensor.device.type for each in moments for tensor in each.values()} == {"cpu"}
+    assert {copy.device.type for copy in state["float32_copies"]} == {"cpu"}
+
+
+def test_8_bit_moments_are_not_offloaded_and_the_error_names_both_fixes():
+    fixes = "set optimizer.cpu_offload=false, or optimizer.name=adamw"
+    with pytest.raises(ValueError, match=re.escape(fixes)):
+        OptimizerSection(lr=1.0, name="adamw8bit", cpu_offload=True)
+
+
+def test_supervised_training_is_offloaded_too():
+    recipe = method_spec("memagent").load("tiny", ["optimizer.cpu_offload=true"])
+    assert make_schedule(recipe, lr=1.0, lr_warmup_steps=0, steps=1).cpu_offload

@@ -1,0 +1,99 @@
+"""Rejection sampling keeps the trained turns of right rollouts, of any method, and spends the budget of GRPO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from core.config import Recipe, RejectionSection
+from core.policy.base import Roles
+from core.rollout.method import Method, RolloutError
+from core.runs.files import read_jsonl
+from core.train import rejection
+from core.train.loop import TrainingError
+from core.train.warm_start import Example
+from core.types import Completion, Sampling, Task, Trajectory, Turn
+
+CONFIG = RejectionSection(lr=1e-3, epochs=2, batch_size=3)
+
+
+class TwoTurnMethod(Method):
+    """Asks nobody. Task t0 is right, t1 half right; t2 fails and t3 is right without a trained turn that says so."""
+
+    calls = 0
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        type(self).calls += 1
+        if task.task_id == "t2":
+            raise RolloutError("no_tool", "the tool server is down")
+        number = int(task.task_id[1:])
+        completion = Completion((10 + number, 3), (-1.0, -1.0), "stop")
+        turns = (Turn("plan", (1, number), completion, task.task_id != "t3"), Turn("judge", (2,), completion, False))
+        return Trajectory(task.task_id, turns, reward={"t0": 1.0, "t1": 0.5, "t3": 1.0}[task.task_id])
+
+
+def make_recipe(model: Path, steps: int) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "method": "given",
+            "preset": "test",
+            "follows": "nothing",
+            "model": {"path": str(model), "device": "cpu"},
+            "data": {"train": "none", "shuffle": False},
+            "rollout": {"tasks_per_step": 2, "group_size": 3},
+            "algorithm": {"name": "grpo"},
+            "optimizer": {"lr": 1e-3},
+            "inference": {"kv_tokens": 1024},
+            "run": {"steps": steps},
+        }
+    )
+
+
+async def reject(model: Path, folder: Path, steps: int, names: Sequence[str] = ("t0", "t1", "t2", "t3")) -> Path:
+    tasks = [Task(name, "?", ("x",)) for name in names]
+    recipe = make_recipe(model, steps)
+    return await rejection.run_rejection(recipe, CONFIG, TwoTurnMethod(), None, tasks, folder, 0, model, roles={})
+
+
+async def test_only_trained_turns_of_right_rollouts_are_kept(qwen2: Path, tmp_path: Path) -> None:
+    model = await reject(qwen2, tmp_path / "rejection", steps=4)
+    records = list(read_jsonl(tmp_path / "rejection" / "rollouts.jsonl"))
+    assert [record["tasks"] for record in records] == [["t0", "t1"], ["t2", "t3"]] * 2
+    assert [(record["sampled"], record["kept"]) for record in records] == [(6, 3)] * 4
+    assert [record["turns"] for record in records] == [[[[1, 0], [10, 3]]] * 3, []] * 2
+    steps = list(read_jsonl(tmp_path / "rejection" / "metrics.jsonl"))
+    assert len(steps) == 2 * 2, "six turns in batches of three, twice"
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    assert (model / "model.safetensors").is_file()
+
+
+async def test_sampling_goes_on_after_the_last_step_that_was_written(qwen2: Path, tmp_path: Path) -> None:
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    await reject(qwen2, whole, steps=3)
+    lines = (whole / "rollouts.jsonl").read_bytes().splitlines(keepends=True)
+    resumed.mkdir()
+    (resumed / "rollouts.jsonl").write_bytes(lines[0] + lines[1][:40])
+    TwoTurnMethod.calls = 0
+    model = await reject(qwen2, resumed, steps=3)
+    assert TwoTurnMethod.calls == 2 * 6
+    assert (resumed / "rollouts.jsonl").read_bytes() == (whole / "rollouts.jsonl").read_bytes()
+    assert (model / "model.safetensors").read_bytes() == (whole / "model" / "model.safetensors").read_bytes()
+    await reject(qwen2, resumed, steps=3)
+    assert TwoTurnMethod.calls == 2 * 6, "a finished baseline is left as it is"
+
+
+async def test_a_start_model_without_success_is_told(qwen2: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="no rollout of the start model has reward 1"):
+        await reject(qwen2, tmp_path / "rejection", steps=1, names=["t1", "t2"])
+    assert not (tmp_path / "rejection" / "model").exists()
+
+
+def test_each_epoch_has_every_turn_once_in_another_order() -> None:
+    examples: list[Example] = [((i,), (i,)) for i in range(8)]
+    batches = list(rejection._draw_batches(examples, CONFIG, seed=0))
+    assert [len(batch) for batch in batches] == [3, 3, 2] * 2
+    epochs = [[example for batch in half for example in batch] for half in (batches[:3], batches[3:])]
+    assert epochs[0] != epochs[1]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == examples

@@ -1,0 +1,103 @@
+"""The commands of the servers that a run starts for itself, and the GPUs that they get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core.config import RecipeError
+from core.engine.weights import load_config
+from core.rollout.method import method_spec
+from core.train.memory import replace_keys
+from core.train.replicas import describe_replicas, make_commands, share_gpus
+
+
+def recipe(monkeypatch: pytest.MonkeyPatch, gpus: int, visible: str | None = None, **keys: Any) -> Any:
+    """MemAgent's tiny recipe with these keys of `inference`, as if the machine had so many GPUs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    overrides = [f"inference.{key}={value}" for key, value in keys.items()]
+    return method_spec("memagent").load("tiny", ["run.parallel_seeds=1", "model.device=auto", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "visible", "device", "replicas", "expected"),
+    [
+        (0, None, "auto", 2, [[], []]),
+        (4, None, "auto", 3, [["1"], ["2"], ["3"]]),
+        (4, None, "cuda:2", 3, [["0"], ["1"], ["3"]]),
+        (4, None, "cpu", 2, [["0", "1"], ["2", "3"]]),
+        (5, None, "auto", 2, [["1", "2"], ["3", "4"]]),
+        (3, "GPU-a,7,5", "cuda:1", 2, [["GPU-a"], ["5"]]),
+    ],
+)
+def test_each_server_gets_as_many_of_the_gpus_that_the_trainer_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    visible: str | None,
+    device: str,
+    replicas: int,
+    expected: list[list[str]],
+) -> None:
+    read = recipe(monkeypatch, gpus, visible, replicas=replicas, engine="sglang")
+    assert share_gpus(replace_keys(read, {"model.device": device})) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "replicas", "engine", "named"),
+    [
+        (1, 1, "sglang", "1 servers cannot share 0 GPUs evenly"),
+        (4, 2, "sglang", "2 servers cannot share 3 GPUs evenly"),
+        (3, 1, "embedded", "set inference.replicas=2"),
+    ],
+)
+def test_gpus_that_cannot_be_shared_out_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, replicas: int, engine: str, named: str
+) -> None:
+    with pytest.raises(RecipeError, match=named):
+        share_gpus(recipe(monkeypatch, gpus, replicas=replicas, engine=engine))
+
+
+def test_a_dry_run_tells_the_gpus_and_the_memory_of_each_server(monkeypatch: pytest.MonkeyPatch, qwen2: Path) -> None:
+    def describe(gpus: int, **keys: Any) -> list[str]:
+        read = recipe(monkeypatch, gpus, replicas=2, kv_tokens=1000, **keys)
+        return describe_replicas(replace_keys(read, {"model.dtype": "float32"}), load_config(qwen2))
+
+    assert describe(5, engine="vllm")[1].startswith("replica-1 (vllm) on GPU 3, 4: weights 0.00 GB, and a cache")
+    assert describe(0)[0].startswith("replica-0 (embedded) on no GPU: weights 0.00 GB, KV cache 0.00 GB")
+    with pytest.raises(RecipeError, match="2 servers cannot share 1 GPUs"):
+        describe(2, engine="sglang")
+
+
+def test_a_server_gets_its_split_our_arguments_and_the_endpoint_for_weights(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    engine = {"replicas": 1, "engine": "vllm", "replica_python": "/v/python", "replica_args": "--dtype 'bfloat16'"}
+    read = replace_keys(recipe(monkeypatch, 3, **engine), {"model.path": str(tmp_path)})
+    [(name, command)] = make_commands(read).items()
+    assert name == "replica-0"
+    assert command.words[0] == "/v/python"
+    assert command.words[-4:] == ["--tensor-parallel-size", "2", "--dtype", "bfloat16"]
+    assert str(tmp_path) in command.words
+    assert command.environment == {"CUDA_VISIBLE_DEVICES": "1,2", "VLLM_SERVER_DEV_MODE": "1"}
+    assert command.url.endswith(command.words[command.words.index("--port") + 1])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["inference.replicas=1", "inference.servers=[http://a:1]"], "in place of inference.servers"),
+        (["inference.engine=vllm"], "set inference.replicas"),
+        (["inference.replica_args=--tp 2"], "set inference.replicas"),
+        (["inference.replicas=2", "run.parallel_seeds=2"], "one seed at a time"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(overrides: list[str], named: str) -> None:
+    with pytest.raises(RecipeError, match=named):
+        method_spec("memagent").load("tiny", ["run.parallel_seeds=1", *overrides])

@@ -1,0 +1,423 @@
+"""The trainer: what one batch means does not depend on how it is cut, and a resumed trainer is the same trainer."""
+
+from __future__ import annotations
+
+import copy
+import io
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from core.algorithms.grpo import GRPOConfig
+from core.config import OptimizerSection
+from core.engine import weights
+from core.engine.engine import Engine
+from core.engine.model import CausalLM
+from core.train import trainer as trainer_module
+from core.train.packing import pack_rows
+from core.train.trainer import POLICY_STATISTICS, Trainer, pack_bytes
+from core.types import Row, Sampling
+from tests.unit.conftest import drain, gradients
+
+
+def make_rows(seed: int = 0, rollouts: int = 6, logprob: float = -4.5) -> list[Row]:
+    """Rollouts of one to three rows with prompts and responses of uneven length; every third has no advantage."""
+    rng = random.Random(seed)
+    rows = []
+    for rollout in range(rollouts):
+        advantage = (0.0, 1.0, -0.5)[rollout % 3]
+        for _ in range(rng.randint(1, 3)):
+            prompt = tuple(rng.randrange(96) for _ in range(rng.randint(2, 25)))
+            response = tuple(rng.randrange(96) for _ in range(rng.randint(1, 8)))
+            ones = (1,) * len(response)
+            rows.append(Row(prompt + response, ones, (logprob,) * len(response), advantage, rollout))
+    return rows
+
+
+def optimizer(**options) -> OptimizerSection:
+    return OptimizerSection(**{"lr": 1e-3, "weight_decay": 0.0, "bf16_autocast": False, **options})
+
+
+def snapshot(model: CausalLM) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+class Forwards:
+    """Counts the forwards of a model and the tokens in them."""
+
+    def __init__(self, model: CausalLM):
+        self.calls = self.tokens = 0
+        model.register_forward_pre_hook(self._count)
+
+    def _count(self, module, arguments) -> None:
+        self.calls += 1
+        self.tokens += len(arguments[0])
+
+
+@pytest.mark.parametrize("loss_agg", ["rollout", "turn", "token"])
+def test_gradient_accumulation_is_one_big_batch(qwen2, loss_agg):
+    rows = make_rows()
+    grpo = GRPOConfig(kl_loss_coef=0.1, entropy_coef=0.01)
+    whole = gradients(qwen2, rows, max_tokens=1 << 20, grpo=grpo, loss_agg=loss_agg)
+    for max_tokens in (1, 40, 100):
+        cut = gradients(qwen2, rows, max_tokens=max_tokens, grpo=grpo, loss_agg=loss_agg)
+        for name, gradient in whole.items():
+            torch.testing.assert_close(cut[name], gradient, atol=1e-6, rtol=1e-4)
+
+
+def test_recomputed_activations_give_the_same_gradient(any_model):
+    kept = gradients(any_model, make_rows(), max_tokens=64)
+    again = gradients(any_model, make_rows(), max_tokens=64, checkpointing=True)
+    for name, gradient in kept.items():
+        torch.testing.assert_close(again[name], gradient, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_steps_per_rollout": 3}, {"grpo": GRPOConfig(tis=(0.5, 2.0))}], ids=["plain", "steps", "tis"]
+)
+def test_rows_without_advantage_see_no_forward(qwen2, options):
+    rows = make_rows()
+    useful = [row for row in rows if row.advantage]
+    seen = []
+    for batch in (rows, useful):
+        model = weights.load(qwen2)
+        trainer, forwards = Trainer(model, optimizer(), **options), Forwards(model)
+        stats = trainer.grpo_step(batch)
+        assert (stats["rows"], stats["rows_skipped"]) == (len(batch), len(batch) - len(useful))
+        seen.append(forwards.tokens)
+    assert 0 < len(useful) < len(rows)
+    assert seen[0] == seen[1] > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"num_steps_per_rollout": 2}], ids=["one step", "two steps"])
+@pytest.mark.parametrize("loss_agg", ["rollout", "turn", "token"])
+def test_statistics_of_the_policy_do_not_shrink_with_the_rows_left_out(qwen2, loss_agg, options):
+    """Rows that say the same with and without advantage: leaving six of eight out changes nothing but the loss."""
+    (row, *_) = [row for row in make_rows() if row.advantage]
+    rows = [replace(row, rollout_id=i, advantage=row.advantage if i < 2 else 0.0) for i in range(8)]
+    grpo = GRPOConfig(tis=(0.5, 2.0))
+    left_out, kept = (
+        Trainer(weights.load(qwen2), optimizer(lr=0.0), config, loss_agg=loss_agg, **options).grpo_step(rows)
+        for config in (grpo, replace(grpo, kl_loss_coef=1e-12))
+    )
+    assert (left_out["rows_skipped"], kept["rows_skipped"]) == (6, 0)
+    for name in sorted(POLICY_STATISTICS):
+        assert left_out[name] == pytest.approx(kept[name], rel=1e-4, abs=1e-6), name
+    assert left_out["entropy_loss"] > 1
+    if not options:  # a step that has nothing but rows without advantage is not taken
+        assert left_out["pg_loss"] == pytest.approx(kept["pg_loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("num_steps_per_rollout", [1, 3])
+@pytest.mark.parametrize("rows", [make_rows(), []], ids=["no advantage", "no rows"])
+def test_a_batch_without_rows_or_advantage_changes_nothing(qwen2, rows, num_steps_per_rollout):
+    model = weights.load(qwen2)
+    trainer = Trainer(model, optimizer(), num_steps_per_rollout=num_steps_per_rollout)
+    forwards, before = Forwards(model), snapshot(model)
+    stats = trainer.grpo_step([replace(row, advantage=0.0) for row in rows])
+    assert stats == {"rows": len(rows), "rows_skipped": len(rows)}
+    assert forwards.calls == trainer.steps == 0
+    assert same(before, snapshot(model))
+
+
+def test_skipped_rows_stay_in_the_denominator(qwen2):
+    rows = make_rows()
+    useful = [row for row in rows if row.advantage]
+    rollouts, left = (len({row.rollout_id for row in part}) for part in (rows, useful))
+    with_zeros = gradients(qwen2, rows, max_tokens=1 << 20)
+    without = gradients(qwen2, useful, max_tokens=1 << 20)
+    for name, gradient in without.items():
+        torch.testing.assert_close(with_zeros[name], gradient * left / rollouts, atol=1e-7, rtol=1e-4)
+
+
+def test_kl_is_measured_against_a_reference_that_stays(qwen2):
+    model = weights.load(qwen2)
+    trainer = Trainer(model, optimizer(lr=1e-2), GRPOConfig(kl_loss_coef=0.1))
+    assert trainer.reference is not None
+    start = snapshot(model)
+    kl = [trainer.grpo_step(make_rows())["kl_loss"] for _ in range(4)]
+    assert kl[0] == pytest.approx(0.0, abs=1e-7)
+    assert kl[3] > 1e-3
+    assert same(start, snapshot(trainer.reference))
+    assert not same(start, snapshot(model))
+    assert trainer.grpo_step(make_rows())["rows_skipped"] == 0
+    assert Trainer(model, optimizer()).reference is None
+
+
+def test_kl_alone_pulls_back_to_the_reference(qwen2, other_qwen2):
+    model = weights.load(qwen2)
+    trainer = Trainer(model, optimizer(lr=3e-3), GRPOConfig(kl_loss_coef=1.0, kl_loss_type="k3"))
+    weights.load_into(model, other_qwen2)
+    rows = [replace(row, advantage=0.0) for row in make_rows()]
+    kl = [trainer.grpo_step(rows)["kl_loss"] for _ in range(15)]
+    assert kl[-1] < 0.7 * kl[0]
+
+
+@pytest.mark.parametrize("steps", [2, 3, 5])
+def test_steps_of_a_batch_share_out_whole_rollouts(qwen2, steps):
+    trainer = Trainer(weights.load(qwen2), optimizer(), num_steps_per_rollout=steps, seed=4)
+    rows = make_rows(rollouts=11)
+    parts = [{row.rollout_id for row in part} for part in trainer._split(rows)]
+    assert sorted(rollout for part in parts for rollout in part) == list(range(11))
+    assert len(parts) == steps
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert sorted(map(id, rows)) == sorted(id(row) for part in trainer._split(rows) for row in part)
+    first = trainer._split(rows)
+    assert trainer._split(rows) == first
+    trainer.steps += steps
+    assert trainer._split(rows) != first  # each batch is dealt anew
+
+
+def test_later_steps_of_a_batch_are_off_policy(qwen2):
+    """The old log-probs are those before the first step: the ratio of the second step is no longer 1."""
+    rows = [replace(row, advantage=row.advantage or 0.3) for row in make_rows()]
+    one = Trainer(weights.load(qwen2), optimizer(lr=5e-2), GRPOConfig(tis=(0.0, 100.0)))
+    several = Trainer(weights.load(qwen2), optimizer(lr=5e-2), GRPOConfig(tis=(0.0, 100.0)), num_steps_per_rollout=3)
+    assert one.grpo_step(rows)["ppo_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert abs(several.grpo_step(rows)["ppo_kl"]) > 1e-3
+    assert (one.steps, several.steps) == (1, 3)
+
+
+def test_on_policy_loss_is_minus_the_mean_advantage(qwen2):
+    """Ratio 1 everywhere: with the trainer's own log-probs the loss is known without a model."""
+    rows = make_rows()
+    trainer = Trainer(weights.load(qwen2), optimizer(), GRPOConfig(tis=(0.0, 1e9)), loss_agg="token")
+    own = trainer._compute_old_logprobs(rows)
+    rows = [replace(row, logprobs=tuple(values)) for row, values in zip(rows, own, strict=True)]
+    stats = trainer.grpo_step(rows)
+    tokens = sum(row.trained_tokens for row in rows)
+    expected = -sum(row.advantage * row.trained_tokens for row in rows) / tokens
+    assert stats["pg_loss"] == pytest.approx(expected, abs=1e-6)
+    assert stats["train_rollout_logprob_abs_diff"] == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_trainers_log_probs_are_the_engines(any_model, temperature):
+    model = weights.load(any_model)
+    engine = Engine(model, max_model_len=128, kv_tokens=1024)
+    rng = random.Random(0)
+    shared = [rng.randrange(96) for _ in range(40)]
+    prompts = [[rng.randrange(96) for _ in range(n)] for n in (1, 7, 30)] + [shared] * 3 + [[*shared, 5]]
+    requests = [
+        engine.submit(prompt, Sampling(temperature=temperature, max_new_tokens=12, seed=i))
+        for i, prompt in enumerate(prompts)
+    ]
+    drain(engine)
+    completions = [request.completion for request in requests]
+    rows = [
+        Row((*prompt, *c.token_ids), (1,) * len(c.token_ids), c.logprobs, 1.0, i)
+        for i, (prompt, c) in enumerate(zip(prompts, completions, strict=True))
+    ]
+    for row, own in zip(
+        rows, Trainer(model, optimizer(), temperature=temperature)._compute_old_logprobs(rows), strict=True
+    ):
+        torch.testing.assert_close(torch.tensor(own), torch.tensor(row.logprobs), atol=1e-5, rtol=0)
+
+
+def test_warm_up_and_decay(qwen2):
+    model = weights.load(qwen2)
+
+    def rates(steps: int, **options) -> list[float]:
+        trainer = Trainer(model, OptimizerSection(lr=1.0, **options))
+        found = []
+        for trainer.steps in range(steps):
+            found.append(trainer.learning_rate())
+        return found
+
+    assert rates(6, lr_warmup_steps=4) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    linear = rates(8, lr_warmup_steps=2, lr_scheduler_type="linear", lr_decay_steps=6)
+    assert linear == pytest.approx([0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
+    cosine = rates(6, lr_scheduler_type="cosine", lr_decay_steps=4)
+    assert cosine == pytest.approx([1.0, 0.853553, 0.5, 0.146447, 0.0, 0.0], abs=1e-6)
+
+
+def test_the_rate_reaches_the_weights(qwen2):
+    """Adam's first step moves a weight by the learning rate, whatever the gradient's size."""
+    model = weights.load(qwen2)
+    trainer = Trainer(model, optimizer(lr=1e-3, lr_warmup_steps=4))
+    before = snapshot(model)
+    stats = trainer.grpo_step(make_rows())
+    moved = max((before[name] - p).abs().max().item() for name, p in model.named_parameters())
+    assert stats["lr"] == 2.5e-4
+    assert moved == pytest.approx(2.5e-4, rel=1e-2)
+
+
+def test_clipping_bounds_the_gradient_and_reports_it_before(qwen2):
+    rows = make_rows()
+    model = weights.load(qwen2)
+    trainer = Trainer(model, optimizer(clip_grad=0.01))
+    norms: list[torch.Tensor] = []
+    trainer.optimizer.register_step_pre_hook(
+        lambda *_: norms.append(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]))
+    )
+    stats = trainer.grpo_step(rows)
+    assert stats["grad_norm"] > 0.1
+    assert norms[0].item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(qwen2):
+    model = weights.load(qwen2)
+    trainer = Trainer(model, optimizer())
+    before = snapshot(model)
+    stats = trainer.grpo_step([replace(row, advantage=float("nan")) for row in make_rows()])
+    assert stats["nonfinite_steps"] == 1.0
+    assert same(before, snapshot(model))
+    assert trainer.grpo_step(make_rows())["nonfinite_steps"] == 0.0
+    assert not same(before, snapshot(model))
+
+
+def test_weight_decay_spares_norms_and_biases(qwen2):
+    trainer = Trainer(weights.load(qwen2), optimizer(weight_decay=0.1))
+    decayed, spared = trainer.optimizer.param_groups
+    assert {p.ndim for p in decayed["params"]} == {2}
+    assert {p.ndim for p in spared["params"]} == {1}
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
+
+
+def test_grpo_makes_the_better_answer_likelier(qwen2):
+    good, bad = (1, 2, 3, 10), (1, 2, 3, 20)
+    rows = [Row(good, (1,), (-4.5,), 1.0, 0), Row(bad, (1,), (-4.5,), -1.0, 1)]
+    trainer = Trainer(weights.load(qwen2), optimizer(lr=3e-3))
+    before = trainer._compute_old_logprobs(rows)
+    for _ in range(5):
+        own = trainer._compute_old_logprobs(rows)
+        trainer.grpo_step([replace(row, logprobs=tuple(values)) for row, values in zip(rows, own, strict=True)])
+    after = trainer._compute_old_logprobs(rows)
+    assert after[0][0] > before[0][0] + 0.1
+    assert after[1][0] < before[1][0] - 0.1
+
+
+def test_supervised_steps_learn_their_examples(qwen2):
+    trainer = Trainer(weights.load(qwen2), optimizer(lr=1e-2, max_tokens_per_pack=32))
+    examples = [((1, 2, 3), (4, 5, 6)), ((9, 8), (7, 6, 5, 4)), ((30,) * 20, (31, 32))]
+    losses = [trainer.supervised_step(examples)["loss"] for _ in range(60)]
+    assert losses[0] > 3.0
+    assert losses[-1] < 0.05
+
+
+def test_the_supervised_loss_is_a_mean_over_completion_tokens(qwen2, reference):
+    examples = [((1, 2, 3), (4, 5, 6)), ((9, 8), (7,))]
+    expected = -torch.cat([reference(qwen2, list(p), list(c), 1.0) for p, c in examples]).mean().item()
+    for max_tokens in (1, 1000):
+        trainer = Trainer(weights.load(qwen2), optimizer(max_tokens_per_pack=max_tokens))
+        assert trainer.supervised_step(examples)["loss"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_small_steps_add_up_in_bfloat16(qwen2):
+    """Each step is far below the spacing of bfloat16; a hundred of them are not."""
+    model, exact = weights.load(qwen2, "bfloat16"), weights.load(qwen2)
+    start = snapshot(exact)
+    for each in (model, exact):
+        trainer = Trainer(each, optimizer(lr=2e-5))
+        for _ in range(100):
+            trainer.supervised_step([((1, 2, 3), (4, 5, 6))])
+    name = "model.layers.0.mlp.gate_proj.weight"
+    wanted, found = (snapshot(each)[name].float() - start[name] for each in (exact, model))
+    assert wanted.abs().max() > 1e-3
+    assert torch.nn.functional.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) > 0.9
+
+
+def test_a_bfloat16_model_goes_on_from_float32_weights(qwen2):
+    """One small step moves no larger weight visibly from a value of bfloat16, but some of those between two values."""
+    name = "model.layers.0.mlp.gate_proj.weight"
+    exact = snapshot(weights.load(qwen2))[name]
+    moved = {}
+    for start in (None, qwen2):
+        model = weights.load(qwen2, "bfloat16")
+        before = snapshot(model)[name]
+        trainer = Trainer(model, optimizer(lr=2e-5), start=start)
+        assert torch.equal(trainer.precise_weights()[name], exact if start else before.float())
+        trainer.supervised_step([((1, 2, 3), (4, 5, 6))])
+        moved[start] = (snapshot(model)[name] != before)[before.abs() > 0.05].float().mean().item()
+    assert moved[None] == 0
+    assert moved[qwen2] > 0.03
+
+
+def test_gradients_of_many_packs_add_up_in_bfloat16(qwen2):
+    """A bfloat16 sum of equal gradients stops growing at 256 of them."""
+    example = ((1, 2, 3), (4, 5, 6))
+    one, many = (
+        Trainer(weights.load(qwen2, "bfloat16"), optimizer(max_tokens_per_pack=1)).supervised_step([example] * count)
+        for count in (1, 384)
+    )
+    assert many["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-2)
+
+
+def test_never_more_logits_than_a_chunk(qwen2, monkeypatch):
+    monkeypatch.setattr(trainer_module, "LOGITS_PER_CHUNK", 96 * 4)
+    model = weights.load(qwen2)
+    sizes = []
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: sizes.append(len(logits)))
+    rows = make_rows()
+    Trainer(model, optimizer()).grpo_step(rows)
+    trained = sum(row.trained_tokens for row in rows if row.advantage)
+    assert max(sizes) == 4
+    assert sum(sizes) == 2 * trained  # each chunk once forward, and once again in the backward pass
+
+
+def test_a_batch_in_one_chunk_computes_its_logits_once(qwen2):
+    model = weights.load(qwen2)
+    sizes = []
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: sizes.append(len(logits)))
+    rows = make_rows()
+    Trainer(model, optimizer()).grpo_step(rows)
+    assert sizes == [sum(row.trained_tokens for row in rows if row.advantage)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pack_bytes_counts_what_a_layer_keeps(any_model, dtype):
+    """The second layer adds to the estimate what autograd keeps for it."""
+    model = weights.load(any_model, dtype)
+    prompt = tuple(range(64))
+    rows = [Row((*prompt, i, *range(20)), (1,) * 12, (-1.0,) * 12, 1.0, i) for i in range(8)]
+    (pack,) = pack_rows(rows, 4096, torch.device("cpu"))
+    tokens, trained, keys = len(pack.ids_T), len(pack.predict_R), len(pack.attend.padded.keys)
+    kept, estimated = [], []
+    for layers in (2, 1):
+        model.model.layers = model.model.layers[:layers]
+        config = replace(model.config, num_layers=layers)
+        estimated.append(pack_bytes(config, tokens, trained, keys, dtype=model.dtype))
+        storages = {}
+
+        def keep(tensor, storages=storages):
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            hidden = model(pack.ids_T, pack.positions_T, pack.attend, pack.predict_R)
+        for parameter in model.parameters():
+            storages.pop(parameter.untyped_storage().data_ptr(), None)
+        kept.append(sum(storages.values()))
+        del hidden
+    assert estimated[0] - estimated[1] == pytest.approx(kept[0] - kept[1], rel=0.15)
+
+
+@pytest.mark.parametrize(("kl_loss_coef", "dtype"), [(0.0, "float32"), (0.1, "float32"), (0.0, "bfloat16")])
+def test_a_resumed_trainer_goes_on_bit_for_bit(qwen2, kl_loss_coef, dtype):
+    def make() -> Trainer:
+        schedule = optimizer(lr=1e-2, lr_warmup_steps=3, lr_scheduler_type="linear", lr_decay_steps=20)
+        return Trainer(
+            weights.load(qwen2, dtype), schedule, GRPOConfig(kl_loss_coef=kl_loss_coef), num_steps_per_rollout=2, seed=1
+        )
+
+    whole = make()
+    for seed in range(2):
+        whole.grpo_step(make_rows(seed))
+    saved = io.BytesIO()
+    torch.save(whole.state(), saved)
+    held = copy.deepcopy(whole.model.state_dict())
+
+    resumed = make()
+    resumed.model.load_state_dict(held)
+    saved.seek(0)
+    resumed.load_state(torch.load(saved, weights_only=True))
+    for seed in range(2, 5):
+        assert resumed.grpo_step(make_rows(seed)) == whole.grpo_step(make_rows(seed))
+    assert resumed.steps == whole.steps == 10
+    assert same(snapshot(whole.model), snapshot(resumed.model))

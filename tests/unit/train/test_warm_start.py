@@ -1,0 +1,72 @@
+"""What warm starts share; the stage itself is tested with MemAgent's, in tests/unit/agentic/memagent."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from agentic.memagent.rollout import SPEC
+from core.config import RecipeError, WarmStartSection
+from core.runs.run_folder import StepLog
+from core.train import warm_start as module
+from core.train.warm_start import batch_by_length, run_warm_start
+
+
+def test_like_lengths_come_together_in_random_order_and_none_is_lost():
+    rng = Random(0)
+    examples = [(tuple(range(rng.randint(1, 50))), (1,)) for _ in range(64)]
+    batches = batch_by_length(Random(1), examples, 8)
+    assert sorted(len(prompt) for batch in batches for prompt, _ in batch) == sorted(len(p) for p, _ in examples)
+    spans = [(min(len(p) for p, _ in batch), max(len(p) for p, _ in batch)) for batch in batches]
+    ordered = sorted(spans)
+    assert all(ends <= begins for (_, ends), (begins, _) in pairwise(ordered))
+    assert spans != ordered
+    assert batch_by_length(Random(1), examples, 8) == batches
+
+
+def test_a_recipe_without_one_starts_from_its_model(tmp_path):
+    recipe = SPEC.load("tiny", ["warm_start=null", f"model.path={tmp_path}"])
+    assert run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl")) == tmp_path
+    assert not (tmp_path / "warm_start").exists()
+
+
+def test_a_method_without_one_is_told_how(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "preset_module", lambda method, folder, name: None)
+    with pytest.raises(RecipeError, match=r"agentic/memagent/tiny/warm_start\.py is missing.*warm_start: null"):
+        run_warm_start(SPEC.load("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+
+
+def test_its_threads_are_its_own(model, tmp_path, monkeypatch):
+    used = []
+
+    def batches(config, recipe, tokenizer):
+        used.append(torch.get_num_threads())
+        yield [((1, 2), (3, 4))]
+
+    monkeypatch.setattr(module, "preset_module", lambda method, folder, name: SimpleNamespace(batches=batches))
+    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu"])
+    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=1, threads=2)})
+    before = torch.get_num_threads()
+    run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+    assert (before, used, torch.get_num_threads()) == (1, [2], 1)
+
+
+def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatch):
+    drawn = []
+
+    def batches(config, recipe, tokenizer):
+        for number in range(100):
+            drawn.append(number)
+            yield [((1, 2), (3, 4))]
+
+    monkeypatch.setattr(module, "preset_module", lambda method, folder, name: SimpleNamespace(batches=batches))
+    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu", "model.dtype=bfloat16"])
+    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=3)})
+    folder = run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
+    assert drawn == [0, 1, 2]
+    assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
