@@ -32,7 +32,7 @@ from core.rollout.rows import join_segment, split_segments
 from core.runs.files import JsonlLog, Record, read_jsonl
 from core.runs.record import RolloutLog, TrainedRow, read_rollouts, record_rollout
 from core.serving import add_key_option, read_api_key
-from core.text.tokenizer import load_tokenizer, token_bytes
+from core.text.tokenizer import Tokenizer, load_tokenizer, token_bytes
 from core.types import Row, Task, Trajectory
 
 
@@ -79,7 +79,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def open_record(
-    folder: Path | None, tokenizer: Any
+    folder: Path | None, tokenizer: Tokenizer
 ) -> tuple[Callable[[FinishedSession, Mapping[str, Any]], None] | None, Iterable[str]]:
     """Return what appends a finished session to a folder, and the names of the last sessions that are there.
 
@@ -123,7 +123,9 @@ def record_session(finished: FinishedSession, group: int) -> Record:
 
 
 @asynccontextmanager
-async def open_policy(options: argparse.Namespace, folder: Path, tokenizer: Any, context: int) -> AsyncIterator[Policy]:
+async def open_policy(
+    options: argparse.Namespace, folder: Path, tokenizer: Tokenizer, context: int
+) -> AsyncIterator[Policy]:
     """Open the model in this process, or the server that has it."""
     if options.policy_url is not None:
         async with make_server_policy(options.policy_url, api_key_file=options.policy_key_file) as remote:

@@ -24,6 +24,7 @@ from core.gateway.session import SessionSettings
 from core.options import import_by_path
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError
+from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
 
 
@@ -59,7 +60,7 @@ def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
     return find_fault(recipe.agent.agents, task)
 
 
-def build(recipe: AgentRecipe, tokenizer: Any) -> AgentTeam:
+def build(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentTeam:
     """Make the recipe's agents.
 
     Raises:

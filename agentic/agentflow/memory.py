@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from agentic.agentflow import released
 from agentic.agentflow.formats import Style
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.tools.base import ToolStatus
 
 Status = ToolStatus | Literal["malformed_step", "malformed_command", "tool_not_found"]
@@ -57,7 +57,7 @@ def _block(number: int, step: Step) -> str:
     return "\n".join([f"Action Step {number}", *lines])
 
 
-def shorten(tokenizer: Any, text: str, max_tokens: int) -> str:
+def shorten(tokenizer: Tokenizer, text: str, max_tokens: int) -> str:
     """Return `text`, or its first and last tokens with a note between them: about `max_tokens` tokens."""
     # No token is shorter than one byte, so a text of so few bytes need not be encoded.
     if len(text.encode()) <= max_tokens:

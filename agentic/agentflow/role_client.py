@@ -10,14 +10,13 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from agentic.agentflow.config import POLICY, RoleSection
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import RolloutError
 from core.rollout.turns import Turns
 from core.text.template import TokenTemplate
-from core.text.tokenizer import Ids, encode_text, special_ids
+from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
 from core.tools.base import Interrupt
 from core.types import Completion, Sampling
 
@@ -36,7 +35,7 @@ class RoleOutput:
 
     text: str
     ids: Ids
-    tokenizer: Any
+    tokenizer: Tokenizer
     cut: bool = False
     """Says whether the output ended at the limit of its length."""
 
@@ -50,7 +49,7 @@ class RolePrompter:
     A space before a slot goes into the slot: ` word` is one token, but ` ` and `word` are two, which models rarely see.
     """
 
-    def __init__(self, name: str, section: RoleSection, tokenizer: Any, message: str, system: str = ""):
+    def __init__(self, name: str, section: RoleSection, tokenizer: Tokenizer, message: str, system: str = ""):
         self.name = name
         self.section = section
         self.tokenizer = tokenizer

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import asdict
-from typing import Any
 
 from agentic.agentflow import released
 from agentic.agentflow.config import POLICY, PRESETS, AgentFlowRecipe, AgentFlowSection, make_toolbox
@@ -37,7 +36,7 @@ from core.rewards.boxed import boxed_reward
 from core.rewards.judge import ANSWER_LIMIT, Judge
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, RolloutError
-from core.text.tokenizer import load_tokenizer
+from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.tools.base import Tool, ToolContext
 from core.tools.registry import Toolbox
 from core.types import CALLS, Sampling, Task, Trajectory
@@ -46,7 +45,7 @@ from core.types import CALLS, Sampling, Task, Trajectory
 class AgentFlow(Method):
     """Runs the method. Roles: planner.plan, planner.next_step, planner.final, executor, verifier, those of tools."""
 
-    def __init__(self, config: AgentFlowSection, toolbox: Toolbox, tokenizer: Any):
+    def __init__(self, config: AgentFlowSection, toolbox: Toolbox, tokenizer: Tokenizer):
         self.own_faults = ("too_long",)  # it fills its memory itself
         self.config = config
         self.toolbox = toolbox
@@ -211,7 +210,7 @@ class AgentFlow(Method):
         await self.grader.close()
 
 
-def build(recipe: AgentFlowRecipe, tokenizer: Any) -> AgentFlow:
+def build(recipe: AgentFlowRecipe, tokenizer: Tokenizer) -> AgentFlow:
     return AgentFlow(recipe.agentflow, make_toolbox(recipe.agentflow), tokenizer)
 
 

@@ -23,6 +23,7 @@ from core.gateway.session import FinishedSession, GatewaySession, SessionSetting
 from core.policy.base import Roles
 from core.rollout.method import RolloutError
 from core.sandbox.workspace import CommandResult, RepositoryWorkspace, WorkspaceError
+from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Turn
 
 End = Literal[
@@ -51,7 +52,7 @@ class Work:
 
 async def run_command(
     config: CodingSection,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     workspace: RepositoryWorkspace,
     task: Task,
     statement: str,

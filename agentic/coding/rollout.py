@@ -51,6 +51,7 @@ from core.sandbox.workspace.base import check_paths
 from core.sandbox.workspace.isolated import choose_backend
 from core.text.call_formats import detect_format, read_reply
 from core.text.conversation import Message, Renderer
+from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from core.types import CALLS, Completion, Sampling, Task, Trajectory
 
@@ -63,7 +64,7 @@ PREPARED_BYTES = 1 << 18
 class CodingAgent(Method):
     """Runs the method. Its one role, `policy`, writes the turns `act`, `subagent` and `summary`."""
 
-    def __init__(self, recipe: CodingRecipe, tokenizer: Any):
+    def __init__(self, recipe: CodingRecipe, tokenizer: Tokenizer):
         self.config = recipe.coding
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
@@ -321,7 +322,7 @@ class Loop:
             return await sampling
 
 
-def build(recipe: CodingRecipe, tokenizer: Any) -> CodingAgent:
+def build(recipe: CodingRecipe, tokenizer: Tokenizer) -> CodingAgent:
     return CodingAgent(recipe, tokenizer)
 
 

@@ -13,7 +13,6 @@ Run:  bash agentic/compaction/run.sh                        # tiny: two CPU core
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 from uuid import uuid4
 
 from agentic.compaction.config import PRESETS, CompactionRecipe, CompactionSection
@@ -25,13 +24,14 @@ from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
 from core.text.conversation import Message, Renderer
+from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory, Turn
 
 
 class CompactingReader(Method):
     """Runs the method. Its one role, `policy`, calls the tool and answers (turns `act`), and writes the `summary`."""
 
-    def __init__(self, config: CompactionSection, tokenizer: Any):
+    def __init__(self, config: CompactionSection, tokenizer: Tokenizer):
         self.config = config
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
@@ -113,7 +113,7 @@ def make_trajectory(task: Task, turns: list[Turn], reply: str) -> Trajectory:
     )
 
 
-def build(recipe: CompactionRecipe, tokenizer: Any) -> CompactingReader:
+def build(recipe: CompactionRecipe, tokenizer: Tokenizer) -> CompactingReader:
     return CompactingReader(recipe.compaction, tokenizer)
 
 

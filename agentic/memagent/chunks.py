@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Literal
 
-from core.text.tokenizer import Ids, encode_text, encode_texts
+from core.text.tokenizer import Ids, Tokenizer, encode_text, encode_texts
 
 Align = Literal["none", "sentence", "document"]
 
 _UNIT_STARTS = {"sentence": re.compile(r"(?<=[.!?])(?=\s)"), "document": re.compile(r"(?<=\n\n)(?=Document \d+:)")}
 
 
-def split_chunks(tokenizer: Any, text: str, chunk_tokens: int, align: Align) -> list[Ids]:
+def split_chunks(tokenizer: Tokenizer, text: str, chunk_tokens: int, align: Align) -> list[Ids]:
     """Return chunks of at most `chunk_tokens` ids that together hold all of `text`.
 
     An alignment keeps units (sentences or documents) whole. Only a unit that is longer than a chunk is cut.

@@ -10,9 +10,10 @@ tests/golden/prompts compares all of them with the released ones.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from core.text.template import TokenTemplate
+from core.text.tokenizer import Tokenizer
 
 Order = Literal["official", "prefix_friendly"]
 Style = Literal["official", "compact"]
@@ -63,11 +64,11 @@ def final_message(style: Style, answer_format: AnswerFormat) -> str:
     return _FINAL.replace("{format}", _FORMATS[answer_format]).replace("{parts}", parts)
 
 
-def make_update_template(tokenizer: Any, style: Style, order: Order, gate: bool) -> TokenTemplate:
+def make_update_template(tokenizer: Tokenizer, style: Style, order: Order, gate: bool) -> TokenTemplate:
     """Make the prompt of a memory update, with the slots problem, section and memory."""
     return TokenTemplate(tokenizer, update_message(style, order, gate), slots=("problem", "section", "memory"))
 
 
-def make_final_template(tokenizer: Any, style: Style, answer_format: AnswerFormat = "boxed") -> TokenTemplate:
+def make_final_template(tokenizer: Tokenizer, style: Style, answer_format: AnswerFormat = "boxed") -> TokenTemplate:
     """Make the prompt of the final answer, with the slots problem and memory."""
     return TokenTemplate(tokenizer, final_message(style, answer_format), slots=("problem", "memory"))

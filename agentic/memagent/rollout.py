@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
@@ -33,7 +32,7 @@ from core.rewards.boxed import boxed_reward
 from core.rewards.qa import em, extract_the_answer_is, max_over
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
-from core.text.tokenizer import Ids, encode_text, special_ids
+from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 
 SHARED_DOCUMENTS = 16
@@ -46,7 +45,7 @@ THREAD_CHARACTERS = 64 * 1024
 class MemAgent(Method):
     """Runs the method. Its one role, `policy`, writes the memory (turns `update`) and the answer (turn `final`)."""
 
-    def __init__(self, config: MemAgentSection, tokenizer: Any):
+    def __init__(self, config: MemAgentSection, tokenizer: Tokenizer):
         self.config = config
         self.tokenizer = tokenizer
         self.update = make_update_template(tokenizer, config.prompt_style, config.prompt_order, config.gate_update)
@@ -153,7 +152,7 @@ def answer_reward(answer_format: AnswerFormat, response: str, accepted: Sequence
     return 0.0 if answer is None else max_over(em, answer, accepted)
 
 
-def build(recipe: MemAgentRecipe, tokenizer: Any) -> MemAgent:
+def build(recipe: MemAgentRecipe, tokenizer: Tokenizer) -> MemAgent:
     return MemAgent(recipe.memagent, tokenizer)
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 from uuid import uuid4
 
 from agentic.retool.config import PRESETS, ReToolRecipe, ReToolSection
@@ -34,7 +34,7 @@ from core.rewards.math_grader import parse_integer
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
-from core.text.tokenizer import Ids, encode_text
+from core.text.tokenizer import Ids, Tokenizer, encode_text
 from core.tools.base import ToolResult
 from core.types import CALLS, Sampling, Task, Trajectory, Turn
 
@@ -45,7 +45,7 @@ End = Literal["answered", "cut_reply", "turn_limit", "context_limit"]
 class ReTool(Method):
     """Runs the method. Its one role, `policy`, writes the turns `act`: thoughts, programs and the answer."""
 
-    def __init__(self, config: ReToolSection, tokenizer: Any):
+    def __init__(self, config: ReToolSection, tokenizer: Tokenizer):
         self.config = config
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
@@ -133,7 +133,7 @@ def make_trajectory(
     )
 
 
-def build(recipe: ReToolRecipe, tokenizer: Any) -> ReTool:
+def build(recipe: ReToolRecipe, tokenizer: Tokenizer) -> ReTool:
     return ReTool(recipe.retool, tokenizer)
 
 

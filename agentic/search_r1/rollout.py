@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 from uuid import uuid4
 
 from agentic.search_r1.config import PRESETS, SearchR1Recipe
@@ -37,7 +37,7 @@ from core.rewards.qa import em, max_over
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.types import CALLS, Completion, Sampling, Task, Trajectory
 
 Action = Literal["search", "answer", "invalid"]
@@ -51,7 +51,7 @@ _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 class SearchR1(Method):
     """Runs the method. Its one role, `policy`, writes the turns `act`."""
 
-    def __init__(self, recipe: SearchR1Recipe, tokenizer: Any):
+    def __init__(self, recipe: SearchR1Recipe, tokenizer: Tokenizer):
         self.config = recipe.search_r1
         self.context_tokens = recipe.model.max_model_len
         self.tokenizer = tokenizer

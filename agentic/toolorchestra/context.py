@@ -14,7 +14,7 @@ from typing import Any
 
 from agentic.toolorchestra.config import BudgetSection, ToolOrchestraSection
 from core.text.conversation import Message, Renderer
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Workspace:
         pairs = chain.from_iterable(zip_longest(documents, self.documents))
         self.documents = list(dict.fromkeys(document for document in pairs if document is not None))
 
-    def render(self, tokenizer: Any, budget: BudgetSection, max_tokens: int) -> str:
+    def render(self, tokenizer: Tokenizer, budget: BudgetSection, max_tokens: int) -> str:
         """Return documents, programs and attempts under headings, at most `max_tokens`, without empty parts."""
         attempts, attempt_tokens = _tail(tokenizer, "\n\n".join(self.attempts), min(budget.attempts, max_tokens))
         left = min(budget.code, max_tokens) - attempt_tokens
@@ -68,7 +68,7 @@ def truncate(config: ToolOrchestraSection, renderer: Renderer, text: str) -> str
     return text if len(ids) <= limit else str(renderer.tokenizer.decode(ids[:limit]))
 
 
-def _tail(tokenizer: Any, text: str, max_tokens: int) -> tuple[str, int]:
+def _tail(tokenizer: Tokenizer, text: str, max_tokens: int) -> tuple[str, int]:
     """Return the end of `text`, at most `max_tokens` tokens of it, and their number."""
     ids = encode_text(tokenizer, text)
     if len(ids) <= max_tokens:

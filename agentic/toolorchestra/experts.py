@@ -21,7 +21,7 @@ from core.policy.openai_chat import ChatReply, Message, OpenAIChat
 from core.rollout.method import RolloutError
 from core.seeds import derive_seed
 from core.text.conversation import Markup, Renderer
-from core.text.tokenizer import load_tokenizer
+from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.text.tool_calls import CLOSE, OPEN
 from core.types import Sampling, Task
 
@@ -87,7 +87,7 @@ class RoleChat:
 class ModelPool:
     """Opens every model of the recipe once, for all rollouts."""
 
-    def __init__(self, config: ToolOrchestraSection, tokenizer: Any):
+    def __init__(self, config: ToolOrchestraSection, tokenizer: Tokenizer):
         self.config = config
         self._chats: dict[str, OpenAIChat | RoleChat] = {
             name: self._open(name, section, tokenizer) for name, section in config.models.items()
@@ -95,7 +95,7 @@ class ModelPool:
         self.needs = tuple(dict.fromkeys(m.role for m in config.models.values() if m.role is not None))
 
     @staticmethod
-    def _open(name: str, section: ExpertModelSection, tokenizer: Any) -> OpenAIChat | RoleChat:
+    def _open(name: str, section: ExpertModelSection, tokenizer: Tokenizer) -> OpenAIChat | RoleChat:
         if section.role is not None:
             own = load_tokenizer(section.tokenizer) if section.tokenizer else tokenizer
             return RoleChat(section.role, Renderer(own), asyncio.Semaphore(section.concurrency), section.timeout_s)

@@ -40,6 +40,7 @@ from core.policy.base import Roles
 from core.rewards.answer_grader import AnswerGrader
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.text.conversation import Renderer
+from core.text.tokenizer import Tokenizer
 from core.tools.base import ToolError
 from core.types import CALLS, Sampling, Task, Trajectory
 
@@ -47,7 +48,7 @@ from core.types import CALLS, Sampling, Task, Trajectory
 class ToolOrchestra(Method):
     """Runs the method. The role `policy` is the orchestrator; experts are roles or services, as the recipe says."""
 
-    def __init__(self, recipe: ToolOrchestraRecipe, tokenizer: Any):
+    def __init__(self, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer):
         self.config = resolve_addresses(recipe.toolorchestra)
         self.renderer = Renderer(tokenizer, {"enable_thinking": self.config.thinking})
         self.models = ModelPool(self.config, tokenizer)
@@ -171,7 +172,7 @@ class ToolOrchestra(Method):
             await self.environments.close()
 
 
-def build(recipe: ToolOrchestraRecipe, tokenizer: Any) -> ToolOrchestra:
+def build(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) -> ToolOrchestra:
     return ToolOrchestra(recipe, tokenizer)
 
 

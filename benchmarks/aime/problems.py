@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from core.data.files import DataError
 from core.data.sets import SETS, Questions, prepare, read_hub_records
@@ -16,7 +15,7 @@ from core.rewards.math_grader import MathGrader, parse_integer
 from core.rollout.method import Method, RolloutError
 from core.runs.files import Record
 from core.text.template import TokenTemplate
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Sampling, Task, Trajectory, Turn
 
 MESSAGE = "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
@@ -57,7 +56,7 @@ def _load(source: str, folder: Path) -> tuple[str, list[Task]]:
 class SingleCall(Method):
     """Asks once, without tools. An agent must beat this single call under the same budget."""
 
-    def __init__(self, tokenizer: Any, max_new_tokens: int):
+    def __init__(self, tokenizer: Tokenizer, max_new_tokens: int):
         self.tokenizer = tokenizer
         self.max_new_tokens = max_new_tokens
         self.template = TokenTemplate(tokenizer, MESSAGE, slots=("question",))

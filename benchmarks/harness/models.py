@@ -23,7 +23,7 @@ from core.policy.server_process import ServerError
 from core.policy.servers import VLLM, make_server_policy
 from core.runs.files import jsonable
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import load_tokenizer
+from core.text.tokenizer import Tokenizer, load_tokenizer
 
 MODELS_IN_MEMORY = 2
 """Counts the models that stay in memory: the trained and the untrained one."""
@@ -56,7 +56,7 @@ class EvalModels:
         self._key_file: Path | None = None
         self._kv_tokens = kv_tokens
         self._context = context
-        self._tokenizers: dict[str, Any] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
         self._networks: dict[str, CausalLM] = {}
 
     @classmethod
@@ -69,7 +69,7 @@ class EvalModels:
         models._key_file = options.policy_key_file
         return models
 
-    def tokenizer(self, model: str) -> Any:
+    def tokenizer(self, model: str) -> Tokenizer:
         if model not in self._tokenizers:
             self._tokenizers[model] = load_tokenizer(model)
         return self._tokenizers[model]

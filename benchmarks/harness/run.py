@@ -26,6 +26,7 @@ from core.runs.files import Record
 from core.runs.progress import Progress
 from core.runs.run_folder import RunFolder
 from core.runs.trajectory import trajectory_record
+from core.text.tokenizer import Tokenizer
 from core.types import Completion, Sampling, Task, Trajectory
 
 
@@ -36,7 +37,7 @@ class OpenVariant:
     method: Method
     policies: Mapping[str, Policy]
     """Names every role that the method asks."""
-    tokenizer: Any
+    tokenizer: Tokenizer | None
     calls: Callable[[Task], int] | None = None
     """Counts the calls of a task ahead of time; progress then counts calls and not samples."""
 

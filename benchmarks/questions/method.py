@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe, resolve_addresses
 from agentic.toolorchestra.experts import ExpertFailure, Experts, ModelPool, RolloutModels, call_cost
@@ -36,6 +35,7 @@ from core.config import RecipeError
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.text.conversation import Renderer
+from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import CallError, parse_calls
 from core.types import CALLS, Sampling, Task, Trajectory
 
@@ -43,7 +43,7 @@ from core.types import CALLS, Sampling, Task, Trajectory
 class ReleasedQuestions(Method):
     """Answers the questions of `data` with the recipe's tools, experts and judge."""
 
-    def __init__(self, recipe: ToolOrchestraRecipe, tokenizer: Any, data: Data):
+    def __init__(self, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer, data: Data):
         self.released = RELEASED[data]
         self.config = resolve_addresses(recipe.toolorchestra)
         if self.config.judge is None:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 
 Data = Literal["frames", "hle"]
 Tool = Literal["search", "enhance_reasoning", "answer"]
@@ -153,13 +153,12 @@ def find_limits(released: Released, family: str) -> Limits:
     return {"gpt": released.gpt, "llama": released.llama, **known}[family]
 
 
-def cut(tokenizer: Any, text: str, tokens: int) -> tuple[str, int]:
+def cut(tokenizer: Tokenizer, text: str, tokens: int) -> tuple[str, int]:
     """Return the end of a text, each of its tokens decoded alone, and the number of tokens of the whole text."""
     ids = encode_text(tokenizer, text)
     if not ids:
         return "", 0
-    end = [[token] for token in ids[-tokens:]]
-    return "".join(tokenizer.batch_decode(end, skip_special_tokens=True)), len(ids)
+    return "".join(tokenizer.decode([token], skip_special_tokens=True) for token in ids[-tokens:]), len(ids)
 
 
 def list_documents(documents: Sequence[str], characters: int | None = None, mark: str = "") -> str:
@@ -171,14 +170,18 @@ def list_programs(programs: Sequence[tuple[str, str]]) -> str:
     return "".join(f"```python\n{code}\n```\n\n```output\n{output}\n```\n\n" for code, output in programs)
 
 
-def cut_programs(tokenizer: Any, programs: Sequence[tuple[str, str]], tokens: int) -> tuple[str, int]:
+def cut_programs(tokenizer: Tokenizer, programs: Sequence[tuple[str, str]], tokens: int) -> tuple[str, int]:
     """Return the end of the programs, as `cut` does, with a fence before it if its own was cut off."""
     code, whole = cut(tokenizer, list_programs(programs), tokens)
     return f"```\n{code}" if code and not code.startswith("```") else code, whole
 
 
 def orchestrator_message(
-    released: Released, tokenizer: Any, problem: str, documents: Sequence[str], programs: Sequence[tuple[str, str]]
+    released: Released,
+    tokenizer: Tokenizer,
+    problem: str,
+    documents: Sequence[str],
+    programs: Sequence[tuple[str, str]],
 ) -> str:
     """Return the user's message of a turn of the orchestrator; SYSTEM stands before it."""
     shown = list_documents(documents, *released.document)
@@ -197,7 +200,7 @@ def orchestrator_message(
 
 def expert_context(
     released: Released,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     tool: Tool,
     family: str,
     problem: str,

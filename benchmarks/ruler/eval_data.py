@@ -15,7 +15,7 @@ from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import Budget, TaskFamily
 from benchmarks.ruler.tasks import allowed_options, make_family
 from core.data import DataError, read_tasks
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Task
 
 TINY_NEEDLES: Mapping[str, Any] = {
@@ -66,7 +66,7 @@ def ruler_data(
     *,
     tiny: bool,
     lengths: Sequence[int],
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     split: str = "test",
     budget: Budget = "document",
 ) -> EvalData:
@@ -147,7 +147,7 @@ def data_name(family: TaskFamily, plain: TaskFamily, options: Mapping[str, Any])
     return "+".join([family.name, *(_label(name, options[name]) for name in sorted(changed))])
 
 
-def file_data(path: Path, *, tokenizer: Any, lengths: Sequence[int] = ()) -> EvalData:
+def file_data(path: Path, *, tokenizer: Tokenizer, lengths: Sequence[int] = ()) -> EvalData:
     """Return the tasks of a file (formats: core.data.tasks), which are the same for every seed.
 
     A task's length is its metadata's `limit`; a file without has one length, that of its longest document.

@@ -45,7 +45,7 @@ from core.data.files import DataError
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import encode_text, load_tokenizer
+from core.text.tokenizer import Tokenizer, encode_text, load_tokenizer
 from core.types import Task, Trajectory
 
 LENGTHS = ("7K", "14K", "28K", "56K", "112K", "224K", "448K")
@@ -302,12 +302,12 @@ def question_id(task: Task) -> str:
     return str(known.get("source_id") or known["index"]) if {"num_docs", "index"} <= known.keys() else task.task_id
 
 
-def is_tiny(tokenizer: Any) -> bool:
+def is_tiny(tokenizer: Tokenizer) -> bool:
     """Return whether this is the tokenizer of the `tiny` preset, to which the paper's tags are tokens."""
-    return set(TAGS) <= tokenizer.get_vocab().keys()
+    return set(TAGS) <= tokenizer.get_added_vocab().keys()
 
 
-def _make_data(options: argparse.Namespace, tokenizer: Any, published: bool) -> list[EvalData]:
+def _make_data(options: argparse.Namespace, tokenizer: Tokenizer, published: bool) -> list[EvalData]:
     """Raises EvaluationError or DataError, naming the option or the file."""
     chosen = read_task_options(options)
     tasks = [name for word in options.task or () for name in (TEN_TASKS if word == AVERAGE else (word,))]
@@ -354,7 +354,7 @@ def _make_tasks(data: EvalData, cell: EvalCell) -> list[Task]:
         ) from error
 
 
-def _count_document_tokens(task: Task, tokenizer: Any) -> int:
+def _count_document_tokens(task: Task, tokenizer: Tokenizer) -> int:
     if task.metadata.get("budget") == "document":
         return int(task.metadata["length"])
     return len(encode_text(tokenizer, task.context))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, Style
@@ -32,7 +32,7 @@ from core.rewards.boxed import find_boxed
 from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, RolloutError
 from core.text.template import TokenTemplate
-from core.text.tokenizer import Ids, encode_text
+from core.text.tokenizer import Ids, Tokenizer, encode_text
 from core.types import Sampling, Task, Trajectory, Turn
 
 VARIANTS = (*MODEL_VARIANTS, "full-context", "empty-document")
@@ -82,7 +82,7 @@ class Reader(Method, Protocol):
         ...
 
 
-def make_reader(variant: str, config: MemAgentSection, tokenizer: Any, window: Window | None = None) -> Reader:
+def make_reader(variant: str, config: MemAgentSection, tokenizer: Tokenizer, window: Window | None = None) -> Reader:
     """Return the reader of one of VARIANTS. `window` is that of full-context."""
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}")
@@ -94,7 +94,7 @@ def make_reader(variant: str, config: MemAgentSection, tokenizer: Any, window: W
 class ChunkByChunk(MemAgent):
     """Runs MemAgent on documents that were split ahead of time."""
 
-    def __init__(self, config: MemAgentSection, tokenizer: Any):
+    def __init__(self, config: MemAgentSection, tokenizer: Tokenizer):
         super().__init__(config, tokenizer)
         self.read_answer: ReadAnswer = find_boxed if config.answer_format == "boxed" else extract_the_answer_is
         self._split: dict[str, list[Ids]] = {}
@@ -131,7 +131,7 @@ class EmptyDocument(ChunkByChunk):
 class WholeDocument(Reader):
     """Asks with the document in one prompt."""
 
-    def __init__(self, config: MemAgentSection, tokenizer: Any):
+    def __init__(self, config: MemAgentSection, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
         self.new_tokens = config.max_final_tokens
         self.answer_format = config.answer_format
@@ -173,7 +173,7 @@ class WholeDocument(Reader):
 class CutDocument(WholeDocument):
     """Asks with the document in one prompt, whose middle is cut out where it is longer than the window."""
 
-    def __init__(self, config: MemAgentSection, tokenizer: Any, window: Window):
+    def __init__(self, config: MemAgentSection, tokenizer: Tokenizer, window: Window):
         super().__init__(config, tokenizer)
         self.new_tokens = window.answer_tokens
         self.prompt_tokens = window.prompt_tokens

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,7 +110,8 @@ async def train(folder: Path, model: Path, ahead: int, seed: int, steps: int, fr
     recipe: Recipe = method_spec("memagent").load("tiny", overrides)
     tasks = [Task(f"t{i}", "?", ("x",)) for i in range(64)]
     method = SlowTools()
-    loop = GRPOLoop(recipe, method, None, tasks, [], RunFolder.create(folder, recipe.dump()), seed, model)
+    tokenizer: Any = None  # its policy never speaks
+    loop = GRPOLoop(recipe, method, tokenizer, tasks, [], RunFolder.create(folder, recipe.dump()), seed, model)
     began = time.perf_counter()
     await loop.run()
     seconds = time.perf_counter() - began

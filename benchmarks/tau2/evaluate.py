@@ -40,6 +40,7 @@ from benchmarks.tau2.tasks import DOMAINS, list_departures
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record, read_json, write_json
 from core.runs.run_folder import RunFolder, flatten
+from core.text.tokenizer import Tokenizer
 from core.types import Task, Trajectory
 
 WORLD_OPTIONS = "recipe.toolorchestra.environment.options"
@@ -221,7 +222,7 @@ def open_variant(plan: Tau2Plan, cell: EvalCell, workers: Workers) -> AbstractAs
     return open_agent(_build, plan.models, cell)
 
 
-def _build(recipe: ToolOrchestraRecipe, tokenizer: Any) -> Recorded:
+def _build(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) -> Recorded:
     return Recorded(ToolOrchestra(recipe, tokenizer))
 
 

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from core.config import Recipe, RecipeError
 from core.engine import weights
@@ -16,7 +16,7 @@ from core.engine.model import CausalLM
 from core.engine.scheduler import Request
 from core.hub import resolve
 from core.policy.base import PolicyError, classify_status
-from core.text.tokenizer import find_tokenizer
+from core.text.tokenizer import Tokenizer, find_tokenizer
 from core.types import Completion, Sampling
 
 T = TypeVar("T")
@@ -160,7 +160,7 @@ class EmbeddedPolicy:
         self._waiting.clear()
 
 
-def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Any) -> Engine:
+def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Tokenizer | None) -> Engine:
     """Open the engine of a recipe on `model`, whose end tokens are those of `folder`.
 
     Raises:
@@ -175,7 +175,7 @@ def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Any) -
             kv_tokens=section.kv_tokens,
             max_num_seqs=section.max_num_seqs,
             max_prefill_tokens=section.max_prefill_tokens,
-            decode=tokenizer and tokenizer.decode,
+            decode=None if tokenizer is None else tokenizer.decode,
         )
     except ValueError as error:
         raise RecipeError(f"engine.{error}") from error

@@ -17,7 +17,6 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 from pydantic import PositiveInt
@@ -29,7 +28,7 @@ from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.sglang import ROUTING_HEADER
 from core.serving import add_key_option, make_app, read_api_key
-from core.text.tokenizer import find_tokenizer
+from core.text.tokenizer import Tokenizer, find_tokenizer
 from core.types import Sampling
 
 _BODY_BYTES, _BODY_BYTES_PER_TOKEN = 1 << 20, 64
@@ -59,7 +58,7 @@ class Server:
         self,
         policy: EmbeddedPolicy,
         model_path: str,
-        tokenizer: Any = None,
+        tokenizer: Tokenizer | None = None,
         *,
         api_key: str | None = None,
         weights_root: Path | None = None,
@@ -251,7 +250,7 @@ def main(argv: list[str] | None = None) -> None:
                 device=args.device,
                 max_model_len=args.max_model_len,
                 kv_tokens=args.kv_tokens,
-                decode=tokenizer and tokenizer.decode,
+                decode=None if tokenizer is None else tokenizer.decode,
             )
         except ValueError as error:
             sys.exit(str(error))

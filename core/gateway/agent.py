@@ -25,6 +25,7 @@ from core.gateway.gateway import Gateway, serve_gateway
 from core.gateway.session import GatewaySession, SessionSettings, list_other_roles
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
+from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
 
 KEPT_OUTPUT = 1 << 14
@@ -84,7 +85,7 @@ class AgentMethod(Method):
         self,
         run: RunAgent,
         grade: GradeAnswer,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         settings: SessionSettings,
         *,
         max_new_tokens: int = 1024,

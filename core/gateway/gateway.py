@@ -32,6 +32,7 @@ from core.policy.base import Fault, Policy, PolicyError
 from core.rollout.method import RolloutError
 from core.rollout.rows import join_segment, split_segments
 from core.serving import make_app
+from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Gateway:
     def __init__(
         self,
         policies: Mapping[str, Policy],
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         settings: SessionSettings,
         *,
         template_options: Mapping[str, Any] | None = None,

@@ -11,7 +11,7 @@ from typing import Any
 from core.gateway.messages import WireMessage, refuse
 from core.text.call_formats import CallFormat, Reply, detect_format, read_reply
 from core.text.conversation import Message, Renderer
-from core.text.tokenizer import Ids, special_ids
+from core.text.tokenizer import Ids, Tokenizer, special_ids
 from core.text.tool_calls import THOUGHT_END, CallError, ToolCall, ToolSchema, parse_json
 from core.types import Completion
 
@@ -19,7 +19,7 @@ from core.types import Completion
 class Transcriber:
     """Turns messages into prompts and completions into replies, for one tokenizer and its chat template."""
 
-    def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None):
+    def __init__(self, tokenizer: Tokenizer, options: Mapping[str, Any] | None = None):
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer, options)
         self.call_format: CallFormat | None = detect_format(tokenizer)

@@ -28,12 +28,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from core.inspect.dumps import is_dump, read_dump
 from core.runs.record import RecordedRollout, RecordedTurn, describe_row
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import load_tokenizer, token_bytes
+from core.text.tokenizer import Tokenizer, load_tokenizer, token_bytes
 
 SHOWN = 10
 """Limits the lines that are printed for one kind of drift."""
@@ -61,7 +61,7 @@ class Drift(NamedTuple):
 class DriftChecker:
     """Checks rollouts one after the other. `scores` computes log-probs again for the weight versions that it names."""
 
-    def __init__(self, tokenizer: Any, scores: Mapping[str, Score] | None = None):
+    def __init__(self, tokenizer: Tokenizer, scores: Mapping[str, Score] | None = None):
         self._tokenizer = tokenizer
         self._scores = scores or {}
         special = {i: tokenizer.convert_ids_to_tokens(i) for i in tokenizer.all_special_ids}
@@ -302,7 +302,7 @@ class DriftReport:
 
 
 def check_dumps(
-    dumps: Iterable[Path], tokenizer: Any, weights: Mapping[str, str] | None = None, temperature: float = 1.0
+    dumps: Iterable[Path], tokenizer: Tokenizer, weights: Mapping[str, str] | None = None, temperature: float = 1.0
 ) -> DriftReport:
     """Check run folders and files. `weights` maps weight versions to folders of models.
 

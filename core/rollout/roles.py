@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, cast
+from typing import cast
 
 from core.config import Recipe, RecipeError
 from core.options import import_by_path
 from core.policy.base import Policy
 from core.policy.servers import make_server_policy
+from core.text.tokenizer import Tokenizer
 
 OpenModel = Callable[[str, Recipe], AbstractAsyncContextManager[Policy]]
 """(folder or hub id, recipe) -> the frozen model as a policy, which is closed at the end."""
@@ -22,7 +23,7 @@ OpenModel = Callable[[str, Recipe], AbstractAsyncContextManager[Policy]]
 
 @asynccontextmanager
 async def open_roles(
-    recipe: Recipe, tokenizer: Any, open_model: OpenModel | None = None
+    recipe: Recipe, tokenizer: Tokenizer, open_model: OpenModel | None = None
 ) -> AsyncIterator[dict[str, Policy]]:
     """Open every role but `policy` and close them at the end; yield role name -> Policy.
 
@@ -56,7 +57,7 @@ async def open_roles(
         yield {role: policies[found] for role, found in where.items()}
 
 
-def _call_function(role: str, path: str, recipe: Recipe, tokenizer: Any) -> Policy:
+def _call_function(role: str, path: str, recipe: Recipe, tokenizer: Tokenizer) -> Policy:
     try:
         make = import_by_path(path)
     except ValueError as error:

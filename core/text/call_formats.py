@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import (
     THOUGHT,
     THOUGHT_END,
@@ -139,7 +140,7 @@ class LlamaFormat:
 HERMES, QWEN_CODER, LLAMA = HermesFormat(), QwenCoderFormat(), LlamaFormat()
 
 
-def detect_format(tokenizer: Any) -> CallFormat | None:
+def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
     """Return the format in which the chat template shows earlier calls; None if it shows none, or in another one."""
     call = {"type": "function", "function": {"name": "probe_name", "arguments": {"probe_key": "probe_value"}}}
     messages = [{"role": "user", "content": "-"}, {"role": "assistant", "content": "", "tool_calls": [call]}]

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
 
-from core.text.tokenizer import Ids, encode_text, special_ids
+from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
 from core.text.tool_calls import THOUGHT, THOUGHT_END, ToolCall
 
 MAX_CACHED_CHARACTERS = 400
@@ -65,7 +65,7 @@ class Frame:
 class Renderer:
     """Renders messages into prompts for one tokenizer. Its chat template gets `options`, such as enable_thinking."""
 
-    def __init__(self, tokenizer: Any, options: Mapping[str, Any] | None = None):
+    def __init__(self, tokenizer: Tokenizer, options: Mapping[str, Any] | None = None):
         self.tokenizer = tokenizer
         self._options = dict(options or {})
         self._encode_markup_cached = lru_cache(maxsize=4096)(self._encode_markup)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
-from core.text.tokenizer import Ids
+from core.text.tokenizer import Ids, Tokenizer
 
 
 class TokenTemplate:
@@ -19,7 +18,7 @@ class TokenTemplate:
     >>> template.render(problem=ids)
     """
 
-    def __init__(self, tokenizer: Any, message: str, slots: Sequence[str], system: str = ""):
+    def __init__(self, tokenizer: Tokenizer, message: str, slots: Sequence[str], system: str = ""):
         """Encode the template. Without a `system` message the chat template may put one of its own."""
         marks = {slot: f"@@{slot}@@" for slot in slots}
         for slot, mark in marks.items():

@@ -7,18 +7,37 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 Ids = tuple[int, ...]
 
 _CUT = "\x00cut\x00"
 
 
-def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Any:
+class Tokenizer(Protocol):
+    """Names what the project uses of a Hugging Face tokenizer."""
+
+    @property
+    def eos_token_id(self) -> Any: ...
+    @property
+    def all_special_ids(self) -> list[int]: ...
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]: ...
+    @property
+    def backend_tokenizer(self) -> Any: ...
+    def get_added_vocab(self) -> dict[str, int]: ...
+    def encode(self, text: Any, *, add_special_tokens: bool = True) -> list[int]: ...
+    def decode(self, token_ids: Any, skip_special_tokens: bool = False) -> Any: ...
+    def convert_ids_to_tokens(self, ids: Any) -> Any: ...
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
+    def __hash__(self) -> int: ...
+
+
+def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Tokenizer:
     """Load the tokenizer of a folder or hub id.
 
     Raises:
@@ -32,7 +51,7 @@ def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Any:
     if (folder / "config.json").is_file():
         read_json(folder / "config.json")  # otherwise transformers blames the tokenizer for a broken config
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # a corrupt file makes transformers raise many types
         raise CheckpointError(
             f"{folder}: no usable tokenizer ({error}). Copy the tokenizer files of the base model into it."
@@ -49,19 +68,19 @@ def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Any:
     return tokenizer
 
 
-def find_tokenizer(folder: Path) -> Any:
+def find_tokenizer(folder: Path) -> Tokenizer | None:
     """Load the tokenizer of a model folder, None when it has none. Raises CheckpointError for a broken one."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         return None
     return load_tokenizer(folder, for_chat=False)
 
 
-def encode_text(tokenizer: Any, text: str) -> Ids:
+def encode_text(tokenizer: Tokenizer, text: str) -> Ids:
     """Encode text from outside; what looks like a special token becomes plain characters."""
     return encode_texts(tokenizer, [text])[0]
 
 
-def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ids]:
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Ids]:
     """Encode many texts like `encode_text`; equal texts are encoded once."""
     # Replies of tools may hold halves of characters (lone surrogates), which a tokenizer refuses.
     texts = [text.encode(errors="replace").decode() for text in texts]
@@ -78,24 +97,24 @@ def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[Ids]:
 
 
 @lru_cache(maxsize=16)
-def _copy_for_text(tokenizer: Any) -> Any:
+def _copy_for_text(tokenizer: Tokenizer) -> Any:
     # `split_special_tokens` changes the tokenizer itself, with which another thread may be encoding a template.
     return copy.deepcopy(tokenizer)
 
 
 @lru_cache(maxsize=16)
-def _added_tokens(tokenizer: Any) -> re.Pattern[str]:
+def _added_tokens(tokenizer: Tokenizer) -> re.Pattern[str]:
     """Return a pattern of all tokens that the tokenizer matches in plain text before it uses its vocabulary."""
     texts = sorted((str(token) for token in tokenizer.get_added_vocab()), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, texts)) or r"(?!)")
 
 
-def special_ids(tokenizer: Any) -> frozenset[int]:
+def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
     """Return the ids that stand for structure, not text: they never go from a completion into a prompt built anew."""
     return frozenset(tokenizer.all_special_ids) | frozenset(tokenizer.added_tokens_decoder)
 
 
-def token_bytes(tokenizer: Any, ids: Sequence[int]) -> list[bytes]:
+def token_bytes(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bytes]:
     """Return the bytes that each id stands for. An unknown id gives none.
 
     Joined, the bytes of a text's ids are its UTF-8, as the tokenizer normalizes it (Qwen's to NFC).

@@ -39,7 +39,7 @@ from core.runs.record import RolloutLog, TrainedRow, record_rollout
 from core.runs.run_folder import RunFolder
 from core.runs.trackers import Trackers
 from core.seeds import derive_seed
-from core.text.tokenizer import token_bytes
+from core.text.tokenizer import Tokenizer, token_bytes
 from core.train import checkpoint
 from core.train.rollout_engine import open_rollouts
 from core.train.trainer import Trainer, WatchRow, finish
@@ -91,7 +91,7 @@ class GRPOLoop:
         self,
         recipe: Recipe,
         method: Method,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         tasks: Sequence[Task],
         eval_tasks: Sequence[Task],
         folder: RunFolder,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from rich.console import Console
 
@@ -25,6 +24,7 @@ from core.rollout.stream import TaskStream
 from core.runs.files import JsonlLog
 from core.runs.progress import Progress
 from core.runs.run_folder import StepLog
+from core.text.tokenizer import Tokenizer
 from core.train.loop import TrainingError, sample_batch
 from core.train.warm_start import Example, make_schedule, train_supervised
 from core.types import Task, Trajectory
@@ -34,7 +34,7 @@ async def run_rejection(
     recipe: Recipe,
     config: RejectionSection,
     method: Method,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     tasks: Sequence[Task],
     folder: Path,
     seed: int,
@@ -72,7 +72,7 @@ async def run_rejection(
 async def _sample_successes(
     recipe: Recipe,
     method: Method,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     tasks: Sequence[Task],
     log: JsonlLog,
     seed: int,

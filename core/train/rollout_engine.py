@@ -8,7 +8,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -18,6 +18,7 @@ from core.engine.model import CausalLM
 from core.engine.policy import EmbeddedPolicy, open_engine
 from core.policy.base import Policy, PolicyError
 from core.policy.server_pool import Check, ServerPool
+from core.text.tokenizer import Tokenizer
 from core.train.packing import pack_rows
 from core.types import Row, Sampling
 
@@ -68,7 +69,7 @@ class EmbeddedRollouts:
 
     samples_while_training = False
 
-    def __init__(self, recipe: Recipe, model: CausalLM, start: Path, tokenizer: Any):
+    def __init__(self, recipe: Recipe, model: CausalLM, start: Path, tokenizer: Tokenizer):
         self.engine = open_engine(recipe, model, start, tokenizer)
         self.policy = EmbeddedPolicy(self.engine)
         self.release_cache = self.engine.release_cache
@@ -172,7 +173,7 @@ def make_check(model: CausalLM, temperature: float, limits: dict[str, float] | N
     return check
 
 
-def open_rollouts(recipe: Recipe, model: CausalLM, start: Path, tokenizer: Any, folder: Path) -> RolloutEngine:
+def open_rollouts(recipe: Recipe, model: CausalLM, start: Path, tokenizer: Tokenizer, folder: Path) -> RolloutEngine:
     """Open what the recipe samples with; `folder` is for the weights that servers read."""
     assert not recipe.inference.replicas, "core/train/replicas.py starts them first"
     if recipe.inference.servers:

@@ -11,6 +11,7 @@ from agentic.agent.tool_loop import run_tool_loop
 from core.gateway.agent import AgentMethod, Endpoint
 from core.gateway.session import SessionSettings
 from core.rollout.method import Method
+from core.text.tokenizer import Tokenizer
 from core.types import Task
 
 
@@ -19,7 +20,7 @@ async def answer_at_once(task: Task, endpoint: Endpoint) -> str:
     return await run_tool_loop(endpoint, task.question, [])
 
 
-def build_without_tool(recipe: AgentRecipe, tokenizer: Any) -> AgentMethod:
+def build_without_tool(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentMethod:
     assert recipe.model.max_model_len is not None, "the recipe has seen to it"
     settings = SessionSettings(max_context=recipe.model.max_model_len)
     return AgentMethod(answer_at_once, exact, tokenizer, settings, max_new_tokens=32)

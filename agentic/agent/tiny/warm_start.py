@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from agentic.agent.config import AgentRecipe, AgentWarmStart
 from agentic.agent.tiny.demonstrations import LookupDemonstration, demonstrate
 from agentic.agent.tiny.world import LOOK_UP, NAMES, RELATIONS, THINGS
 from core.text.conversation import Renderer
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.train.warm_start import Example, batch_by_length, copying_drill
 
 
-def batches(config: AgentWarmStart, recipe: AgentRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+def batches(config: AgentWarmStart, recipe: AgentRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield copying drills, then demonstrations."""
     rng, size = Random(config.seed), config.batch_size
     renderer = Renderer(tokenizer, recipe.agent.template_options)

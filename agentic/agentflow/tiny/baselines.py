@@ -28,6 +28,7 @@ from agentic.agentflow.tiny.questions import CODER, GENERATOR, ToyQuestion
 from agentic.agentflow.tiny.scripted_roles import is_result
 from core.policy.base import Roles
 from core.rollout.method import Method
+from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
 
 Results = Mapping[str, str]
@@ -37,7 +38,7 @@ Choose = Callable[[Random, ToyQuestion, Results], tuple[str, str]]
 class ScriptedPlanner(AgentFlow):
     """A planner whose next steps `choose(random numbers, question, results)` says, as a tool and a sub-goal."""
 
-    def __init__(self, choose: Choose, recipe: AgentFlowRecipe, tokenizer: Any):
+    def __init__(self, choose: Choose, recipe: AgentFlowRecipe, tokenizer: Tokenizer):
         super().__init__(recipe.agentflow, make_toolbox(recipe.agentflow), tokenizer)
         self.choose = choose
 
@@ -59,7 +60,7 @@ def draw_tool(tools: Sequence[str], rng: Random, question: ToyQuestion, results:
 class NoToolPlanner(AgentFlow):
     """A planner that takes no step and answers at once."""
 
-    def __init__(self, recipe: AgentFlowRecipe, tokenizer: Any):
+    def __init__(self, recipe: AgentFlowRecipe, tokenizer: Tokenizer):
         super().__init__(recipe.agentflow, make_toolbox(recipe.agentflow), tokenizer)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:

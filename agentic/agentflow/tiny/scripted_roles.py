@@ -6,20 +6,19 @@ The preset names them as `python:agentic.agentflow.tiny.scripted_roles.NAME`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from agentic.agentflow.tiny.facts import ENTITIES, look_up
 from agentic.agentflow.tiny.questions import ToyQuestion
 from core.config import Recipe
 from core.policy.base import PolicyError
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Completion, Sampling
 
 
 class ScriptedRole:
     """A policy that answers a user's message with `reply(message)`."""
 
-    def __init__(self, tokenizer: Any, reply: Callable[[str], str]):
+    def __init__(self, tokenizer: Tokenizer, reply: Callable[[str], str]):
         self.tokenizer = tokenizer
         self.reply = reply
         message = {"role": "user", "content": "@@"}
@@ -37,17 +36,17 @@ class ScriptedRole:
         return Completion(cut, (0.0,) * len(cut), "stop" if cut == ids else "length")
 
 
-def executor(recipe: Recipe, tokenizer: Any) -> ScriptedRole:
+def executor(recipe: Recipe, tokenizer: Tokenizer) -> ScriptedRole:
     """Make the executor, whose command is the sub-goal."""
     return ScriptedRole(tokenizer, lambda message: message.partition(" : ")[2])
 
 
-def generator(recipe: Recipe, tokenizer: Any) -> ScriptedRole:
+def generator(recipe: Recipe, tokenizer: Tokenizer) -> ScriptedRole:
     """Make the generator, which knows the made-up facts and nothing else."""
     return ScriptedRole(tokenizer, look_up)
 
 
-def verifier(recipe: Recipe, tokenizer: Any) -> ScriptedRole:
+def verifier(recipe: Recipe, tokenizer: Tokenizer) -> ScriptedRole:
     """Make the verifier. It stops as soon as there are as many results, right or not, as the form of question needs."""
     return ScriptedRole(tokenizer, give_verdict)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
 
 from agentic.agentflow.config import AgentFlowRecipe
 from agentic.agentflow.memory import Memory, Step
@@ -15,10 +14,11 @@ from agentic.agentflow.tiny.tasks import solve
 from agentic.agentflow.tiny.warm_start import encode
 from core.config import SupervisedSection
 from core.data.tasks import read_tasks
+from core.text.tokenizer import Tokenizer
 from core.train.warm_start import Example, batch_by_length
 
 
-def batches(config: SupervisedSection, recipe: AgentFlowRecipe, tokenizer: Any) -> Iterator[Sequence[Example]]:
+def batches(config: SupervisedSection, recipe: AgentFlowRecipe, tokenizer: Tokenizer) -> Iterator[Sequence[Example]]:
     """Yield batches of turns without end."""
     method, rng = build(recipe, tokenizer), Random(config.seed)
     tasks = read_tasks(recipe.data.train, require_context=False)

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from agentic.agentflow.config import AgentFlowRecipe, AgentFlowWarmStart
 from agentic.agentflow.rollout import AgentFlow, build
 from agentic.agentflow.tiny.demonstrations import PlannerDemonstration, draw_demonstration, lookup_drill
 from agentic.agentflow.tiny.facts import WORDS
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.train.warm_start import Example, batch_by_length, copying_drill
 
 
-def batches(config: AgentFlowWarmStart, recipe: AgentFlowRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+def batches(config: AgentFlowWarmStart, recipe: AgentFlowRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield copying drills, look-up drills, then demonstrations."""
     method = build(recipe, tokenizer)
     rng, size = Random(config.seed), config.batch_size
@@ -32,12 +31,12 @@ def batches(config: AgentFlowWarmStart, recipe: AgentFlowRecipe, tokenizer: Any)
         yield from batch_by_length(rng, [encode(turn, method, tokenizer) for turn in turns], size)
 
 
-def _encode_drill(drill: tuple[str, str], tokenizer: Any) -> Example:
+def _encode_drill(drill: tuple[str, str], tokenizer: Tokenizer) -> Example:
     prompt, completion = drill
     return encode_text(tokenizer, prompt), encode_text(tokenizer, completion)
 
 
-def encode(turn: PlannerDemonstration, method: AgentFlow, tokenizer: Any) -> Example:
+def encode(turn: PlannerDemonstration, method: AgentFlow, tokenizer: Tokenizer) -> Example:
     """Encode a turn just as the rollout asks the role."""
     prompt = method.prompters[turn.role].render({"question": turn.question, "analysis": "", "memory": turn.memory})
     return prompt, (*encode_text(tokenizer, turn.completion), tokenizer.eos_token_id)

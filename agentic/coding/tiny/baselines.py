@@ -19,14 +19,14 @@ from agentic.coding.tiny.demonstrations import DONE, write_edit
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import Method
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Sampling, Task, Trajectory
 
 
 class ScriptedEditor(CodingAgent):
     """Makes one edit, which `choose` takes from the text before, and ends."""
 
-    def __init__(self, recipe: CodingRecipe, tokenizer: Any, choose: Callable[[str, Random], str]):
+    def __init__(self, recipe: CodingRecipe, tokenizer: Tokenizer, choose: Callable[[str, Random], str]):
         super().__init__(recipe, tokenizer)
         self.choose = choose
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
 
 from agentic.coding.config import CodingRecipe
 from agentic.coding.prompts import SCHEMAS
@@ -14,11 +13,12 @@ from agentic.coding.tiny.warm_start import encode
 from core.config import SupervisedSection
 from core.data.tasks import read_tasks
 from core.text.conversation import Renderer
+from core.text.tokenizer import Tokenizer
 from core.train.warm_start import Example, batch_by_length
 from core.types import Task
 
 
-def batches(config: SupervisedSection, recipe: CodingRecipe, tokenizer: Any) -> Iterator[Sequence[Example]]:
+def batches(config: SupervisedSection, recipe: CodingRecipe, tokenizer: Tokenizer) -> Iterator[Sequence[Example]]:
     """Yield batches of turns without end."""
     renderer, rng = Renderer(tokenizer), Random(config.seed)
     tools = [SCHEMAS[name].to_openai() for name in recipe.coding.tools]

@@ -13,11 +13,11 @@ from agentic.coding.repairs.generate import state_problem
 from agentic.coding.tiny.demonstrations import EditDemonstration, demonstrate
 from agentic.coding.tools import number_lines
 from core.text.conversation import Renderer
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.train.warm_start import Example, batch_by_length, copying_drill
 
 
-def batches(config: CodingWarmStart, recipe: CodingRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+def batches(config: CodingWarmStart, recipe: CodingRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield copying drills, then demonstrations."""
     rng, size = Random(config.seed), config.batch_size
     renderer = Renderer(tokenizer)

@@ -18,13 +18,14 @@ from agentic.compaction.tiny.demonstrations import AimlessAnnotator
 from core.policy.base import Roles
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method
+from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
 
 
 class ForgetfulReader(CompactingReader):
     """Forgets all but the question where the method compacts."""
 
-    def __init__(self, recipe: CompactionRecipe, tokenizer: Any):
+    def __init__(self, recipe: CompactionRecipe, tokenizer: Tokenizer):
         super().__init__(recipe.compaction, tokenizer)
 
     async def compact(self, chat: Conversation) -> None:
@@ -34,7 +35,7 @@ class ForgetfulReader(CompactingReader):
 class AimlessReader(CompactingReader):
     """Lets the annotator play the policy."""
 
-    def __init__(self, recipe: CompactionRecipe, tokenizer: Any):
+    def __init__(self, recipe: CompactionRecipe, tokenizer: Tokenizer):
         super().__init__(recipe.compaction, tokenizer)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:

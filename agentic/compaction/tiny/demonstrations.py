@@ -12,12 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from agentic.compaction.prompts import END, INSTRUCTIONS, NEXT, REQUEST
 from agentic.compaction.tiny.tasks import FACT
 from agentic.compaction.tiny.words import THINGS
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Completion, Sampling
 
 UNKNOWN = "unknown"
@@ -31,7 +30,7 @@ class AimlessAnnotator:
     As often as `guess` says, he writes a thing instead of UNKNOWN; `guessed` says for each of his turns whether he did.
     """
 
-    def __init__(self, tokenizer: Any, rng: Random, guess: float = 0.0):
+    def __init__(self, tokenizer: Tokenizer, rng: Random, guess: float = 0.0):
         self.tokenizer = tokenizer
         self.rng = rng
         self.guess = guess

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from agentic.compaction.config import CompactionRecipe, CompactionWarmStart
 from agentic.compaction.prompts import NEXT
@@ -17,7 +16,7 @@ from agentic.compaction.tiny.demonstrations import AimlessAnnotator, write_facts
 from agentic.compaction.tiny.tasks import draw_task
 from agentic.compaction.tiny.words import ANIMALS, THINGS
 from core.policy.base import Roles
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.train.warm_start import Example, batch_by_length, copying_drill
 from core.types import Sampling
 
@@ -25,7 +24,7 @@ PAGES = (1, 6)
 """Bounds the pages of a demonstration, which may be shorter than the tasks."""
 
 
-def batches(config: CompactionWarmStart, recipe: CompactionRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+def batches(config: CompactionWarmStart, recipe: CompactionRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield copying drills, look-up drills, then demonstrations."""
     method = build(recipe, tokenizer)
     rng, size = Random(config.seed), config.batch_size
@@ -41,7 +40,7 @@ def batches(config: CompactionWarmStart, recipe: CompactionRecipe, tokenizer: An
         yield from batch_by_length(rng, drawn[: 8 * size], size)
 
 
-def _lookup_drill(rng: Random, tokenizer: Any) -> Example:
+def _lookup_drill(rng: Random, tokenizer: Tokenizer) -> Example:
     """Draw one to eight facts as a prompt. The completion repeats them in any order, with up to two unknown ones."""
     animals = rng.sample(ANIMALS, rng.randint(1, 8))
     known = {animal: rng.choice(THINGS) for animal in animals}

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.rollout import MemAgent
-from core.text.tokenizer import Ids, encode_text
+from core.text.tokenizer import Ids, Tokenizer, encode_text
 from core.train.warm_start import Example
 from core.types import Task
 
@@ -31,7 +31,7 @@ OTHER_KEYS = 0.8
 """Is the share of sections with other keys among those without the asked one."""
 
 
-def draw_example(rng: Random, task: Task, method: MemAgent, tokenizer: Any) -> Example:
+def draw_example(rng: Random, task: Task, method: MemAgent, tokenizer: Tokenizer) -> Example:
     """Draw one turn on the document of a RULER task; its question may ask for any key of the document."""
     needles = task.metadata["needles"]
     asked = rng.choice(needles)
@@ -50,7 +50,9 @@ def draw_example(rng: Random, task: Task, method: MemAgent, tokenizer: Any) -> E
     return _make_example(tokenizer, prompt, fact if held else NOTHING)
 
 
-def _choose_section(rng: Random, sections: Sequence[Ids], asked: dict[str, Any], tokenizer: Any) -> tuple[Ids, bool]:
+def _choose_section(
+    rng: Random, sections: Sequence[Ids], asked: dict[str, Any], tokenizer: Tokenizer
+) -> tuple[Ids, bool]:
     """Choose a section of a document; return it, and whether it holds the asked key."""
     texts = [tokenizer.decode(section) for section in sections]
     holds = [i for i, text in enumerate(texts) if NEEDLE.format(**asked) in text]
@@ -61,5 +63,5 @@ def _choose_section(rng: Random, sections: Sequence[Ids], asked: dict[str, Any],
     return sections[rng.choice(others if others and rng.random() < OTHER_KEYS else lacks)], False
 
 
-def _make_example(tokenizer: Any, prompt: Sequence[int], completion: str) -> Example:
+def _make_example(tokenizer: Tokenizer, prompt: Sequence[int], completion: str) -> Example:
     return prompt, (*encode_text(tokenizer, completion), tokenizer.eos_token_id)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from agentic.memagent.config import MemAgentRecipe, MemAgentWarmStart
 from agentic.memagent.laptop.demonstrations import draw_example
 from agentic.memagent.rollout import MemAgent
 from core.data.tasks import read_tasks
+from core.text.tokenizer import Tokenizer
 from core.train.warm_start import Example
 
 
-def batches(config: MemAgentWarmStart, recipe: MemAgentRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+def batches(config: MemAgentWarmStart, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield batches of single turns on documents that GRPO will see too, but with questions of their own."""
     method = MemAgent(recipe.memagent, tokenizer)
     tasks = read_tasks(recipe.data.train, require_context=True)

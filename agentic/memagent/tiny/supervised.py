@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from agentic.memagent.config import MemAgentRecipe
 from agentic.memagent.gold import AnnotatorWords, draw_gold_batches
@@ -12,12 +11,13 @@ from agentic.memagent.tiny.demonstrations import FACT, UNKNOWN
 from agentic.memagent.tiny.start_model import ANSWER, NEEDLE
 from core.config import SupervisedSection
 from core.data.tasks import read_tasks
+from core.text.tokenizer import Tokenizer
 from core.train.warm_start import Example
 
 WORDS = AnnotatorWords(nothing=FACT.format(key="{key}", value=UNKNOWN), fact=FACT, answer=ANSWER, needle=NEEDLE)
 
 
-def batches(config: SupervisedSection, recipe: MemAgentRecipe, tokenizer: Any) -> Iterator[Sequence[Example]]:
+def batches(config: SupervisedSection, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> Iterator[Sequence[Example]]:
     """Yield batches of turns without end."""
     tasks = read_tasks(recipe.data.train, require_context=True)
     yield from draw_gold_batches(MemAgent(recipe.memagent, tokenizer), tasks, WORDS, config)

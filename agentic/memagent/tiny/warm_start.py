@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import MemAgentRecipe, MemAgentWarmStart
@@ -19,7 +18,7 @@ from agentic.memagent.tiny.demonstrations import (
     lookup_drill,
 )
 from agentic.memagent.tiny.words import KEYS, NOISE, VALUES
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.train.warm_start import Example, batch_by_length, copying_drill
 
 WORDS = (*KEYS, *VALUES, *NOISE)
@@ -27,7 +26,7 @@ FULL_SECTION = 90
 """Counts the words of the longest section, about a chunk of the `tiny` preset."""
 
 
-def batches(config: MemAgentWarmStart, recipe: MemAgentRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+def batches(config: MemAgentWarmStart, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield copying drills, look-up drills, then demonstrations whose sections grow to full length over the first
     third."""
     method = MemAgent(recipe.memagent, tokenizer)
@@ -43,12 +42,12 @@ def batches(config: MemAgentWarmStart, recipe: MemAgentRecipe, tokenizer: Any) -
         yield from batch_by_length(rng, [_encode(turn, method, tokenizer) for turn in turns], size)
 
 
-def _lookup(rng: Random, tokenizer: Any) -> Example:
+def _lookup(rng: Random, tokenizer: Tokenizer) -> Example:
     prompt, completion = lookup_drill(rng)
     return encode_text(tokenizer, prompt), encode_text(tokenizer, completion)
 
 
-def _encode(turn: MemoryDemonstration, method: MemAgent, tokenizer: Any) -> Example:
+def _encode(turn: MemoryDemonstration, method: MemAgent, tokenizer: Tokenizer) -> Example:
     problem, memory = encode_text(tokenizer, turn.question), encode_text(tokenizer, turn.memory)
     if turn.section is None:
         prompt = method.final.render(problem=problem, memory=memory)

@@ -24,14 +24,14 @@ from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import Method
 from core.rollout.turns import Turns
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Sampling, Task, Trajectory
 
 
 class NoCode(ReTool):
     """Begins the reply with the box of the answer, so that no program can be written."""
 
-    def __init__(self, recipe: ReToolRecipe, tokenizer: Any):
+    def __init__(self, recipe: ReToolRecipe, tokenizer: Tokenizer):
         super().__init__(recipe.retool, tokenizer)
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
@@ -46,7 +46,7 @@ class NoCode(ReTool):
 class ScriptedProgrammer(ReTool):
     """Writes one program, whose operators `choose` draws, and answers what the interpreter shows."""
 
-    def __init__(self, recipe: ReToolRecipe, tokenizer: Any, choose: Callable[[Random], str]):
+    def __init__(self, recipe: ReToolRecipe, tokenizer: Tokenizer, choose: Callable[[Random], str]):
         super().__init__(recipe.retool, tokenizer)
         self.choose = choose
 
@@ -73,7 +73,7 @@ def find_best_constant(count: int = 512) -> str:
     return max(OPERATORS, key=count_right)
 
 
-def always_the_best(recipe: ReToolRecipe, tokenizer: Any) -> ScriptedProgrammer:
+def always_the_best(recipe: ReToolRecipe, tokenizer: Tokenizer) -> ScriptedProgrammer:
     operator = find_best_constant()
     return ScriptedProgrammer(recipe, tokenizer, lambda rng: operator)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
 
 from agentic.retool.config import ReToolRecipe
 from agentic.retool.tiny.demonstrations import ReToolDemonstration, write_answer, write_program
@@ -13,10 +12,11 @@ from agentic.retool.tiny.warm_start import encode
 from core.config import SupervisedSection
 from core.data.tasks import read_tasks
 from core.text.conversation import Renderer
+from core.text.tokenizer import Tokenizer
 from core.train.warm_start import Example, batch_by_length
 
 
-def batches(config: SupervisedSection, recipe: ReToolRecipe, tokenizer: Any) -> Iterator[Sequence[Example]]:
+def batches(config: SupervisedSection, recipe: ReToolRecipe, tokenizer: Tokenizer) -> Iterator[Sequence[Example]]:
     """Yield batches of turns without end."""
     renderer, rng = Renderer(tokenizer), Random(config.seed)
     tasks = read_tasks(recipe.data.train, require_context=False)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from agentic.retool.config import ReToolRecipe, ReToolWarmStart
 from agentic.retool.prompts import INTERPRETER
 from agentic.retool.tiny.demonstrations import ReToolDemonstration, demonstrate
 from agentic.retool.tiny.tasks import MEANINGS
 from core.text.conversation import Renderer
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.train.warm_start import Example, batch_by_length, copying_drill
 
 
-def batches(config: ReToolWarmStart, recipe: ReToolRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+def batches(config: ReToolWarmStart, recipe: ReToolRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield copying drills, then demonstrations."""
     rng, size = Random(config.seed), config.batch_size
     renderer = Renderer(tokenizer)

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
-from typing import Any
 
 from agentic.search_r1.config import SearchR1Recipe
 from agentic.search_r1.rollout import SearchR1, format_passages
@@ -31,7 +30,7 @@ from agentic.search_r1.tiny.world import (
     write_passage,
 )
 from core.policy.base import Roles
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.train.warm_start import Example
 from core.types import Completion, Sampling, Task
 
@@ -47,7 +46,7 @@ _TOWN = re.compile(rf"\b(?:{'|'.join(OF_A_PERSON)}) (\w+)")
 class MadeUpSearch(SearchR1):
     """The method, with a search that makes up what it finds: the passage of the query, and one of a like title."""
 
-    def __init__(self, recipe: SearchR1Recipe, tokenizer: Any, rng: Random):
+    def __init__(self, recipe: SearchR1Recipe, tokenizer: Tokenizer, rng: Random):
         section = recipe.search_r1.model_copy(update={"addresses": None})  # it asks no service
         super().__init__(recipe.model_copy(update={"search_r1": section}), tokenizer)
         self.rng = rng
@@ -96,7 +95,7 @@ def write_turn(rng: Random, prompt: str) -> str:
 class Searcher:
     """A policy whose turn is what `write` makes of the prompt's text."""
 
-    def __init__(self, tokenizer: Any, write: Callable[[str], str]):
+    def __init__(self, tokenizer: Tokenizer, write: Callable[[str], str]):
         self.tokenizer = tokenizer
         self.write = write
 
@@ -108,7 +107,7 @@ class Searcher:
 class AimlessSearcher(Searcher):
     """The searcher, who draws with `rng`."""
 
-    def __init__(self, tokenizer: Any, rng: Random):
+    def __init__(self, tokenizer: Tokenizer, rng: Random):
         super().__init__(tokenizer, partial(write_turn, rng))
 
 

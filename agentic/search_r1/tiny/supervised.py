@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
 
 from agentic.search_r1.config import SearchR1Recipe
 from agentic.search_r1.tiny.demonstrations import ANSWER, SEARCH, MadeUpSearch, Searcher, demonstrate
 from agentic.search_r1.tiny.tasks import HOME, OWNER
 from core.config import SupervisedSection
+from core.text.tokenizer import Tokenizer
 from core.train.warm_start import Example, batch_by_length
 
 
-def batches(config: SupervisedSection, recipe: SearchR1Recipe, tokenizer: Any) -> Iterator[Sequence[Example]]:
+def batches(config: SupervisedSection, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> Iterator[Sequence[Example]]:
     """Yield batches of turns without end."""
     rng, size = Random(config.seed), config.batch_size
     method, searcher = MadeUpSearch(recipe, tokenizer, rng), Searcher(tokenizer, write_right_turn)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from agentic.search_r1.config import SearchR1Recipe, SearchR1WarmStart
 from agentic.search_r1.tiny.demonstrations import AimlessSearcher, MadeUpSearch, demonstrate
 from agentic.search_r1.tiny.world import OF_A_PERSON, OF_A_THING, WORDS
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.train.warm_start import Example, batch_by_length, copying_drill
 
 
-def batches(config: SearchR1WarmStart, recipe: SearchR1Recipe, tokenizer: Any) -> Iterator[list[Example]]:
+def batches(config: SearchR1WarmStart, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield copying drills, then demonstrations."""
     rng, size = Random(config.seed), config.batch_size
     method = MadeUpSearch(recipe, tokenizer, rng)

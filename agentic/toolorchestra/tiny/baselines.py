@@ -24,14 +24,14 @@ from agentic.toolorchestra.tiny.tasks import BEST, CHEAP, OWN, SEARCH, STRONG, R
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import Method
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Sampling, Task, Trajectory
 
 
 class FixedRoute(ToolOrchestra):
     """An orchestrator that makes the calls of `route(task, the rollout's seed)` and asks no policy."""
 
-    def __init__(self, route: Callable[[Task, int | None], Route], recipe: ToolOrchestraRecipe, tokenizer: Any):
+    def __init__(self, route: Callable[[Task, int | None], Route], recipe: ToolOrchestraRecipe, tokenizer: Tokenizer):
         super().__init__(recipe, tokenizer)
         self.route = route
         self.tokenizer = tokenizer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.tiny.demonstrations import RoutingDemonstration, make_up_search, write_thought
@@ -13,11 +12,14 @@ from agentic.toolorchestra.tiny.warm_start import encode
 from core.config import SupervisedSection
 from core.data.tasks import read_tasks
 from core.text.conversation import Renderer
+from core.text.tokenizer import Tokenizer
 from core.train.warm_start import Example, batch_by_length
 from core.types import Task
 
 
-def batches(config: SupervisedSection, recipe: ToolOrchestraRecipe, tokenizer: Any) -> Iterator[Sequence[Example]]:
+def batches(
+    config: SupervisedSection, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer
+) -> Iterator[Sequence[Example]]:
     """Yield batches of turns without end."""
     renderer, rng = Renderer(tokenizer), Random(config.seed)
     tasks = read_tasks(recipe.data.train, require_context=False)

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.prompts import question_messages
 from agentic.toolorchestra.tiny.demonstrations import RoutingDemonstration, draw_demonstration
 from core.config import WarmStartSection
 from core.text.conversation import Renderer
-from core.text.tokenizer import encode_text
+from core.text.tokenizer import Tokenizer, encode_text
 from core.text.tool_calls import THOUGHT_END
 from core.train.warm_start import Example, batch_by_length
 
 
-def batches(config: WarmStartSection, recipe: ToolOrchestraRecipe, tokenizer: Any) -> Iterator[list[Example]]:
+def batches(config: WarmStartSection, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
     """Yield demonstrations; there are no drills."""
     renderer = Renderer(tokenizer)
     rng, size = Random(config.seed), config.batch_size
@@ -33,4 +32,4 @@ def encode(turn: RoutingDemonstration, renderer: Renderer) -> Example:
     prompt = renderer.render(question_messages("compact", renderer, turn.task, "", turn.lines, None))
     tokenizer = renderer.tokenizer
     thought, call = encode_text(tokenizer, turn.thought), encode_text(tokenizer, turn.call)
-    return prompt, (*thought, tokenizer.convert_tokens_to_ids(THOUGHT_END), *call, tokenizer.eos_token_id)
+    return prompt, (*thought, tokenizer.get_added_vocab()[THOUGHT_END], *call, tokenizer.eos_token_id)

@@ -32,7 +32,7 @@ from core.data.tasks import CheckTask
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles
 from core.rollout.runner import EmptyStepGuard, Runner, failed_trajectory, has_signal
-from core.text.tokenizer import load_tokenizer
+from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.types import Group, Sampling, Trajectory
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class LoopResources:
 
     method: Method
     policies: Mapping[str, Policy]
-    tokenizer: Any
+    tokenizer: Tokenizer
     aborting: Callable[[], bool]
     stack: AsyncExitStack
     check: CheckTask | None = None

@@ -19,11 +19,12 @@ from core.policy.base import Policy, Roles
 from core.policy.servers import make_server_policy
 from core.rollout.method import RolloutError
 from core.rollout.roles import open_roles
+from core.text.tokenizer import Tokenizer
 from core.types import Completion, Sampling
 
 
 @asynccontextmanager
-async def open_policies(recipe: Recipe, args: Any, tokenizer: Any) -> AsyncIterator[dict[str, Policy]]:
+async def open_policies(recipe: Recipe, args: Any, tokenizer: Tokenizer) -> AsyncIterator[dict[str, Policy]]:
     """Open all roles and close them at the end; yield role name -> Policy. No call outlives a rollout's deadline.
 
     Raises:
