@@ -6,7 +6,7 @@
 #       --set toolorchestra.environment=null
 #   bash agentic/toolorchestra/evaluate.sh tau2 --protocol standard --model CHECKPOINT --policy-url http://HOST:30000 \
 #       --tau2-python TAU2/bin/python --tau2-data TAU2_DATA --user NAME
-# --help lists the options. README.md says what must be there first (data, corpus, experts), and benchmarks/tau2/README.md
+# --help lists the options. RESULTS.md says what must be there first (data, corpus, experts), and benchmarks/tau2/README.md
 # says it for tau2-bench. A command that was interrupted continues where it stopped when it is run again.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"

@@ -2,7 +2,7 @@
 
     tokentrue evaluate questions --protocol frames --data data/frames.jsonl --model ID --policy-url http://host:30000
 
-The preset `published` says where the experts, the judge and the retrieval service are; README.md of
+The preset `published` says where the experts, the judge and the retrieval service are; RESULTS.md of
 agentic/toolorchestra says how to start them. Each question is logged as it ends (benchmarks/harness/samples.py): the
 same command continues where a killed one stopped.
 """

@@ -1,4 +1,4 @@
-"""The README's FRAMES command from the published records to the report: its own words, and stand-ins for the models."""
+"""RESULTS.md's FRAMES command from the published records to the report: its own words, and stand-ins for the models."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def world(tokenizer: Any) -> Iterator[World]:
 
 
 def documented(data: str) -> list[str]:
-    """The words of the README's command for `data`."""
-    text = (PRESETS.parent / "README.md").read_text().replace("\\\n", " ")
+    """The words of RESULTS.md's command for `data`."""
+    text = (PRESETS.parent / "RESULTS.md").read_text().replace("\\\n", " ")
     (line,) = re.findall(rf"bash agentic/toolorchestra/evaluate\.sh (.*--data {data}.*)", text)
     return shlex.split(line)
 

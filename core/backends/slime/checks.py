@@ -140,7 +140,7 @@ def _data(recipe: Recipe) -> Iterator[str]:
     files = {"train": recipe.data.train, "eval": recipe.data.eval if recipe.run.eval_every else None}
     for key, path in files.items():
         if path and not (REPOSITORY / path).is_file():
-            yield f"data.{key}: no file {REPOSITORY / path}. See Data in agentic/{recipe.method}/README.md"
+            yield f"data.{key}: no file {REPOSITORY / path}. See agentic/{recipe.method}/README.md and RESULTS.md"
 
 
 def _services(recipe: Recipe) -> Iterator[str]:

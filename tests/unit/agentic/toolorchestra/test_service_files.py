@@ -91,11 +91,11 @@ def test_gpus_of_one_node_are_shared_by_servers_of_fixed_size_alone(preset: str)
         assert len(together) == 1 or all("--max-total-tokens" in service.command for service in together)
 
 
-COMMANDS = (PRESETS.parent / "README.md").read_text().replace("\\\n", " ")
+COMMANDS = (PRESETS.parent / "RESULTS.md").read_text().replace("\\\n", " ")
 SEDS = re.findall(r"^sed '?([^'\n]+?)'? +(\S+) >(\S+)$", COMMANDS, re.MULTILINE)
 
 
-def test_the_readme_changes_files_in_five_places() -> None:
+def test_the_document_changes_files_in_five_places() -> None:
     assert [Path(target).name for _, _, target in SEDS] == [
         "services.yaml",
         "seed.yaml",
@@ -106,7 +106,7 @@ def test_the_readme_changes_files_in_five_places() -> None:
 
 
 @pytest.mark.parametrize(("expression", "source", "target"), SEDS)
-def test_what_the_readme_changes_is_changed_throughout(
+def test_what_the_document_changes_is_changed_throughout(
     expression: str, source: str, target: str, tmp_path: Path
 ) -> None:
     first = expression.split(";")[0]
