@@ -7,7 +7,7 @@
 | aime25 | math-ai/aime25 | the problems of AIME 2025 | 30 records, integers from 0 to 999 |
 | frames | google/frames-benchmark | questions over several articles of Wikipedia | 824 records |
 | hle | cais/hle (gated) | Humanity's Last Exam, less the questions with a picture | 2,500 records |
-| toolorchestra | none: see RESULTS.md of agentic/toolorchestra | the questions of its training data; one of 16 is held out | 7,227 records |
+| toolorchestra | none: see its RESULTS.md | the questions of its training data; one of 16 is held out | 7,227 records |
 | toolorchestra-corpus, frames-corpus, hle-corpus | multi-train/index | passages for the retrieval service | text |
 | hotpotqa | BytedTsinghua-SIA/hotpotqa | MemAgent's training and dev files as they are | 32,768 and 128 records |
 | hotpotqa-distractor | hotpotqa/hotpot_qa | the questions that RULER-HQA is made of, as they are | 7,405 records |
