@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 @contextmanager
 def start_gateway(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "core.gateway", "--port", "0", *arguments]
+    command = [sys.executable, "-m", "scripts.serve_gateway", "--port", "0", *arguments]
     process = subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -79,7 +79,7 @@ def test_rows_of_a_conversation_hold_the_log_probs_of_a_full_forward(model: Path
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "core.gateway", "--port", "0", "--model", str(tmp_path / "none")]
+    command = [sys.executable, "-m", "scripts.serve_gateway", "--port", "0", "--model", str(tmp_path / "none")]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     assert done.returncode == 1
     assert "none" in done.stderr

@@ -47,7 +47,7 @@ def run(preset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     first.kill()
     assert first.wait() == -signal.SIGKILL
     subprocess.run(command, cwd=REPOSITORY, env=environment(), check=True, timeout=200)
-    report = [sys.executable, "-m", "core.report", str(out)]
+    report = [sys.executable, "-m", "scripts.report", str(out)]
     subprocess.run(report, cwd=REPOSITORY, env=environment(), check=True, timeout=60)
     return out
 
