@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import aiohttp
 
 from benchmarks.harness.plan import EvalCell
 from core.config import Recipe
@@ -19,7 +18,7 @@ from core.engine.model import CausalLM
 from core.engine.policy import EmbeddedPolicy
 from core.hub import resolve
 from core.policy.base import Policy
-from core.policy.server_process import ServerError
+from core.policy.server_process import ServerError, find_health_problem
 from core.policy.servers import VLLM, make_server_policy
 from core.runs.files import jsonable
 from core.runs.run_folder import RunFolder
@@ -135,21 +134,13 @@ class EvalModels:
         return self._networks[model]
 
 
-async def check_server(url: str, timeout_s: float = 10.0) -> None:
-    """Raises ServerError unless `url` answers GET /health within `timeout_s`."""
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session,
-            session.get(f"{url.removeprefix(VLLM).rstrip('/')}/health") as response,
-        ):
-            status = response.status
-    except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+async def check_server(url: str) -> None:
+    """Raise ServerError unless the server at `url` is healthy."""
+    if problem := await asyncio.to_thread(find_health_problem, url.removeprefix(VLLM).rstrip("/")):
         raise ServerError(
-            f"policy url {url}: no answer ({type(error).__name__}: {error}). Start a server there, such as "
-            "`tokentrue serve model --model MODEL --port PORT`, or correct the URL (http://host:port)."
-        ) from error
-    if status != 200:
-        raise ServerError(f"policy url {url}: GET /health gave HTTP {status}. Wait until the model is loaded.")
+            f"policy url {url}: {problem}. Start a server there, such as `tokentrue serve model --model MODEL --port "
+            "PORT`, wait until its model is loaded, or correct the URL (http://host:port)."
+        )
 
 
 def weights_digest(model: str | None, folder: RunFolder | None = None) -> str | None:

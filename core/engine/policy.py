@@ -14,8 +14,9 @@ from core.engine import weights
 from core.engine.engine import Engine
 from core.engine.model import CausalLM
 from core.engine.scheduler import Request
+from core.http_client import classify_status
 from core.hub import resolve
-from core.policy.base import PolicyError, classify_status
+from core.policy.base import PolicyError
 from core.text.tokenizer import Tokenizer, find_tokenizer
 from core.types import Completion, Sampling
 

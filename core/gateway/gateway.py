@@ -28,7 +28,8 @@ from core.gateway.bodies import parse_body
 from core.gateway.messages import AgentRequest, GatewayError
 from core.gateway.session import FROZEN, FinishedSession, GatewaySession, Node, SessionSettings
 from core.gateway.transcriber import Transcriber
-from core.policy.base import Fault, Policy, PolicyError
+from core.http_client import Fault
+from core.policy.base import Policy, PolicyError
 from core.rollout.method import RolloutError
 from core.rollout.rows import join_segment, split_segments
 from core.serving import make_app

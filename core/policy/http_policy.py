@@ -1,4 +1,4 @@
-"""What the policies over HTTP share: connections, retries, a limit of time, and what calls and replies must hold."""
+"""What the policies over HTTP share: what calls and replies must hold, a health check, new weights."""
 
 from __future__ import annotations
 
@@ -8,69 +8,25 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import aiohttp
-
-from core.policy.base import Fault, PolicyError, call_with_retries, classify_status, read_key_header
+from core.http_client import HTTPClient
+from core.policy.base import PolicyError
+from core.policy.server_process import find_health_problem
 from core.types import Completion, Sampling
 
-_RETRIED: tuple[Fault, ...] = ("engine", "unavailable")
 
+class HTTPPolicy(HTTPClient, ABC):
+    """A policy that asks the LLM at `url` (`http://host:port`); HTTPClient explains the options.
 
-class HTTPPolicy(ABC):
-    """A policy that asks the LLM at `url` (`http://host:port`).
-
-    Each call may take `timeout_s` seconds, retries included. `engine` and `unavailable` faults are retried
-    `max_retries` times, with a pause that doubles from `backoff_s` seconds; any other fault fails at once, for it would
-    fail again.
-
-    The key of a server that wants one is read from `api_key_file` at the first call.
-
-    The HTTP session opens on the first call, belongs to that event loop, and is closed by `close()` or `async with`.
+    `engine` and `unavailable` faults are retried; any other fault fails at once, for it would fail again.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: float = 600.0,
-        max_retries: int = 3,
-        backoff_s: float = 0.5,
-        api_key_file: str | Path | None = None,
-    ):
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"policy url {url!r} has no scheme; write it as http://host:port")
-        self.url = url.rstrip("/")
-        self._timeout_s = timeout_s
-        self._max_retries = max_retries
-        self._backoff_s = backoff_s
-        self._key_file = api_key_file
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+    error = PolicyError
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
         _check_call(prompt_ids, sampling)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                completion = await call_with_retries(
-                    lambda: self._attempt(prompt_ids, sampling, session),
-                    _RETRIED,
-                    self._max_retries,
-                    self._backoff_s,
-                )
-        except TimeoutError:
-            raise PolicyError("timeout", f"{self.url}: no completion within {self._timeout_s:g} s") from None
+        completion = await self.retry(lambda: self._attempt(prompt_ids, sampling, session))
         _check_completion(completion, sampling, self.url)
         return completion
 
@@ -90,13 +46,9 @@ class HTTPPolicy(ABC):
             PolicyError: it did not within `limit_s` seconds.
         """
 
-    async def is_healthy(self, limit_s: float = 5.0) -> bool:
-        """Return whether the server says within `limit_s` seconds that it is well."""
-        try:
-            async with asyncio.timeout(limit_s), self._http().get(f"{self.url}/health") as response:
-                return response.status == 200
-        except (TimeoutError, aiohttp.ClientError):
-            return False
+    async def is_healthy(self) -> bool:
+        """Return whether the server says that it is well."""
+        return await asyncio.to_thread(find_health_problem, self.url, 5.0) is None
 
     async def _post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
         """Return the JSON that the server answers with.
@@ -104,29 +56,12 @@ class HTTPPolicy(ABC):
         Raises:
             PolicyError: there was no answer, its status is not 200, or it is not JSON.
         """
-        where = f"{self.url}{path}"
-        try:
-            async with self._http().post(where, json=body, headers=headers) as response:
-                reply = await response.read()
-        except aiohttp.ClientError as error:
-            raise PolicyError("unavailable", f"{where}: {type(error).__name__}: {error}") from error
-        if response.status != 200:
-            text = reply.decode(errors="replace")[:500]
-            raise PolicyError(classify_status(response.status, text), f"{where}: HTTP {response.status}: {text}")
+        reply = await self.post(path, body, headers)
         try:
             return json.loads(reply)
         except ValueError as error:
+            where = f"{self.url}{path}"
             raise PolicyError("bad_reply", f"{where}: reply is not JSON ({error}): {reply[:200]!r}") from error
-
-    def _http(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            # No limit of our own on connections: how many rollouts run at once is the caller's choice.
-            self._session = aiohttp.ClientSession(
-                headers=read_key_header(self._key_file),
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=30.0),
-            )
-        return self._session
 
 
 def _check_call(prompt_ids: Sequence[int], sampling: Sampling) -> None:

@@ -11,16 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import aiohttp
-
-from core.policy.base import Fault, PolicyError, call_with_retries, classify_status, read_key_header
+from core.http_client import HTTPClient
+from core.policy.base import PolicyError
 
 Message = Mapping[str, Any]
 """Holds what OpenAI's protocol holds: {role, content, tool_calls, tool_call_id}."""
-
-_RETRIED: tuple[Fault, ...] = ("engine", "unavailable", "bad_reply")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +41,15 @@ class ChatReply:
     """Says whether the reply ended at the limit of tokens."""
 
 
-class OpenAIChat:
-    """Calls `model` at `url` (with the version, such as http://HOST:PORT/v1).
+class OpenAIChat(HTTPClient):
+    """Calls `model` at `url` (with the version, such as http://HOST:PORT/v1); HTTPClient explains the other options.
 
-    At most `concurrency` calls run at once; each may take `timeout_s` seconds, retries included. Faults that may pass
-    (a lost connection, HTTP 408, 429, 5xx, an unreadable reply) are retried `max_retries` times; the pause doubles from
-    `backoff_s` seconds. `body` holds further fields of a request and overrules ours; a field that is None is left out.
-
-    The key is read from `api_key_file` at the first call. The HTTP session belongs to the event loop of that call and
-    is closed by `close()`.
+    At most `concurrency` calls run at once. Faults that may pass (a lost connection, HTTP 408, 429, 5xx, an unreadable
+    reply) are retried. `body` holds further fields of a request and overrules ours; a field that is None is left out.
     """
+
+    error = PolicyError
+    retried = ("engine", "unavailable", "bad_reply")
 
     def __init__(
         self,
@@ -67,28 +63,12 @@ class OpenAIChat:
         max_retries: int = 2,
         backoff_s: float = 0.5,
     ):
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"url {url!r} has no scheme; write it as http://HOST:PORT/v1")
-        self.url = url.rstrip("/")
+        super().__init__(
+            url, timeout_s=timeout_s, max_retries=max_retries, backoff_s=backoff_s, api_key_file=api_key_file
+        )
         self.model = model
-        self._key_file = None if api_key_file is None else Path(api_key_file)
         self._body = dict(body or {})
         self._slots = asyncio.Semaphore(concurrency)
-        self._timeout_s = timeout_s
-        self._max_retries = max_retries
-        self._backoff_s = backoff_s
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     async def chat(
         self,
@@ -114,34 +94,11 @@ class OpenAIChat:
         payload = {name: value for name, value in {**payload, **self._body}.items() if value is not None}
         async with self._slots:
             began = time.monotonic()
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    reply = await call_with_retries(
-                        lambda: self._post(payload), _RETRIED, self._max_retries, self._backoff_s
-                    )
-            except TimeoutError:
-                raise PolicyError("timeout", f"{self.url}: no reply within {self._timeout_s:g} s") from None
+            reply = await self.retry(lambda: self._ask(payload))
             return replace(reply, seconds=time.monotonic() - began)
 
-    async def _post(self, payload: Mapping[str, Any]) -> ChatReply:
-        try:
-            async with self._http().post(f"{self.url}/chat/completions", json=payload) as response:
-                body = await response.read()
-        except aiohttp.ClientError as error:
-            raise PolicyError("unavailable", f"{self.url}: {type(error).__name__}: {error}") from error
-        if response.status == 200:
-            return read_reply(body)
-        text = body.decode(errors="replace")[:500]
-        raise PolicyError(classify_status(response.status), f"{self.url}: HTTP {response.status}: {text}")
-
-    def _http(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=30.0),
-                headers=read_key_header(self._key_file),
-            )
-        return self._session
+    async def _ask(self, payload: Mapping[str, Any]) -> ChatReply:
+        return read_reply(await self.post("/chat/completions", payload))
 
 
 def read_reply(body: bytes) -> ChatReply:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +77,7 @@ def run_server(
     Raises:
         ServerError: the server ended, or was not ready in time.
     """
-    if _is_healthy(url):
+    if find_health_problem(url) is None:
         raise ServerError(f"another server answers at {url} already: end it, or choose another port")
     with start_server(command, log, environment) as keeper:
         wait_until_healthy(url, lambda: keeper.poll() is None, start_s, log)
@@ -135,7 +136,7 @@ def find_free_port(host: str) -> int:
 def wait_until_healthy(url: str, alive: Callable[[], bool], start_s: float, log: Path) -> None:
     """Raise ServerError if the server is not `alive` any more or does not answer `/health` within `start_s` seconds."""
     deadline = time.monotonic() + start_s
-    while not (_is_healthy(url) and alive()):  # alive last: if ours has ended, it was another server that answered
+    while find_health_problem(url) or not alive():  # alive last: if ours has ended, it was another server that answered
         if not alive():
             raise ServerError(f"the server ended before it was ready. {_show_tail(log)}")
         if time.monotonic() > deadline:
@@ -143,13 +144,16 @@ def wait_until_healthy(url: str, alive: Callable[[], bool], start_s: float, log:
         time.sleep(0.2)
 
 
-def _is_healthy(url: str) -> bool:
+def find_health_problem(url: str, limit_s: float = 10.0) -> str | None:
+    """Return what is wrong with the server at `url`; None if it answers GET /health within `limit_s` seconds."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy would look on its own machine
     try:
-        with direct.open(f"{url}/health", timeout=10.0) as response:
-            return bool(response.status == 200)
-    except (OSError, http.client.HTTPException):
-        return False
+        with direct.open(f"{url}/health", timeout=limit_s) as response:
+            return None if response.status == 200 else f"GET /health gave HTTP {response.status}"
+    except urllib.error.HTTPError as error:
+        return f"GET /health gave HTTP {error.code}"
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return f"no answer ({type(error).__name__}: {error})"
 
 
 def _show_tail(log: Path) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
-import aiohttp
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, ValidationError
 
-_TRANSIENT = frozenset({408, 429})
-_ANSWER_CHARS = 500
+from core.http_client import CallError, HTTPClient
 
 
 class RetrievalError(RuntimeError):
@@ -35,7 +31,7 @@ class RetrievalClient(BaseModel):
     """Sends queries to `url`, the URL of /retrieve.
 
     It tries again after a lost connection, an incomplete reply, 408, 429 and 5xx. The pause doubles from
-    `backoff_s` up to `max_backoff_s`: the defaults span 40 seconds.
+    `backoff_s` up to `max_backoff_s`: the defaults span half a minute.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -55,34 +51,21 @@ class RetrievalClient(BaseModel):
         Raises:
             RetrievalError: the service refused (4xx), did not answer within the retries, or sent another form.
         """
-        request = {"queries": list(queries), "topk": topk, "return_scores": True}
-        timeout = aiohttp.ClientTimeout(total=self.attempt_s)
-        async with aiohttp.ClientSession(timeout=timeout, headers=self._read_headers()) as session:
-            for attempt in range(self.max_retries + 1):
-                if attempt:
-                    await asyncio.sleep(min(self.backoff_s * 2 ** (attempt - 1), self.max_backoff_s))
-                try:
-                    async with session.post(self.url, json=request) as response:
-                        body = await response.read()
-                except aiohttp.InvalidURL as error:
-                    raise RetrievalError(f"{self.url}: not a URL; give that of /retrieve") from error
-                except (aiohttp.ClientError, TimeoutError) as error:
-                    problem = repr(error)
-                    continue
-                if response.status == 200:
-                    return self._read_hits(body, len(queries))
-                problem = f"HTTP {response.status} {body[:_ANSWER_CHARS].decode(errors='replace')}"
-                if response.status < 500 and response.status not in _TRANSIENT:
-                    raise RetrievalError(f"{self.url}: {problem}")
-        raise RetrievalError(f"{self.url}: {problem}, at the last of {self.max_retries + 1} attempts")
-
-    def _read_headers(self) -> dict[str, str]:
-        if self.api_key_file is None:
-            return {}
+        request: dict[str, object] = {"queries": list(queries), "topk": topk, "return_scores": True}
         try:
-            return {"Authorization": f"Bearer {Path(self.api_key_file).read_text().strip()}"}
-        except OSError as error:
-            raise RetrievalError(f"api_key_file: {error}; write the key into it") from error
+            async with HTTPClient(
+                self.url,
+                timeout_s=None,
+                attempt_s=self.attempt_s,
+                max_retries=self.max_retries,
+                backoff_s=self.backoff_s,
+                max_backoff_s=self.max_backoff_s,
+                api_key_file=self.api_key_file,
+            ) as client:
+                body = await client.retry(lambda: client.post("", request))
+        except (CallError, ValueError) as error:
+            raise RetrievalError(str(error)) from error
+        return self._read_hits(body, len(queries))
 
     def _read_hits(self, body: bytes, count: int) -> list[list[Hit]]:
         try:

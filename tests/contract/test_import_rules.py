@@ -25,16 +25,16 @@ agentic      -> backends config gateway options policy retrieval rewards rollout
 backends     -> algorithms config data policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rollout runs seeds text train types
 train        -> algorithms config data engine hub policy rollout runs seeds text training_options types
-engine       -> config hub options policy serving text types
-gateway      -> policy rollout seeds serving text types
+engine       -> config http_client hub options policy serving text types
+gateway      -> http_client policy rollout seeds serving text types
 tools        -> options retrieval sandbox
-retrieval    -> options serving
+retrieval    -> http_client options serving
 rollout      -> algorithms config options policy seeds text types
 config       -> algorithms options types
 report       -> runs types
 runs         -> types
 text         -> hub
-policy       -> types
+policy       -> http_client types
 algorithms   -> types
 data         -> types
 """

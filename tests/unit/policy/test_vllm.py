@@ -210,5 +210,5 @@ def test_the_url_names_the_protocol() -> None:
     vllm = make_server_policy("vllm+http://127.0.0.1:1/")
     assert isinstance(vllm, VLLMPolicy)
     assert vllm.url == "http://127.0.0.1:1"
-    with pytest.raises(ValueError, match="http://host:port"):
+    with pytest.raises(ValueError, match="has no scheme"):
         make_server_policy("vllm+127.0.0.1:1")

@@ -99,5 +99,5 @@ def test_mutated_replies_are_hits_or_the_one_error():
 
 
 async def test_what_is_no_url():
-    with pytest.raises(RetrievalError, match="not a URL"):
+    with pytest.raises(RetrievalError, match="has no scheme"):
         await RetrievalClient(url="host/retrieve").search(["oak"])

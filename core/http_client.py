@@ -1,0 +1,158 @@
+"""Defines how an HTTP server is called: connections, a key, limits of time, retries, names for what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+
+if TYPE_CHECKING:  # every method imports this file, and few ask a server
+    import aiohttp
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Fault = Literal["bad_request", "too_long", "engine", "unavailable", "timeout", "bad_reply"]
+"""Names why a call gave nothing; the same fault has the same name whatever is behind the policy or the service.
+
+`bad_request`: the call can never succeed as it is (HTTP 4xx, but for those below).
+`too_long`: the prompt and the completion that it asks for do not fit the model's context (an HTTP 400 that says so).
+`engine`: the engine failed during the call (HTTP 5xx, but for those below).
+`unavailable`: nobody takes calls now, or the connection was lost: a closed policy, HTTP 408, 429, 502 to 504.
+`timeout`: there was no reply within the caller's own limit.
+`bad_reply`: the reply is not JSON, lacks a field, or contradicts itself.
+"""
+
+# What engines say of a prompt that does not fit: SGLang `context length`, vLLM that or `model length`, ours the rest.
+_TOO_LONG = re.compile(r"context length|maximum model length|the context of \d")
+
+
+class CallError(RuntimeError):
+    """Reports a call that gave nothing; `kind` is its name in the failure counts."""
+
+    def __init__(self, kind: Fault, message: str):
+        super().__init__(message)
+        self.kind = kind
+
+
+class HTTPClient:
+    """Posts JSON to the server at `url` (`http://host:port`, with or without a path).
+
+    `retry` takes at most `timeout_s` seconds, if that is given. It repeats what ended with a fault of `retried` at most
+    `max_retries` times; the pause doubles from `backoff_s` seconds up to `max_backoff_s`. One attempt may take
+    `attempt_s` seconds. Every fault is raised as an `error`.
+
+    The key of a server that wants one is read from `api_key_file` at the first call. The HTTP session opens on the
+    first call, belongs to that event loop, and is closed by `close()` or `async with`.
+    """
+
+    error: ClassVar[type[CallError]] = CallError
+    retried: ClassVar[Collection[Fault]] = ("engine", "unavailable")
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float | None = 600.0,
+        attempt_s: float | None = None,
+        max_retries: int = 3,
+        backoff_s: float = 0.5,
+        max_backoff_s: float = math.inf,
+        api_key_file: str | Path | None = None,
+    ):
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"url {url!r} has no scheme; write it as http://HOST:PORT, and a path if it has one")
+        self.url = url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._attempt_s = attempt_s
+        self._max_retries = max_retries
+        self._backoff_s = backoff_s
+        self._max_backoff_s = max_backoff_s
+        self._key_file = api_key_file
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return what `attempt` returns; call it again after a fault that may pass.
+
+        Raises:
+            CallError: the last attempt failed, or there was no time left for another.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                for count in range(1, self._max_retries + 1):
+                    try:
+                        return await attempt()
+                    except CallError as error:
+                        if error.kind not in self.retried:
+                            raise
+                        logger.warning("%s; retry %d of %d", error, count, self._max_retries)
+                    # Jitter keeps a fleet of rollouts from coming back in one wave.
+                    pause = min(self._backoff_s * 2 ** (count - 1), self._max_backoff_s)
+                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                return await attempt()
+        except TimeoutError:
+            raise self.error("timeout", f"{self.url}: no reply within {self._timeout_s:g} s") from None
+
+    async def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
+        """Return what the server answers to one request.
+
+        Raises:
+            CallError: there was no answer, or its status is not 200.
+        """
+        import aiohttp
+
+        where = f"{self.url}{path}"
+        try:
+            async with self._http().post(where, json=body, headers=headers) as response:
+                reply = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:  # TimeoutError is that of `attempt_s`
+            raise self.error("unavailable", f"{where}: {type(error).__name__}: {error}") from error
+        if response.status != 200:
+            text = reply.decode(errors="replace")[:500]
+            raise self.error(classify_status(response.status, text), f"{where}: HTTP {response.status}: {text}")
+        return reply
+
+    def _http(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        if self._session is None:
+            # No limit of our own on connections: how many calls run at once is the caller's choice.
+            self._session = aiohttp.ClientSession(
+                headers=self._read_key_header(),
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=self._attempt_s, sock_connect=30.0),
+            )
+        return self._session
+
+    def _read_key_header(self) -> dict[str, str]:
+        if self._key_file is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {Path(self._key_file).read_text(encoding='utf-8').strip()}"}
+        except (OSError, UnicodeDecodeError) as error:
+            raise self.error("bad_request", f"api_key_file: {error}; write the key into it") from error
+
+
+def classify_status(status: int, text: str = "") -> Fault:
+    """Return the fault that an HTTP status other than 200 means, with the text of the reply."""
+    if status == 400 and _TOO_LONG.search(text):
+        return "too_long"
+    if status in (408, 429, 502, 503, 504):
+        return "unavailable"
+    return "bad_request" if 400 <= status < 500 else "engine"
