@@ -20,12 +20,9 @@ from pathlib import Path
 
 import torch
 
-from core.engine import weights
-from core.engine.engine import Engine
-from core.engine.model import CausalLM
+from core.engine import CausalLM, Engine, weights
 from core.rollout.rows import rows_from_groups
-from core.train import start_model
-from core.train.packing import pack_rows
+from core.train import pack_rows, start_model
 from core.types import Completion, Row, Sampling, Task, Trajectory, Turn
 
 PEOPLE = "ada ben cleo dan eva finn gus hana ivo jana kai lea max nora otis pia".split()

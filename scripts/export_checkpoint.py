@@ -21,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 
 from core.engine import weights
 from core.hub import SMALL_FILES, CheckpointError, is_hub_id
-from core.report.summary import build_summary
-from core.report.table import PublishedScore, render_table
+from core.report import PublishedScore, build_summary
+from core.report.table import render_table
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.text.tokenizer import load_tokenizer
 from core.train import checkpoint

@@ -6,9 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from core.inspect.tokens import refresh_view
-from core.report import write_report
-from core.report.console import print_summary
+from core.inspect import refresh_view
+from core.report import print_summary, write_report
 from core.runs.run_folder import RunFolder
 
 

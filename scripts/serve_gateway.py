@@ -18,9 +18,7 @@ from typing import Any, get_args
 
 from pydantic import PositiveFloat, PositiveInt
 
-from core.engine import weights
-from core.engine.engine import Engine
-from core.engine.policy import EmbeddedPolicy
+from core.engine import EmbeddedPolicy, Engine, weights
 from core.engine.server import listen
 from core.gateway.gateway import KEPT_CLOSED, MAX_KEPT_TOKENS, Gateway, serve_gateway
 from core.gateway.session import MAX_IDLE_S, FinishedSession, History, SessionSettings

@@ -21,8 +21,7 @@ from pathlib import PurePosixPath
 from typing import Literal, get_args
 
 from agentic.coding.records import RepositoryTask
-from core.sandbox.workspace import RepositoryWorkspace, WorkspaceError
-from core.sandbox.workspace.base import GIT
+from core.sandbox.workspace import GIT, RepositoryWorkspace, WorkspaceError
 
 Verdict = Literal[
     "solved", "tests_failed", "does_not_apply", "symlink", "submodule", "huge_diff", "no_diff", "no_report",

@@ -46,9 +46,9 @@ from core.sandbox.workspace import (
     RepositoryWorkspace,
     WorkspaceError,
     WorkspaceUnavailable,
+    check_paths,
+    choose_backend,
 )
-from core.sandbox.workspace.base import check_paths
-from core.sandbox.workspace.isolated import choose_backend
 from core.text.call_formats import detect_format, read_reply
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Tokenizer

@@ -9,8 +9,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from core.config import Recipe, Section, WarmStartSection
 from core.options import Probability
-from core.sandbox import SandboxLimits
-from core.sandbox.backends import Backend
+from core.sandbox import Backend, SandboxLimits
 
 PRESETS = Path(__file__).parent / "presets"
 

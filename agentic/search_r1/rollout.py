@@ -32,7 +32,7 @@ from agentic.search_r1.prompts import INFORMATION, INVALID, PASSAGE, write_promp
 from core.backends.slime.hooks import SlimeHooks
 from core.config.addresses import read_addresses
 from core.policy.base import Roles
-from core.retrieval.client import RetrievalClient, RetrievalError
+from core.retrieval import RetrievalClient, RetrievalError
 from core.rewards.qa import em, max_over
 from core.rollout.method import Method, MethodSpec, RolloutError
 from core.rollout.turns import Turns

@@ -14,7 +14,7 @@ from typing import Any
 from agentic.agentflow.config import AgentFlowRecipe
 from benchmarks.harness.plan import drop_ports
 from benchmarks.harness.published import Protocol, Settings
-from core.report.table import PublishedScore
+from core.report import PublishedScore
 from core.rollout.method import method_spec
 from core.types import Sampling
 

@@ -23,8 +23,7 @@ from benchmarks.harness.samples import drop_failed_samples
 from core.config import Recipe
 from core.policy.server_process import serve
 from core.policy.servers import VLLM
-from core.report import write_report
-from core.report.console import print_summary
+from core.report import print_summary, write_report
 from core.rollout.method import MethodSpec
 from core.runs.run_folder import RunFolder
 from core.types import Sampling

@@ -12,10 +12,7 @@ from typing import Any
 
 from benchmarks.harness.plan import EvalCell
 from core.config import Recipe
-from core.engine import weights
-from core.engine.engine import Engine
-from core.engine.model import CausalLM
-from core.engine.policy import EmbeddedPolicy
+from core.engine import CausalLM, EmbeddedPolicy, Engine, weights
 from core.hub import resolve
 from core.policy.base import Policy
 from core.policy.server_process import ServerError, find_health_problem

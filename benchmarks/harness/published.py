@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from benchmarks.harness.plan import EvalCell
-from core.report.table import PublishedScore
+from core.report import PublishedScore
 from core.runs.run_folder import RunFolder
 
 Settings = Mapping[str, Any]

@@ -16,7 +16,6 @@ from typing import Any
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvalCell, EvaluationError, sampling_record
 from benchmarks.harness.samples import SampleLog, count_failures, flat, session_seconds
-from core.engine.policy import open_frozen_model
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, check_roles
 from core.rollout.roles import open_roles
@@ -27,6 +26,7 @@ from core.runs.progress import Progress
 from core.runs.run_folder import RunFolder
 from core.runs.trajectory import trajectory_record
 from core.text.tokenizer import Tokenizer
+from core.train import open_frozen_model
 from core.types import Completion, Sampling, Task, Trajectory
 
 

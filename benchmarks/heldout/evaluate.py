@@ -38,11 +38,11 @@ from benchmarks.harness.run import Build, Samples, build_result, evaluate_cell, 
 from benchmarks.harness.samples import flat
 from core.config import Recipe
 from core.data.tasks import read_tasks
-from core.engine.policy import open_frozen_model
 from core.rollout.method import method_spec, preset_module
 from core.rollout.roles import open_roles
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
+from core.train import open_frozen_model
 from core.types import Task
 
 TASKS_OF_A_RUN = 256

@@ -15,7 +15,7 @@ from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.rollout import SPEC
 from benchmarks.harness.published import Protocol, Settings
 from benchmarks.questions.prompts import RELEASED, Data
-from core.report.table import PublishedScore
+from core.report import PublishedScore
 from core.types import Sampling
 
 PAPER = "arXiv 2511.21689, Table 1"

@@ -17,7 +17,7 @@ from agentic.memagent.rollout import SPEC
 from benchmarks.harness.published import Protocol, Settings
 from benchmarks.ruler.eval_data import OFFICIAL_FILES, EvalData
 from benchmarks.ruler.variants import Window
-from core.report.table import PublishedScore
+from core.report import PublishedScore
 from core.types import Sampling
 
 AVERAGE = "ruler-10"

@@ -37,7 +37,7 @@ from core.options import argparse_type
 from core.policy.base import Roles
 from core.rollout.method import Method, method_spec
 from core.runs.run_folder import RunFolder
-from core.train.loop import GRPOLoop
+from core.train import GRPOLoop
 from core.types import Sampling, Task, Trajectory, Turn
 
 CALLS, PROMPT, LONGEST = 4, 64, 48

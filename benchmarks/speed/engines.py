@@ -6,15 +6,14 @@ counts are equal. Computing the log-probs of the sampled tokens is part of every
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from benchmarks.speed.workload import PAD, GenerationRequest, GenerationSample
-from core.engine.cache import round_up
-from core.engine.engine import Engine
-from core.engine.model import CausalLM
+from core.engine import CausalLM, Engine
 from core.types import Sampling
 
 Generate = Callable[[Sequence[GenerationRequest]], list[GenerationSample]]
@@ -24,7 +23,8 @@ class EmbeddedSide:
     """Runs the embedded backend on `model`, with pages for all requests at once, of up to `longest` tokens each."""
 
     def __init__(self, model: CausalLM, requests: int, longest: int):
-        self.engine = Engine(model, max_model_len=longest, kv_tokens=round_up(longest) * requests)
+        pages = requests * math.ceil(longest / 16)
+        self.engine = Engine(model, max_model_len=longest, kv_tokens=16 * pages)
 
     def reset(self) -> None:
         """Forget every cached prefix, so that a repeat costs what the first run cost."""

@@ -13,6 +13,7 @@ The limits are measured in the same run: a copy of a large tensor, and a large p
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import time
@@ -25,12 +26,9 @@ import torch
 from benchmarks.speed.measure import align_columns, describe_environment
 from benchmarks.speed.workload import draw_prompt
 from core.config import OptimizerSection
-from core.engine import weights
-from core.engine.cache import cache_bytes, round_up
-from core.engine.engine import Engine
-from core.engine.model import CausalLM, ModelConfig
+from core.engine import CausalLM, Engine, ModelConfig, footprint, weights
 from core.runs.files import write_json
-from core.train.trainer import Trainer
+from core.train import Trainer
 from core.types import Row, Sampling
 
 QWEN3_06B: Mapping[str, Any] = {
@@ -92,7 +90,8 @@ def measure_decode(model: CausalLM, limits: Result, batch: int, prompt: int, ste
     rng = random.Random(0)
     warm_up = 4
     longest = prompt + 2 * steps + warm_up
-    engine = Engine(model, max_model_len=longest, kv_tokens=batch * round_up(longest), max_num_seqs=batch)
+    pages = batch * math.ceil(longest / 16)
+    engine = Engine(model, max_model_len=longest, kv_tokens=16 * pages, max_num_seqs=batch)
     requests = [
         engine.submit(draw_prompt(rng, model.config.vocab_size, prompt), Sampling(max_new_tokens=longest - prompt))
         for _ in range(batch)
@@ -109,7 +108,7 @@ def measure_decode(model: CausalLM, limits: Result, batch: int, prompt: int, ste
     if engine.stats().generated_tokens != first + batch * steps:
         raise RuntimeError("a sequence ended while decode was timed")
     context = sum(request.computed for request in requests) - batch * steps / 2  # in the middle of the timed steps
-    keys = context * cache_bytes(model.config, 1, model.dtype)
+    keys = context * footprint.cache_bytes(model.config, 1, model.dtype)
     limit = (count_weights(model) * model.dtype.itemsize + keys) / limits["bytes_per_s"]
     return {"batch": batch, "tokens_per_s": batch / seconds, "ms_per_step": 1e3 * seconds, "of_limit": limit / seconds}
 
@@ -121,9 +120,7 @@ def measure_serving(model: CausalLM, sequences: int, longest: int) -> Result:
     prompts = [draw_prompt(rng, vocab, rng.randint(100, longest)) for _ in range(sequences)]
     samplings = [Sampling(temperature=0.6, max_new_tokens=rng.randint(100, longest)) for _ in range(sequences)]
     engine = Engine(model, max_model_len=2 * longest, kv_tokens=sequences * 2 * longest, max_num_seqs=sequences)
-    engine.submit(prompts[0][:1], Sampling(max_new_tokens=8))
-    while engine.has_work():  # loads the kernels
-        engine.step()
+    engine.generate([prompts[0][:1]], Sampling(max_new_tokens=8))  # loads the kernels
     began = time.perf_counter()
     for ids, sampling in zip(prompts, samplings, strict=True):
         engine.submit(ids, sampling)

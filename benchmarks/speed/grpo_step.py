@@ -26,9 +26,8 @@ from benchmarks.speed.workload import (
 )
 from core.algorithms.advantages import group_advantages
 from core.config import OptimizerSection
-from core.engine import weights
-from core.engine.model import CausalLM
-from core.train.trainer import Trainer
+from core.engine import CausalLM, weights
+from core.train import Trainer
 from core.types import Row
 
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4

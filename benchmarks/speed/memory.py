@@ -19,11 +19,10 @@ from pydantic import PositiveInt
 
 from benchmarks.speed.measure import align_columns
 from core.config import Recipe
-from core.engine import weights
-from core.engine.engine import Engine
+from core.engine import Engine, weights
 from core.options import argparse_type
 from core.rollout.method import method_spec
-from core.train.loop import make_trainer
+from core.train import make_trainer
 from core.train.memory import PHASES, plan_host_memory, plan_memory
 from core.types import Row, Sampling
 
@@ -117,11 +116,9 @@ def measure(recipe: Recipe) -> dict[str, int]:
     _forget_peak(model.device)
     # A page is resident once it is written; a rollout of real size would write all of them.
     engine.cache.kv.zero_()
-    for _ in range(recipe.inference.max_prefill_tokens // CONTEXT):
-        prompt = [rng.randrange(model.config.vocab_size) for _ in range(CONTEXT - 4)]
-        engine.submit(prompt, Sampling(max_new_tokens=4))
-    while engine.has_work():
-        engine.step()
+    count, vocab = recipe.inference.max_prefill_tokens // CONTEXT, model.config.vocab_size
+    prompts = [[rng.randrange(vocab) for _ in range(CONTEXT - 4)] for _ in range(count)]
+    engine.generate(prompts, Sampling(max_new_tokens=4))
     peaks["rollout"] = _read_peak(model.device)
     engine.release_cache()
     _forget_peak(model.device)

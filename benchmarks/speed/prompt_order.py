@@ -22,8 +22,7 @@ from agentic.memagent.prompts import Order
 from agentic.memagent.rollout import MemAgent
 from agentic.memagent.tiny import start_model
 from agentic.memagent.tiny.words import NOISE
-from core.engine.engine import Engine
-from core.engine.policy import EmbeddedPolicy
+from core.engine import EmbeddedPolicy, Engine
 from core.policy.base import Roles
 from core.rollout.runner import Runner
 from core.runs.files import write_json

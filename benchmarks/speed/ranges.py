@@ -1,7 +1,7 @@
 """Divide the time of a call among the parts of our engine and trainer, with torch.profiler.
 
-Functions of the engine are wrapped in named ranges while the profiler runs. Every operator belongs to the innermost
-range around it; in the backward pass, to the range that its forward operator was in.
+Functions inside the two libraries are wrapped in named ranges while the profiler runs. Every operator belongs to the
+innermost range around it; in the backward pass, to the range that its forward operator was in.
 """
 
 from __future__ import annotations
@@ -9,36 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from pkgutil import resolve_name
 from typing import Any
 from unittest.mock import patch
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.speed.measure import Stopwatch, repeat
-from core.engine import attention, engine, kernel, model
-from core.train import packing, trainer
 
 PRODUCTS, ATTENTION, COPIES, NORMS = "products with weights", "attention", "copies and gathers of attention", "norms"
 ROTATION, ACTIVATIONS, SAMPLING, LOSS = "rotation", "activations", "sampling", "log-probs and loss"
 OPTIMIZER, REST, PYTHON = "optimizer", "rest of torch's operators", "Python"
 GROUPS = (PRODUCTS, ATTENTION, COPIES, NORMS, ROTATION, ACTIVATIONS, SAMPLING, LOSS, OPTIMIZER, REST, PYTHON)
 WHOLE, BACKWARD, KERNEL = "whole", "backward", "kernel: "
-RANGES: tuple[tuple[Any, str, str], ...] = (
-    (model.Linear, "forward", PRODUCTS),
-    (kernel, "multiply", KERNEL + PRODUCTS),
-    (attention, "attend_pages", KERNEL + ATTENTION),
-    (attention.StepAttention, "__call__", COPIES),
-    (packing.PackedAttention, "__call__", COPIES),
-    (model.RMSNorm, "forward", NORMS),
-    (model, "_rotate", ROTATION),
-    (model.MLP, "forward", ACTIVATIONS),
-    (model.CausalLM, "forward", REST),
-    (engine, "sample", SAMPLING),
-    (trainer.Trainer, "_backward_grpo", LOSS),
-    (trainer.Trainer, "_backward", BACKWARD),
-    (trainer.Trainer, "_step_optimizer", OPTIMIZER),
-)
-"""Lists the functions that are wrapped, by owner and name, with the name of the range.
+RANGES = {
+    "core.engine.model.Linear.forward": PRODUCTS,
+    "core.engine.kernel.multiply": KERNEL + PRODUCTS,
+    "core.engine.attention.attend_pages": KERNEL + ATTENTION,
+    "core.engine.attention.StepAttention.__call__": COPIES,
+    "core.train.packing.PackedAttention.__call__": COPIES,
+    "core.engine.model.RMSNorm.forward": NORMS,
+    "core.engine.model._rotate": ROTATION,
+    "core.engine.model.MLP.forward": ACTIVATIONS,
+    "core.engine.model.CausalLM.forward": REST,
+    "core.engine.engine.sample": SAMPLING,
+    "core.train.trainer.Trainer._backward_grpo": LOSS,
+    "core.train.trainer.Trainer._backward": BACKWARD,
+    "core.train.trainer.Trainer._step_optimizer": OPTIMIZER,
+}
+"""Maps the functions that are wrapped to the name of the range.
 
 What a range does outside of operators is Python, except in our own kernels, which are no operators.
 """
@@ -75,8 +74,8 @@ def profile_calls(call: Callable[[], Any], repeats: int, before: Callable[[], An
 @contextmanager
 def _mark_ranges() -> Iterator[None]:
     with ExitStack() as stack:
-        for owner, name, label in RANGES:
-            stack.enter_context(patch.object(owner, name, _mark(getattr(owner, name), label)))
+        for name, label in RANGES.items():
+            stack.enter_context(patch(name, _mark(resolve_name(name), label)))
         yield
 
 

@@ -26,7 +26,7 @@ from core.runs.files import Record, write_json
 from core.runs.record import RecordedRollout, RolloutLog, TrainedRow, read_rollouts, record_rollout
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer, token_bytes
-from core.train.loop import match_rows
+from core.train import match_rows
 from core.types import Row, Task, Trajectory
 
 

@@ -27,8 +27,8 @@ from agentic.coding.records import read_task
 from agentic.coding.repairs.generate import draw_record
 from benchmarks.speed.measure import align_columns, describe_environment
 from core.options import argparse_type
-from core.sandbox.workspace import IsolatedWorkspace
-from core.sandbox.workspace.isolated import SERVER, choose_backend
+from core.sandbox.workspace import IsolatedWorkspace, choose_backend
+from core.sandbox.workspace.isolated import SERVER
 from core.types import Task
 
 STEPS = ("start", "exec true", "exec pytest", "diff", "grade", "stop")

@@ -31,8 +31,8 @@ from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, li
 from benchmarks.table.hours import TOKENS_A_SECOND, estimate_work
 from benchmarks.table.servers import Servers, find_gpus, memory_needed
 from core.policy.server_process import ServerError
-from core.report.summary import build_summary
-from core.report.table import PublishedScore, data_sections, markdown, note_comparisons, published_table
+from core.report import PublishedScore, build_summary
+from core.report.table import data_sections, markdown, note_comparisons, published_table
 from core.runs.files import write_text
 from core.runs.run_folder import RunFolder
 

@@ -18,7 +18,7 @@ from benchmarks.ruler.published import published_scores as ruler_scores
 from benchmarks.ruler.tasks import TEN_TASKS
 from benchmarks.table.servers import MODELS
 from benchmarks.tau2.published import published_scores as tau2_scores
-from core.report.table import PublishedScore
+from core.report import PublishedScore
 
 AIME_BUDGET, SEED_BUDGET = 2048, 4096
 """Are the tokens of a call in AgentFlow's presets `published` and `seed`."""

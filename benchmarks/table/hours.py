@@ -18,7 +18,7 @@ from benchmarks.ruler.tasks import TEN_TASKS
 from benchmarks.table.evaluations import Evaluation
 from benchmarks.tau2.published import ALL
 from core.data.sets import SETS, Questions
-from core.report.table import PublishedScore
+from core.report import PublishedScore
 
 TOKENS_A_SECOND = 5000
 """Is a guess for one server of a 7B model that reads and writes for many calls at once."""

@@ -13,7 +13,7 @@ from typing import Any
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from benchmarks.harness.plan import EvalCell
 from benchmarks.harness.published import Protocol, Settings
-from core.report.table import PublishedScore
+from core.report import PublishedScore
 
 ALL = "tau2"
 """Names all tasks of retail, airline and telecom together."""

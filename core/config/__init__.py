@@ -1,6 +1,6 @@
 """Recipes: a run described as typed data."""
 
-from core.config.load import load
+from core.config.load import load, replace_keys
 from core.config.recipe import (
     AlgorithmSection,
     LoRASection,
@@ -23,4 +23,5 @@ __all__ = [
     "SupervisedSection",
     "WarmStartSection",
     "load",
+    "replace_keys",
 ]

@@ -48,6 +48,15 @@ def load(kind: type[R], presets: Path, preset: str, overrides: Sequence[str] = (
         raise as_recipe_error(error, kind, path, overridden) from error
 
 
+def replace_keys(recipe: R, settings: Mapping[str, Any]) -> R:
+    """Return the recipe with other values at these keys, each a section and a name: `inference.kv_tokens`."""
+    for key, value in settings.items():
+        section, name = key.split(".")
+        changed = getattr(recipe, section).model_copy(update={name: value})
+        recipe = recipe.model_copy(update={section: changed})
+    return recipe
+
+
 def _read_preset(path: Path) -> dict[str, Any]:
     """Read a preset over the one that it extends: each key of a section replaces the whole value there."""
     values = read_yaml(path)

@@ -1,16 +1,25 @@
-"""Serves and trains one set of weights in one process, in plain PyTorch.
+"""The inference engine: it samples from a model in plain PyTorch, in this process or behind a server.
 
-The name of a tensor ends in its axes, one capital letter each: `logits_NV` has the shape [N, V]. A 1 is an axis that
-broadcasts. These letters are used here and in `core.algorithms`:
-
-    T  tokens of a packed batch: the sequences lie one after the other, without padding
-    R  the trained tokens among them; in a forward, the positions whose logits predict those tokens
-    N  sequences of a batch: requests in the engine, segments (roots or branches) in a pack
-    L  tokens of the longest of these sequences, where they are padded to one length
-    S  positions of keys and values that a query may attend to, also padded
-    H  query heads
-    K  key/value heads; H / K query heads share one
-    D  width of a head
-    C  width of the hidden states
-    V  vocabulary
+README.md shows what to import. The modules `weights`, `lora`, `varlen`, `footprint` and `heap` are public as a whole,
+and so is `server`; that one is not imported here, because only a server needs an HTTP library.
 """
+
+from core.engine import footprint, heap, lora, varlen, weights
+from core.engine.arithmetic import choose_dtype
+from core.engine.engine import Engine
+from core.engine.model import CausalLM, ModelConfig
+from core.engine.policy import EmbeddedPolicy
+
+__all__ = [
+    "CausalLM",
+    "EmbeddedPolicy",
+    "Engine",
+    "ModelConfig",
+    "choose_dtype",
+    "footprint",
+    "heap",
+    "lora",
+    "server",
+    "varlen",
+    "weights",
+]

@@ -1,6 +1,6 @@
 """Computes the inference engine's attention over the KV cache: one class for a step, others for its new tokens.
 
-Tensor suffixes: see core/engine/__init__.py and varlen.py. Here P counts the pages of a sequence, padded with the
+Tensor suffixes: see core/__init__.py and varlen.py. Here P counts the pages of a sequence, padded with the
 null page.
 """
 

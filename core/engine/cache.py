@@ -40,11 +40,6 @@ def round_up(count: int) -> int:
     return -(-count // GRAIN) * GRAIN
 
 
-def cache_bytes(config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
-    """Return the bytes that the keys and values of `tokens` tokens take."""
-    return tokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
-
-
 class PagedCache:
     """Keeps the keys and values of `tokens` tokens, in pages of `page_size`.
 

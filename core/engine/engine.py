@@ -2,7 +2,7 @@
 
 It batches continuously, shares the pages of common prefixes and returns the log-prob of every sampled token.
 The model is shared with the trainer; after an optimizer step call `adopt_weights`. Tensor suffixes:
-core/engine/__init__.py.
+core/__init__.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from core.engine.sampler import SamplingBatch, sample
 from core.engine.scheduler import Request, Scheduler
 from core.hub import resolve
 from core.policy.base import Decode, completes_a_stop
-from core.types import FinishReason, Sampling
+from core.types import Completion, FinishReason, Sampling
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,13 @@ class Engine:
             max_num_seqs=max_num_seqs,
             decode=decode,
         )
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        """Sample a completion of each prompt, and return them in the order of the prompts."""
+        requests = [self.submit(prompt_ids, sampling) for prompt_ids in prompts]
+        while self.has_work():
+            self.step()
+        return [request.completion for request in requests if request.completion is not None]
 
     def submit(
         self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None, request_id: str | None = None

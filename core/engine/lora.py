@@ -2,15 +2,16 @@
 
 Sampling and training compute this same sum, so their log-probs agree as they do without adapters. The start model is
 the model with its adapters switched off; the KL term needs no copy of it. A checkpoint holds the merged weights, and
-the adapters in PEFT's format. Tensor suffixes: core/engine/__init__.py.
+the adapters in PEFT's format. Tensor suffixes: core/__init__.py.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from core.config import LoRASection
 from core.engine.model import CausalLM, Linear
 from core.hub import CheckpointError
 
@@ -28,20 +28,31 @@ PREFIX = "base_model.model."
 """Stands before the names of modules in PEFT's files."""
 
 
+class AdapterSizes(Protocol):
+    """Says how many adapters there are and how large, as the section `model.lora` of a recipe does."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def targets(self) -> Sequence[str]: ...
+
+
 class Adapter:
     """Holds A [rank, inputs] and B [outputs, rank] of one linear map, in the number format of the model.
 
     As in PEFT, A begins with small random values and B with zeros: the first forward is that of the start model.
     """
 
-    def __init__(self, linear: Linear, section: LoRASection, generator: torch.Generator):
+    def __init__(self, linear: Linear, sizes: AdapterSizes, generator: torch.Generator):
         outputs, inputs = linear.weight.shape
         # Drawn on the CPU in float32: the same values for every device and number format.
-        start = (2 * torch.rand(section.rank, inputs, generator=generator) - 1) * inputs**-0.5
+        start = (2 * torch.rand(sizes.rank, inputs, generator=generator) - 1) * inputs**-0.5
         self.lora_A = nn.Parameter(start.to(linear.weight))
-        self.lora_B = nn.Parameter(linear.weight.new_zeros(outputs, section.rank))
-        self.section = section
-        self.scale = section.alpha / section.rank
+        self.lora_B = nn.Parameter(linear.weight.new_zeros(outputs, sizes.rank))
+        self.sizes = sizes
+        self.scale = sizes.alpha / sizes.rank
 
     def __call__(self, y: Tensor, x: Tensor) -> Tensor:
         """Add to the outputs `y` of the linear map, [T, outputs], what the adapter makes of its inputs [T, inputs]."""
@@ -53,27 +64,27 @@ class Adapter:
         return self.scale * (self.lora_B.detach().float() @ self.lora_A.detach().float())
 
 
-def add_adapters(model: CausalLM, section: LoRASection | None, seed: int = 0) -> None:
-    """Give each target of `section` an adapter, and freeze all other weights. Without a section change nothing."""
-    if section is None:
+def add_adapters(model: CausalLM, sizes: AdapterSizes | None, seed: int = 0) -> None:
+    """Give each target of `sizes` an adapter, and freeze all other weights. Without `sizes` change nothing."""
+    if sizes is None:
         return
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    for linear in _targets(model, section).values():
-        linear.adapter = Adapter(linear, section, generator)
+    for linear in _targets(model, sizes).values():
+        linear.adapter = Adapter(linear, sizes, generator)
 
 
-def _targets(model: CausalLM, section: LoRASection) -> dict[str, Linear]:
+def _targets(model: CausalLM, sizes: AdapterSizes) -> dict[str, Linear]:
     return {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, Linear) and name.rpartition(".")[2] in section.targets
+        if isinstance(module, Linear) and name.rpartition(".")[2] in sizes.targets
     }
 
 
-def adapter_sizes(model: CausalLM, section: LoRASection) -> list[int]:
-    """Return how many values each A and each B would have that a section asks for."""
-    return [section.rank * side for linear in _targets(model, section).values() for side in linear.weight.shape]
+def adapter_sizes(model: CausalLM, sizes: AdapterSizes) -> list[int]:
+    """Return how many values each A and each B would have."""
+    return [sizes.rank * side for linear in _targets(model, sizes).values() for side in linear.weight.shape]
 
 
 def find_adapters(model: CausalLM) -> dict[str, Adapter]:
@@ -123,14 +134,14 @@ def merge_weights(model: CausalLM, dtype: torch.dtype | None = None) -> dict[str
 def save(model: CausalLM, folder: Path, base: Path) -> None:
     """Write the adapters into `folder` in PEFT's format, as adapters of the model in the folder `base`."""
     folder.mkdir(parents=True, exist_ok=True)
-    section = next(iter(find_adapters(model).values())).section
+    sizes = next(iter(find_adapters(model).values())).sizes
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": str(base),
-        "r": section.rank,
-        "lora_alpha": section.alpha,
-        "target_modules": list(section.targets),
+        "r": sizes.rank,
+        "lora_alpha": sizes.alpha,
+        "target_modules": list(sizes.targets),
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,

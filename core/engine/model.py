@@ -2,7 +2,7 @@
 
 The tokens of many sequences lie packed on one axis T. Attention is a parameter of `forward`: training (packed rows),
 prefill and decode (KV cache) are three small `Attention` objects over one set of weights. Tensor suffixes:
-core/engine/__init__.py.
+core/__init__.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from core.engine import kernel
-from core.engine.compiler import compile_for_all_lengths
 
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 
@@ -201,6 +200,25 @@ class MLP(nn.Module):
 
     def forward(self, x_TC: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x_TC)) * self.up_proj(x_TC))
+
+
+@cache
+def compile_for_all_lengths(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function of a module and of tensors that all have the tokens as their first axis, with torch.compile.
+
+    The modules of all layers share its graphs, because a graph takes weights as inputs. PyTorch makes further graphs
+    for one token, for more than 4,096, for another number of threads, and for inputs without gradient. After eight it
+    computes what has no graph as it is written.
+    """
+    compiled = torch.compile(function)
+
+    def call(module: nn.Module, *tensors: Tensor) -> Any:
+        for tensor in tensors:
+            # Not dynamic=True: a pack with as many tokens as the width would make the width dynamic too.
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        return compiled(module, *tensors)
+
+    return call
 
 
 class DecoderLayer(nn.Module):

@@ -5,7 +5,7 @@ Flash-Decoding (Dao et al. 2023): a program reads one part of a sequence for one
 then weighed by their log-sum-exps. Before its first use a probe compares the kernel with plain attention.
 
 PyTorch brings Triton with CUDA; elsewhere importing this module may raise ImportError. Tensor suffixes:
-core/engine/__init__.py and attention.py; here X counts the parts of a sequence, and G the query heads of a key head.
+core/__init__.py and attention.py; here X counts the parts of a sequence, and G the query heads of a key head.
 """
 
 from __future__ import annotations

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from core.config import Recipe, RecipeError
-from core.engine import weights
 from core.engine.engine import Engine
-from core.engine.model import CausalLM
 from core.engine.scheduler import Request
 from core.http_client import classify_status
-from core.hub import resolve
 from core.policy.base import PolicyError
-from core.text.tokenizer import Tokenizer, find_tokenizer
 from core.types import Completion, Sampling
 
 T = TypeVar("T")
@@ -159,40 +152,3 @@ class EmbeddedPolicy:
             if not future.done():
                 future.set_exception(error)
         self._waiting.clear()
-
-
-def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Tokenizer | None) -> Engine:
-    """Open the engine of a recipe on `model`, whose end tokens are those of `folder`.
-
-    Raises:
-        RecipeError: a size of the section `engine` does not fit the model.
-    """
-    section = recipe.inference
-    try:
-        return Engine(
-            model,
-            eos_token_ids=weights.eos_token_ids(folder),
-            max_model_len=recipe.model.max_model_len,
-            kv_tokens=section.kv_tokens,
-            max_num_seqs=section.max_num_seqs,
-            max_prefill_tokens=section.max_prefill_tokens,
-            decode=None if tokenizer is None else tokenizer.decode,
-        )
-    except ValueError as error:
-        raise RecipeError(f"engine.{error}") from error
-
-
-@asynccontextmanager
-async def open_frozen_model(path: str, recipe: Recipe) -> AsyncIterator[EmbeddedPolicy]:
-    """Open a frozen model beside the trained one, with the recipe's engine settings, for a `with` block.
-
-    Raises:
-        ValueError: the model cannot be loaded, or does not fit the settings.
-    """
-    folder = resolve(path)
-    network = weights.load(folder, recipe.model.dtype, recipe.model.device).eval()
-    policy = EmbeddedPolicy(open_engine(recipe, network, folder, find_tokenizer(folder)))
-    try:
-        yield policy
-    finally:
-        await policy.close()

@@ -3,7 +3,7 @@
 The kernel takes 16-bit numbers, and needs PyTorch 2.12. Before its first use a probe compares it with
 `scaled_dot_product_attention`. Where it is missing or differs, its callers pad sequences to buckets.
 
-Tensor suffixes: core/engine/__init__.py; here Y lists the keys of all sequences, one after the other, without padding.
+Tensor suffixes: core/__init__.py; here Y lists the keys of all sequences, one after the other, without padding.
 """
 
 from __future__ import annotations

@@ -38,8 +38,7 @@ from core.runs.files import Record, jsonable
 from core.runs.record import RecordedRollout, describe_row, read_rollouts
 from core.runs.run_folder import RunFolder
 from core.runs.versions import collect_versions
-from core.train import checkpoint
-from core.train.loop import SampledBatch, make_trainer
+from core.train import SampledBatch, checkpoint, make_trainer
 from core.types import Group, Row, Trajectory, Turn
 
 SUMS = "SHA256SUMS"

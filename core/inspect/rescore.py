@@ -11,7 +11,6 @@ from pathlib import Path
 
 from core.config import Recipe
 from core.data.tasks import iter_tasks
-from core.engine.policy import open_frozen_model
 from core.options import import_by_path
 from core.policy.base import Policy, PolicyError, Roles
 from core.rollout.method import MethodSpec
@@ -20,6 +19,7 @@ from core.rollout.runner import Runner
 from core.runs.record import RecordedRollout
 from core.seeds import derive_seed
 from core.text.tokenizer import load_tokenizer
+from core.train import open_frozen_model
 from core.types import Completion, Sampling, Task, Trajectory
 
 METHOD = "method"

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from core.inspect.dumps import read_dump
-from core.report.html import read_style
+from core.report import read_style
 from core.runs.files import is_newest, write_text
 from core.runs.record import LOGGED_CALLS, RecordedRollout, RecordedTurn, read_rollouts
 from core.runs.run_folder import VIEW_FILE, RunFolder

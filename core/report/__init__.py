@@ -1,17 +1,22 @@
-"""This package shows a run to a reader: summary, tables, charts, HTML page and terminal.
+"""Shows a run to a reader: its summary, tables, charts, an HTML page and lines in the terminal.
 
-It imports `core.runs`, which never imports it.
+README.md shows what to import. The modules `stats` and `table` are public as a whole. It imports `core.runs`, which
+never imports it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from core.report.html import render_page
+from core.report import stats, table
+from core.report.console import print_summary
+from core.report.html import read_style, render_page
 from core.report.summary import build_summary
 from core.report.table import PublishedScore, render_table
 from core.runs.files import write_json, write_text
 from core.runs.run_folder import RunFolder
+
+__all__ = ["PublishedScore", "build_summary", "print_summary", "read_style", "stats", "table", "write_report"]
 
 
 def write_report(folder: RunFolder, headline: str | None = None) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus, CorpusError
 from core.retrieval.encoders import EncoderError, make_encoder
 from core.retrieval.index import KINDS, IndexFileError, IndexOptions, Progress, Retriever, move_to_gpu
-from core.retrieval.index_folder import open_index
+from core.retrieval.index_folder import open_retriever
 from core.retrieval.server import MAX_QUERIES, RetrievalServer, TopK, Wire
 from core.serving import ListenError, add_key_option, read_api_key
 
@@ -113,10 +113,11 @@ def _open_retriever(args: argparse.Namespace) -> Retriever:
     corpus = Corpus(args.corpus)
     encoder = make_encoder(args.encoder, args.device)
     set_threads(args.threads)
-    folder = args.index or args.corpus.with_name(f"{args.corpus.name}.{Path(encoder.name).name}.{args.kind}")
     with _show_progress(f"indexing {args.corpus.name}") as progress:
-        index = open_index(folder, corpus, encoder, options, progress)
-    return Retriever(corpus, encoder, index if args.index_device == "cpu" else move_to_gpu(index, args.index_device))
+        retriever = open_retriever(corpus, encoder, options, path=args.index, progress=progress)
+    if args.index_device != "cpu":
+        retriever.index = move_to_gpu(retriever.index, args.index_device)
+    return retriever
 
 
 def _read_options(kind: str, settings: Sequence[str]) -> IndexOptions:

@@ -18,7 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import Encoder, Vectors
-from core.retrieval.index import IndexFileError, IndexOptions, Progress, build_index, load_index
+from core.retrieval.index import (
+    FlatOptions,
+    IndexFileError,
+    IndexOptions,
+    Progress,
+    Retriever,
+    build_index,
+    load_index,
+)
 
 INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 _PROBE = "The river that runs through the old town of Bamberg in Bavaria is called Regnitz."
@@ -43,6 +51,23 @@ class IndexManifest(BaseModel):
     """Holds the encoder's vector of a fixed text; it reveals other weights or prefixes under the same name."""
     index_bytes: int
     faiss: str
+
+
+def open_retriever(
+    corpus: Corpus,
+    encoder: Encoder,
+    options: IndexOptions | None = None,
+    *,
+    path: Path | None = None,
+    progress: Progress = lambda done, rows: None,
+) -> Retriever:
+    """Open a corpus for searching: its index is built the first time and used again afterwards.
+
+    The index lies at `path`, or without it beside the corpus. Raises what `open_index` raises.
+    """
+    options = options or FlatOptions()
+    path = path or corpus.path.with_name(f"{corpus.path.name}.{Path(encoder.name).name}.{options.kind}")
+    return Retriever(corpus, encoder, open_index(path, corpus, encoder, options, progress))
 
 
 def open_index(path: Path, corpus: Corpus, encoder: Encoder, options: IndexOptions, progress: Progress) -> Any:

@@ -2,9 +2,11 @@
 
 Time, memory, files and output are bounded. The process reads Python, the system's shared libraries and the folder of
 packages that holds numpy and sympy; keep secrets out of those. It writes to its own folder in memory.
+The library in `workspace` gives an agent a whole repository behind the same walls. README.md shows what to import.
 """
 
+from core.sandbox.backends import Backend
 from core.sandbox.result import SandboxLimits, SandboxResult, SandboxUnavailable
 from core.sandbox.sandbox import Sandbox
 
-__all__ = ["Sandbox", "SandboxLimits", "SandboxResult", "SandboxUnavailable"]
+__all__ = ["Backend", "Sandbox", "SandboxLimits", "SandboxResult", "SandboxUnavailable", "workspace"]

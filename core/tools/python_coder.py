@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PrivateAttr
 
-from core.sandbox import Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
-from core.sandbox.backends import Backend
+from core.sandbox import Backend, Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
 from core.tools.base import Interrupt, Query, Tool, ToolContext, ToolError, ToolResult, ToolStatus
 
 _PROMPT = """\

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from core.retrieval.client import RetrievalClient, RetrievalError
+from core.retrieval import RetrievalClient, RetrievalError
 from core.tools.base import Arguments, Query, Tool, ToolContext, ToolResult
 
 

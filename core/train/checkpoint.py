@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from core.engine import lora, weights
-from core.engine.model import CausalLM
+from core.engine import CausalLM, lora, weights
 from core.hub import CheckpointError
 from core.runs.files import make_folder, sync
 

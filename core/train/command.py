@@ -14,7 +14,6 @@ import asyncio
 import os
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -32,10 +31,6 @@ from core.config import Recipe, RecipeError
 from core.data.files import DataError
 from core.data.tasks import read_tasks
 from core.engine import weights
-from core.engine.arithmetic import choose_dtype
-from core.engine.compiler import require_compiler
-from core.engine.model import ModelConfig
-from core.engine.policy import open_frozen_model
 from core.hub import CheckpointError, resolve
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
@@ -44,24 +39,18 @@ from core.runs.run_folder import SERVERS, RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers, require_package
 from core.text.tokenizer import load_tokenizer
 from core.train.loop import GRPOLoop, TrainingError
-from core.train.memory import (
-    available_bytes,
-    check_memory,
-    format_bytes,
-    plan_host_memory,
-    plan_memory,
-    replace_keys,
-)
+from core.train.memory import check_fit, describe_memory, settle_dtype
 from core.train.optimizer import require_package as require_optimizer
 from core.train.rejection import run_rejection
-from core.train.replicas import describe_replicas, share_gpus, start_replicas
+from core.train.replicas import share_gpus, start_replicas
+from core.train.rollout_engine import open_frozen_model
 from core.train.warm_start import run_supervised, run_warm_start
 from core.training_options import make_training_parser
 from core.types import Task
 
 CHANGEABLE_KEYS = [
     f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()
-] + [f"engine.{key}" for key in "servers server_key_file replicas rollout replica_args replica_python".split()]
+] + [f"inference.{key}" for key in "servers server_key_file replicas rollout replica_args replica_python".split()]
 """Lists the keys that may change when a run continues: how far, which seeds, what is written, which servers sample;
 never how it learns.
 
@@ -131,66 +120,18 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
         asyncio.run(method.close())
 
 
-def settle_dtype(recipe: Recipe, begun: Path | None) -> Recipe:
-    """Replace `model.dtype: auto` by what the run in folder `begun` began with, or else by what is fast here.
-
-    So config.yaml holds the answer, and a run never changes its arithmetic.
-    """
-    if recipe.model.dtype != "auto":
-        return recipe
-    if begun is not None and (begun / "config.yaml").is_file():
-        dtype, reason = RunFolder(begun).config["model"]["dtype"], f"{begun} began with it"
-    else:
-        config = weights.load_config(resolve(recipe.model.path, weights=False))
-        dtype, reason = choose_dtype(config, weights.find_device(recipe.model.device))
-    print(f"model.dtype auto is {dtype}: {reason}", file=sys.stderr)
-    return replace_keys(recipe, {"model.dtype": dtype})
-
-
-def read_configs(recipe: Recipe) -> tuple[ModelConfig, dict[str, ModelConfig]]:
-    """Read config.json of the trained model, and of each frozen model in this process, by the roles that it plays."""
-    roles: dict[str, list[str]] = defaultdict(list)
-    for role, place in recipe.roles.items():
-        if place.startswith("model:"):
-            roles[place.removeprefix("model:")].append(role)
-    frozen = {", ".join(names): weights.load_config(resolve(path, weights=False)) for path, names in roles.items()}
-    return weights.load_config(resolve(recipe.model.path, weights=False)), frozen
-
-
-def check_fit(recipe: Recipe, memory: int | None) -> None:
-    """Raise RecipeError if the run needs more than `memory` bytes, or without that more than there are here."""
-    config, frozen = read_configs(recipe)
-    device = weights.find_device(recipe.model.device)
-    available = available_bytes(device) if memory is None else memory
-    host = available_bytes(torch.device("cpu")) if memory is None else None
-    check_memory(recipe, config, device.type, available, frozen, host)
-
-
-def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
-    """Return the lines that tell what memory the run needs, or the one that tells why nobody knows.
-
-    With `memory` in bytes, a card is planned for that need not be in this machine.
-    """
+def require_compiler(device: torch.device) -> None:
+    """Raise RecipeError unless PyTorch can compile for `device`: a small function is compiled to find out."""
     try:
-        config, frozen = read_configs(recipe)
-        device = recipe.model.device
-        kind = device.split(":")[0] if memory and device != "auto" else weights.find_device(device).type
-        available = available_bytes(weights.find_device(device)) if memory is None else memory
-        host = available_bytes(torch.device("cpu")) if memory is None else None
-        recipe = settle_dtype(recipe, None)
-    except (OSError, CheckpointError) as error:
-        return [f"no memory plan: {str(error).splitlines()[0]}"]
-    plan = plan_memory(recipe, config, kind, frozen)
-    try:
-        check_memory(recipe, config, kind, available, frozen, host)
-        verdict = f"it fits into {format_bytes(available)}"
-    except RecipeError as error:
-        verdict = str(error)
-    lines = [f"memory on {kind} in {recipe.model.dtype}", *plan.table().splitlines()]
-    if beside := plan_host_memory(recipe, config, kind):
-        lines += ["memory of the machine, for optimizer.cpu_offload", *beside.table().splitlines()]
-    servers = describe_replicas(recipe, config) if memory is None else []
-    return [*lines, verdict, *servers]
+        torch.compile(torch.exp)(torch.ones(2, device=device))
+    except (RuntimeError, OSError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # The compiler's own message is far down; PyTorch's has a headline before it.
+        reason = next((line for line in lines if "error:" in line), " ".join(lines[:2]))
+        raise RecipeError(
+            f"model.compile: PyTorch cannot compile for {device}. Install a C++ compiler and Python's headers (apt-get "
+            f"install g++ python3-dev), or set model.compile=false. PyTorch says: {reason}"
+        ) from error
 
 
 def check_baseline(recipe: Recipe, baseline: str | None) -> None:

@@ -25,9 +25,8 @@ from typing import Any
 from rich.console import Console
 
 from core.config import AlgorithmSection, Recipe
-from core.engine import weights
+from core.engine import CausalLM, weights
 from core.engine.lora import add_adapters
-from core.engine.model import CausalLM
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method
 from core.rollout.rows import rows_from_groups, split_segments

@@ -9,6 +9,8 @@ largest pack that the recipe allows; a step that trains fewer tokens needs less.
 from __future__ import annotations
 
 import os
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,20 +20,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from core.config import LoRASection, Recipe, RecipeError
-from core.engine.attention import GATHERED_BYTES
-from core.engine.cache import cache_bytes
-from core.engine.lora import adapter_sizes
-from core.engine.model import CausalLM, Linear, ModelConfig, can_prepack
+from core.config import LoRASection, Recipe, RecipeError, replace_keys
+from core.engine import CausalLM, ModelConfig, choose_dtype, footprint, lora, weights
+from core.engine.footprint import format_bytes
+from core.hub import CheckpointError, resolve
+from core.runs.run_folder import RunFolder
 from core.train.optimizer import moment_bytes, needs_float32_copy
+from core.train.replicas import describe_replicas
 from core.train.trainer import pack_bytes
 
 PHASES = ("rollout", "update")
 """Names the phases of a training step; the optimizer needs no more than the passes before it, for it works in place or
 on small pieces."""
-
-SAMPLING_BYTES = 4 * 4
-"""Counts what sampling keeps of one logit in float32: the logit, its score, the difference from the best, a weight."""
 
 PROCESS_BYTES = {"cpu": 450_000_000, "cuda": 700_000_000}
 """Says what a process takes before it loads a model: Python's libraries, or CUDA's context and kernels."""
@@ -88,6 +88,68 @@ class MemoryPlan:
         return "\n".join(lines)
 
 
+def settle_dtype(recipe: Recipe, begun: Path | None) -> Recipe:
+    """Replace `model.dtype: auto` by what the run in folder `begun` began with, or else by what is fast here.
+
+    So config.yaml holds the answer, and a run never changes its arithmetic.
+    """
+    if recipe.model.dtype != "auto":
+        return recipe
+    if begun is not None and (begun / "config.yaml").is_file():
+        dtype, reason = RunFolder(begun).config["model"]["dtype"], f"{begun} began with it"
+    else:
+        config = weights.load_config(resolve(recipe.model.path, weights=False))
+        dtype, reason = choose_dtype(config, weights.find_device(recipe.model.device))
+    print(f"model.dtype auto is {dtype}: {reason}", file=sys.stderr)
+    return replace_keys(recipe, {"model.dtype": dtype})
+
+
+def read_configs(recipe: Recipe) -> tuple[ModelConfig, dict[str, ModelConfig]]:
+    """Read config.json of the trained model, and of each frozen model in this process, by the roles that it plays."""
+    roles: dict[str, list[str]] = defaultdict(list)
+    for role, place in recipe.roles.items():
+        if place.startswith("model:"):
+            roles[place.removeprefix("model:")].append(role)
+    frozen = {", ".join(names): weights.load_config(resolve(path, weights=False)) for path, names in roles.items()}
+    return weights.load_config(resolve(recipe.model.path, weights=False)), frozen
+
+
+def check_fit(recipe: Recipe, memory: int | None) -> None:
+    """Raise RecipeError if the run needs more than `memory` bytes, or without that more than there are here."""
+    config, frozen = read_configs(recipe)
+    device = weights.find_device(recipe.model.device)
+    available = available_bytes(device) if memory is None else memory
+    host = available_bytes(torch.device("cpu")) if memory is None else None
+    check_memory(recipe, config, device.type, available, frozen, host)
+
+
+def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
+    """Return the lines that tell what memory the run needs, or the one that tells why nobody knows.
+
+    With `memory` in bytes, a card is planned for that need not be in this machine.
+    """
+    try:
+        config, frozen = read_configs(recipe)
+        device = recipe.model.device
+        kind = device.split(":")[0] if memory and device != "auto" else weights.find_device(device).type
+        available = available_bytes(weights.find_device(device)) if memory is None else memory
+        host = available_bytes(torch.device("cpu")) if memory is None else None
+        recipe = settle_dtype(recipe, None)
+    except (OSError, CheckpointError) as error:
+        return [f"no memory plan: {str(error).splitlines()[0]}"]
+    plan = plan_memory(recipe, config, kind, frozen)
+    try:
+        check_memory(recipe, config, kind, available, frozen, host)
+        verdict = f"it fits into {format_bytes(available)}"
+    except RecipeError as error:
+        verdict = str(error)
+    lines = [f"memory on {kind} in {recipe.model.dtype}", *plan.table().splitlines()]
+    if beside := plan_host_memory(recipe, config, kind):
+        lines += ["memory of the machine, for optimizer.cpu_offload", *beside.table().splitlines()]
+    servers = describe_replicas(recipe, config) if memory is None else []
+    return [*lines, verdict, *servers]
+
+
 def plan_memory(
     recipe: Recipe, config: ModelConfig, device: str, frozen: Mapping[str, ModelConfig] = MappingProxyType({})
 ) -> MemoryPlan:
@@ -96,22 +158,26 @@ def plan_memory(
     `frozen` maps the roles that are frozen models in this process to their configs.
     """
     dtype = getattr(torch, recipe.model.dtype)
-    lora, optimizer = recipe.model.lora, recipe.optimizer
-    sizes = trained_sizes(config, lora)
-    weights = parameter_bytes(config, dtype) + (sum(sizes) * dtype.itemsize if lora else 0)
-    reference = weights if recipe.algorithm.kl_loss_coef and not lora else 0
+    adapted, optimizer = recipe.model.lora is not None, recipe.optimizer
+    sizes = trained_sizes(config, recipe.model.lora)
+    kept = footprint.parameter_bytes(config, dtype) + (sum(sizes) * dtype.itemsize if adapted else 0)
+    reference = kept if recipe.algorithm.kl_loss_coef and not adapted else 0
     process = PROCESS_BYTES[device]
     if device == "cpu":
         process += TORCHAO_BYTES * (optimizer.name == "adamw8bit") + COMPILER_BYTES * recipe.model.compile
     served = recipe.inference.is_served  # then the servers hold caches, and sampling takes nothing here
-    kv = 0 if served else kv_bytes(recipe, config, dtype)
-    packed = 0 if served else prepacked_bytes(config, dtype, device)
+    kv_tokens, running = recipe.inference.kv_tokens, count_running(recipe)
+    kv = 0 if served else footprint.cache_bytes(config, kv_tokens, dtype)
+    packed = 0 if served else footprint.prepacked_bytes(config, dtype, device)
+    step = footprint.step_bytes(
+        config, dtype, prefilled=recipe.inference.max_prefill_tokens, sequences=running, kv_tokens=kv_tokens
+    )
     pack, holes = largest_pack_bytes(recipe, config, dtype, device)
     ahead = recipe.rollout.ahead > 0  # then rollouts go on between the packs of an update
     kept_kv = kv if device == "cuda" or ahead else 0  # decode graphs have recorded where the cache lies
     items = [
         _keep("process and libraries", process),
-        _keep("weights", weights),
+        _keep("weights", kept),
         _keep("reference", reference),
     ]
     if optimizer.cpu_offload and device == "cuda":
@@ -121,16 +187,17 @@ def plan_memory(
         items += optimizer_items(recipe, config, dtype)
     for role, other in frozen.items():
         # Such a role has an engine of its own with the recipe's settings.
-        parts = (parameter_bytes(other, dtype), prepacked_bytes(other, dtype, device), kv_bytes(recipe, other, dtype))
-        items.append(_keep(f"frozen model of {role}", sum(parts)))
+        size = footprint.parameter_bytes(other, dtype) + footprint.prepacked_bytes(other, dtype, device)
+        size += footprint.cache_bytes(other, kv_tokens, dtype)
+        items.append(_keep(f"frozen model of {role}", size))
     # Recorded decode steps keep their memory, and the logits that filters may look at again.
-    logits = 4 * count_running(recipe) * config.vocab_size
-    recorded = 0 if device == "cpu" or served else sampling_bytes(recipe, config) + logits
+    logits = 4 * running * config.vocab_size
+    recorded = 0 if device == "cpu" or served else footprint.sampling_bytes(config, running) + logits
     items += [
         _keep("CUDA graphs", recorded),
         MemoryItem("prepacked weights", packed, packed if ahead else 0),
         MemoryItem("KV cache", kv, kept_kv),
-        MemoryItem("prefill and sampling", rollout=0 if served else rollout_bytes(recipe, config, dtype)),
+        MemoryItem("prefill and sampling", rollout=0 if served else step),
         MemoryItem("activations and logits", update=pack),
         MemoryItem("allocator fragmentation", update=holes),
     ]
@@ -168,27 +235,14 @@ def _keep(name: str, size: int) -> MemoryItem:
     return MemoryItem(name, size, size)
 
 
-def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Return the bytes of a model's weights; tied embeddings count once."""
-    return sum(trained_sizes(config, None)) * dtype.itemsize
-
-
 @cache
-def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str) -> int:
-    """Return the bytes of the weights of all linear maps, which lie in memory once more while a CPU samples."""
-    if device != "cpu" or not can_prepack(dtype):
-        return 0
-    with torch.device("meta"):
-        linears = [module for module in CausalLM(config).modules() if isinstance(module, Linear)]
-    return sum(linear.weight.numel() for linear in linears) * dtype.itemsize
-
-
-@cache
-def trained_sizes(config: ModelConfig, lora: LoRASection | None) -> tuple[int, ...]:
+def trained_sizes(config: ModelConfig, adapters: LoRASection | None) -> tuple[int, ...]:
     """Return how many values each trained weight has: those of the adapters, or all."""
     with torch.device("meta"):  # tensors without data
         model = CausalLM(config)
-    return tuple(adapter_sizes(model, lora) if lora else (parameter.numel() for parameter in model.parameters()))
+    return tuple(
+        lora.adapter_sizes(model, adapters) if adapters else (parameter.numel() for parameter in model.parameters())
+    )
 
 
 def context_length(recipe: Recipe, config: ModelConfig) -> int:
@@ -210,25 +264,6 @@ def largest_pack_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, 
     # glibc keeps memory between tensors that stay: 15 % of a pack, measured with `tokentrue speed memory`. Where little
     # memory is asked for, the trainer makes it keep none.
     return pack, 0 if device != "cpu" or checkpointing or adapted else int(0.15 * pack)
-
-
-def kv_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
-    """Return the bytes of the KV cache."""
-    return cache_bytes(config, recipe.inference.kv_tokens, dtype)
-
-
-def rollout_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype) -> int:
-    """Return the bytes that come and go in a step of the inference engine: the largest one, and sampling."""
-    gathered = min(GATHERED_BYTES, kv_bytes(recipe, config, dtype) // config.num_layers)
-    # In a layer lie at most the residual stream and its norm, [T, C] each, and three tensors [T, I] of the MLP.
-    tokens = recipe.inference.max_prefill_tokens + count_running(recipe)
-    layer = tokens * (2 * config.hidden_size + 3 * config.intermediate_size)
-    return layer * dtype.itemsize + sampling_bytes(recipe, config) + gathered
-
-
-def sampling_bytes(recipe: Recipe, config: ModelConfig) -> int:
-    """Return the bytes that sampling one token of each sequence takes."""
-    return count_running(recipe) * config.vocab_size * SAMPLING_BYTES
 
 
 def count_running(recipe: Recipe) -> int:
@@ -334,15 +369,6 @@ def _list_ladders(recipe: Recipe, context: int, can_offload: bool) -> Iterator[t
         yield "run.parallel_seeds", [1]
 
 
-def replace_keys(recipe: Recipe, settings: Mapping[str, Any]) -> Recipe:
-    """Return the recipe with other values at these keys, each a section and a name: `inference.kv_tokens`."""
-    for key, value in settings.items():
-        section, name = key.split(".")
-        changed = getattr(recipe, section).model_copy(update={name: value})
-        recipe = recipe.model_copy(update={section: changed})
-    return recipe
-
-
 def available_bytes(device: torch.device) -> int:
     """Return the memory that is free for a run: of the card on CUDA, else of the machine within its cgroup's limit."""
     if device.type == "cuda":
@@ -376,7 +402,3 @@ def _free_bytes_of_cgroups(root: Path = Path("/sys/fs/cgroup"), process: Path = 
                 if limit != "max":
                     free.append(int(limit) - int(usage[used]))
     return free
-
-
-def format_bytes(size: int) -> str:
-    return f"{size / 1e9:.2f} GB"

@@ -4,7 +4,7 @@ Rows that begin alike form a tree: a root (the shared prefix), then one branch p
 token attends exactly as it would in its own row, so losses and gradients are those of the separate rows. The tokens
 after the last position that predicts a trained token are not packed: nothing depends on them.
 
-Tensor suffixes (core/engine/__init__.py): T lists the tokens of all roots first, then those of all branches; N counts
+Tensor suffixes (core/__init__.py): T lists the tokens of all roots first, then those of all branches; N counts
 the segments of one kind, roots or branches; R are the trained response tokens, row after row.
 """
 

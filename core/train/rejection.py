@@ -15,8 +15,7 @@ from random import Random
 from rich.console import Console
 
 from core.config import Recipe, RejectionSection
-from core.engine import weights
-from core.engine.policy import EmbeddedPolicy, open_engine
+from core.engine import EmbeddedPolicy, weights
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method
 from core.rollout.runner import Runner
@@ -26,6 +25,7 @@ from core.runs.progress import Progress
 from core.runs.run_folder import StepLog
 from core.text.tokenizer import Tokenizer
 from core.train.loop import TrainingError, sample_batch
+from core.train.rollout_engine import open_engine
 from core.train.warm_start import Example, make_schedule, train_supervised
 from core.types import Task, Trajectory
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from core.config import Recipe, RecipeError
-from core.engine.model import ModelConfig
+from core.config import Recipe, RecipeError, replace_keys
+from core.engine import ModelConfig
+from core.engine.footprint import cache_bytes, format_bytes, parameter_bytes
 from core.engine.weights import find_device
 from core.hub import resolve
 from core.policy.server_group import ServerCommand, keep_servers
 from core.policy.server_process import ServerError, find_free_port, make_server_command
 from core.policy.servers import VLLM
-from core.train.memory import format_bytes, kv_bytes, parameter_bytes, replace_keys
 
 HOST = "127.0.0.1"
 START_S = 1800.0
@@ -93,7 +93,7 @@ def describe_replicas(recipe: Recipe, config: ModelConfig) -> list[str]:
     dtype = getattr(torch, recipe.model.dtype)
     memory = f"weights {format_bytes(parameter_bytes(config, dtype))}"
     if recipe.inference.engine == "embedded":
-        memory += f", KV cache {format_bytes(kv_bytes(recipe, config, dtype))}"
+        memory += f", KV cache {format_bytes(cache_bytes(config, recipe.inference.kv_tokens, dtype))}"
     else:
         memory += ", and a cache of its own"
     return [

@@ -6,19 +6,19 @@ import asyncio
 import math
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from core.config import Recipe, RecipeError
-from core.engine import lora, weights
-from core.engine.model import CausalLM
-from core.engine.policy import EmbeddedPolicy, open_engine
+from core.engine import CausalLM, EmbeddedPolicy, Engine, lora, weights
+from core.hub import resolve
 from core.policy.base import Policy, PolicyError
 from core.policy.server_pool import Check, ServerPool
-from core.text.tokenizer import Tokenizer
+from core.text.tokenizer import Tokenizer, find_tokenizer
 from core.train.packing import pack_rows
 from core.types import Row, Sampling
 
@@ -62,6 +62,43 @@ class RolloutEngine(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Tokenizer | None) -> Engine:
+    """Open the engine of a recipe on `model`, whose end tokens are those of `folder`.
+
+    Raises:
+        RecipeError: a size of the section `inference` does not fit the model.
+    """
+    section = recipe.inference
+    try:
+        return Engine(
+            model,
+            eos_token_ids=weights.eos_token_ids(folder),
+            max_model_len=recipe.model.max_model_len,
+            kv_tokens=section.kv_tokens,
+            max_num_seqs=section.max_num_seqs,
+            max_prefill_tokens=section.max_prefill_tokens,
+            decode=None if tokenizer is None else tokenizer.decode,
+        )
+    except ValueError as error:
+        raise RecipeError(f"inference.{error}") from error
+
+
+@asynccontextmanager
+async def open_frozen_model(path: str, recipe: Recipe) -> AsyncIterator[EmbeddedPolicy]:
+    """Open a frozen model beside the trained one, with the recipe's engine settings, for a `with` block.
+
+    Raises:
+        ValueError: the model cannot be loaded, or does not fit the settings.
+    """
+    folder = resolve(path)
+    network = weights.load(folder, recipe.model.dtype, recipe.model.device).eval()
+    policy = EmbeddedPolicy(open_engine(recipe, network, folder, find_tokenizer(folder)))
+    try:
+        yield policy
+    finally:
+        await policy.close()
 
 
 class EmbeddedRollouts:

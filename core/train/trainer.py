@@ -2,7 +2,7 @@
 
 It trains the very weights that the inference engine samples from. Logits are computed on trained positions only; rows
 without advantage are skipped before any forward unless a KL or entropy term needs them. Tensor suffixes:
-core/engine/__init__.py.
+core/__init__.py.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from torch.utils.checkpoint import checkpoint
 from core.algorithms.aggregate import row_scales
 from core.algorithms.grpo import GRPOConfig, grpo_loss
 from core.config import OptimizerSection
-from core.engine import lora, weights
+from core.engine import CausalLM, ModelConfig, lora, weights
 from core.engine.heap import map_large_tensors, return_freed_memory
-from core.engine.model import CausalLM, ModelConfig
 from core.train.optimizer import make_optimizer, needs_float32_copy
 from core.train.packing import Pack, pack_rows
 from core.types import LossAgg, Row

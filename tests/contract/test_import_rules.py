@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Set
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ agentic      -> backends config gateway options policy retrieval rewards rollout
 backends     -> algorithms config data policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rollout runs seeds text train types
 train        -> algorithms config data engine hub policy rollout runs seeds text training_options types
-engine       -> config http_client hub options policy serving text types
+engine       -> http_client hub options policy serving text types
 gateway      -> http_client policy rollout seeds serving text types
 tools        -> options retrieval sandbox
 retrieval    -> http_client options serving
@@ -38,6 +39,9 @@ policy       -> http_client types
 algorithms   -> types
 data         -> types
 """
+
+# Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
+LIBRARIES = tuple(f"core.{name}" for name in "engine inspect report retrieval sandbox sandbox.workspace train".split())
 
 MAX_METHOD_LINES = 1600
 
@@ -93,6 +97,24 @@ def walk(node: ast.AST, inside_functions: bool) -> Iterator[ast.AST]:
         if inside_functions or not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child
             yield from walk(child, inside_functions)
+
+
+@cache
+def read_door(library: str) -> frozenset[str]:
+    """Return `__all__` of a library."""
+    body = ast.parse(MODULES[library].read_text()).body
+    [door] = [node.value for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+    return frozenset(ast.literal_eval(door))
+
+
+def passes_a_door(name: str, importer: str) -> bool:
+    """Return whether a module may import `name`: of a library that it is no part of, only what is in the door."""
+    library = max((each for each in LIBRARIES if f"{name}.".startswith(f"{each}.")), key=len, default=importer)
+    first, *rest = name.removeprefix(library).lstrip(".").split(".")
+    if f"{importer}.".startswith(".".join(library.split(".")[:2]) + ".") or not first:
+        return True
+    is_public = not any(part.startswith("_") for part in rest)
+    return first in read_door(library) and is_public and (not rest or f"{library}.{first}" in MODULES)
 
 
 def as_module(name: str) -> str | None:
@@ -157,6 +179,24 @@ def test_the_table_has_no_import_that_nobody_uses() -> None:
     }
     unused = [f"{importer} -> {name}" for importer, names in ALLOWED.items() for name in sorted(names)]
     assert [line for line in unused if tuple(line.split(" -> ")) not in used] == []
+
+
+def test_what_is_outside_a_library_comes_through_its_door() -> None:
+    wrong = [
+        f"{module} imports {name}, which is not in `__all__` of its library"
+        for module in MODULES
+        for name in imported_names(module, inside_functions=True)
+        if not passes_a_door(name, module)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_door_names_what_is_there(library: str) -> None:
+    found = import_module(library)
+    missing = [name for name in read_door(library) if not hasattr(found, name) and f"{library}.{name}" not in MODULES]
+    assert missing == []
+    assert found.__doc__
 
 
 def test_packages_have_no_circle() -> None:

@@ -10,7 +10,7 @@ from agentic.agent.tiny.demonstrations import LookupDemonstration, demonstrate
 from agentic.agent.tiny.world import LOOK_UP, NAMES, RELATIONS, THINGS
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer, encode_text
-from core.train.warm_start import Example, batch_by_length, copying_drill
+from core.train import Example, batch_by_length, copying_drill
 
 
 def batches(config: AgentWarmStart, recipe: AgentRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:

@@ -15,7 +15,7 @@ from agentic.agentflow.tiny.warm_start import encode
 from core.config import SupervisedSection
 from core.data.tasks import read_tasks
 from core.text.tokenizer import Tokenizer
-from core.train.warm_start import Example, batch_by_length
+from core.train import Example, batch_by_length
 
 
 def batches(config: SupervisedSection, recipe: AgentFlowRecipe, tokenizer: Tokenizer) -> Iterator[Sequence[Example]]:

@@ -13,7 +13,7 @@ from agentic.agentflow.rollout import AgentFlow, build
 from agentic.agentflow.tiny.demonstrations import PlannerDemonstration, draw_demonstration, lookup_drill
 from agentic.agentflow.tiny.facts import WORDS
 from core.text.tokenizer import Tokenizer, encode_text
-from core.train.warm_start import Example, batch_by_length, copying_drill
+from core.train import Example, batch_by_length, copying_drill
 
 
 def batches(config: AgentFlowWarmStart, recipe: AgentFlowRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:

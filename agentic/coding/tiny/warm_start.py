@@ -14,7 +14,7 @@ from agentic.coding.tiny.demonstrations import EditDemonstration, demonstrate
 from agentic.coding.tools import number_lines
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer, encode_text
-from core.train.warm_start import Example, batch_by_length, copying_drill
+from core.train import Example, batch_by_length, copying_drill
 
 
 def batches(config: CodingWarmStart, recipe: CodingRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:

@@ -17,7 +17,7 @@ from agentic.compaction.tiny.tasks import draw_task
 from agentic.compaction.tiny.words import ANIMALS, THINGS
 from core.policy.base import Roles
 from core.text.tokenizer import Tokenizer, encode_text
-from core.train.warm_start import Example, batch_by_length, copying_drill
+from core.train import Example, batch_by_length, copying_drill
 from core.types import Sampling
 
 PAGES = (1, 6)

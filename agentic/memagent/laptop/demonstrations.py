@@ -13,7 +13,7 @@ from typing import Any
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.rollout import MemAgent
 from core.text.tokenizer import Ids, Tokenizer, encode_text
-from core.train.warm_start import Example
+from core.train import Example
 from core.types import Task
 
 FACT = "The special magic number for {key} is {value}."

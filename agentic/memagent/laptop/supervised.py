@@ -11,7 +11,7 @@ from agentic.memagent.rollout import MemAgent
 from core.config import SupervisedSection
 from core.data.tasks import read_tasks
 from core.text.tokenizer import Tokenizer
-from core.train.warm_start import Example
+from core.train import Example
 
 WORDS = AnnotatorWords(nothing=NOTHING, fact=FACT, answer=ANSWER, needle=NEEDLE)
 

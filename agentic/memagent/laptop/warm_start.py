@@ -10,7 +10,7 @@ from agentic.memagent.laptop.demonstrations import draw_example
 from agentic.memagent.rollout import MemAgent
 from core.data.tasks import read_tasks
 from core.text.tokenizer import Tokenizer
-from core.train.warm_start import Example
+from core.train import Example
 
 
 def batches(config: MemAgentWarmStart, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:

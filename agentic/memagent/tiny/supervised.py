@@ -12,7 +12,7 @@ from agentic.memagent.tiny.start_model import ANSWER, NEEDLE
 from core.config import SupervisedSection
 from core.data.tasks import read_tasks
 from core.text.tokenizer import Tokenizer
-from core.train.warm_start import Example
+from core.train import Example
 
 WORDS = AnnotatorWords(nothing=FACT.format(key="{key}", value=UNKNOWN), fact=FACT, answer=ANSWER, needle=NEEDLE)
 

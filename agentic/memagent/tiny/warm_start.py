@@ -19,7 +19,7 @@ from agentic.memagent.tiny.demonstrations import (
 )
 from agentic.memagent.tiny.words import KEYS, NOISE, VALUES
 from core.text.tokenizer import Tokenizer, encode_text
-from core.train.warm_start import Example, batch_by_length, copying_drill
+from core.train import Example, batch_by_length, copying_drill
 
 WORDS = (*KEYS, *VALUES, *NOISE)
 FULL_SECTION = 90

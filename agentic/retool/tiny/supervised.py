@@ -13,7 +13,7 @@ from core.config import SupervisedSection
 from core.data.tasks import read_tasks
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer
-from core.train.warm_start import Example, batch_by_length
+from core.train import Example, batch_by_length
 
 
 def batches(config: SupervisedSection, recipe: ReToolRecipe, tokenizer: Tokenizer) -> Iterator[Sequence[Example]]:

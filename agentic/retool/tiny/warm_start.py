@@ -11,7 +11,7 @@ from agentic.retool.tiny.demonstrations import ReToolDemonstration, demonstrate
 from agentic.retool.tiny.tasks import MEANINGS
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer, encode_text
-from core.train.warm_start import Example, batch_by_length, copying_drill
+from core.train import Example, batch_by_length, copying_drill
 
 
 def batches(config: ReToolWarmStart, recipe: ReToolRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:

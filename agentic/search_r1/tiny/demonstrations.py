@@ -31,7 +31,7 @@ from agentic.search_r1.tiny.world import (
 )
 from core.policy.base import Roles
 from core.text.tokenizer import Tokenizer, encode_text
-from core.train.warm_start import Example
+from core.train import Example
 from core.types import Completion, Sampling, Task
 
 SEARCH, ANSWER = "<search> {}</search>", "<answer> {}</answer>"

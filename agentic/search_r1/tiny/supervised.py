@@ -11,7 +11,7 @@ from agentic.search_r1.tiny.demonstrations import ANSWER, SEARCH, MadeUpSearch, 
 from agentic.search_r1.tiny.tasks import HOME, OWNER
 from core.config import SupervisedSection
 from core.text.tokenizer import Tokenizer
-from core.train.warm_start import Example, batch_by_length
+from core.train import Example, batch_by_length
 
 
 def batches(config: SupervisedSection, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> Iterator[Sequence[Example]]:

@@ -9,7 +9,7 @@ from agentic.search_r1.config import SearchR1Recipe, SearchR1WarmStart
 from agentic.search_r1.tiny.demonstrations import AimlessSearcher, MadeUpSearch, demonstrate
 from agentic.search_r1.tiny.world import OF_A_PERSON, OF_A_THING, WORDS
 from core.text.tokenizer import Tokenizer, encode_text
-from core.train.warm_start import Example, batch_by_length, copying_drill
+from core.train import Example, batch_by_length, copying_drill
 
 
 def batches(config: SearchR1WarmStart, recipe: SearchR1Recipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:

@@ -15,7 +15,7 @@ from core.config import WarmStartSection
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer, encode_text
 from core.text.tool_calls import THOUGHT_END
-from core.train.warm_start import Example, batch_by_length
+from core.train import Example, batch_by_length
 
 
 def batches(config: WarmStartSection, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:

@@ -4,17 +4,20 @@ Two backends have one protocol (start, exec, put, get, diff, stop): processes in
 """
 
 from core.sandbox.workspace.base import (
+    GIT,
     CommandResult,
     PreparedRepository,
     RepositoryWorkspace,
     WorkspaceError,
     WorkspaceLimits,
     WorkspaceUnavailable,
+    check_paths,
 )
 from core.sandbox.workspace.docker import DockerWorkspace
-from core.sandbox.workspace.isolated import IsolatedWorkspace
+from core.sandbox.workspace.isolated import IsolatedWorkspace, choose_backend
 
 __all__ = [
+    "GIT",
     "CommandResult",
     "DockerWorkspace",
     "IsolatedWorkspace",
@@ -23,4 +26,7 @@ __all__ = [
     "WorkspaceError",
     "WorkspaceLimits",
     "WorkspaceUnavailable",
+    "check_paths",
+    "choose_backend",
+    "isolated",
 ]

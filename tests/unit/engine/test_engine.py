@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from core.engine import attention, kernel, weights
-from core.engine.cache import cache_bytes
 from core.engine.engine import Engine
+from core.engine.footprint import cache_bytes
 from core.engine.scheduler import Request
 from core.types import Sampling
 from tests.kit import save_model

@@ -10,10 +10,10 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from core.config import Recipe, RecipeError
-from core.engine.policy import open_frozen_model
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.roles import open_roles
+from core.train.rollout_engine import open_frozen_model
 from core.types import Sampling
 from tests import kit
 

@@ -15,6 +15,7 @@ from core.rollout.method import method_spec
 from core.runs import trackers
 from core.runs.run_folder import RunFolder
 from core.train import command as train
+from core.train import memory
 from core.train.command import main
 
 
@@ -117,7 +118,7 @@ def test_what_is_offloaded_must_fit_into_this_machine_unless_memory_is_given(
     no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys, monkeypatch
 ) -> None:
     monkeypatch.setattr(weights, "find_device", lambda device: torch.device("cuda"))
-    monkeypatch.setattr(train, "available_bytes", lambda device: {"cpu": 10**9, "cuda": 80 * 10**9}[device.type])
+    monkeypatch.setattr(memory, "available_bytes", lambda device: {"cpu": 10**9, "cuda": 80 * 10**9}[device.type])
     settings = ("model.device=cuda", "optimizer.cpu_offload=true")
     assert run(tmp_path / "run", model, data, *settings) == 1
     assert "optimizer.cpu_offload needs 3.49 GB of the machine's memory" in capsys.readouterr().err
@@ -145,7 +146,7 @@ def test_a_resumed_run_keeps_the_number_format_that_it_began_with(
 ) -> None:
     out = tmp_path / "run"
     answers = iter([("bfloat16", "faster here"), ("float32", "faster there")])
-    monkeypatch.setattr(train, "choose_dtype", lambda config, device: next(answers))
+    monkeypatch.setattr(memory, "choose_dtype", lambda config, device: next(answers))
     for expected in ("bfloat16: faster here", f"bfloat16: {out} began with it"):
         assert run(out, model, data, "model.dtype=auto") == 0
         assert f"model.dtype auto is {expected}" in capsys.readouterr().err

@@ -10,15 +10,14 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen3Config
 
-from core.config import Recipe, RecipeError
-from core.engine import weights
+from core.config import Recipe, RecipeError, replace_keys
+from core.engine import footprint, weights
 from core.engine.engine import Engine
 from core.engine.lora import add_adapters, find_trained_parameters
 from core.engine.model import Linear, ModelConfig
 from core.rollout.method import method_spec
-from core.train import command as train
 from core.train import memory
-from core.train.memory import check_memory, plan_host_memory, plan_memory, replace_keys
+from core.train.memory import check_memory, plan_host_memory, plan_memory
 from core.train.trainer import Trainer
 from core.training_options import read_bytes
 from core.types import Row, Sampling
@@ -154,11 +153,11 @@ def test_one_card_holds_the_adapters_of_a_model_whose_weights_it_could_not_train
 def test_a_one_gpu_preset_fits_the_card_and_the_table_tells_its_plan(row, monkeypatch):
     method, model, card, told, calls, settings = row
     told, _, told_of_machine = told.partition("; machine ")
-    monkeypatch.setattr(train, "resolve", lambda path, weights: path)
+    monkeypatch.setattr(memory, "resolve", lambda path, weights: path)
     monkeypatch.setattr(weights, "load_config", lambda path: ModelConfig.from_hf(PUBLISHED[path]))
     recipe = method_spec(method).load("one-gpu", [word for word in shlex.split(settings) if word != "--set"])
     assert model.startswith(recipe.model.path.split("/")[1]) or method == "retool"
-    config, frozen = train.read_configs(recipe)
+    config, frozen = memory.read_configs(recipe)
     check_memory(recipe, config, "cuda", int(0.9e9 * int(card.removesuffix(" GB"))), frozen)
     assert f"{plan_memory(recipe, config, 'cuda', frozen).peak / 1e9:.1f} GB" == told
     beside = plan_host_memory(recipe, config, "cuda")
@@ -175,10 +174,10 @@ def test_every_one_gpu_preset_is_in_the_table():
 
 
 def test_roles_that_are_one_frozen_model_are_planned_once(monkeypatch):
-    monkeypatch.setattr(train, "resolve", lambda path, weights: path)
+    monkeypatch.setattr(memory, "resolve", lambda path, weights: path)
     monkeypatch.setattr(weights, "load_config", lambda path: ModelConfig.from_hf(PUBLISHED[path]))
     others = [f"roles.{role}=model:Qwen/Qwen3-8B" for role in ("judge", "verifier")]
-    _, frozen = train.read_configs(method_spec("agentflow").load("one-gpu", others))
+    _, frozen = memory.read_configs(method_spec("agentflow").load("one-gpu", others))
     assert sorted(len(roles.split(", ")) for roles in frozen) == [2, 3]
     assert "judge, verifier" in {", ".join(sorted(roles.split(", "))) for roles in frozen}
 
@@ -233,7 +232,7 @@ def test_on_a_cpu_offloading_takes_copies_of_float32_weights_and_nothing_else(qw
         recipe = make_recipe(qwen2, f"model.dtype={dtype}")
         offloaded = replace_keys(recipe, {"optimizer.cpu_offload": True})
         assert plan_host_memory(offloaded, config, "cpu") is None
-        copies = memory.parameter_bytes(config, torch.float32) if dtype == "float32" else 0
+        copies = footprint.parameter_bytes(config, torch.float32) if dtype == "float32" else 0
         assert plan_memory(offloaded, config, "cpu").peak == plan_memory(recipe, config, "cpu").peak + copies
 
 

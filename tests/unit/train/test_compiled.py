@@ -15,8 +15,9 @@ from torch._inductor import config
 
 from core.algorithms.grpo import GRPOConfig
 from core.config import LoRASection, OptimizerSection, RecipeError
-from core.engine import compiler, lora, weights
+from core.engine import lora, weights
 from core.engine.model import CausalLM
+from core.train.command import require_compiler
 from core.train.packing import pack_rows
 from core.train.trainer import Trainer
 from core.types import Row
@@ -129,10 +130,10 @@ def test_what_has_no_gradient_is_not_compiled(qwen2, mode):
 
 def test_a_machine_without_a_compiler_is_told_what_to_do(needs_compiler):
     device = torch.device("cpu")
-    compiler.require_compiler(device)  # raises nothing
+    require_compiler(device)  # raises nothing
     torch.compiler.reset()
     with (
         config.patch({"cpp.cxx": ("no-such-compiler",)}),
         pytest.raises(RecipeError, match=r"^model\.compile: .* set model\.compile=false\. .*no-such-compiler"),
     ):
-        compiler.require_compiler(device)
+        require_compiler(device)

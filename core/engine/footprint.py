@@ -1,0 +1,53 @@
+"""Counts the bytes that an engine of a model will take, from the sizes in config.json and those of the engine alone."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from core.engine.attention import GATHERED_BYTES
+from core.engine.model import CausalLM, Linear, ModelConfig, can_prepack
+
+SAMPLING_BYTES = 4 * 4
+"""Counts what sampling keeps of one logit in float32: the logit, its score, the difference from the best, a weight."""
+
+
+@cache
+def parameter_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Return the bytes of a model's weights; tied embeddings count once."""
+    with torch.device("meta"):  # tensors without data
+        return sum(parameter.numel() for parameter in CausalLM(config).parameters()) * dtype.itemsize
+
+
+@cache
+def prepacked_bytes(config: ModelConfig, dtype: torch.dtype, device: str) -> int:
+    """Return the bytes of the weights of all linear maps, which lie in memory once more while a CPU samples."""
+    if device != "cpu" or not can_prepack(dtype):
+        return 0
+    with torch.device("meta"):
+        linears = [module for module in CausalLM(config).modules() if isinstance(module, Linear)]
+    return sum(linear.weight.numel() for linear in linears) * dtype.itemsize
+
+
+def cache_bytes(config: ModelConfig, tokens: int, dtype: torch.dtype) -> int:
+    """Return the bytes that the keys and values of `tokens` tokens take."""
+    return tokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * dtype.itemsize
+
+
+def sampling_bytes(config: ModelConfig, sequences: int) -> int:
+    """Return the bytes that sampling one token of each sequence takes."""
+    return sequences * config.vocab_size * SAMPLING_BYTES
+
+
+def step_bytes(config: ModelConfig, dtype: torch.dtype, *, prefilled: int, sequences: int, kv_tokens: int) -> int:
+    """Return the bytes that come and go in the largest step: of its layers, of attention and of sampling."""
+    gathered = min(GATHERED_BYTES, cache_bytes(config, kv_tokens, dtype) // config.num_layers)
+    # In a layer lie at most the residual stream and its norm, [T, C] each, and three tensors [T, I] of the MLP.
+    layer = (prefilled + sequences) * (2 * config.hidden_size + 3 * config.intermediate_size)
+    return layer * dtype.itemsize + sampling_bytes(config, sequences) + gathered
+
+
+def format_bytes(size: int) -> str:
+    """Return a size in gigabytes, as text."""
+    return f"{size / 1e9:.2f} GB"

@@ -1,0 +1,21 @@
+"""Looks into rollouts: a page of their tokens, a check for drift, traces, replays of training steps, bundles of them.
+
+It reads our record and the dumps of slime, TRL and verl. README.md shows what to import. The modules named in `__all__`
+are public as a whole and not imported here: `replay` and `bundle` load a trainer, and `pytest_plugin` loads pytest.
+"""
+
+from core.inspect.dumps import read_dump
+from core.inspect.tokens import refresh_view, write_record_view, write_view
+
+__all__ = [
+    "bundle",
+    "drift",
+    "pytest_plugin",
+    "read_dump",
+    "refresh_view",
+    "replay",
+    "traces",
+    "view",
+    "write_record_view",
+    "write_view",
+]
