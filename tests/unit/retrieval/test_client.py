@@ -54,7 +54,7 @@ async def test_a_refusal_is_not_tried_again_and_says_why():
         asked.append(1)
         return web.Response(status=400, text="topk: too large")
 
-    with pytest.raises(RetrievalError, match="HTTP 400 topk: too large"):
+    with pytest.raises(RetrievalError, match="HTTP 400: topk: too large"):
         await ask(retrieve)
     assert len(asked) == 1
 
