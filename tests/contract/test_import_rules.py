@@ -43,7 +43,10 @@ data         -> types
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
 LIBRARIES = tuple(f"core.{name}" for name in "engine inspect report retrieval sandbox sandbox.workspace train".split())
 
-MAX_METHOD_LINES = 1600
+MAX_METHOD_LINES = 600
+"""What one reads in a sitting."""
+LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1500}
+"""Methods that take more than one sitting, with their own bounds."""
 
 
 def parse_table(text: str) -> dict[str, set[str]]:
@@ -246,7 +249,8 @@ def test_a_method_is_read_in_a_sitting() -> None:
         path.parent.name: sum(len(file.read_text().splitlines()) for file in path.parent.glob("*.py"))
         for path in ROOT.glob("agentic/*/rollout.py")
     }
-    assert max(lines.values()) <= MAX_METHOD_LINES, f"lines to read for each method: {lines}"
+    too_long = {name: count for name, count in lines.items() if count > LONGER.get(name, MAX_METHOD_LINES)}
+    assert not too_long
 
 
 def test_a_circle_is_found() -> None:
