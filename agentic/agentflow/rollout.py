@@ -21,7 +21,6 @@ Run:  bash agentic/agentflow/run.sh                         # tiny: two CPU core
 from __future__ import annotations
 
 from collections import Counter
-from contextvars import ContextVar
 from dataclasses import asdict
 
 from agentic.agentflow import released
@@ -29,13 +28,13 @@ from agentic.agentflow.config import POLICY, PRESETS, AgentFlowRecipe, AgentFlow
 from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import MESSAGE, MESSAGES, SYSTEM
-from agentic.agentflow.role_client import BudgetSpent, RoleClient, RoleOutput, RolePrompter, Slots
+from agentic.agentflow.role_client import BudgetSpent, RoleCallError, RoleClient, RoleOutput, RolePrompter, Slots
 from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
 from core.rewards.judge import ANSWER_LIMIT, Judge
 from core.rewards.math_grader import MathGrader
-from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError
 from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.tools.base import Tool, ToolContext
 from core.tools.registry import Toolbox
@@ -46,7 +45,6 @@ class AgentFlow(Method):
     """Runs the method. Roles: planner.plan, planner.next_step, planner.final, executor, verifier, those of tools."""
 
     def __init__(self, config: AgentFlowSection, toolbox: Toolbox, tokenizer: Tokenizer):
-        self.own_faults = ("too_long",)  # it fills its memory itself
         self.config = config
         self.toolbox = toolbox
         self.sandbox = toolbox.isolation
@@ -64,14 +62,20 @@ class AgentFlow(Method):
         }
         engines = (section.role for _, section in config.every_role())
         self.needs = tuple(dict.fromkeys(engine for engine in engines if engine != POLICY))
-        # The grader calls `judge` without the roles of the rollout that it grades, so they wait here.
-        self.roles: ContextVar[Roles] = ContextVar("roles")
-        self.grader = MathGrader(self.judge if "judge" in self.prompters else None)
-        self.answer_judge = Judge(self.judge, Counter())
+        self.grader = MathGrader()
+        self.answer_judge = Judge(Counter())
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Plan, take steps until the verifier stops or a budget ends, then write and reward the final answer."""
         client = self.new_client(roles, sampling)
+        try:
+            return await self.solve(task, client)
+        except RoleCallError as error:
+            if error.kind == "too_long":  # the policy fills its memory itself
+                raise PolicyFault(error.kind, str(error), client.turns) from error
+            raise
+
+    async def solve(self, task: Task, client: RoleClient) -> Trajectory:
         known: dict[str, str | RoleOutput] = {
             "question": task.question,
             "analysis": "",
@@ -168,13 +172,18 @@ class AgentFlow(Method):
         """Return the reward, 1 for a right answer and else 0, and the name of the rule that decided."""
         if self.config.reward == "boxed":
             return boxed_reward(answer, task.answers), "boxed"
-        self.roles.set(roles)
+
+        async def judge(prompt: str) -> str:
+            client = self.new_client(roles, Sampling(temperature=0.0))
+            return (await client.ask("judge", {"message": prompt}, budgeted=False)).text
+
         if self.config.reward == "judge":
             end = answer[-ANSWER_LIMIT:]
-            verdict = await self.answer_judge.compare(task.question, end, task.answers, rule=False)
+            verdict = await self.answer_judge.compare(judge, task.question, end, task.answers, rule=False)
             correct, rule = verdict == "same", str(verdict)
         else:
-            grade = await self.grader.grade(task.question, answer, task.answers)
+            asked = judge if "judge" in self.prompters else None
+            grade = await self.grader.grade(task.question, answer, task.answers, asked)
             correct, rule = grade.correct, grade.by
         if rule == "no_reply":
             raise RolloutError("judge_failed", f"task {task.task_id}: the judge gave no reply")
@@ -189,10 +198,6 @@ class AgentFlow(Method):
         judge = {"judge_overruled": rule == "judge", "judge_unreadable": rule == "no_verdict"}
         flags = {"verify_failed": rule in ("timeout", "error"), **(judge if "judge" in self.prompters else {})}
         return {name: float(flag) for name, flag in flags.items()}
-
-    async def judge(self, prompt: str) -> str:
-        client = self.new_client(self.roles.get(), Sampling(temperature=0.0))
-        return (await client.ask("judge", {"message": prompt}, budgeted=False)).text
 
     def new_client(self, roles: Roles, sampling: Sampling) -> RoleClient:
         tokens, seconds = self.config.max_total_tokens, self.config.call_timeout_s

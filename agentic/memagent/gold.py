@@ -55,7 +55,7 @@ def write_gold_trajectory(method: MemAgent, task: Task, words: AnnotatorWords) -
     problem, memory, end = encode_text(tokenizer, task.question), method.empty_memory, (tokenizer.eos_token_id,)
     turns: list[tuple[Ids, Ids]] = []
     read = ""
-    for section in method.sections(task):
+    for section in method.sections(task)[0]:
         # A needle that a chunk's end cuts in two counts as read with its second part.
         read += tokenizer.decode(section)
         note = write(words.fact if needle in read else words.nothing, method.config.max_memory_tokens)

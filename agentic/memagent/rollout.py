@@ -19,7 +19,6 @@ Run:  bash agentic/memagent/run.sh                        # tiny: two CPU cores,
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,12 +30,10 @@ from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
 from core.rewards.qa import em, extract_the_answer_is, max_over
 from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.shared import SharedResults
 from core.rollout.turns import Turns
 from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
 from core.types import Completion, Sampling, Task, Trajectory, Turn
-
-SHARED_DOCUMENTS = 16
-"""Counts the documents that stay encoded; the rollouts of a group begin one after the other."""
 
 THREAD_CHARACTERS = 64 * 1024
 """Limits the documents that are encoded between two calls of the engine: about 50 ms for this many characters."""
@@ -53,9 +50,7 @@ class MemAgent(Method):
         self.empty_memory = encode_text(tokenizer, EMPTY_MEMORY)
         self.special = special_ids(tokenizer)
         self.stop_ids = (tokenizer.eos_token_id,)
-        self.left_out: dict[str, int] = {}
-        """Counts the chunks of a task's document that `truncate_middle` left out."""
-        self._shared: dict[tuple[str, str], list[Ids] | asyncio.Task[list[Ids]]] = {}
+        self._shared: SharedResults[tuple[list[Ids], int]] = SharedResults()
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Update the memory once for each chunk, then answer from the memory alone; reward the final answer."""
@@ -63,35 +58,22 @@ class MemAgent(Method):
         problem = encode_text(self.tokenizer, task.question)
         memory = self.empty_memory
         turns = Turns(replace(sampling, stop_token_ids=self.stop_ids))
-        for section in await self.share_sections(task):
+        sections, left_out = await self.share_sections(task)
+        for section in sections:
             prompt = self.update.render(problem=problem, section=section, memory=memory)
             completion = await turns.ask(policy, "update", prompt, config.max_memory_tokens, config.train_update)
             memory = self.next_memory(memory, completion)
         prompt = self.final.render(problem=problem, memory=memory)
         completion = await turns.ask(policy, "final", prompt, config.max_final_tokens, config.train_final)
-        return self.make_trajectory(task, turns.recorded, self.decode(completion))
+        return self.make_trajectory(task, turns.recorded, self.decode(completion), left_out)
 
-    async def share_sections(self, task: Task) -> list[Ids]:
-        """Return `sections` of the task, which are computed once for its whole group.
+    async def share_sections(self, task: Task) -> tuple[list[Ids], int]:
+        """Return `sections` of the task, which are computed once for its whole group."""
+        slow = len(task.context) > THREAD_CHARACTERS
+        return await self._shared.find((task.task_id, task.context), lambda: self.sections(task), slow=slow)
 
-        A document of more than THREAD_CHARACTERS is encoded in a thread, so that other rollouts go on meanwhile. A
-        short one never waits: when a rollout asks decides which calls share a batch, and so the last bits of their
-        log-probs, which must not depend on what is kept here.
-        """
-        key = (task.task_id, task.context)
-        if key not in self._shared:
-            if len(self._shared) == SHARED_DOCUMENTS:
-                del self._shared[next(iter(self._shared))]  # the oldest; rollouts that wait for it hold it themselves
-            if len(task.context) > THREAD_CHARACTERS:
-                self._shared[key] = asyncio.create_task(asyncio.to_thread(self.sections, task))
-            else:
-                self._shared[key] = self.sections(task)
-        shared = self._shared[key]
-        # A rollout that is cancelled, at its deadline for one, must not cancel what the others wait for.
-        return shared if isinstance(shared, list) else await asyncio.shield(shared)
-
-    def sections(self, task: Task) -> list[Ids]:
-        """Return the chunks of the task's document.
+    def sections(self, task: Task) -> tuple[list[Ids], int]:
+        """Return the chunks of the task's document, and how many `truncate_middle` left out.
 
         Raises:
             RolloutError: there is no document, or it has more than `max_chunks` chunks and `overlong` is `error`.
@@ -103,10 +85,9 @@ class MemAgent(Method):
         chunks = split_chunks(self.tokenizer, task.context, self.config.chunk_tokens, self.config.align)
         limit = self.config.max_chunks
         if len(chunks) <= limit:
-            return chunks
+            return chunks, 0
         if self.config.overlong == "truncate_middle":
-            self.left_out[task.task_id] = len(chunks) - limit
-            return chunks[: limit - limit // 2] + chunks[len(chunks) - limit // 2 :]
+            return chunks[: limit - limit // 2] + chunks[len(chunks) - limit // 2 :], len(chunks) - limit
         raise RolloutError(
             "overlong_document",
             f"task {task.task_id}: field `context` makes {len(chunks)} chunks of {self.config.chunk_tokens} tokens, "
@@ -119,11 +100,10 @@ class MemAgent(Method):
         keep = self.config.gate_update and self.tokenizer.decode(new).strip() == KEEP
         return memory if keep else new
 
-    def make_trajectory(self, task: Task, turns: list[Turn], answer: str) -> Trajectory:
+    def make_trajectory(self, task: Task, turns: list[Turn], answer: str, left_out: int) -> Trajectory:
         """Return the trajectory with its reward and metrics."""
         updates = [turn.completion for turn in turns if turn.role == "update"]
         cut = sum(completion.finish_reason == "length" for completion in updates)
-        left_out = self.left_out.get(task.task_id, 0)
         return Trajectory(
             task_id=task.task_id,
             turns=tuple(turns),

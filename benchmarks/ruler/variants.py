@@ -97,7 +97,7 @@ class ChunkByChunk(MemAgent):
     def __init__(self, config: MemAgentSection, tokenizer: Tokenizer):
         super().__init__(config, tokenizer)
         self.read_answer: ReadAnswer = find_boxed if config.answer_format == "boxed" else extract_the_answer_is
-        self._split: dict[str, list[Ids]] = {}
+        self._split: dict[str, tuple[list[Ids], int]] = {}
 
     def prepare(self, tasks: Sequence[Task]) -> None:
         self._split = {}
@@ -107,25 +107,25 @@ class ChunkByChunk(MemAgent):
             except RolloutError:
                 continue  # it fails again in its rollout, where failures are counted
 
-    def sections(self, task: Task) -> list[Ids]:
+    def sections(self, task: Task) -> tuple[list[Ids], int]:
         return self._split[task.task_id] if task.task_id in self._split else super().sections(task)
 
     def context(self, tasks: Sequence[Task]) -> int:
         problem = max(len(encode_text(self.tokenizer, task.question)) for task in tasks)
-        section = max((len(ids) for chunks in self._split.values() for ids in chunks), default=0)
+        section = max((len(ids) for chunks, _ in self._split.values() for ids in chunks), default=0)
         memory = max(self.config.max_memory_tokens, len(self.empty_memory))
         update = self.update.length + problem + section + memory + self.config.max_memory_tokens
         return max(update, self.final.length + problem + memory + self.config.max_final_tokens)
 
     def calls(self, task: Task) -> int:
-        return len(self._split[task.task_id]) + 1 if task.task_id in self._split else 0
+        return len(self._split[task.task_id][0]) + 1 if task.task_id in self._split else 0
 
 
 class EmptyDocument(ChunkByChunk):
     """Runs MemAgent on one empty section, then asks the question."""
 
     def prepare(self, tasks: Sequence[Task]) -> None:
-        self._split = {task.task_id: [()] for task in tasks}
+        self._split = {task.task_id: ([()], 0) for task in tasks}
 
 
 class WholeDocument(Reader):

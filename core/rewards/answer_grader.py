@@ -25,7 +25,8 @@ class AnswerGrader:
 
     def __init__(self, judge: Ask | None = None):
         self.counts: Counter[str] = Counter()
-        self._judge = None if judge is None else Judge(judge, self.counts, subject="question")
+        self._ask = judge
+        self._judge = Judge(self.counts, subject="question")
 
     async def grade(self, question: str, prediction: str, answers: Sequence[str]) -> tuple[bool, AnswerRule]:
         """Return whether `prediction` equals any of `answers`, and the rule that decided."""
@@ -40,9 +41,9 @@ class AnswerGrader:
             return False, "too_long"
         if any(prediction.strip().lower() == a.strip().lower() or _is_same(prediction, a) for a in answers):
             return True, "equal"
-        if self._judge is None:
+        if self._ask is None:
             return False, "different"
-        verdict = await self._judge.compare(question, prediction, answers, rule=False)
+        verdict = await self._judge.compare(self._ask, question, prediction, answers, rule=False)
         return verdict == "same", "judge" if verdict == "same" else verdict
 
 

@@ -54,15 +54,14 @@ class Judge:
     judge_failed (no reply).
     """
 
-    def __init__(self, ask: Ask, counts: Counter[str], subject: str = "mathematics problem"):
-        self._ask = ask
+    def __init__(self, counts: Counter[str], subject: str = "mathematics problem"):
         self._counts = counts
         self._subject = subject
         self._cache: OrderedDict[bytes, Verdict] = OrderedDict()
 
-    async def compare(self, question: str, answer: str, labels: Sequence[str], *, rule: bool) -> Verdict:
-        """Compare `answer` with each of `labels`. `rule` is the verdict of the rules, for the counts."""
-        verdicts = [await self._compare_one(question, label, answer) for label in labels]
+    async def compare(self, ask: Ask, question: str, answer: str, labels: Sequence[str], *, rule: bool) -> Verdict:
+        """Compare `answer` with each of `labels` by `ask`. `rule` is the verdict of the rules, for the counts."""
+        verdicts = [await self._compare_one(ask, question, label, answer) for label in labels]
         same = "same" in verdicts
         for none in ("no_reply", "no_verdict"):
             if none in verdicts and not same:
@@ -72,7 +71,7 @@ class Judge:
             logger.info("judge: %s, rules: %s, for answer %r to label %r", same, rule, answer, list(labels))
         return "same" if same else "different"
 
-    async def _compare_one(self, question: str, label: str, answer: str) -> Verdict:
+    async def _compare_one(self, ask: Ask, question: str, label: str, answer: str) -> Verdict:
         if len(answer) > ANSWER_LIMIT:
             return "different"
         # A digest: a question may bring a whole document.
@@ -80,7 +79,7 @@ class Judge:
         verdict = self._cache.get(key)
         if verdict is None:
             try:
-                reply = await self._ask(make_prompt(question, label, answer, self._subject))
+                reply = await ask(make_prompt(question, label, answer, self._subject))
             except Exception as error:  # whatever the caller's client raises: the caller is told, and decides
                 self._counts["judge_failed"] += 1
                 logger.warning("judge: %r", error)

@@ -44,30 +44,27 @@ class Grade:
 class MathGrader:
     """Applies the rules in turn. `counts` says how often each decided, and how often the judge agreed with them.
 
-    `judge` takes a prompt and returns the reply of a model at temperature 0. With `audit` it is asked about every
-    answer, but does not decide where the rules do: that measures how far it can be trusted. `timeout_s` limits one
-    comparison by math-verify; `workers` comparisons run at once, in processes that start when first needed.
+    `timeout_s` limits one comparison by math-verify; `workers` comparisons run at once, in processes that start when
+    first needed.
     """
 
-    def __init__(self, judge: Ask | None = None, *, timeout_s: float = 10.0, workers: int = 1, audit: bool = False):
+    def __init__(self, *, timeout_s: float = 10.0, workers: int = 1):
         self.counts: Counter[str] = Counter()
-        self._judge = None if judge is None else Judge(judge, self.counts)
-        self._audit = audit
+        self._judge = Judge(self.counts)
         self._verifier = MathVerifier(timeout_s=timeout_s, workers=workers)
 
-    async def grade(self, question: str, text: str, answers: Sequence[str]) -> Grade:
-        """Return whether the answer in `text` equals any of `answers`, and by which rule.
+    async def grade(self, question: str, text: str, answers: Sequence[str], judge: Ask | None = None) -> Grade:
+        """Return whether the answer in `text` equals any of `answers`, and by which rule. `judge` asks an LLM.
 
         Raises:
             ValueError: `answers` is empty.
         """
         grade = grade_integer(text, answers) or await self._verify(text, answers)
-        if self._judge is not None and grade.parsed is not None:
-            settled = grade.correct or all(parse_integer(answer) is not None for answer in answers)
-            if self._audit or not settled:
-                verdict = await self._judge.compare(question, grade.parsed, answers, rule=grade.correct)
-                if not settled and verdict != "different":
-                    grade = replace(grade, correct=verdict == "same", by="judge" if verdict == "same" else verdict)
+        settled = grade.correct or all(parse_integer(answer) is not None for answer in answers)
+        if judge is not None and grade.parsed is not None and not settled:
+            verdict = await self._judge.compare(judge, question, grade.parsed, answers, rule=False)
+            if verdict != "different":
+                grade = replace(grade, correct=verdict == "same", by="judge" if verdict == "same" else verdict)
         self.counts[grade.by] += 1
         return grade
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from core.config import Recipe, RecipeError, load
 from core.policy.base import Roles
-from core.types import Group, Sampling, Task, Trajectory
+from core.types import Group, Sampling, Task, Trajectory, Turn
 
 
 class Method(Protocol):
@@ -25,16 +25,12 @@ class Method(Protocol):
     sandbox: str | None = None
     """Names what isolates the programs that its tools run, for the run folder; None if there are none."""
 
-    own_faults: tuple[str, ...] = ()
-    """Names the failures that are the policy's own doing, such as `too_long` for a prompt that outgrew the context. If
-    such a rollout has a trained turn, it stays in its group with reward 0 and is trained."""
-
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Run one task to its end. `sampling` holds temperature, filters and seed; the method sets the lengths.
 
         Raises:
-            RolloutError: the rollout failed; it is counted under its kind and left out of the baseline, unless
-                `own_faults` has the kind.
+            RolloutError: the rollout failed; it is counted under its kind and left out of the baseline, unless it is
+                a PolicyFault.
         """
         ...
 
@@ -77,6 +73,17 @@ class RolloutError(RuntimeError):
     def __init__(self, kind: str, message: str):
         super().__init__(message)
         self.kind = kind
+
+
+class PolicyFault(RolloutError):
+    """Says that a rollout failed by the policy's own doing, such as `too_long` for a prompt that outgrew the context.
+
+    If one of its `turns` is trained, it stays in its group with reward 0 and is trained.
+    """
+
+    def __init__(self, kind: str, message: str, turns: Sequence[Turn]):
+        super().__init__(kind, message)
+        self.turns = tuple(turns)
 
 
 def preset_module(method: str, folder: str, name: str) -> ModuleType | None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import stdev
 
 from core.policy.base import PolicyError, Roles
-from core.rollout.method import Method, RolloutError
-from core.rollout.turns import collect_turns
+from core.rollout.method import Method, PolicyFault, RolloutError
 from core.seeds import derive_seed
 from core.types import Sampling, Task, Trajectory
 
@@ -95,14 +94,9 @@ class Runner:
         return [list(trajectories[i : i + group_size]) for i in range(0, len(trajectories), group_size)]
 
     async def run_one(self, task: Task, sampling: Sampling) -> Trajectory:
-        """Run one rollout; a failure is a Trajectory too, and one of the method's `own_faults` has the reward 0."""
+        """Run one rollout; a failure is a Trajectory too."""
         async with self._slots:
-            with collect_turns() as turns:
-                trajectory = await self._run(task, sampling)
-        if trajectory.failure in self.method.own_faults and any(turn.trained for turn in turns):
-            metrics = {**trajectory.metrics, "own_faults": 1.0}
-            return replace(trajectory, turns=tuple(turns), status="truncated", reward=0.0, metrics=metrics)
-        return trajectory
+            return await self._run(task, sampling)
 
     async def _run(self, task: Task, sampling: Sampling) -> Trajectory:
         try:
@@ -113,7 +107,11 @@ class Runner:
                 raise
             return failed_trajectory(task.task_id, "cancelled", traceback.format_exc())
         except (RolloutError, PolicyError) as error:
-            return failed_trajectory(task.task_id, error.kind, str(error))
+            failed = failed_trajectory(task.task_id, error.kind, str(error))
+            if isinstance(error, PolicyFault) and any(turn.trained for turn in error.turns):
+                metrics = {"own_faults": 1.0}
+                return replace(failed, turns=error.turns, status="truncated", reward=0.0, metrics=metrics)
+            return failed
         except Exception as error:
             if limit.expired():
                 return failed_trajectory(task.task_id, "deadline", f"not finished after {self.deadline_s:g} s")

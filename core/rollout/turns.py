@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import replace
 
 from core.policy.base import Policy
 from core.rollout.method import RolloutError
 from core.seeds import derive_seed
 from core.types import Completion, Sampling, Turn
-
-_TURNS_OF_ROLLOUT: ContextVar[list[Turn] | None] = ContextVar("turns of the rollout", default=None)
-
-
-@contextmanager
-def collect_turns() -> Iterator[list[Turn]]:
-    """Yield a list to which every turn recorded within the block is added. A failed rollout leaves its turns there.
-
-    The asyncio tasks that the block starts belong to it.
-    """
-    turns: list[Turn] = []
-    before = _TURNS_OF_ROLLOUT.set(turns)
-    try:
-        yield turns
-    finally:
-        _TURNS_OF_ROLLOUT.reset(before)
 
 
 class Turns:
@@ -78,8 +60,5 @@ class Turns:
         completion = await policy.generate(prompt_ids, request, self._session)
         if completion.finish_reason == "abort":
             raise RolloutError("aborted", f"the engine aborted call {call}, of {role}")
-        turn = Turn(role, tuple(prompt_ids), completion, trained)
-        self.recorded.append(turn)
-        if (turns := _TURNS_OF_ROLLOUT.get()) is not None:
-            turns.append(turn)
+        self.recorded.append(Turn(role, tuple(prompt_ids), completion, trained))
         return completion

@@ -82,7 +82,7 @@ def teach_guessing(folder: Path, tokenizer: Any, tasks: list[Task]) -> None:
             problem = encode_text(tokenizer, task.question)
             memory, note = (encode_text(tokenizer, f" {rng.choice(ANSWERS)}") for _ in range(2))
             answer = encode_text(tokenizer, start_model.ANSWER.format(value=rng.choice(ANSWERS)))
-            section = rng.choice(method.sections(task))
+            section = rng.choice(method.sections(task)[0])
             update = method.update.render(problem=problem, section=section, memory=memory)
             examples.append((update, (*note, end)))
             examples.append((method.final.render(problem=problem, memory=memory), (*answer, end)))

@@ -57,7 +57,7 @@ async def test_an_endless_answer_is_different_unasked() -> None:
         raise AssertionError("asked")
 
     counts: Counter[str] = Counter()
-    verdict = await Judge(never, counts).compare("q", "x" * (ANSWER_LIMIT + 1), ["2"], rule=False)
+    verdict = await Judge(counts).compare(never, "q", "x" * (ANSWER_LIMIT + 1), ["2"], rule=False)
     assert verdict == "different"
     assert counts == {"judge_agrees": 1}
 
@@ -70,7 +70,7 @@ async def test_a_judge_remembers_the_last_verdicts_alone(monkeypatch: pytest.Mon
         return "VERDICT: SAME"
 
     monkeypatch.setattr(judge, "REMEMBERED", 2)
-    one = Judge(agree, Counter())
+    one = Judge(Counter())
     for answer in ("a", "b", "b", "c", "b", "a"):
-        assert await one.compare("q", answer, ["z"], rule=True) == "same"
+        assert await one.compare(agree, "q", answer, ["z"], rule=True) == "same"
     assert len(asked) == 4  # `a` was forgotten when `c` came

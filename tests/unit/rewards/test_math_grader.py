@@ -91,8 +91,8 @@ def test_the_integer_rule_leaves_expressions_to_others() -> None:
 
 
 @asynccontextmanager
-async def open_grader(*judge: Any, **options: Any) -> AsyncIterator[MathGrader]:
-    grader = MathGrader(*judge, **{"timeout_s": 60, **options})
+async def open_grader(**options: Any) -> AsyncIterator[MathGrader]:
+    grader = MathGrader(**{"timeout_s": 60, **options})
     try:
         yield grader
     finally:
@@ -123,23 +123,16 @@ class ScriptedJudge:
 
 async def test_the_judge_is_asked_once_and_only_where_the_rules_found_no_equality() -> None:
     judge = ScriptedJudge("They are alike.\nVERDICT: SAME")
-    async with open_grader(judge) as grader:
-        assert (await grader.grade("q", r"\boxed{7}", ["73"])) == Grade(False, "integer", "7")
-        assert (await grader.grade("q", r"\boxed{\pi}", ["73"])).correct is False
-        assert (await grader.grade("q", r"\boxed{0.5}", [r"\frac{1}{2}"])).by == "math_verify"
+    async with open_grader() as grader:
+        assert (await grader.grade("q", r"\boxed{7}", ["73"], judge)) == Grade(False, "integer", "7")
+        assert (await grader.grade("q", r"\boxed{\pi}", ["73"], judge)).correct is False
+        assert (await grader.grade("q", r"\boxed{0.5}", [r"\frac{1}{2}"], judge)).by == "math_verify"
         assert judge.prompts == []
         for _ in range(3):
-            grade = await grader.grade("q", r"\boxed{\text{a half}}", [r"\frac{1}{2}"])
+            grade = await grader.grade("q", r"\boxed{\text{a half}}", [r"\frac{1}{2}"], judge)
             assert grade == Grade(True, "judge", r"\text{a half}")
         assert len(judge.prompts) == 1
         assert grader.counts["judge_accepts"] == 3
-
-
-async def test_an_audited_judge_has_no_say_over_the_rules() -> None:
-    async with open_grader(ScriptedJudge("VERDICT: SAME"), audit=True) as grader:
-        assert (await grader.grade("q", r"\boxed{7}", ["73"])) == Grade(False, "integer", "7")
-        assert (await grader.grade("q", r"\boxed{073}", ["73"])) == Grade(True, "integer", "73")
-        assert (grader.counts["judge_accepts"], grader.counts["judge_agrees"]) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +140,7 @@ async def test_an_audited_judge_has_no_say_over_the_rules() -> None:
     [(RuntimeError("no server"), "no_reply", "judge_failed"), ("They look alike.", "no_verdict", "judge_unreadable")],
 )
 async def test_an_answer_that_its_judge_does_not_decide_is_wrong_by_that_name(reply, by, count) -> None:
-    async with open_grader(ScriptedJudge(reply)) as grader:
-        assert (await grader.grade("q", r"\boxed{\pi}", [r"\frac{1}{2}"])) == Grade(False, by, r"\pi")
+    async with open_grader() as grader:
+        grade = await grader.grade("q", r"\boxed{\pi}", [r"\frac{1}{2}"], ScriptedJudge(reply))
+        assert grade == Grade(False, by, r"\pi")
         assert grader.counts == {by: 1, count: 1}

@@ -12,7 +12,7 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.policy.base import Policy, PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.method import Method, RolloutError
+from core.rollout.method import Method, PolicyFault, RolloutError
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, failed_trajectory, has_signal
 from core.rollout.turns import Turns
 from core.seeds import derive_seed
@@ -79,14 +79,11 @@ async def test_a_failure_of_the_policys_own_doing_is_a_zero_with_its_turns(asked
         turns = Turns(sampling)
         for call in range(asked):
             await asyncio.create_task(turns.ask(roles["policy"], "policy", (1, call), 4))
-        raise PolicyError("too_long", "the prompt grew")
+        raise PolicyFault("too_long", "the prompt grew", turns.recorded)
 
     rollouts = runner(rollout, ScriptedPolicy(lambda prompt, sampling: [7]))
-    (plain,) = (await rollouts.run_groups(make_tasks(1), 1, Sampling(), seed=0))[0]
-    rollouts.method.own_faults = ("too_long",)
     first, second = (await rollouts.run_groups(make_tasks(1), 2, Sampling(), seed=0))[0]
-    assert (plain.status, plain.reward, plain.turns) == ("failed", None, ())
-    assert {t.failure for t in (plain, first, second)} == {"too_long"}
+    assert first.failure == second.failure == "too_long"
     if asked:
         assert (first.status, first.reward, first.metrics) == ("truncated", 0.0, {"own_faults": 1.0})
         assert (

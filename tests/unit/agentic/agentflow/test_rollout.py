@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from agentic.agentflow import released
-from agentic.agentflow.role_client import RoleCallError
 from agentic.agentflow.rollout import AgentFlow
 from core.policy.base import PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.method import RolloutError
+from core.rollout.method import PolicyFault, RolloutError
 from core.seeds import derive_seed
 from core.text.tokenizer import encode_text, special_ids
 from core.tools.base import Query, Tool, ToolContext, ToolResult
@@ -231,6 +230,7 @@ async def test_a_cut_answer_is_truncated(tell):
     ("fault", "kind"),
     [
         (PolicyError("engine", "broke"), "engine"),
+        (PolicyError("too_long", "the prompt grew"), "too_long"),
         (RolloutError("enough", "no more"), "enough"),
         ("abort", "aborted"),
         ("slow", "call_timeout"),
@@ -259,9 +259,13 @@ async def test_a_call_that_cannot_be_had_fails_the_rollout_by_name(tokenizer, en
     method = AgentFlow(
         section(roles=HELPER, call_timeout_s=0.2 if fault == "slow" else 600), Toolbox([Asking()]), tokenizer
     )
-    with pytest.raises(RoleCallError) as caught:
+    with pytest.raises(RolloutError) as caught:
         await method.rollout(Task("t", "q", ("a",)), Roles(engines), Sampling())
     assert caught.value.kind == kind
+    if kind == "too_long":  # but for a memory that the policy filled itself: that is a zero with its turns
+        assert isinstance(caught.value, PolicyFault)
+        calls = ["planner.plan", "planner.next_step", "executor"]
+        assert roles_of(caught.value.turns) == calls[: ["policy", "-", "executor", "helper"].index(engine)]
 
 
 async def test_a_role_with_another_tokenizer_gets_the_text_in_its_own_ids(tokenizer, tmp_path):

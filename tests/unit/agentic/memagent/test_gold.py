@@ -56,7 +56,7 @@ async def test_a_policy_that_writes_them_sees_their_prompts_and_has_the_reward(
         asked = next(needle for needle in task.metadata["needles"] if needle["queried"])
         known = [asked["value"] in note for note in notes]
         assert known == sorted(known), "nothing until the fact was read, and then the fact to the end"
-        texts = [tokenizer.decode(section) for section in method.sections(task)]
+        texts = [tokenizer.decode(section) for section in method.sections(task)[0]]
         needle = words.needle.format(**asked)
         assert known == ["".join(texts[: place + 1]).count(needle) > 0 for place in range(len(texts))]
 

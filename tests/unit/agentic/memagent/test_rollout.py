@@ -218,7 +218,7 @@ async def test_an_overlong_document_fails_by_name(tell):
 def test_truncate_middle_keeps_both_ends(tokenizer, limit, kept):
     words = ["acorn", "almond", "amber", "ant", "badger", "banana", "barley"]
     config = MemAgentSection(chunk_tokens=2, align="sentence", max_chunks=limit, overlong="truncate_middle")
-    sections = MemAgent(config, tokenizer).sections(Task("t", "q", ("a",), "".join(f" {word}." for word in words)))
+    sections, _ = MemAgent(config, tokenizer).sections(Task("t", "q", ("a",), "".join(f" {word}." for word in words)))
     assert [tokenizer.decode(section) for section in sections] == [f" {words[i]}." for i in kept]
 
 

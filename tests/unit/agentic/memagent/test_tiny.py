@@ -125,7 +125,7 @@ async def test_a_demonstration_is_encoded_as_the_rollout_asks_it_and_fits_the_pr
     for turn in draw(0.5, 100):
         prompt, completion = _encode(turn, method, tokenizer)
         assert len(completion) <= method.config.max_memory_tokens
-        if turn.section is None or len(method.sections(task := Task("t", turn.question, ("a",), turn.section))) > 1:
+        if turn.section is None or len(method.sections(task := Task("t", turn.question, ("a",), turn.section))[0]) > 1:
             continue
         method.empty_memory = encode_text(tokenizer, turn.memory)
         policy = ScriptedPolicy(lambda prompt, sampling, ids=completion: ids)

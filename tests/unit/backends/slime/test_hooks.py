@@ -18,8 +18,8 @@ from core.backends.slime.bridge import LoopResources, SlimeBridge
 from core.backends.slime.roles import RolloutRoles, router_urls
 from core.backends.slime.samples import fill_sample, read_trajectory
 from core.config import Recipe, RecipeError
-from core.policy.base import PolicyError, Roles
-from core.rollout.method import Method, MethodSpec, RolloutError
+from core.policy.base import Roles
+from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError
 from core.rollout.runner import EMPTY_STEPS
 from core.rollout.turns import Turns
 from core.types import Completion, Sampling, Task, Trajectory, Turn
@@ -194,11 +194,11 @@ async def test_a_rollout_that_outgrew_the_context_is_a_zero_where_the_method_say
     connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def outgrow(self: OneTurn, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
-        await Turns(sampling).ask(roles["policy"], "only", (1, 2), 4)
-        raise PolicyError("too_long", "the prompt grew")
+        turns = Turns(sampling)
+        await turns.ask(roles["policy"], "only", (1, 2), 4)
+        raise PolicyFault("too_long", "the prompt grew", turns.recorded)
 
     monkeypatch.setattr(OneTurn, "rollout", outgrow)
-    monkeypatch.setattr(OneTurn, "own_faults", ("too_long",))
     hooks = connect(Echo())
     done = await hooks.generate(arguments(RECIPE), sample(group_index=0), SAMPLING)
     assert (done.status, done.reward, done.remove_sample) == (Sample.Status.TRUNCATED, 0.0, False)
