@@ -68,11 +68,6 @@ class PagedCache:
         """Return how many pages hold `tokens` tokens."""
         return -(-tokens // self.page_size)
 
-    @property
-    def idle_pages(self) -> int:
-        """Count the pages that nobody holds."""
-        return len(self._idle)
-
     @cached_property
     def kv(self) -> Tensor:
         """Is allocated when it is first used. It begins as zeros, for what follows the end of a sequence is multiplied.

@@ -82,13 +82,16 @@ def drain(engine: Engine) -> None:
         engine.step()
 
 
-def complete(folder: Path, prompt: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
+def complete(folder: Path, prompt: Sequence[int], sampling: Sampling) -> Completion:
     """Sample one completion on an engine that has nothing else to do."""
     engine = Engine.from_pretrained(folder, device="cpu", max_model_len=128, kv_tokens=128)
-    request = engine.submit(prompt, sampling, session)
-    drain(engine)
-    assert request.completion is not None
-    return request.completion
+    [completion] = engine.generate([prompt], sampling)
+    return completion
+
+
+def count_idle(cache: PagedCache) -> int:
+    """Count the pages that no sequence holds."""
+    return len(cache._idle)
 
 
 def stamps(tokens: Sequence[int]) -> torch.Tensor:

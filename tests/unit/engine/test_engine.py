@@ -47,18 +47,6 @@ def test_batch_of_uneven_requests(any_model, reference):
         check(request, any_model, reference)
 
 
-def test_requests_that_join_late(any_model, reference):
-    engine = make_engine(any_model)
-    requests = []
-    for i in range(10):
-        requests.append(engine.submit(prompt(10 + i, i), Sampling(max_new_tokens=20, seed=i)))
-        engine.step()
-        engine.step()
-    drain(engine)
-    for request in requests:
-        check(request, any_model, reference)
-
-
 def test_group_prefills_its_prompt_once(any_model, reference):
     engine = make_engine(any_model)
     shared = prompt(65)
@@ -71,20 +59,6 @@ def test_group_prefills_its_prompt_once(any_model, reference):
     for request in requests:
         check(request, any_model, reference)
     assert len({request.completion.token_ids for request in requests}) > 1
-
-
-def test_a_long_prefix_that_many_sessions_share_takes_its_pages_once(qwen2):
-    engine = make_engine(qwen2, kv_tokens=112 + 64 * 16, max_num_seqs=64)
-    shared = prompt(112)  # seven pages; each session adds one
-    for i in range(64):
-        engine.submit([*shared, i], Sampling(max_new_tokens=4, seed=i), session=str(i))
-    engine.step()
-    engine.step()
-    assert engine.stats().num_running == 64
-    assert engine.stats().prefilled_tokens == 112 + 64
-    assert engine.cache.idle_pages == 0
-    drain(engine)
-    assert engine.cache.idle_pages == engine.cache.pages
 
 
 def test_decode_steps_go_on_while_a_long_prompt_is_computed_in_parts(qwen2, reference):
@@ -101,24 +75,6 @@ def test_decode_steps_go_on_while_a_long_prompt_is_computed_in_parts(qwen2, refe
         check(request, qwen2, reference)
 
 
-def test_many_requests_leave_nothing_behind(qwen2, fuzz_cases):
-    """`--fuzz N` runs N / 8 requests."""
-    engine = make_engine(qwen2, kv_tokens=128 * 6, max_num_seqs=32)
-    rng = random.Random(0)
-    for number in range(fuzz_cases // 8):
-        session = rng.choice((None, "s"))
-        engine.submit(prompt(rng.randint(1, 60), rng.randrange(5)), Sampling(max_new_tokens=rng.randint(1, 8)), session)
-        if number % 7 == 0:
-            engine.abort(f"r{rng.randrange(number + 1)}")
-        for _ in range(rng.randrange(3)):
-            engine.step()
-    drain(engine)
-    assert engine.cache.idle_pages == engine.cache.pages
-    assert not engine.scheduler.waiting
-    assert not engine.scheduler.running
-    assert len(engine.cache._named) == len(engine.cache._names) <= engine.cache.pages
-
-
 def test_session_reuses_its_own_completion(any_model, reference):
     engine = make_engine(any_model)
     first = engine.submit(prompt(40), Sampling(max_new_tokens=25, seed=1), session="s")
@@ -128,19 +84,6 @@ def test_session_reuses_its_own_completion(any_model, reference):
     drain(engine)
     assert second.completion.cached_tokens == 64  # of 40 + 24 computed tokens
     check(second, any_model, reference)
-
-
-def test_weight_update_forgets_the_cache(qwen2, other_qwen2, reference):
-    engine = make_engine(qwen2)
-    before = engine.submit(prompt(50), Sampling(max_new_tokens=5, seed=1))
-    drain(engine)
-    engine.set_weights(weights.read(engine.model, other_qwen2), "v2")
-    after = engine.submit(prompt(50), Sampling(max_new_tokens=5, seed=1))
-    drain(engine)
-    check(before, qwen2, reference)
-    check(after, other_qwen2, reference)
-    assert (before.completion.weight_version, after.completion.weight_version) == ("0", "v2")
-    assert after.completion.cached_tokens == 0
 
 
 def test_weight_update_under_a_running_request(qwen2, other_qwen2, reference):
@@ -201,17 +144,6 @@ def test_same_seed_same_tokens_whatever_else_runs(qwen2):
     again = [crowd.submit(prompt(20, i), Sampling(max_new_tokens=15, seed=i)) for i in range(3)]
     drain(crowd)
     assert [r.completion.token_ids for r in wanted] == [r.completion.token_ids for r in again]
-
-
-def test_greedy_equals_generate(qwen2):
-    from transformers import AutoModelForCausalLM
-
-    engine = make_engine(qwen2)
-    request = engine.submit(prompt(20), Sampling(temperature=0.0, max_new_tokens=16))
-    drain(engine)
-    model = AutoModelForCausalLM.from_pretrained(qwen2)
-    out = model.generate(torch.tensor([prompt(20)]), max_new_tokens=16, do_sample=False, pad_token_id=0)
-    assert list(request.completion.token_ids) == out[0, 20:].tolist()
 
 
 def test_stop_ids_end_a_completion_and_belong_to_it(qwen2):

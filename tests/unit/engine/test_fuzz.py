@@ -17,6 +17,7 @@ from core.engine.engine import Engine
 from core.engine.sampler import SamplingBatch, sample
 from core.engine.scheduler import Request
 from core.types import Sampling
+from tests.unit.conftest import count_idle
 
 VOCAB = 96
 
@@ -93,6 +94,7 @@ class Orders:
                 self.submit()
             else:
                 self.rng.choices(list(orders), list(orders.values()))[0]()
+        assert count_idle(self.engine.cache) == self.engine.cache.pages
 
 
 def check(request: Request, sampled_by: list[int], models: list[Any]) -> None:

@@ -62,14 +62,6 @@ def test_shards_are_read_through_their_index_and_saved_as_one_file(qwen2, folder
         assert all(torch.equal(a, b) for a, b in zip(whole, weights.load(copy).parameters(), strict=True))
 
 
-def test_bfloat16_is_rounded_once(qwen2, tmp_path):
-    model = weights.load(qwen2, "bfloat16")
-    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-    weights.save(model, tmp_path / "out", like=qwen2)
-    again = weights.load(tmp_path / "out", "bfloat16")
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-
-
 class _Allocations(TorchDispatchMode):
     """Collects the number formats of the tensors on the CPU that operators return."""
 

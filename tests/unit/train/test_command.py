@@ -95,16 +95,6 @@ def test_a_dry_run_prints_the_plan_of_memory_as_comments(tmp_path: Path, model: 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_dry_run_says_what_would_make_the_run_fit(tmp_path: Path, model: Path, data: Path, capsys) -> None:
-    assert run(tmp_path / "run", model, data, more=["--dry-run", "--memory", "500MB"]) == 0
-    assert "GB are available" in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_a_dry_run_plans_for_a_card_that_is_elsewhere(tmp_path: Path, model: Path, data: Path, capsys) -> None:
-    assert run(tmp_path / "run", model, data, "model.device=cuda", more=["--dry-run", "--memory", "80GB"]) == 0
-    assert "# memory on cuda in float32\n" in capsys.readouterr().out
-
-
 def test_a_dry_run_prints_what_an_offloaded_optimizer_takes_of_the_machine(tmp_path, model, data, capsys) -> None:
     settings = ("model.device=cuda", "optimizer.cpu_offload=true")
     assert run(tmp_path / "run", model, data, *settings, more=["--dry-run", "--memory", "80GB"]) == 0

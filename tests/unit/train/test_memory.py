@@ -22,46 +22,18 @@ from core.train.trainer import Trainer
 from core.training_options import read_bytes
 from core.types import Row, Sampling
 
-QWEN2_3B = Qwen2Config(
-    vocab_size=151936,
-    hidden_size=2048,
-    intermediate_size=11008,
-    num_hidden_layers=36,
-    num_attention_heads=16,
-    num_key_value_heads=2,
-    max_position_embeddings=32768,
-    tie_word_embeddings=True,
-)
-QWEN2_7B = Qwen2Config(
-    vocab_size=152064,
-    hidden_size=3584,
-    intermediate_size=18944,
-    num_hidden_layers=28,
-    num_attention_heads=28,
-    num_key_value_heads=4,
-    max_position_embeddings=32768,
-)
-QWEN3_8B = Qwen3Config(
-    vocab_size=151936,
-    hidden_size=4096,
-    intermediate_size=12288,
-    num_hidden_layers=36,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-    max_position_embeddings=40960,
-)
-QWEN3_4B = Qwen3Config(
-    vocab_size=151936,
-    hidden_size=2560,
-    intermediate_size=9728,
-    num_hidden_layers=36,
-    num_attention_heads=32,
-    num_key_value_heads=8,
-    head_dim=128,
-    max_position_embeddings=40960,
-    tie_word_embeddings=True,
-)
+
+def make_config(kind: Any, vocab: int, hidden: int, inner: int, layers: int, heads: int, kv: int, **others: Any) -> Any:
+    names = "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads".split()
+    return kind(**dict(zip(names, (vocab, hidden, inner, layers, heads, kv), strict=True)), **others)
+
+
+TIED = {"tie_word_embeddings": True}
+QWEN2_3B = make_config(Qwen2Config, 151936, 2048, 11008, 36, 16, 2, max_position_embeddings=32768, **TIED)
+QWEN2_7B = make_config(Qwen2Config, 152064, 3584, 18944, 28, 28, 4, max_position_embeddings=32768)
+QWEN3 = {"head_dim": 128, "max_position_embeddings": 40960}
+QWEN3_8B = make_config(Qwen3Config, 151936, 4096, 12288, 36, 32, 8, **QWEN3)
+QWEN3_4B = make_config(Qwen3Config, 151936, 2560, 9728, 36, 32, 8, **QWEN3, **TIED)
 PUBLISHED = {
     "Qwen/Qwen2.5-3B": QWEN2_3B,
     "Qwen/Qwen2.5-3B-Instruct": QWEN2_3B,

@@ -17,6 +17,7 @@ from core.train.trainer import Trainer
 from core.types import Row
 from tests import kit
 from tests.unit.train.test_memory import count_bytes, make_recipe, size_of
+from tests.unit.train.test_trainer import same, snapshot
 
 TORCHAO = "needs torchao: pip install torchao==0.18.0"
 SECTION = OptimizerSection(name="adamw8bit", lr=3e-3, weight_decay=0.1)
@@ -42,14 +43,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_trainer(folder: Path, dtype: str = "bfloat16", seed: int = 0, section: OptimizerSection = SECTION) -> Trainer:
     return Trainer(weights.load(folder, dtype, "cpu"), section, seed=seed)
-
-
-def read_weights(trainer: Trainer) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in trainer.model.parameters()]
-
-
-def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def test_a_missing_package_is_named_with_its_command(qwen2, monkeypatch):
@@ -93,7 +86,6 @@ def test_the_loss_falls_as_with_adamw(folder):
     for name in ("adamw", "adamw8bit"):
         trainer = make_trainer(folder, section=SECTION.model_copy(update={"name": name, "max_tokens_per_pack": 32}))
         losses[name] = [trainer.supervised_step(EXAMPLES)["loss"] for _ in range(20)]
-    print(losses)
     assert losses["adamw8bit"][0] == losses["adamw"][0] > 3.0
     assert losses["adamw8bit"][-1] == pytest.approx(losses["adamw"][-1], rel=0.1)
     assert losses["adamw8bit"][-1] < 0.1 * losses["adamw8bit"][0]
@@ -123,7 +115,7 @@ def test_pieces_of_a_weight_move_as_the_whole(folder, monkeypatch):
         trainer = make_trainer(folder, "float32")
         for _ in range(2):
             trainer.supervised_step(EXAMPLES)
-        trained.append(read_weights(trainer))
+        trained.append(snapshot(trainer.model))
         pieces = max(len(pieces) for _, pieces in trainer.optimizer._pieces)
     assert pieces == 2
     assert same(*trained)
@@ -135,10 +127,10 @@ def test_a_resumed_run_goes_on_bit_for_bit_and_another_seed_rounds_otherwise(fol
     for _ in range(2):
         trainer.supervised_step(EXAMPLES)
         other.supervised_step(EXAMPLES)
-    assert not same(read_weights(trainer), read_weights(other))
+    assert not same(snapshot(trainer.model), snapshot(other.model))
     path = checkpoint.save(tmp_path, 2, trainer.model, folder, {"trainer": trainer.state()})
     again = make_trainer(folder)
     again.load_state(checkpoint.load(path, again.model)["trainer"])
     torch.rand(7)  # what else draws random numbers does not matter
     assert trainer.supervised_step(EXAMPLES) == again.supervised_step(EXAMPLES)
-    assert same(read_weights(trainer), read_weights(again))
+    assert same(snapshot(trainer.model), snapshot(again.model))

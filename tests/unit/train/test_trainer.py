@@ -150,15 +150,6 @@ def test_kl_is_measured_against_a_reference_that_stays(qwen2):
     assert Trainer(model, optimizer()).reference is None
 
 
-def test_kl_alone_pulls_back_to_the_reference(qwen2, other_qwen2):
-    model = weights.load(qwen2)
-    trainer = Trainer(model, optimizer(lr=3e-3), GRPOConfig(kl_loss_coef=1.0, kl_loss_type="k3"))
-    weights.load_into(model, other_qwen2)
-    rows = [replace(row, advantage=0.0) for row in make_rows()]
-    kl = [trainer.grpo_step(rows)["kl_loss"] for _ in range(15)]
-    assert kl[-1] < 0.7 * kl[0]
-
-
 @pytest.mark.parametrize("steps", [2, 3, 5])
 def test_steps_of_a_batch_share_out_whole_rollouts(qwen2, steps):
     trainer = Trainer(weights.load(qwen2), optimizer(), num_steps_per_rollout=steps, seed=4)
@@ -278,27 +269,6 @@ def test_weight_decay_spares_norms_and_biases(qwen2):
     assert {p.ndim for p in decayed["params"]} == {2}
     assert {p.ndim for p in spared["params"]} == {1}
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
-
-
-def test_grpo_makes_the_better_answer_likelier(qwen2):
-    good, bad = (1, 2, 3, 10), (1, 2, 3, 20)
-    rows = [Row(good, (1,), (-4.5,), 1.0, 0), Row(bad, (1,), (-4.5,), -1.0, 1)]
-    trainer = Trainer(weights.load(qwen2), optimizer(lr=3e-3))
-    before = trainer._compute_old_logprobs(rows)
-    for _ in range(5):
-        own = trainer._compute_old_logprobs(rows)
-        trainer.grpo_step([replace(row, logprobs=tuple(values)) for row, values in zip(rows, own, strict=True)])
-    after = trainer._compute_old_logprobs(rows)
-    assert after[0][0] > before[0][0] + 0.1
-    assert after[1][0] < before[1][0] - 0.1
-
-
-def test_supervised_steps_learn_their_examples(qwen2):
-    trainer = Trainer(weights.load(qwen2), optimizer(lr=1e-2, max_tokens_per_pack=32))
-    examples = [((1, 2, 3), (4, 5, 6)), ((9, 8), (7, 6, 5, 4)), ((30,) * 20, (31, 32))]
-    losses = [trainer.supervised_step(examples)["loss"] for _ in range(60)]
-    assert losses[0] > 3.0
-    assert losses[-1] < 0.05
 
 
 def test_the_supervised_loss_is_a_mean_over_completion_tokens(qwen2, reference):
