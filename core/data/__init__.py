@@ -1,4 +1,4 @@
-"""This package reads data sets as Tasks, from JSONL, JSON and parquet, and writes them as JSONL."""
+"""Reads data sets as Tasks, from JSONL, JSON and parquet; writes JSONL; downloads published sets and checks them."""
 
 from core.data.files import DataError, read_records, write_jsonl
 from core.data.tasks import iter_tasks, read_tasks

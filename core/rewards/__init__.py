@@ -1,0 +1,1 @@
+"""Grades answers and preferences: one grader for each kind of label, by rules or with a judge."""

@@ -1,1 +1,1 @@
-"""Tools that a method calls: the protocol, a Python sandbox, a retrieval service and its client."""
+"""Holds tools that a method calls: the protocol, the registry, Python in the sandbox, search, and a text generator."""
