@@ -158,18 +158,6 @@ async def test_calls_survive_new_weights_between_steps(policy, engine, qwen2):
         assert 0 <= int(completion.weight_version) <= 5
 
 
-async def test_abort_all_ends_every_call_with_what_it_has(policy, engine):
-    calls = [asyncio.create_task(policy.generate([n], Sampling(max_new_tokens=120, seed=n))) for n in range(10)]
-    while engine.stats().generated_tokens < 20:
-        await asyncio.sleep(0.001)
-    policy.abort_all()
-    async with asyncio.timeout(30):
-        completions = await asyncio.gather(*calls)
-    assert {completion.finish_reason for completion in completions} == {"abort"}
-    assert sum(len(completion.token_ids) for completion in completions) == engine.stats().generated_tokens
-    assert not engine.has_work()
-
-
 async def test_an_exclusive_call_that_fails_fails_alone(policy):
     running = asyncio.create_task(policy.generate(*call(7)))
 

@@ -13,7 +13,6 @@ from core.hub import CheckpointError
 from core.train import checkpoint
 from core.train.trainer import Trainer
 from core.types import Row
-from tests import kit
 
 ROWS = [Row((1, 2, 3, 4), (1, 1), (-4.5, -4.5), 1.0, 0), Row((5, 6, 7), (1,), (-4.5,), -1.0, 1)]
 
@@ -99,16 +98,3 @@ def test_a_corrupt_checkpoint_is_named_and_the_model_stays(qwen2, other_qwen2, t
         checkpoint.load(path, model)
     assert str(path) in str(caught.value)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("part", [0.5, 1.5], ids=["weights", "state"])
-def test_a_full_disk_is_told_and_leaves_the_previous_checkpoint_and_no_rest(qwen2, tmp_path, part):
-    model = weights.load(qwen2)
-    saved = checkpoint.save(tmp_path, 1, model, qwen2, {})
-    room = int(part * (saved / "model.safetensors").stat().st_size)
-    state = {"more": torch.zeros(10 * room)}
-    with kit.room_for(room), pytest.raises(CheckpointError, match=r"step-000002: cannot be written .*Free space"):
-        checkpoint.save(tmp_path, 2, model, qwen2, state)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
-    assert checkpoint.load(checkpoint.latest(tmp_path), model)["step"] == 1
-    checkpoint.save(tmp_path, 2, model, qwen2, state)
