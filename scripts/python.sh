@@ -12,32 +12,14 @@ prepare_python() {
   export TOKENIZERS_PARALLELISM=false
 }
 
-# prepare_run METHOD [options of run.sh]: the same, and set `experiment` to the preset and `out` to the run folder if the
-# options ask for a whole experiment. Otherwise both are empty: then there is a training alone, a dry run or help.
-prepare_run() {
-  experiment= out=
+# run_method METHOD [options]: `tokentrue run`. Help and a dry run install nothing; help begins with the comment of run.sh.
+run_method() {
   if [[ " $* " =~ ' '(--help|-h|--dry-run)' ' ]]; then
     cd "$(dirname "${BASH_SOURCE[0]}")/.."
-    # These must not install anything.
     [[ -x .venv/bin/python ]] && python=.venv/bin/python || python=python3
     [[ $* == *--dry-run* ]] || sed -n '2,/^set /s/^# *//p' "agentic/$1/run.sh"
   else
     prepare_python
-    local words
-    words=$("$python" -m scripts.train "$@")
-    read -r experiment out <<<"$words"
   fi
-}
-
-tokentrue() { "$python" -m scripts.tokentrue "$@"; }
-
-# at_once COMMAND ...: run commands at the same time. If one fails, show the logs of all evaluations.
-at_once() {
-  local command pid pids=() failed=
-  for command; do
-    $command &
-    pids+=($!)
-  done
-  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
-  [[ ! $failed ]] || { cat "$out"/evaluate-*.log >&2 && return 1; }
+  exec "$python" -m scripts.tokentrue run "$@"
 }

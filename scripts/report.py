@@ -13,14 +13,19 @@ from core.runs.run_folder import RunFolder
 
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
+    return report(options.run_dir, options.data)
+
+
+def report(run_dir: Path, data: str | None = None, *, scores: bool = True) -> int:
+    """Write the report of a run, print its summary, in which `scores` may be left out, and return the exit status."""
     try:
-        folder = RunFolder(options.run_dir)
+        folder = RunFolder(run_dir)
         refresh_view(folder)  # first: the report links to it
-        summary = write_report(folder, options.data)
+        summary = write_report(folder, data)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print_summary(summary)
+    print_summary(summary, scores=scores)
     print(f"report: {folder.path / 'report.html'}")
     return 0
 

@@ -97,6 +97,14 @@ def run_services(services: dict[str, Service], logs: Path) -> Iterator[dict[str,
         yield {name: command.url for name, command in commands.items()}
 
 
+@contextmanager
+def serve_around(file: Path, logs: Path) -> Iterator[None]:
+    """Run the services of a file, whose addresses are in `logs` from now on; end them afterwards."""
+    with run_services(read_services(file), logs) as addresses:
+        write_text(logs / ADDRESSES, yaml.safe_dump(addresses))
+        yield
+
+
 def _is_answering(host: str, port: int) -> bool:
     """Return whether another server listens at this port: it would be mistaken for ours."""
     try:
@@ -111,10 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_by_signal)
     try:
-        with run_services(read_services(options.file), options.logs) as addresses:
-            write_text(options.logs / ADDRESSES, yaml.safe_dump(addresses))
-            with start_keeper(options.command) as keeper:
-                return keeper.wait()
+        with serve_around(options.file, options.logs), start_keeper(options.command) as keeper:
+            return keeper.wait()
     except (RecipeError, ServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -34,6 +34,7 @@ GROUPS = {
     "speed": "Measure speed and memory",
 }
 COMMANDS = {
+    "run": Subcommand("scripts.run", "The experiment of a preset: data, training, evaluations, report"),
     "train": Subcommand("scripts.train", "Train a method on the embedded backend, slime or vime"),
     "evaluate ruler": Subcommand("benchmarks.ruler.evaluate", "RULER or HotpotQA at any document length"),
     "evaluate heldout": Subcommand("benchmarks.heldout.evaluate", "Held-out tasks of any method, with its baselines"),
@@ -115,7 +116,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue",
         description="Train agentic RL methods, evaluate them, and run what they need.",
-        epilog='completion in bash and zsh:\n  eval "$(.venv/bin/register-python-argcomplete tokentrue)"',
+        epilog='completion in bash and zsh: eval "$(.venv/bin/register-python-argcomplete tokentrue)"',
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -24,34 +25,25 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    words = sys.argv[1:] if arguments is None else arguments
-    options = resolve_defaults(make_parser().parse_args(words))
-    resolved = ["--preset", options.preset, "--out", str(options.out)]
-    status: int = import_module(BACKENDS[options.backend]).main([*words, *resolved])
+    options, words = read_options(make_parser(), sys.argv[1:] if arguments is None else arguments)
+    status: int = import_module(BACKENDS[options.backend]).main(words)
     if status or options.dry_run or options.backend != "embedded":
         return status
-    status = import_module("scripts.report").main([str(options.out)])
+    status = import_module("scripts.report").report(options.out, scores=False)
     return status
 
 
-def resolve_defaults(options: argparse.Namespace) -> argparse.Namespace:
-    """Fill in the preset and the run folder that the command line left out."""
-    options.preset = options.preset or DEFAULT_PRESETS[options.backend]
-    options.out = options.out or Path("runs") / f"{options.method}-{Path(options.preset).stem}"
-    return options
-
-
-WHOLE_EXPERIMENTS = ("tiny", "laptop")
-"""Names the presets for which run.sh makes the data, trains and evaluates. The others bring their own data, and
-evaluate.sh evaluates them; slime, vime and --dry-run only train."""
-
-
-def print_experiment(arguments: list[str]) -> None:
-    """Print preset and run folder if these options of run.sh ask for a whole experiment; else print nothing."""
-    options = resolve_defaults(make_parser().parse_args(arguments))
-    if options.preset in WHOLE_EXPERIMENTS and options.backend == "embedded" and not options.dry_run:
-        print(options.preset, options.out)
+def read_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Read options, and return them with their words; both have the preset and the run folder, also by default."""
+    options, words = parser.parse_args(words), list(words)
+    if options.preset is None:
+        options.preset = DEFAULT_PRESETS[options.backend]
+        words += ["--preset", options.preset]
+    if options.out is None:
+        options.out = Path("runs") / f"{options.method}-{Path(options.preset).stem}"
+        words += ["--out", str(options.out)]
+    return options, words
 
 
 if __name__ == "__main__":
-    print_experiment(sys.argv[1:])
+    sys.exit(main())

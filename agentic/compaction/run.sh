@@ -6,24 +6,4 @@
 #   bash agentic/compaction/run.sh --dry-run                       # print the resolved recipe
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/python.sh"
-prepare_run compaction "$@"
-# A recipe of your own brings its own data.
-[[ $experiment == tiny ]] || exec "$python" -m scripts.tokentrue train compaction "$@"
-
-# The start model with its tokenizer, then tasks; those of `test-long` have four to eight times the pages of training.
-data=runs/data/compaction-tiny
-[[ -f $data/model/model.safetensors ]] || "$python" -m agentic.compaction.tiny.start_model --out "$data"
-tasks() { [[ -f $data/$1.jsonl ]] || "$python" -m agentic.compaction.tiny.tasks --split "$1" --out "$data/$1.jsonl" "${@:2}"; }
-tasks train --count 4096 --pages 3 6
-tasks dev --count 64 --pages 3 6
-tasks test --count 256 --pages 3 6
-tasks test-long --count 128 --pages 24 24
-tokentrue train compaction "$@"
-
-# Two evaluations at a time: one core each.
-evaluate() {
-  tokentrue evaluate heldout compaction --run "$out" --data "$data/$1.jsonl" --by pages >"$out/evaluate-$1.log"
-}
-echo "evaluation: before and after training, and histories that are not summed up with care (see $out/evaluate-*.log)"
-at_once "evaluate test" "evaluate test-long"
-tokentrue report "$out" --data test
+run_method compaction "$@"

@@ -43,7 +43,7 @@ from core.runs.run_folder import RunFolder
 from core.types import Task
 
 VARIANTS = ("single", "agent-untrained", "agent")
-NOT_IN_CONFIG = {"model", "data", "rollout", "algorithm", "optimizer", "inference", "run"}
+NOT_IN_CONFIG = {"model", "data", "rollout", "algorithm", "optimizer", "inference", "run", "experiment"}
 """Sections of a recipe that do not change how a trajectory comes about, or are recorded elsewhere."""
 
 

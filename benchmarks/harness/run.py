@@ -137,7 +137,7 @@ async def _run(
     cell: EvalCell, pending: Sequence[tuple[int, Task]], log: SampleLog, variant: OpenVariant, grade: Grade
 ) -> None:
     total = sum(variant.calls(task) for _, task in pending) if variant.calls else len(pending)
-    with Progress(total, label=str(cell), interval=15.0) as progress:
+    with Progress(total, label=str(cell)) as progress:
         policies, finished = dict(variant.policies), 0
         if variant.calls:
             policies["policy"] = CallCounter(policies["policy"], progress.update)

@@ -3,6 +3,7 @@
 from core.config.load import load, replace_keys
 from core.config.recipe import (
     AlgorithmSection,
+    ExperimentSection,
     LoRASection,
     OptimizerSection,
     Recipe,
@@ -14,6 +15,7 @@ from core.options import RecipeError, Section
 
 __all__ = [
     "AlgorithmSection",
+    "ExperimentSection",
     "LoRASection",
     "OptimizerSection",
     "Recipe",

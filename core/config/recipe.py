@@ -287,6 +287,31 @@ class RunSection(Section):
         return self
 
 
+class ExperimentSection(Section):
+    """Says what `tokentrue run` does around the training. A command begins with `tokentrue` or `python`; no shell runs
+    it. `{out}` stands for the run folder."""
+
+    data: Mapping[str, str] = {}
+    """Maps each file to the command that makes it, in their order; what is there is not made again. `{file}` stands for
+    the file."""
+    services: Mapping[str, str] = {}
+    """Maps each file of services (`tokentrue serve services`) to the folder of their logs and addresses. They run while
+    the run trains and is evaluated."""
+    evaluate: Mapping[str, str] = {}
+    """Maps names to commands, whose output goes to `evaluate-NAME.log` in the run folder."""
+    at_once: PositiveInt = 2
+    """Limits the evaluations that run at the same time; they start in their order."""
+    report: tuple[str, ...] = ("tokentrue report {out}",)
+    """Lists the commands that come last."""
+
+    @model_validator(mode="after")
+    def _commands_are_ours(self) -> Self:
+        for command in (*self.data.values(), *self.evaluate.values(), *self.report):
+            if command.split()[:1] not in (["tokentrue"], ["python"]):
+                raise ValueError(f"{command!r} begins neither with tokentrue nor with python")
+        return self
+
+
 class Recipe(Section):
     """Describes a run completely. A method adds its own section."""
 
@@ -316,6 +341,8 @@ class Recipe(Section):
     """Maps a role that is a URL to the file with the API key of its server."""
     slime: SlimeSection | None = None
     """Describes the cluster, for `--backend slime`."""
+    experiment: ExperimentSection | None = None
+    """Says how the data are made and what is evaluated. A trained policy does not depend on it."""
 
     @model_validator(mode="after")
     def _evaluation_has_tasks(self) -> Recipe:
@@ -396,5 +423,5 @@ class Recipe(Section):
             return config
 
     def dump(self) -> dict[str, Any]:
-        """Return the resolved recipe as plain data, which loads again to the same recipe."""
-        return self.model_dump(mode="json")
+        """Return what a run follows from as plain data, which loads again to the same recipe without `experiment`."""
+        return self.model_dump(mode="json", exclude={"experiment"})

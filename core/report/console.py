@@ -14,25 +14,11 @@ from core.report.summary import REWARD_STEPS
 from core.report.table import Table, format_failures, has_lengths, list_metrics, scores_table
 
 
-def print_summary(summary: Mapping[str, Any], console: Console | None = None) -> None:
+def print_summary(summary: Mapping[str, Any], console: Console | None = None, *, scores: bool = True) -> None:
     """Print the scores of the headline data set, then rewards, seconds and counted events, one line each."""
     console = console or Console()
-    variants, metrics = summary["variants"], list_metrics(summary["variants"])
-    title = f"{summary['method']} · {summary['preset']} · {summary['data']}"
-    if not variants:
-        console.print("no table of held-out tasks yet: see tokentrue evaluate")
-    elif has_lengths(variants):
-        for metric in metrics:
-            _print_table(console, f"{title} · {metric}, % (95% CI)", scores_table(summary, metric, _two_lines))
-    else:
-        table = [["variant", *metrics, "turns", "failures"]]
-        for variant, cells in variants.items():
-            cell = cells["0"]
-            scores = [_two_lines(cell.get(metric)) for metric in metrics]
-            table.append([variant, *scores, f"{cell['turns_per_task']:.1f}", format_failures(cell["failures"])])
-        _print_table(console, f"{title} · % (95% CI)", table)
-    if summary["other_data"]:
-        console.print(f"other data, see table.md: {escape(', '.join(summary['other_data']))}")
+    if scores:
+        _print_scores(summary, console)
     for seed, reward in summary["reward"].items():
         if reward["first"] is not None:
             console.print(
@@ -44,6 +30,31 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None) ->
     for name, counts in summary["counts"].items():
         if counts:
             console.print(f"{name}: {format_failures(counts)}", markup=False)
+
+
+def _print_scores(summary: Mapping[str, Any], console: Console) -> None:
+    """Print a table of the scores; metrics with the same scores share one."""
+    variants, metrics = summary["variants"], list_metrics(summary["variants"])
+    title = f"{summary['method']} · {summary['preset']} · {summary['data']}"
+    if not variants:
+        console.print("no table of held-out tasks yet: see tokentrue evaluate")
+    elif has_lengths(variants):
+        tables: dict[str, list[str]] = {}
+        for metric in metrics:
+            scores = [cell.get(metric) for cells in variants.values() for cell in cells.values()]
+            tables.setdefault(str(scores), []).append(metric)
+        for same in tables.values():
+            table = scores_table(summary, same[0], _two_lines)
+            _print_table(console, f"{title} · {' and '.join(same)}, % (95% CI)", table)
+    else:
+        table = [["variant", *metrics, "turns", "failures"]]
+        for variant, cells in variants.items():
+            cell = cells["0"]
+            scores = [_two_lines(cell.get(metric)) for metric in metrics]
+            table.append([variant, *scores, f"{cell['turns_per_task']:.1f}", format_failures(cell["failures"])])
+        _print_table(console, f"{title} · % (95% CI)", table)
+    if summary["other_data"]:
+        console.print(f"other data, see table.md: {escape(', '.join(summary['other_data']))}")
 
 
 def _print_table(console: Console, title: str, table: Table) -> None:

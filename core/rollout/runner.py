@@ -9,7 +9,7 @@ import asyncio
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import stdev
 
@@ -70,12 +70,24 @@ class EmptyStepGuard:
 
 
 class Runner:
-    """Runs a method's rollouts against the roles, at most `concurrency` at a time, each within `deadline_s` seconds."""
+    """Runs a method's rollouts against the roles, at most `concurrency` at a time, each within `deadline_s` seconds.
 
-    def __init__(self, method: Method, roles: Roles, *, concurrency: int, deadline_s: float):
+    `watch` gets the numbers of finished and of all rollouts of the groups that are running.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        roles: Roles,
+        *,
+        concurrency: int,
+        deadline_s: float,
+        watch: Callable[[int, int], None] = lambda finished, total: None,
+    ):
         self.method = method
         self.roles = roles
         self.deadline_s = deadline_s
+        self.watch = watch
         self._slots = asyncio.Semaphore(concurrency)
 
     async def run_groups(
@@ -85,11 +97,16 @@ class Runner:
 
         A rollout's seed follows from `seed`, the place of its task among `tasks` and its own place in the group.
         """
-        rollouts = [
-            self.run_one(task, replace(sampling, seed=derive_seed(seed, place, member)))
-            for place, task in enumerate(tasks)
-            for member in range(group_size)
-        ]
+        finished = 0
+
+        async def run_one(task: Task, place: int, member: int) -> Trajectory:
+            nonlocal finished
+            trajectory = await self.run_one(task, replace(sampling, seed=derive_seed(seed, place, member)))
+            finished += 1
+            self.watch(finished, len(tasks) * group_size)
+            return trajectory
+
+        rollouts = [run_one(task, place, member) for place, task in enumerate(tasks) for member in range(group_size)]
         trajectories = await asyncio.gather(*rollouts)
         return [list(trajectories[i : i + group_size]) for i in range(0, len(trajectories), group_size)]
 

@@ -14,18 +14,18 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from multiprocessing import get_context, parent_process
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from rich.console import Console
 
 from core.config import Recipe, RecipeError
 from core.data.files import DataError
@@ -35,6 +35,7 @@ from core.hub import CheckpointError, resolve
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
 from core.rollout.roles import open_roles
+from core.runs.progress import ProgressBoard, ProgressLine, Show
 from core.runs.run_folder import SERVERS, RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers, require_package
 from core.text.tokenizer import load_tokenizer
@@ -50,7 +51,7 @@ from core.types import Task
 
 CHANGEABLE_KEYS = [
     f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()
-] + [f"inference.{key}" for key in "servers server_key_file replicas rollout replica_args replica_python".split()]
+] + [f"inference.{key}" for key in "servers server_key_file replicas engine replica_args replica_python".split()]
 """Lists the keys that may change when a run continues: how far, which seeds, what is written, which servers sample;
 never how it learns.
 
@@ -67,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         spec = method_spec(options.method)
         recipe = spec.load(options.preset, options.overrides)
         if options.dry_run:
-            print(yaml.safe_dump(recipe.dump(), sort_keys=False), end="")
+            print(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), end="")
             print("".join(f"# {line}\n" for line in describe_memory(recipe, options.memory)), end="")
             return 0
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
@@ -152,23 +153,40 @@ def train(spec: MethodSpec, recipe: Recipe, folder: RunFolder, baseline: str | N
     _set_threads(recipe)
     seeds, parallel = recipe.run.seeds, min(recipe.run.parallel_seeds, len(recipe.run.seeds))
     apart = _is_large(recipe)
-    with _open_pool(parallel) as pool:
+    with ProgressBoard() as board, _open_pool(parallel, board.show) as pool:
         make_start = partial(_warm_start, recipe, folder.path)
-        start = pool.submit(make_start).result() if apart and recipe.warm_start else make_start()
+        start = pool.submit(make_start).result() if apart and recipe.warm_start else make_start(board.show)
         if baseline == "supervised":
-            return [run_supervised(recipe, start, folder.supervised_path)]
+            return [run_supervised(recipe, start, folder.supervised_path, board.show)]
         train_seed = _train_rejection if baseline == "rejection" else _train_seed
         if parallel == 1 and not apart:
-            return [asyncio.run(train_seed(spec, recipe, folder, seed, start, None)) for seed in seeds]
+            return [asyncio.run(train_seed(spec, recipe, folder, seed, start, board.show)) for seed in seeds]
         work = partial(_train_in_worker, train_seed, spec, recipe, folder.path, start, parallel)
         return list(pool.map(work, seeds))
 
 
-def _open_pool(workers: int) -> ProcessPoolExecutor:
-    """Return processes of which each does one piece of work; none is started before there is some."""
-    return ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_end_with_parent, max_tasks_per_child=1
-    )
+@contextmanager
+def _open_pool(workers: int, show: Show) -> Iterator[ProcessPoolExecutor]:
+    """Yield processes of which each does one piece of work and tells `show` how far it is.
+
+    None is started before there is some work.
+    """
+    context = get_context("spawn")
+    lines: SimpleQueue[ProgressLine | None] = context.SimpleQueue()
+
+    def relay() -> None:
+        while line := lines.get():
+            show(line)
+
+    thread = threading.Thread(target=relay, daemon=True)
+    thread.start()
+    with ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_start_worker, initargs=(lines,), max_tasks_per_child=1
+    ) as pool:
+        yield pool
+    # Not after an error: a worker that was killed may have kept the lock of the queue.
+    lines.put(None)
+    thread.join()
 
 
 def _is_large(recipe: Recipe) -> bool:
@@ -181,25 +199,34 @@ def _is_large(recipe: Recipe) -> bool:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors")) > LARGE_MODEL_BYTES
 
 
-def _warm_start(recipe: Recipe, folder: Path) -> Path:
+def _warm_start(recipe: Recipe, folder: Path, show: Show | None = None) -> Path:
+    """Return the model that RL starts from. Without `show`, a worker tells its parent how far it is."""
     _set_threads(recipe)
-    return run_warm_start(recipe, folder / "warm_start", RunFolder(folder).open_metrics(recipe.run.seeds[0]))
+    metrics = RunFolder(folder).open_metrics(recipe.run.seeds[0])
+    return run_warm_start(recipe, folder / "warm_start", metrics, show or _tell_parent)
 
 
-TrainSeed = Callable[[MethodSpec, Recipe, RunFolder, int, Path, Console | None], Coroutine[Any, Any, Path]]
+TrainSeed = Callable[[MethodSpec, Recipe, RunFolder, int, Path, Show], Coroutine[Any, Any, Path]]
 
 
 def _train_in_worker(
     train_seed: TrainSeed, spec: MethodSpec, recipe: Recipe, folder: Path, start: Path, parallel: int, seed: int
 ) -> Path:
     _set_threads(recipe, parallel)
-    # Bars of several processes would overwrite each other.
-    console = Console(force_terminal=False) if parallel > 1 else None
-    return asyncio.run(train_seed(spec, recipe, RunFolder(folder), seed, start, console))
+    return asyncio.run(train_seed(spec, recipe, RunFolder(folder), seed, start, _tell_parent))
 
 
-def _end_with_parent() -> None:
+_parent_lines: list[SimpleQueue[ProgressLine | None]] = []
+"""Holds the queue of a worker, which it can only get when it starts."""
+
+
+def _tell_parent(line: ProgressLine) -> None:
+    _parent_lines[0].put(line)
+
+
+def _start_worker(lines: SimpleQueue[ProgressLine | None]) -> None:
     """End this worker when its parent is killed: otherwise it would write to the files of the run that resumes."""
+    _parent_lines.append(lines)
 
     def watch() -> None:
         parent = parent_process()
@@ -215,9 +242,7 @@ def _set_threads(recipe: Recipe, processes: int = 1) -> None:
     torch.set_num_threads(recipe.inference.threads or max(1, torch.get_num_threads() // processes))
 
 
-async def _train_seed(
-    spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, console: Console | None
-) -> Path:
+async def _train_seed(spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, show: Show) -> Path:
     trackers = open_trackers(
         recipe.run.trackers,
         folder.seed_path(seed),
@@ -240,7 +265,7 @@ async def _train_seed(
                 roles=roles,
                 regrade=partial(spec.regrade, recipe) if spec.regrade else None,
                 trackers=trackers,
-                console=console,
+                show=show,
             )
             return await loop.run()
     finally:
@@ -248,7 +273,7 @@ async def _train_seed(
 
 
 async def _train_rejection(
-    spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, console: Console | None
+    spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, show: Show
 ) -> Path:
     assert recipe.rejection is not None, "check_baseline has seen to it"
     async with _open_method(spec, recipe, start) as (method, tokenizer, roles):
@@ -262,7 +287,7 @@ async def _train_rejection(
             seed,
             start,
             roles=roles,
-            console=console,
+            show=show,
         )
 
 

@@ -22,8 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from core.config import AlgorithmSection, Recipe
 from core.engine import CausalLM, weights
 from core.engine.lora import add_adapters
@@ -33,7 +31,7 @@ from core.rollout.rows import rows_from_groups, split_segments
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal
 from core.rollout.stream import TaskStream
 from core.runs.files import Record, read_jsonl
-from core.runs.progress import Progress
+from core.runs.progress import Progress, Show
 from core.runs.record import RolloutLog, TrainedRow, record_rollout
 from core.runs.run_folder import RunFolder
 from core.runs.trackers import Trackers
@@ -100,7 +98,7 @@ class GRPOLoop:
         roles: dict[str, Policy] | None = None,
         regrade: Callable[[Task, Group], Sequence[Trajectory]] | None = None,
         trackers: Trackers | None = None,
-        console: Console | None = None,
+        show: Show | None = None,
     ):
         self.recipe = recipe
         self.eval_tasks = eval_tasks
@@ -112,7 +110,8 @@ class GRPOLoop:
         self.metrics = folder.open_metrics(seed)
         self.rollouts = RolloutLog(folder.rollouts_path(seed), partial(token_bytes, tokenizer))
         self.trackers = trackers or Trackers({})
-        self.console = console
+        self.progress = Progress(recipe.run.steps, f"seed {seed}", show=show)
+        self.progress.tell("loading the model")
         self.model: CausalLM = weights.load(start, recipe.model.dtype, recipe.model.device)
         self.trainer = make_trainer(recipe, self.model, seed, start)
         self.engine = open_rollouts(recipe, self.model, start, tokenizer, folder.served_path(seed))
@@ -121,7 +120,9 @@ class GRPOLoop:
             Roles({**(roles or {}), "policy": self.engine.policy}),
             concurrency=recipe.rollout.concurrency,
             deadline_s=recipe.rollout.deadline_s,
+            watch=lambda finished, total: self.progress.tell(self.activity, finished, total),
         )
+        self.activity = "sampling"
         self.pending_batches: dict[int, asyncio.Task[SampledBatch]] = {}
         self.empty_steps = EmptyStepGuard()
         self.reported_failures: set[str] = set()
@@ -157,7 +158,8 @@ class GRPOLoop:
 
     async def _train(self) -> None:
         run = self.recipe.run
-        with Progress(run.steps, label=f"seed {self.seed}", start=self.step, console=self.console) as progress:
+        with self.progress as progress:
+            progress.resume(self.step)
             if self.step == 0 and run.eval_every:
                 await self._evaluate()
             while self.step < run.steps:
@@ -178,6 +180,7 @@ class GRPOLoop:
         """Sample a batch, make rows of it, step the trainer, and log the step; return its record."""
         started = time.perf_counter()
         counts = self.engine.metrics()
+        self.activity = "sampling"
         self._begin_sampling()
         await asyncio.sleep(0)  # each batch that was begun takes its tasks now
         batch = await self.pending_batches[self.step]
@@ -194,6 +197,7 @@ class GRPOLoop:
         def keep(row: Row, logprobs: Sequence[float], scale: float) -> None:
             watched[id(row)] = logprobs, scale
 
+        self.progress.tell(f"training on {len(rows)} rows")
         stats = await self._update(rows, keep if recorded else None)
         if ahead:
             stats |= measure_staleness(batch.trajectories, self.step)
@@ -262,6 +266,8 @@ class GRPOLoop:
         """
         run = self.recipe.run
         tasks = self.eval_tasks[: run.eval_tasks]
+        self.activity = "evaluating"
+        self.progress.tell(self.activity)
         started = time.perf_counter()
         sampling = Sampling(temperature=run.eval_temperature, top_p=run.eval_top_p)
         groups = await self.runner.run_groups(tasks, 1, sampling, derive_seed(self.seed, "eval"))

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
-from rich.console import Console
-
 from core.config import Recipe, RejectionSection
 from core.engine import EmbeddedPolicy, weights
 from core.policy.base import Policy, Roles
@@ -21,7 +19,7 @@ from core.rollout.method import Method
 from core.rollout.runner import Runner
 from core.rollout.stream import TaskStream
 from core.runs.files import JsonlLog
-from core.runs.progress import Progress
+from core.runs.progress import Progress, Show
 from core.runs.run_folder import StepLog
 from core.text.tokenizer import Tokenizer
 from core.train.loop import TrainingError, sample_batch
@@ -41,7 +39,7 @@ async def run_rejection(
     start: Path,
     *,
     roles: dict[str, Policy],
-    console: Console | None = None,
+    show: Show | None = None,
 ) -> Path:
     """Return the model `folder`/model: the model `start`, trained on its own successes.
 
@@ -55,7 +53,7 @@ async def run_rejection(
     if model.is_dir():
         return model
     log = JsonlLog(folder / "rollouts.jsonl")
-    await _sample_successes(recipe, method, tokenizer, tasks, log, seed, start, roles=roles, console=console)
+    await _sample_successes(recipe, method, tokenizer, tasks, log, seed, start, roles=roles, show=show)
     sampled = log.records()[: recipe.run.steps]
     examples = [(prompt, completion) for record in sampled for prompt, completion in record["turns"]]
     log.close()
@@ -65,7 +63,10 @@ async def run_rejection(
     batches = _draw_batches(examples, config, seed)
     metrics = StepLog(folder / "metrics.jsonl")
     schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, steps)
-    train_supervised(recipe, start, batches, model, metrics, stage="rejection", schedule=schedule)
+    label = f"seed {seed} rejection, training"
+    train_supervised(
+        recipe, start, batches, model, metrics, stage="rejection", schedule=schedule, label=label, show=show
+    )
     return model
 
 
@@ -79,7 +80,7 @@ async def _sample_successes(
     start: Path,
     *,
     roles: dict[str, Policy],
-    console: Console | None,
+    show: Show | None,
 ) -> None:
     """Sample the steps that the log lacks, one record each: what was sampled, and the trained turns of what is kept."""
     stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
@@ -97,7 +98,8 @@ async def _sample_successes(
         concurrency=recipe.rollout.concurrency,
         deadline_s=recipe.rollout.deadline_s,
     )
-    with Progress(recipe.run.steps, label=f"seed {seed} rejection", start=done, console=console) as progress:
+    with Progress(recipe.run.steps, label=f"seed {seed} rejection", start=done, show=show) as progress:
+        runner.watch = lambda finished, total: progress.tell("sampling", finished, total)
         for step in range(done, recipe.run.steps):
             # Without regrading: a reward is the rollout's own, as in an evaluation.
             batch = await sample_batch(recipe, runner, stream, seed=seed, step=step)

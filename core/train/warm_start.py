@@ -17,7 +17,7 @@ from core.engine import weights
 from core.engine.lora import add_adapters
 from core.hub import resolve
 from core.rollout.method import preset_module
-from core.runs.progress import Progress
+from core.runs.progress import Progress, Show
 from core.runs.run_folder import StepLog
 from core.text.tokenizer import load_tokenizer
 from core.train import checkpoint
@@ -32,7 +32,7 @@ SAVE_SHARE = 0.05
 """Limits the share of the time that writing checkpoints takes; those of a large model come less often."""
 
 
-def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
+def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog, show: Show | None = None) -> Path:
     """Return the model that RL starts from: the recipe's own, or the one that the warm start trains into `folder`.
 
     Raises:
@@ -52,7 +52,7 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog) -> Path:
         batches = module.batches(config, recipe, load_tokenizer(start))
         schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.total_steps)
         with _use_threads(config.threads):
-            train_supervised(recipe, start, batches, folder, metrics, stage="warm_start", schedule=schedule)
+            train_supervised(recipe, start, batches, folder, metrics, stage="warm_start", schedule=schedule, show=show)
     return folder
 
 
@@ -66,7 +66,7 @@ def _use_threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def run_supervised(recipe: Recipe, start: Path, folder: Path) -> Path:
+def run_supervised(recipe: Recipe, start: Path, folder: Path, show: Show | None = None) -> Path:
     """Return the model `folder`/model: the model `start`, trained on whole correct trajectories.
 
     It shows what the model can learn. Unlike RL, it needs demonstrations of every turn.
@@ -86,7 +86,7 @@ def run_supervised(recipe: Recipe, start: Path, folder: Path) -> Path:
         batches = module.batches(config, recipe, load_tokenizer(start))
         metrics = StepLog(folder / "metrics.jsonl")
         schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.steps)
-        train_supervised(recipe, start, batches, model, metrics, stage="supervised", schedule=schedule)
+        train_supervised(recipe, start, batches, model, metrics, stage="supervised", schedule=schedule, show=show)
     return model
 
 
@@ -131,6 +131,8 @@ def train_supervised(
     *,
     stage: str,
     schedule: OptimizerSection,
+    label: str | None = None,
+    show: Show | None = None,
 ) -> None:
     """Train the model `start` on the first `lr_decay_steps` batches, log each step as `stage`, and save to `folder`.
 
@@ -140,16 +142,18 @@ def train_supervised(
     steps = schedule.lr_decay_steps
     assert steps is not None, "make_schedule sets it"
     partial = folder.with_name(f".{folder.name}.partial")
-    model = weights.load(start, recipe.model.dtype, recipe.model.device)
-    add_adapters(model, recipe.model.lora)
-    trainer = Trainer(model, schedule, start=start, compiled=recipe.model.compile)
-    newest = checkpoint.latest(partial)
-    if newest is not None:
-        trainer.load_state(checkpoint.load(newest, model)["trainer"])
-    done = trainer.steps
-    metrics.rewind(stage, done)
     saved_at, saving = time.monotonic(), 0.0
-    with Progress(steps, label=stage.replace("_", " "), start=done) as progress:
+    with Progress(steps, label=label or stage.replace("_", " "), show=show) as progress:
+        progress.tell("loading the model")
+        model = weights.load(start, recipe.model.dtype, recipe.model.device)
+        add_adapters(model, recipe.model.lora)
+        trainer = Trainer(model, schedule, start=start, compiled=recipe.model.compile)
+        newest = checkpoint.latest(partial)
+        if newest is not None:
+            trainer.load_state(checkpoint.load(newest, model)["trainer"])
+        done = trainer.steps
+        metrics.rewind(stage, done)
+        progress.resume(done)
         for step, batch in zip(range(done + 1, steps + 1), islice(batches, done, None), strict=False):
             started = time.perf_counter()
             stats = trainer.supervised_step(batch)

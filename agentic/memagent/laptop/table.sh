@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Makes the table of the `laptop` preset in agentic/memagent/RESULTS.md: three seeds, the baselines, 128 tasks a cell.
 # It takes hours. After an interruption, run it again: it goes on. The essays of RULER are read from data/essays
-# (`tokentrue data download essays`). Options are those of run.sh:
+# (`tokentrue data download essays`). Options are those of run.sh, but for the folder:
 #   bash agentic/memagent/laptop/table.sh
 #   bash agentic/memagent/laptop/table.sh --set run.seeds=[0]
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/python.sh"
-prepare_run memagent --preset laptop "$@"
-bash agentic/memagent/run.sh --preset laptop "$@"
+prepare_python
+out=runs/memagent-laptop
+tokentrue() { "$python" -m scripts.tokentrue "$@"; }
+tokentrue run memagent --preset laptop "$@"
 tokentrue train memagent --preset laptop --baseline rejection "$@"
 tokentrue train memagent --preset laptop --baseline supervised "$@"
 

@@ -14,7 +14,6 @@ import pytest
 from scripts import tokentrue, train
 
 ROOT = Path(__file__).resolve().parents[3]
-RUN_SCRIPTS = sorted(ROOT.glob("agentic/*/run.sh"))
 
 
 def ask_for_completion(line: str, tmp_path: Path) -> list[str]:
@@ -40,7 +39,7 @@ def test_help_fits_one_screen_and_imports_no_command() -> None:
         "finally: assert not {'torch', 'pydantic', 'yaml', 'argcomplete'} & sys.modules.keys()"
     )
     environment = {**os.environ, "COLUMNS": "80"}
-    for words in ("--help", "evaluate --help", "train --help"):
+    for words in ("--help", "evaluate --help", "train --help", "run --help"):
         command = [sys.executable, "-c", code, *words.split()]
         done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
@@ -113,22 +112,18 @@ def test_the_installed_command_is_this_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "called", "resolved"),
+    ("words", "called", "added"),
     [
-        ("memagent", ["core.train.command", "scripts.report"], ["tiny", "runs/memagent-tiny"]),
-        ("memagent --dry-run", ["core.train.command"], ["tiny", "runs/memagent-tiny"]),
-        ("memagent --backend slime", ["core.backends.slime.launch"], ["seed", "runs/memagent-seed"]),
-        (
-            "memagent --preset=/x/own.yaml --out /y",
-            ["core.train.command", "scripts.report"],
-            ["/x/own.yaml", "/y"],
-        ),
+        ("memagent", ["core.train.command", "scripts.report"], "--preset tiny --out runs/memagent-tiny"),
+        ("memagent --dry-run", ["core.train.command"], "--preset tiny --out runs/memagent-tiny"),
+        ("memagent --backend slime", ["core.backends.slime.launch"], "--preset seed --out runs/memagent-seed"),
+        ("memagent --preset=/x/own.yaml --out /y", ["core.train.command", "scripts.report"], ""),
     ],
 )
 def test_training_resolves_preset_and_folder_and_then_reports(
-    monkeypatch: pytest.MonkeyPatch, words: str, called: list[str], resolved: list[str]
+    monkeypatch: pytest.MonkeyPatch, words: str, called: list[str], added: str
 ) -> None:
-    calls: list[tuple[str, list[str]]] = []
+    calls: list[tuple[str, object]] = []
 
     class Module:
         def __init__(self, name: str):
@@ -138,11 +133,16 @@ def test_training_resolves_preset_and_folder_and_then_reports(
             calls.append((self.name, arguments))
             return 0
 
+        def report(self, out: Path, scores: bool) -> int:
+            calls.append((self.name, out))
+            return 0
+
     monkeypatch.setattr(train, "import_module", Module)
     assert train.main(words.split()) == 0
     assert [name for name, _ in calls] == called
-    assert calls[0][1] == [*words.split(), "--preset", resolved[0], "--out", resolved[1]]
-    assert [arguments for _, arguments in calls[1:]] == [[resolved[1]]] * (len(called) - 1)
+    whole = [*words.split(), *added.split()]
+    assert calls[0][1] == whole
+    assert [out for _, out in calls[1:]] == [Path(whole[-1])] * (len(called) - 1)
 
 
 def test_a_failed_training_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,69 +153,3 @@ def test_a_failed_training_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(train, "import_module", lambda name: Failing())
     assert train.main(["memagent"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "experiment"),
-    [
-        ("memagent", "tiny runs/memagent-tiny\n"),
-        ("memagent --preset tiny --out /x --set run.seeds=[0]", "tiny /x\n"),
-        ("memagent --preset laptop", "laptop runs/memagent-laptop\n"),
-        ("memagent --preset laptop --dry-run", ""),
-        ("memagent --preset seed", ""),
-        ("memagent --backend slime", ""),
-        ("memagent --dry-run", ""),
-    ],
-)
-def test_only_tiny_and_laptop_have_data_and_evaluation_of_their_own(
-    words: str, experiment: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train.print_experiment(words.split())
-    assert capsys.readouterr().out == experiment
-
-
-STAND_IN = """#!/usr/bin/env bash
-[[ $2 != scripts.train ]] || exec {python} "$@"
-echo "$2 ${{*:3:2}}" >>calls
-[[ "$3 $4" != "serve services" ]] || {{ while [[ $1 != -- ]]; do shift; done; shift; exec "$@"; }}
-"""
-"""A Python that notes what it is to run; it runs only scripts.train, and the command that services are started for."""
-
-
-@pytest.fixture(params=RUN_SCRIPTS, ids=lambda script: script.parent.name)
-def run_script(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a run.sh in a tree without .venv, with the files that its options are read with."""
-    needed = ("scripts/python.sh", "scripts/tokentrue.py", "scripts/train.py", "core/training_options.py")
-    for path in (*needed, str(request.param.relative_to(ROOT))):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text((ROOT / path).read_text())
-    (tmp_path / "scripts/setup.sh").touch()
-    return tmp_path / request.param.relative_to(ROOT)
-
-
-def test_help_of_a_run_script_shows_its_comment_and_the_options(run_script: Path) -> None:
-    """It needs no installation."""
-    help_text = subprocess.run(["bash", run_script, "--help"], check=True, capture_output=True, text=True).stdout
-    assert help_text.startswith(run_script.read_text().splitlines()[1].removeprefix("# "))
-    assert "--backend {embedded,slime,vime}" in help_text
-
-
-def test_a_run_script_makes_data_trains_evaluates_and_reports_and_trains_alone_with_other_presets(
-    run_script: Path, tmp_path: Path
-) -> None:
-    python, method = tmp_path / ".venv/bin/python", run_script.parent.name
-    python.parent.mkdir(parents=True)
-    python.write_text(STAND_IN.format(python=sys.executable))
-    python.chmod(0o755)
-    (tmp_path / "runs/out").mkdir(parents=True)
-    for options in ("--preset seed", "--backend slime", ""):
-        (tmp_path / "calls").unlink(missing_ok=True)
-        subprocess.run(["bash", run_script, "--out", "runs/out", *options.split()], check=True)
-        calls = (tmp_path / "calls").read_text().splitlines()
-        if options:
-            assert calls == [f"scripts.tokentrue train {method}"]
-    assert calls[0] == f"agentic.{method}.tiny.start_model --out runs/data/{method}-tiny"
-    steps = [call.split()[1] for call in calls if call.startswith("scripts.tokentrue") and " data " not in call]
-    services = ["serve"] * (method in ("search_r1", "toolorchestra"))
-    assert list(dict.fromkeys(steps)) == [*services, "train", "evaluate", "report"]
-    assert calls[-1] == "scripts.tokentrue report runs/out"

@@ -1,0 +1,134 @@
+"""`tokentrue run`: what a preset's experiment is, what runs and what does not, and what a failure shows."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from core.config import RecipeError
+from core.rollout.method import method_spec
+from scripts import run, tokentrue, train
+
+ROOT = Path(__file__).resolve().parents[3]
+RUN_SCRIPTS = sorted(ROOT.glob("agentic/*/run.sh"))
+EXPERIMENTS = sorted(
+    (path.parents[1].name, path.stem)
+    for path in ROOT.glob("agentic/*/presets/*.yaml")
+    if "\nexperiment:" in path.read_text()
+)
+
+
+def plan(words: str) -> run.Experiment:
+    options, all_words = train.read_options(run.make_parser(), words.split())
+    experiment = run.read_experiment(options)
+    assert experiment is not None
+    return run.make_plan(experiment, options, all_words)
+
+
+def test_every_method_has_an_experiment_for_a_laptop() -> None:
+    assert {(script.parent.name, "tiny") for script in RUN_SCRIPTS} <= set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize(("method", "preset"), EXPERIMENTS)
+def test_the_commands_of_a_preset_are_there_and_take_their_options(
+    method: str, preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = plan(f"{method} --preset {preset}")
+    recipe = method_spec(method).load(preset)
+    assert {recipe.data.train, recipe.data.eval} <= set(map(str, made.data))
+    for word in (word for words in made.data.values() for word in words if Path(word).suffix in (".jsonl", ".txt")):
+        (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / word).touch()
+    for words in (*made.data.values(), made.train, *made.evaluate.values(), *made.report):
+        assert not [word for word in words if "{" in word]
+        if words[0] == "tokentrue":
+            name = tokentrue.find_command(words[1:])
+            assert name
+            parser = import_module(tokentrue.COMMANDS[name].module).make_parser()
+            parser.parse_args(words[1 + tokentrue.words_before_arguments(name) :])
+        else:
+            assert words[1] == "-m"
+            import_module(words[2])
+    assert made.report[-1][:3] == ["tokentrue", "report", str(made.out)]
+
+
+@pytest.mark.parametrize("words", ["--preset seed", "--backend slime", "--set experiment=null", "--preset no-such-one"])
+def test_without_an_experiment_a_run_only_trains(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[list[str]] = []
+    monkeypatch.setattr(train, "main", lambda words: trained.append(words) or 3)
+    assert run.main(["memagent", *words.split()]) == 3
+    assert trained[0][: 1 + len(words.split())] == ["memagent", *words.split()]
+
+
+def test_the_plan_can_be_pasted_and_a_baseline_is_only_trained() -> None:
+    made = plan("search_r1 --out /x/y --set run.seeds=[0]")
+    lines = made.describe().splitlines()
+    assert lines[-1] == "tokentrue report /x/y --data test"
+    assert "tokentrue train search_r1 --out /x/y --set run.seeds=[0] --preset tiny" in map(unquote, lines)
+    assert subprocess.run(["bash", "-n"], input=made.describe(), text=True).returncode == 0
+    baseline = plan("search_r1 --baseline rejection")
+    assert baseline.services
+    assert not baseline.evaluate
+    assert not baseline.report
+
+
+def unquote(line: str) -> str:
+    return line.replace("'\"'\"'", "")
+
+
+def test_a_run_makes_what_is_missing_logs_evaluations_and_goes_on_with_what_failed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def python(code: str) -> list[str]:
+        return ["python", "-c", f"from pathlib import Path; folder = Path({str(tmp_path)!r}); {code}"]
+
+    made, there, log = tmp_path / "made", tmp_path / "there", tmp_path / "evaluate-one.log"
+    there.touch()
+    waits = "import time; [time.sleep(0.01) for _ in range(2000) if not (folder / 'two').exists()]; print('out')"
+    experiment = run.Experiment(
+        tmp_path,
+        {made: python("(folder / 'made').touch()"), there: python("raise SystemExit(9)")},
+        {},
+        python("assert (folder / 'made').exists(); (folder / 'trained').touch()"),
+        {
+            log: python(f"assert (folder / 'trained').exists(); {waits}; 1 / (folder / 'fixed').exists()"),
+            tmp_path / "evaluate-two.log": python("(folder / 'two').touch()"),
+            tmp_path / "evaluate-three.log": python("(folder / 'three').touch()"),
+        },
+        2,
+        [python("(folder / 'reported').touch()")],
+    )
+    assert experiment.run() == 1
+    assert log.read_text().startswith("out")
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert not (tmp_path / "reported").exists()
+    (tmp_path / "fixed").touch()
+    assert experiment.run() == 0
+    assert (tmp_path / "three").exists()
+    assert (tmp_path / "reported").exists()
+
+
+def test_an_experiment_does_not_belong_to_what_a_run_follows_from() -> None:
+    recipe = method_spec("memagent").load("tiny", ["experiment.at_once=5"])
+    assert recipe.experiment.at_once == 5
+    assert "experiment" not in recipe.dump()
+    with pytest.raises(RecipeError, match="neither with tokentrue nor with python"):
+        method_spec("memagent").load("tiny", ["experiment.evaluate={x: rm -r runs}"])
+
+
+def test_help_of_a_run_script_shows_its_comment_and_needs_no_installation(tmp_path: Path) -> None:
+    """All of them are the same two lines."""
+    needed = ("scripts/python.sh", "scripts/tokentrue.py", "scripts/run.py", "scripts/train.py")
+    for path in (*needed, "core/training_options.py", "agentic/memagent/run.sh"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text((ROOT / path).read_text())
+    done = subprocess.run(["bash", tmp_path / "agentic/memagent/run.sh", "-h"], capture_output=True, text=True)
+    assert done.stdout.startswith("MemAgent from nothing to a report")
+    assert "--backend {embedded,slime,vime}" in done.stdout
+    for script in RUN_SCRIPTS:
+        assert script.read_text().splitlines()[-1] == f'run_method {shlex.quote(script.parent.name)} "$@"'
