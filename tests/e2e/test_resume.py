@@ -16,7 +16,7 @@ from tests.e2e.conftest import Launcher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-CLOCK = {"seconds", "rollout_seconds", "tokens_per_second"}
+CLOCK = {"seconds", "time", "rollout_seconds", "tokens_per_second"}
 SCENARIOS = {
     "everything": [
         "algorithm.kl_loss_coef=0.01", "algorithm.num_steps_per_rollout=2", "algorithm.tis=[0.5, 2]",

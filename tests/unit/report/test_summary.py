@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from core.report import write_report
-from core.report.summary import build_summary, count_events, sum_seconds
+from core.report.summary import build_summary, count_events, measure_parts
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 
@@ -35,7 +35,6 @@ def test_cells_hold_mean_cost_and_failures_over_seeds(empty: RunFolder) -> None:
     assert summary["variants"]["empty-document"]["500"]["seconds_per_1k_tokens"] is None
     assert list(summary["variants"]) == ["trained", "empty-document"]
     assert summary["retention"] == {"trained": pytest.approx(1.0), "empty-document": None}
-    assert summary["seconds"] == {"evaluation": 8.0}
 
 
 def test_policy_tokens_are_counted(empty: RunFolder) -> None:
@@ -110,7 +109,6 @@ def test_a_whole_run_is_summarized(run: RunFolder) -> None:
     assert summary["seeds"] == [0, 1, 2]
     assert list(summary["variants"]) == ["trained", "untrained", "empty-document", "full-context"]
     assert summary["checkpoints"]["1"] == ["seed-1/checkpoints/step-20"]
-    assert summary["seconds"]["train"] == pytest.approx(3 * 20 * 2.7)
     assert summary["reward"]["0"]["last"] > summary["reward"]["0"]["first"]
     assert len(summary["departures"]) == 2
 
@@ -121,12 +119,18 @@ def test_checkpoints_follow_their_steps(empty: RunFolder) -> None:
     assert [Path(path).name for path in build_summary(empty)["checkpoints"]["0"]] == ["step-9", "step-10"]
 
 
-def test_seconds_and_events_are_summed() -> None:
+def test_what_ran_at_the_same_time_counts_once() -> None:
+    seeds = [{"stage": "train", "time": time, "seconds": 10.0} for time in (10.0, 10.0, 15.0, 30.0)]
+    evaluations = [{"part": "evaluation", "time": time, "seconds": 60.0} for time in (100.0, 90.0)]
+    records = [*seeds, {"stage": "eval", "time": 33.0, "seconds": 3.0}, *evaluations]
+    assert measure_parts(records) == {"train": 28.0, "evaluation": 70.0}
+
+
+def test_events_are_summed() -> None:
     records = [
         {"stage": "train", "step": 1, "seconds": 2.0, "failures": {"timeout": 2}, "drift": 1},
         {"stage": "train", "step": 2, "seconds": None, "failures": 3, "drift": 0},
         {"stage": "eval", "step": 2, "failures": 7, "drift": 5},
     ]
-    assert sum_seconds(records) == {"train": 2.0}
     assert count_events([records], "failures") == {"timeout": 2, "total": 3}
     assert count_events([records, records], "drift") == {"total": 2}
