@@ -67,14 +67,6 @@ COMMANDS = {
     "speed profile": Subcommand("benchmarks.speed.profile", "Where the CPU time of a rollout and a training step goes"),
     "speed gpu": Subcommand("benchmarks.speed.gpu", "Decode, serving and training on a GPU, beside what it allows"),
     "speed memory": Subcommand("benchmarks.speed.memory", "The plan of memory beside what processes take"),
-    "speed ahead": Subcommand("benchmarks.speed.ahead", "Training in turn beside sampling ahead, with slow tools"),
-    "speed retrieval": Subcommand("benchmarks.speed.retrieval", "Recall and latency of the retrieval service"),
-    "speed gateway": Subcommand("benchmarks.speed.gateway", "The CPU that the gateway takes for a call"),
-    "speed workspace": Subcommand("benchmarks.speed.workspace", "Start, exec and diff of sandboxes with a repository"),
-    "speed record": Subcommand("benchmarks.speed.record", "The time and the bytes that recording every token takes"),
-    "speed prompt-order": Subcommand(
-        "benchmarks.speed.prompt_order", "Prefilled tokens under MemAgent's prompt orders"
-    ),
     "sandbox": Subcommand("core.sandbox.__main__", "Run a Python file in the sandbox and print its result"),
 }
 
