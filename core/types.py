@@ -127,7 +127,8 @@ Group = Sequence[Trajectory]
 class Row:
     """Holds one training sequence: `tokens` = prompt + response, and for each response token its mask and log-prob.
 
-    `rollout_id` says which rollout the row belongs to: a rollout counts once however many rows it became.
+    `rollout_id` says which rollout the row belongs to: a rollout counts once however many rows it became. `turns` are
+    the places of its turns in that rollout.
     Lengths: len(loss_mask) == len(logprobs) == number of response tokens <= len(tokens) - 1.
     """
 
@@ -136,6 +137,7 @@ class Row:
     logprobs: tuple[float, ...]
     advantage: float
     rollout_id: int
+    turns: tuple[int, ...] = field(default=(), compare=False)  # the rows that a backend hands back lack them
 
     def __post_init__(self) -> None:
         if len(self.loss_mask) != len(self.logprobs):

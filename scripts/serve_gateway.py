@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -26,12 +25,12 @@ from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.base import Policy
 from core.policy.servers import make_server_policy
-from core.rollout.rows import join_segment, split_segments
+from core.rollout.rows import make_rows
 from core.runs.files import JsonlLog, Record, read_jsonl
 from core.runs.record import RolloutLog, TrainedRow, read_rollouts, record_rollout
 from core.serving import add_key_option, read_api_key
 from core.text.tokenizer import Tokenizer, load_tokenizer, token_bytes
-from core.types import Row, Task, Trajectory
+from core.types import Task, Trajectory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,12 +110,7 @@ def record_session(finished: FinishedSession, group: int) -> Record:
     trajectory = Trajectory(
         finished.session_id, finished.turns, metrics=finished.counters, log={"wire": list(finished.events)}
     )
-    places = {id(turn): place for place, turn in enumerate(finished.turns)}
-    rows = [
-        # Without a reward there is no advantage.
-        TrainedRow(Row(*join_segment(segment), math.nan, 0), [places[id(turn)] for turn in segment])
-        for segment in split_segments(trajectory, "segment")
-    ]
+    rows = [TrainedRow(row) for row in make_rows(finished.turns, "segment")]
     return record_rollout("train", 0, group, Task(finished.session_id, "", ()), trajectory, rows)
 
 

@@ -31,10 +31,10 @@ from core.gateway.transcriber import Transcriber
 from core.http_client import Fault
 from core.policy.base import Policy, PolicyError
 from core.rollout.method import RolloutError
-from core.rollout.rows import join_segment, split_segments
+from core.rollout.rows import make_rows
 from core.serving import make_app
 from core.text.tokenizer import Tokenizer
-from core.types import Sampling, Trajectory
+from core.types import Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -335,11 +335,11 @@ def describe_failure(error: Exception) -> GatewayError:
 
 def write_finished(finished: FinishedSession) -> dict[str, Any]:
     """Return what `POST /s/<id>/finish` replies: the turns, the training rows, and the counters."""
-    rows = [join_segment(s) for s in split_segments(Trajectory(finished.session_id, finished.turns), "segment")]
     return {
         "turns": [asdict(turn) for turn in finished.turns],
         "rows": [
-            {"tokens": tokens, "loss_mask": loss_mask, "logprobs": logprobs} for tokens, loss_mask, logprobs in rows
+            {"tokens": row.tokens, "loss_mask": row.loss_mask, "logprobs": row.logprobs}
+            for row in make_rows(finished.turns, "segment")
         ],
         "counters": finished.counters,
     }

@@ -6,11 +6,12 @@ conversation becomes one row when rows are segments; tokens the policy did not s
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
 from core.algorithms.advantages import group_advantages
-from core.types import Group, Row, RowUnit, Trajectory, Turn
+from core.types import Group, Row, RowUnit, Turn
 
 
 def rows_from_groups(
@@ -37,30 +38,38 @@ def rows_from_groups(
         for trajectory, advantage in zip(group, advantages, strict=True):
             if advantage is not None:
                 parts = max(1, len(trajectory.turns)) if split_advantage else 1
-                for segment in split_segments(trajectory, rows):
-                    result.append(Row(*join_segment(segment), advantage / parts, rollout_id))
+                result += make_rows(trajectory.turns, rows, advantage / parts, rollout_id)
             rollout_id += 1
     return result
 
 
-def split_segments(trajectory: Trajectory, rows: RowUnit) -> list[list[Turn]]:
-    """Group the trained turns into segments: each turn alone, or together with the turns that it extends.
+def make_rows(turns: Sequence[Turn], rows: RowUnit, advantage: float = math.nan, rollout_id: int = 0) -> list[Row]:
+    """Make the rows of one rollout. Without a reward there is no advantage."""
+    return [
+        Row(*_join_segment([turns[place] for place in places]), advantage, rollout_id, tuple(places))
+        for places in _split_segments(turns, rows)
+    ]
+
+
+def _split_segments(turns: Sequence[Turn], rows: RowUnit) -> list[list[int]]:
+    """Group the places of the trained turns into segments: each alone, or together with the turns that it extends.
 
     A turn joins the segment of which its prompt holds the most ids, so conversations that alternate stay apart. The
     time is linear in the tokens.
     """
-    turns = [turn for turn in trajectory.turns if turn.trained and turn.completion.token_ids]
+    trained = [place for place, turn in enumerate(turns) if turn.trained and turn.completion.token_ids]
     if rows == "turn":
-        return [[turn] for turn in turns]
-    segments: list[list[Turn]] = []
+        return [[place] for place in trained]
+    segments: list[list[int]] = []
     # Each key (length, hash) of all ids of a segment so far leads to the segments that end there.
-    ends: defaultdict[tuple[int, int], list[list[Turn]]] = defaultdict(list)
-    for turn in turns:
+    ends: defaultdict[tuple[int, int], list[list[int]]] = defaultdict(list)
+    for place in trained:
+        turn = turns[place]
         hashes = _hash_prefixes(turn.prompt_ids)
         for length, hash_of_ids in sorted(ends, reverse=True):
             if length <= len(turn.prompt_ids) and hashes[length] == hash_of_ids:
                 found = ends[length, hash_of_ids]
-                if extends(turn.prompt_ids, found[-1][-1]):
+                if extends(turn.prompt_ids, turns[found[-1][-1]]):
                     segment = found.pop()
                     if not found:
                         del ends[length, hash_of_ids]
@@ -68,7 +77,7 @@ def split_segments(trajectory: Trajectory, rows: RowUnit) -> list[list[Turn]]:
         else:
             segment = []
             segments.append(segment)
-        segment.append(turn)
+        segment.append(place)
         ids = (*turn.prompt_ids, *turn.completion.token_ids)
         ends[len(ids), _hash_prefixes(ids)[-1]].append(segment)
     return segments
@@ -89,7 +98,7 @@ def extends(prompt_ids: tuple[int, ...], earlier: Turn) -> bool:
     return prompt_ids[: len(prompt)] == prompt and prompt_ids[len(prompt) : end] == sampled
 
 
-def join_segment(segment: Sequence[Turn]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+def _join_segment(segment: Sequence[Turn]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
     """Return the tokens of a segment, and the loss mask and log-probs of its response, which begins after a prompt."""
     # The last turn holds all ids of the segment: [first prompt | completion | between | completion | ...]. The response
     # begins at `start`, with the first completion. `mask` and `logprobs` have one entry for each response token so far,

@@ -163,10 +163,9 @@ class RecordedRollout(_Part):
 
 
 class TrainedRow(NamedTuple):
-    """Says what became of a rollout's turns (by place): a row, and what the trainer told of it, if it was trained."""
+    """Holds a row of a rollout, and what the trainer told of it, if it was trained."""
 
     row: Row
-    turns: Sequence[int]
     logprobs: Sequence[float] | None = None
     """Holds the trainer's log-prob of each token of the response."""
     loss_scale: float | None = None
@@ -200,11 +199,11 @@ def record_rollout(
             }
         )
         whole.append((*turn.prompt_ids, *completion.token_ids))
-    for row, places, logprobs, _ in rows:
+    for row, logprobs, _ in rows:
         if logprobs is not None:
             # The trained tokens of a row are the completions of its turns, one after the other.
             trained = iter(_round_all([x for x, mask in zip(logprobs, row.loss_mask, strict=True) if mask]))
-            for place in places:
+            for place in row.turns:
                 turns[place]["trainer_logprobs"] = [next(trained) for _ in turns[place]["sampled"]]
     return {
         "version": VERSION,
@@ -220,10 +219,10 @@ def record_rollout(
         "advantage": jsonable(rows[0].row.advantage) if rows else None,
         "turns": turns,
         "rows": [
-            describe_row(row.tokens, row.loss_mask, row.logprobs, places)
+            describe_row(row.tokens, row.loss_mask, row.logprobs, row.turns)
             .model_copy(update={"loss_scale": None if scale is None else float(f"{scale:.9g}")})
             .model_dump(exclude_defaults=True)
-            for row, places, _, scale in rows
+            for row, _, scale in rows
         ],
         "metrics": jsonable(trajectory.metrics),
         "log": jsonable(json.loads(json.dumps(dict(trajectory.log), default=str))),

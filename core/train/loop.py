@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from core.engine import CausalLM, weights
 from core.engine.lora import add_adapters
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method
-from core.rollout.rows import rows_from_groups, split_segments
+from core.rollout.rows import rows_from_groups
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal
 from core.rollout.stream import TaskStream
 from core.runs.files import Record, read_jsonl
@@ -74,8 +74,8 @@ class SampledBatch:
         return [trajectory for group in (*self.groups, *self.filtered) for trajectory in group]
 
 
-Watched = Mapping[int, tuple[Sequence[float], float]]
-"""Maps the id of a row to the trainer's log-probs of its response, and to its scale in the loss."""
+Watched = dict[tuple[int, tuple[int, ...]], tuple[Sequence[float], float]]
+"""Maps a row's rollout and turns to the trainer's log-probs of its response, and to its scale in the loss."""
 
 
 class GRPOLoop:
@@ -192,10 +192,10 @@ class GRPOLoop:
         if not ahead:
             self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
         recorded = self._is_recorded(self.step + 1)
-        watched: dict[int, tuple[Sequence[float], float]] = {}
+        watched: Watched = {}
 
         def keep(row: Row, logprobs: Sequence[float], scale: float) -> None:
-            watched[id(row)] = logprobs, scale
+            watched[row.rollout_id, row.turns] = logprobs, scale
 
         self.progress.tell(f"training on {len(rows)} rows")
         stats = await self._update(rows, keep if recorded else None)
@@ -308,28 +308,17 @@ class GRPOLoop:
 
     def _record_batch(self, batch: SampledBatch, rows: Sequence[Row], watched: Watched) -> None:
         """Record all rollouts of a step with their rows."""
-        by_rollout: dict[int, list[Row]] = defaultdict(list)
+        by_rollout: dict[int, list[TrainedRow]] = defaultdict(list)
         for row in rows:
-            by_rollout[row.rollout_id].append(row)
+            by_rollout[row.rollout_id].append(TrainedRow(row, *watched.get((row.rollout_id, row.turns), ())))
         tasks = {task.task_id: task for task in batch.tasks}
         records: list[Record] = []
         for number, group in enumerate((*batch.groups, *batch.filtered)):
             for trajectory in group:
                 # Rows number the rollouts in this very order; rollouts of filtered groups have none.
-                trained = match_rows(trajectory, by_rollout[len(records)], self.recipe, watched)
-                task = tasks[trajectory.task_id]
+                trained, task = by_rollout[len(records)], tasks[trajectory.task_id]
                 records.append(record_rollout("train", self.step, number, task, trajectory, trained))
         self.rollouts.append(records)
-
-
-def match_rows(trajectory: Trajectory, rows: Sequence[Row], recipe: Recipe, watched: Watched) -> list[TrainedRow]:
-    """Pair the rows that a rollout became with the places of their turns, and with what the trainer told of them."""
-    places = {id(turn): place for place, turn in enumerate(trajectory.turns)}
-    segments = split_segments(trajectory, recipe.algorithm.rows) if rows else []
-    return [
-        TrainedRow(row, [places[id(turn)] for turn in segment], *watched.get(id(row), ()))
-        for row, segment in zip(rows, segments, strict=True)
-    ]
 
 
 def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Trainer:

@@ -17,7 +17,7 @@ from typing import Any
 
 from core.data.files import SourceLocation
 from core.data.tasks import CheckTask, convert_records
-from core.rollout.rows import join_segment, split_segments
+from core.rollout.rows import make_rows
 from core.types import Completion, RowUnit, Task, Trajectory, Turn
 
 ABORTED = "aborted"
@@ -90,11 +90,11 @@ def fan_out(sample: Any, rows: RowUnit) -> list[Any]:
     """
     turns = tuple(map(_read_turn, sample.train_metadata["turns"]))
     parts = []
-    for segment in split_segments(Trajectory("", turns), rows):
+    for row in make_rows(turns, rows):
         part = copy.copy(sample)
-        part.tokens, part.loss_mask, part.rollout_log_probs = map(list, join_segment(segment))
+        part.tokens, part.loss_mask, part.rollout_log_probs = map(list, (row.tokens, row.loss_mask, row.logprobs))
         part.response_length = len(part.loss_mask)
-        part.weight_versions = [turn.completion.weight_version for turn in segment]
+        part.weight_versions = [turns[place].completion.weight_version for place in row.turns]
         parts.append(part)
     if not parts:
         parts.append(copy.copy(sample))

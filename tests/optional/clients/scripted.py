@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.gateway.session import FinishedSession
-from core.rollout.rows import join_segment, split_segments
-from core.types import Completion, Sampling, Trajectory
+from core.rollout.rows import make_rows
+from core.types import Completion, Sampling
 from tests.unit.gateway.model import RandomModel
 from tests.unit.gateway.templates import make_tokenizer
 
@@ -62,11 +62,12 @@ class ScriptedModel:
 
 def check(finished: FinishedSession, prompts: set[tuple[int, ...]]) -> tuple[str, bool]:
     """Describe a session and say whether its rows are exact."""
-    rows = [join_segment(s) for s in split_segments(Trajectory("t", finished.turns), "segment")]
+    rows = make_rows(finished.turns, "segment")
     sampled = sum(len(turn.completion.token_ids) for turn in finished.turns)
-    trained = sum(sum(mask) for _, mask, _ in rows)
+    trained = sum(row.trained_tokens for row in rows)
     wrong = 0
-    for tokens, mask, _ in rows:
+    for row in rows:
+        tokens, mask = row.tokens, row.loss_mask
         start = len(tokens) - len(mask)
         begins = [i for i, m in enumerate(mask) if m and (i == 0 or not mask[i - 1])]
         wrong += sum(tokens[: start + begin] not in prompts for begin in begins)

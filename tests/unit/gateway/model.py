@@ -11,9 +11,9 @@ from typing import Any
 from core.gateway.session import GatewaySession, SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.rows import join_segment, split_segments
+from core.rollout.rows import make_rows
 from core.text.tokenizer import Ids
-from core.types import Sampling, Trajectory, Turn
+from core.types import Row, Sampling, Turn
 
 WORDS = ("hello", " the", " answer", "\n", " is", " 42", " café", " \U0001f40e", ' "quoted"', "  two  spaces", " {x}")
 
@@ -92,17 +92,11 @@ def open_session(model: RandomModel, **settings: object) -> GatewaySession:
     return GatewaySession("s", {"policy": model.policy}, transcriber, wanted, Sampling(max_new_tokens=4096))
 
 
-def make_rows(turns: Sequence[Turn]) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
-    return [join_segment(segment) for segment in split_segments(Trajectory("t", tuple(turns)), "segment")]
-
-
-def trained_spans(
-    rows: Sequence[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]],
-) -> Counter[tuple[int, ...]]:
+def trained_spans(rows: Sequence[Row]) -> Counter[tuple[int, ...]]:
     spans: Counter[tuple[int, ...]] = Counter()
-    for tokens, mask, _ in rows:
-        start, span = len(tokens) - len(mask), list[int]()
-        for token, trained in zip(tokens[start:], mask, strict=True):
+    for row in rows:
+        start, span = len(row.tokens) - len(row.loss_mask), list[int]()
+        for token, trained in zip(row.tokens[start:], row.loss_mask, strict=True):
             if trained:
                 span.append(token)
             elif span:
@@ -114,7 +108,7 @@ def trained_spans(
 
 def check(model: RandomModel, turns: Sequence[Turn]) -> int:
     """Assert that rows train what was sampled in its own context; return the number of rows."""
-    rows = make_rows(turns)
+    rows = make_rows(turns, "segment")
     assert trained_spans(rows) == Counter(turn.completion.token_ids for turn in turns if turn.trained)
-    check_contexts(model.policy.calls, rows)
+    check_contexts(model.policy.calls, [(row.tokens, row.loss_mask, row.logprobs) for row in rows])
     return len(rows)

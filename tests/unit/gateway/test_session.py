@@ -14,11 +14,12 @@ from core.gateway.session import GatewaySession, Node, SessionSettings, classify
 from core.gateway.transcriber import Transcriber
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
+from core.rollout.rows import make_rows
 from core.text.tool_calls import ToolSchema
 from core.types import Completion, Sampling, Turn
 
 from .agents import ECHOES, answer_calls, echo
-from .model import RandomModel, check, make_rows, open_session
+from .model import RandomModel, check, open_session
 from .templates import FORMATS, TEMPLATES, make_tokenizer
 
 SEARCH = ToolSchema(
@@ -105,7 +106,7 @@ async def test_how_an_answer_came_back_is_counted(how):
     assert session.counters == {expected: 1}
     kept = second.prompt_ids[: len(node.prompt_ids) + len(node.completion.token_ids)]
     assert (kept == (*node.prompt_ids, *node.completion.token_ids)) == (expected != "edited")
-    rows = make_rows(session.finish().turns)
+    rows = make_rows(session.finish().turns, "segment")
     assert len(rows) == (2 if expected == "edited" else 1)
     assert check(model, [node_turn(node), node_turn(second)]) == len(rows)
 

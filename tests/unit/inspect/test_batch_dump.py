@@ -13,7 +13,7 @@ import torch
 
 from core.inspect.drift import DriftChecker, check_dump
 from core.inspect.dumps import read_dump
-from core.rollout.rows import rows_from_groups, split_segments
+from core.rollout.rows import rows_from_groups
 from core.types import Row, Task
 from tests.unit.runs.fake_policy import FakePolicy, run_group
 
@@ -48,8 +48,8 @@ def make_lines(policy: FakePolicy, groups: int, rng: Random, *, straight: bool =
         group = run_group(policy, Task(f"t{number}", f"What is {number}?", ("x",)), rng, "3", straight=straight)
         rows = rows_from_groups([group], std_normalization=True, split_advantage=False, rows="segment")
         for rollout, trajectory in enumerate(group):
-            of_one = [row for row in rows if row.rollout_id == rollout]
-            for row, turns in zip(of_one, split_segments(trajectory, "segment"), strict=True):
+            for row in (row for row in rows if row.rollout_id == rollout):
+                turns = [trajectory.turns[place] for place in row.turns]
                 scores = (s for turn in turns for s in policy.score(turn.prompt_ids, turn.completion.token_ids))
                 lines.append(as_line(row, scores, rng))
     return lines

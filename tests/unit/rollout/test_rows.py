@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from core.algorithms.advantages import group_advantages
-from core.rollout.rows import extends, rows_from_groups, split_segments
+from core.rollout.rows import extends, make_rows, rows_from_groups
 from core.types import Completion, Row, Trajectory, Turn
 
 TOKENS = st.integers(0, 999)
@@ -179,10 +179,12 @@ def test_conversations_that_alternate_make_one_row_each(order, data):
         prompt = (*held.get(conversation, (100 + conversation,)), *between)
         made.append(Turn("turn", prompt, Completion((place,), (-1.0,), "stop"), True))
         held[conversation] = (*prompt, place)
-    segments = split_segments(Trajectory("t", tuple(made)), "segment")
-    assert [segment[-1].prompt_ids[0] - 100 for segment in segments] == list(dict.fromkeys(order))
-    ends = {segment[-1].prompt_ids + segment[-1].completion.token_ids for segment in segments}
-    assert ends == set(held.values())
+    rows = make_rows(made, "segment")
+    assert [row.tokens[0] - 100 for row in rows] == list(dict.fromkeys(order))
+    assert [row.turns for row in rows] == [
+        tuple(place for place, conversation in enumerate(order) if conversation == row.tokens[0] - 100) for row in rows
+    ]
+    assert {row.tokens for row in rows} == set(held.values())
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=7), st.integers(0, 1)), max_size=16))
@@ -197,10 +199,9 @@ def test_a_turn_joins_the_segment_with_the_longest_prefix(made):
             max(fitting, key=lambda segment: len(segment[-1].prompt_ids)).append(turn)
         else:
             expected.append([turn])
-    found = split_segments(Trajectory("t", tuple(turns)), "segment")
     # Of segments with equal ids any may grow, so ids are compared.
-    ends = [sorted((s[-1].prompt_ids, s[-1].completion.token_ids) for s in segments) for segments in (found, expected)]
-    assert ends[0] == ends[1]
+    ends = [(*segment[-1].prompt_ids, *segment[-1].completion.token_ids) for segment in expected]
+    assert sorted(row.tokens for row in make_rows(turns, "segment")) == sorted(ends)
 
 
 def test_clipped_advantages_and_dropped_groups():

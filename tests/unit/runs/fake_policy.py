@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from core.rollout.rows import rows_from_groups, split_segments
+from core.rollout.rows import rows_from_groups
 from core.runs.files import Record, write_text
 from core.runs.record import RolloutLog, TrainedRow, record_rollout
 from core.text.tokenizer import encode_text, token_bytes
@@ -100,14 +100,13 @@ def record_group(
     made = rows_from_groups([group], std_normalization=True, split_advantage=False, rows=rows)
     records = []
     for number, trajectory in enumerate(group):
-        places = {id(turn): place for place, turn in enumerate(trajectory.turns)}
-        rows_of_one = [row for row in made if row.rollout_id == number]
         trained = []
-        for row, segment in zip(rows_of_one, split_segments(trajectory, rows), strict=True):
-            turns = (iter(policy.score(turn.prompt_ids, turn.completion.token_ids)) for turn in segment)
-            scores = (score + rng.gauss(0, 1e-3) for turn in turns for score in turn)
+        for row in (row for row in made if row.rollout_id == number):
+            turns = (trajectory.turns[place] for place in row.turns)
+            exact = (score for turn in turns for score in policy.score(turn.prompt_ids, turn.completion.token_ids))
+            scores = (score + rng.gauss(0, 1e-3) for score in exact)
             logprobs = [next(scores) if mask else 0.0 for mask in row.loss_mask] if row.advantage else None
-            trained.append(TrainedRow(row, [places[id(turn)] for turn in segment], logprobs))
+            trained.append(TrainedRow(row, logprobs))
         records.append(record_rollout("train", step, 0, task, trajectory, trained))
     return records
 

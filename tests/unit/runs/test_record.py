@@ -48,8 +48,8 @@ def test_a_row_keeps_its_mask_and_the_trainers_log_probs_go_to_their_turns(tmp_p
         Turn("a", (1, 2), Completion((3, 4), (-0.25, float("-inf")), "stop", "7"), True),
         Turn("b", (1, 2, 3, 4, 5), Completion((6,), (-0.5,), "length", "7"), True),
     )
-    row = Row((1, 2, 3, 4, 5, 6), (1, 1, 0, 1), (-0.25, float("-inf"), 0.0, -0.5), 0.75, 0)
-    trained = [TrainedRow(row, [0, 1], [-1.0, -2.0, 0.0, -3.0], 1 / 3)]
+    row = Row((1, 2, 3, 4, 5, 6), (1, 1, 0, 1), (-0.25, float("-inf"), 0.0, -0.5), 0.75, 0, (0, 1))
+    trained = [TrainedRow(row, [-1.0, -2.0, 0.0, -3.0], 1 / 3)]
     log = write(tmp_path / "r.jsonl.gz", tokenizer)
     log.append([record_rollout("train", 8, 0, TASK, Trajectory("t1", turns, reward=1.0), trained)])
     (rollout,) = read_rollouts(log.path)

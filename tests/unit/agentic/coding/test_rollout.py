@@ -17,7 +17,7 @@ from core.config import RecipeError
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
-from core.rollout.rows import split_segments
+from core.rollout.rows import make_rows
 from core.sandbox.workspace.isolated import choose_backend
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
@@ -65,7 +65,7 @@ async def test_an_edit_repairs_and_the_conversation_is_one_row(isolation: None, 
     trajectory = await play(method, [REPAIR, DONE])
     assert (trajectory.reward, trajectory.status, trajectory.log["verdict"]) == (1.0, "completed", "solved")
     assert [turn.role for turn in trajectory.turns] == ["act", "act"]
-    assert len(split_segments(trajectory, "segment")) == 1
+    assert len(make_rows(trajectory.turns, "segment")) == 1
     shown = show(method, trajectory, 0)
     assert f"A test of {PATH} fails.\n{INSTRUCTIONS}{PATH}\n{number_lines(TEXT)}" in shown
     assert "tests/" not in shown, "the source is shown without its tests"
@@ -139,7 +139,7 @@ async def test_a_sub_agent_has_no_edit_and_is_a_segment(isolation: None, tokeniz
     answers = [call("delegate", question="Where is it?"), REPAIR, "It is in the loop.", DONE]
     trajectory = await play(method, answers)
     assert [turn.role for turn in trajectory.turns] == ["act", "subagent", "subagent", "act"]
-    assert len(split_segments(trajectory, "segment")) == 2
+    assert len(make_rows(trajectory.turns, "segment")) == 2
     assert trajectory.metrics["malformed_unknown_tool"] == 1
     assert "It is in the loop." in show(method, trajectory)
     assert trajectory.log["verdict"] == "tests_failed"
@@ -150,7 +150,7 @@ async def test_a_full_context_is_summed_up(isolation: None, tokenizer: Any) -> N
     answers = [call("bash", command="seq 150"), "I have counted.", REPAIR, DONE]
     trajectory = await play(method, answers)
     assert [turn.role for turn in trajectory.turns] == ["act", "summary", "act", "act"]
-    assert len(split_segments(trajectory, "segment")) == 2
+    assert len(make_rows(trajectory.turns, "segment")) == 2
     assert "I have counted." in show(method, trajectory)
     assert trajectory.reward == 1.0
 

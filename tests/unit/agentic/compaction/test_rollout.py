@@ -18,7 +18,7 @@ from core.config import RecipeError
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
-from core.rollout.rows import split_segments
+from core.rollout.rows import make_rows
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
 
@@ -55,7 +55,7 @@ async def test_a_task_that_fits_is_one_conversation(method):
     trajectory = await run(method, make_task(FACTS[:2]), policy)
     assert (trajectory.reward, trajectory.status) == (1.0, "completed")
     assert [turn.role for turn in trajectory.turns] == ["act"] * 4
-    assert len(split_segments(trajectory, "segment")) == 1
+    assert len(make_rows(trajectory.turns, "segment")) == 1
     shown = method.tokenizer.decode(trajectory.turns[-1].prompt_ids)
     assert [message.partition("\n")[2] for message in shown.split("<|im_end|>\n")[:-1]] == [
         "What does the ant have?" + INSTRUCTIONS, "next", FACTS[0], "next", FACTS[1], "next", END,
@@ -67,7 +67,8 @@ async def test_a_full_context_is_summed_up_and_the_summary_replaces_the_pages(me
     pages = ["".join(FACTS)] * 7
     trajectory = await run(method, make_task(pages), make_reader(method))
     assert trajectory.reward == 1.0
-    segments = split_segments(trajectory, "segment")
+    rows = make_rows(trajectory.turns, "segment")
+    segments = [[trajectory.turns[place] for place in row.turns] for row in rows]
     assert trajectory.metrics["compactions"] == len(segments) - 1 >= 2
     for segment, following in pairwise(segments):
         assert segment[-1].role == "summary"

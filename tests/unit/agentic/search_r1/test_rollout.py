@@ -18,7 +18,7 @@ from core.data import DataError, read_tasks
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
-from core.rollout.rows import rows_from_groups, split_segments
+from core.rollout.rows import make_rows, rows_from_groups
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
 from tests.kit import serve_app
@@ -74,8 +74,8 @@ async def test_the_policys_message_grows_by_what_its_search_found(method: Search
 async def test_a_rollout_is_one_row_in_which_the_policys_tokens_alone_are_trained(method: SearchR1) -> None:
     """With invalid turns and end tokens in between, the row is the conversation, token for token."""
     done = await play(method, SEARCH, "I do not know", SEARCH, RIGHT)
-    (segment,) = split_segments(done, "segment")
-    assert segment == list(done.turns)
+    (alone,) = make_rows(done.turns, "segment")
+    assert alone.turns == tuple(range(len(done.turns)))
     other = await play(method, "<answer> nobody</answer>")
     rows = rows_from_groups([[done, other]], std_normalization=False, split_advantage=False, rows="segment")
     assert [row.advantage for row in rows] == [0.5, -0.5]
