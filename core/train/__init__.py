@@ -5,7 +5,7 @@ README.md shows what to import. The modules `checkpoint` and `memory` are public
 """
 
 from core.train import checkpoint, memory
-from core.train.loop import GRPOLoop, SampledBatch, make_trainer, match_rows
+from core.train.loop import GRPOLoop, SampledBatch, make_trainer
 from core.train.packing import pack_rows
 from core.train.rollout_engine import open_frozen_model
 from core.train.trainer import Trainer
@@ -21,7 +21,6 @@ __all__ = [
     "command",
     "copying_drill",
     "make_trainer",
-    "match_rows",
     "memory",
     "open_frozen_model",
     "pack_rows",
