@@ -20,8 +20,8 @@ IMPORTS = """
 examples     -> agentic agentic/tiny engine gateway rollout train types
 scripts      -> agentic benchmarks config data engine gateway hub inspect options policy report rollout runs serving
                 text train training_options types
-benchmarks   -> agentic agentic/tiny algorithms config data engine gateway hub options policy report retrieval rewards
-                rollout runs sandbox seeds text train types
+benchmarks   -> agentic agentic/tiny algorithms config data engine hub options policy report rewards
+                rollout runs seeds text train types
 agentic/tiny -> agentic config data gateway policy report rewards rollout runs seeds serving text train types
 agentic      -> backends config gateway options policy retrieval rewards rollout sandbox seeds text tools types
 backends     -> algorithms config data policy rollout runs text training_options types
