@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
-from core.backends.slime.hooks import SlimeHooks
 from core.config import RecipeError
 from core.gateway.agent import AgentMethod, Command, RunAgent
 from core.gateway.session import SessionSettings
 from core.options import import_by_path
 from core.policy.base import Roles
-from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.text.tokenizer import Tokenizer
 from core.types import Sampling, Task, Trajectory
 
@@ -112,13 +111,4 @@ def import_function(key: str, path: str) -> Callable[..., Any]:
 
 
 SPEC = MethodSpec("agent", AgentRecipe, PRESETS, build, check_task=check_task)
-
-# slime imports these names by path.
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
+__getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -29,12 +29,11 @@ from agentic.agentflow.formats import FORMATS, ParseError
 from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import MESSAGE, MESSAGES, SYSTEM
 from agentic.agentflow.role_client import BudgetSpent, RoleCallError, RoleClient, RoleOutput, RolePrompter, Slots
-from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
 from core.rewards.judge import ANSWER_LIMIT, Judge
 from core.rewards.math_grader import MathGrader
-from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError
+from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError, find_hook
 from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.tools.base import Tool, ToolContext
 from core.tools.registry import Toolbox
@@ -220,13 +219,4 @@ def build(recipe: AgentFlowRecipe, tokenizer: Tokenizer) -> AgentFlow:
 
 
 SPEC = MethodSpec("agentflow", AgentFlowRecipe, PRESETS, build)
-
-# slime imports these names by path.
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
+__getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -32,12 +32,11 @@ from agentic.coding.prompts import DELEGATE, INSTRUCTIONS, SCHEMAS, SUBAGENT, SU
 from agentic.coding.records import RecordError, RepositoryTask, check_task, read_task
 from agentic.coding.remember import Remembered
 from agentic.coding.tools import number_lines, run_tool, shorten
-from core.backends.slime.hooks import SlimeHooks
 from core.config import RecipeError
 from core.gateway.session import list_other_roles
 from core.policy.base import Policy, Roles
 from core.rollout.conversation import Conversation
-from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.sandbox.workspace import (
     DockerWorkspace,
@@ -327,13 +326,4 @@ def build(recipe: CodingRecipe, tokenizer: Tokenizer) -> CodingAgent:
 
 
 SPEC = MethodSpec("coding", CodingRecipe, PRESETS, build, check_task=check_task)
-
-# slime imports these names by path.
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
+__getattr__ = find_hook  # by these names a backend imports its hooks from here

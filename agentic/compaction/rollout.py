@@ -17,11 +17,10 @@ from uuid import uuid4
 
 from agentic.compaction.config import PRESETS, CompactionRecipe, CompactionSection
 from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
-from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
 from core.rollout.conversation import Conversation
-from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Tokenizer
@@ -118,13 +117,4 @@ def build(recipe: CompactionRecipe, tokenizer: Tokenizer) -> CompactingReader:
 
 
 SPEC = MethodSpec("compaction", CompactionRecipe, PRESETS, build, needs_context=True)
-
-# slime imports these names by path.
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
+__getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -25,11 +25,10 @@ from dataclasses import replace
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, AnswerFormat, make_final_template, make_update_template
-from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import Roles
 from core.rewards.boxed import boxed_reward
 from core.rewards.qa import em, extract_the_answer_is, max_over
-from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.shared import SharedResults
 from core.rollout.turns import Turns
 from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
@@ -137,13 +136,4 @@ def build(recipe: MemAgentRecipe, tokenizer: Tokenizer) -> MemAgent:
 
 
 SPEC = MethodSpec("memagent", MemAgentRecipe, PRESETS, build, needs_context=True)
-
-# slime imports these names by path.
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
+__getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -27,11 +27,10 @@ from uuid import uuid4
 from agentic.retool.config import PRESETS, ReToolRecipe, ReToolSection
 from agentic.retool.interpreter import Interpreter, find_program
 from agentic.retool.prompts import CODE_END, INSTRUCTIONS, INTERPRETER
-from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import Roles
 from core.rewards.boxed import find_boxed, is_equiv
 from core.rewards.math_grader import parse_integer
-from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import Ids, Tokenizer, encode_text
@@ -138,13 +137,4 @@ def build(recipe: ReToolRecipe, tokenizer: Tokenizer) -> ReTool:
 
 
 SPEC = MethodSpec("retool", ReToolRecipe, PRESETS, build)
-
-# slime imports these names by path.
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
+__getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -29,12 +29,11 @@ from uuid import uuid4
 
 from agentic.search_r1.config import PRESETS, SearchR1Recipe
 from agentic.search_r1.prompts import INFORMATION, INVALID, PASSAGE, write_prompt
-from core.backends.slime.hooks import SlimeHooks
 from core.config.addresses import read_addresses
 from core.policy.base import Roles
 from core.retrieval import RetrievalClient, RetrievalError
 from core.rewards.qa import em, max_over
-from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer, encode_text
@@ -138,13 +137,4 @@ def format_passages(passages: Iterable[str]) -> str:
 
 
 SPEC = MethodSpec("search_r1", SearchR1Recipe, PRESETS, SearchR1)
-
-# slime imports these names by path.
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
+__getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -34,11 +34,10 @@ from agentic.toolorchestra.func_call import FuncCallRollout
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.qa import QaRollout, QaTools
 from agentic.toolorchestra.reward import preference_weights, regrade
-from core.backends.slime.hooks import SlimeHooks
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.rewards.answer_grader import AnswerGrader
-from core.rollout.method import Method, MethodSpec, RolloutError
+from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer
 from core.tools.base import ToolError
@@ -177,13 +176,4 @@ def build(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) -> ToolOrchestra:
 
 
 SPEC = MethodSpec("toolorchestra", ToolOrchestraRecipe, PRESETS, build, regrade=regrade)
-
-# slime imports these names by path.
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
+__getattr__ = find_hook  # by these names a backend imports its hooks from here

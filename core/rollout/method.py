@@ -17,7 +17,7 @@ from core.types import Group, Sampling, Task, Trajectory, Turn
 
 
 class Method(Protocol):
-    """One agentic-RL method. The embedded backend and slime call nothing else of it."""
+    """One agentic-RL method. The backends call nothing else of it."""
 
     needs: tuple[str, ...] = ()
     """Names the roles that it asks, beside `policy`."""
@@ -41,7 +41,7 @@ class Method(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """Describes a method folder to the engines, the launcher and slime's hooks."""
+    """Describes a method folder to the backends and commands."""
 
     name: str
     recipe: type[Recipe]
@@ -101,6 +101,18 @@ def method_spec(method: str) -> MethodSpec:
         raise RecipeError(f"no method {method!r} in {folder}; there are: {', '.join(known)}")
     spec: MethodSpec = import_module(f"agentic.{method}.rollout").SPEC
     return spec
+
+
+def find_hook(name: str) -> Any:
+    """Return the function `name` of a backend that imports its hooks by path, from a method's file.
+
+    Such a file ends with `__getattr__ = find_hook`. So `agentic.<method>.rollout.generate` is slime's hook, which reads
+    the method from the recipe, and the file neither knows nor imports a backend.
+    """
+    hooks = None if name.startswith("_") else import_module("core.backends.slime.hooks")
+    if hooks is None or name not in hooks.__all__:
+        raise AttributeError(f"a method's file has no {name!r}, and it is no hook of a backend")
+    return getattr(hooks, name)
 
 
 def check_roles(method: Method, roles: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""slime's names in a method's file: all seven are there, and importing the file stays cheap."""
+"""slime's hooks: all seven are found in every method's file, and importing the file stays cheap."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from core.backends.slime.hooks import HOOKS
+from core.backends.slime import hooks
+from core.config import RecipeError
 
 REPOSITORY = Path(__file__).parents[2]
 METHODS = sorted(path.parent.name for path in (REPOSITORY / "agentic").glob("*/rollout.py"))
@@ -18,14 +20,47 @@ MOST_MODULES = 28
 """Limits the project's modules, packages included, that come with memagent's file."""
 
 
+PARAMETERS = {
+    "generate": "args, sample, sampling_params, evaluation=False",
+    "reward_func": "args, sample, **_",
+    "convert": "args, samples",
+    "post_process_rewards": "args, samples",
+    "dynamic_filter": "args, group, **_",
+    "rollout_log": "rollout_id, args, samples, metrics, seconds",
+    "eval_log": "rollout_id, args, data, extra_metrics=None",
+}
+
+
+def test_the_hooks_have_the_parameters_that_slime_inspects() -> None:
+    assert sorted(PARAMETERS) == hooks.__all__
+    for name, parameters in PARAMETERS.items():
+        signature = inspect.signature(getattr(hooks, name))
+        bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+        assert str(inspect.Signature(bare)) == f"({parameters})"
+    assert inspect.iscoroutinefunction(hooks.generate)
+    assert inspect.iscoroutinefunction(hooks.reward_func)
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_slime_finds_the_hooks_by_their_names_with_the_parameters_it_checks(method: str) -> None:
+def test_slime_finds_the_hooks_by_path_in_every_methods_file(method: str) -> None:
     module = import_module(f"agentic.{method}.rollout")
-    for name in HOOKS:
-        assert getattr(module, name).__name__ == name
-    assert list(inspect.signature(module.generate).parameters) == ["args", "sample", "sampling_params", "evaluation"]
-    assert inspect.iscoroutinefunction(module.generate)
-    assert inspect.iscoroutinefunction(module.reward_func)
+    for name in PARAMETERS:
+        assert getattr(module, name) is getattr(hooks, name)
+    with pytest.raises(AttributeError, match="no 'genrate', and it is no hook"):
+        _ = module.genrate
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        (None, "--custom-config-path a YAML file whose key agentic_recipe"),
+        ({"preset": "seed"}, "agentic_recipe has no `method`"),
+        ({"method": "magic"}, "no method 'magic'"),
+    ],
+)
+async def test_a_recipe_that_names_no_method_is_an_error_that_says_so(recipe: dict[str, str] | None, says: str) -> None:
+    with pytest.raises(RecipeError, match=says):
+        await hooks.generate(SimpleNamespace(agentic_recipe=recipe), None, {})
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -33,7 +68,7 @@ def test_importing_a_method_imports_no_engine_report_or_slime(method: str) -> No
     code = f"import sys, agentic.{method}.rollout; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=True, text=True, capture_output=True)
     modules = done.stdout.split()
-    forbidden = ("slime", "torch", "core.engine", "core.report", "core.runs", "core.backends.slime.bridge")
+    forbidden = ("slime", "torch", "core.engine", "core.report", "core.runs", "core.backends")
     assert not [name for name in modules for start in forbidden if name == start or name.startswith(f"{start}.")]
     ours = [name for name in modules if name.partition(".")[0] in ("core", "agentic")]
     if method == "memagent":

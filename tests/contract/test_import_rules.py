@@ -23,7 +23,7 @@ scripts      -> agentic benchmarks config data engine gateway hub inspect option
 benchmarks   -> agentic agentic/tiny algorithms config data engine hub options policy report rewards
                 rollout runs seeds text train types
 agentic/tiny -> agentic config data gateway policy report rewards rollout runs seeds serving text train types
-agentic      -> backends config gateway options policy retrieval rewards rollout sandbox seeds text tools types
+agentic      -> config gateway options policy retrieval rewards rollout sandbox seeds text tools types
 backends     -> algorithms config data policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rollout runs seeds text train types
 train        -> algorithms config data engine hub policy rollout runs seeds text training_options types

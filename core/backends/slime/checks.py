@@ -7,14 +7,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from core.backends.slime.flags import cluster
-from core.backends.slime.hooks import HOOKS
 from core.backends.slime.job import REPOSITORY, RayCommands, model_file
 from core.config import Recipe
 from core.config.slime import SlimeSection
@@ -33,7 +31,6 @@ def find_problems(recipe: Recipe) -> list[str]:
     return [
         *_paths(slime),
         *_sources(slime),
-        *_hooks(recipe.method),
         *_checkpoints(recipe, slime),
         *_data(recipe),
         *_services(recipe),
@@ -110,13 +107,6 @@ def _sources(slime: SlimeSection) -> Iterator[str]:
         yield f"no command `ray`. Run inside {name}'s image, or pip install ray"
     if problem := find_head_problem(slime):
         yield problem
-
-
-def _hooks(method: str) -> Iterator[str]:
-    module = import_module(f"agentic.{method}.rollout")
-    for hook in HOOKS:
-        if not callable(getattr(module, hook, None)):
-            yield f"agentic/{method}/rollout.py has no `{hook}`, which slime calls: add it as the other methods do"
 
 
 def _checkpoints(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:

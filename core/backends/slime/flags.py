@@ -289,7 +289,7 @@ def _servers(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
 
 
 def _custom(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
-    module, fan_out = f"agentic.{recipe.method}.rollout", slime.rows == "fan_out"
+    module, fan_out = "core.backends.slime.hooks", slime.rows == "fan_out"
     return {
         "--custom-generate-function-path": f"{module}.generate",
         "--custom-rm-path": f"{module}.reward_func",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,20 +14,29 @@ from core.rollout.method import MethodSpec
 RECIPE_KEY = "agentic_recipe"
 
 
+def method_name(args: Any) -> str:
+    """Return the name of the method whose recipe came with slime's arguments.
+
+    Raises:
+        RecipeError: there is no recipe, or it names no method.
+    """
+    values = _recipe_values(args)
+    if "method" not in values:
+        raise RecipeError(
+            f"{RECIPE_KEY} has no `method`, which names the folder of agentic/ whose rollouts slime runs: write the "
+            "resolved recipe there (`--dry-run` prints it)"
+        )
+    return str(values["method"])
+
+
 def read_recipe(spec: MethodSpec, args: Any) -> Recipe:
     """Read the recipe under `agentic_recipe` of slime's arguments, which must agree with them.
 
     Raises:
         RecipeError: it is missing, broken, or contradicts slime's own arguments.
     """
-    values = getattr(args, RECIPE_KEY, None)
-    if values is None:
-        raise RecipeError(
-            f"slime's arguments have no {RECIPE_KEY!r}: give --custom-config-path a YAML file whose key {RECIPE_KEY} "
-            "holds the resolved recipe (`--dry-run` prints it)"
-        )
     try:
-        recipe = spec.recipe.model_validate(values)
+        recipe = spec.recipe.model_validate(_recipe_values(args))
     except ValidationError as error:
         raise RecipeError(f"{RECIPE_KEY} is not a recipe of {spec.name}: {error}") from error
     converted = has_path(args, "custom_convert_samples_to_train_data_path")
@@ -74,3 +84,13 @@ def reward_key(args: Any, evaluation: bool = False) -> str | None:
     """Return the key under which slime wants rewards; None for plain numbers."""
     training: str | None = getattr(args, "reward_key", None)
     return (getattr(args, "eval_reward_key", None) or training) if evaluation else training
+
+
+def _recipe_values(args: Any) -> Mapping[str, Any]:
+    values: Mapping[str, Any] | None = getattr(args, RECIPE_KEY, None)
+    if values is None:
+        raise RecipeError(
+            f"slime's arguments have no {RECIPE_KEY!r}: give --custom-config-path a YAML file whose key {RECIPE_KEY} "
+            "holds the resolved recipe (`--dry-run` prints it)"
+        )
+    return values

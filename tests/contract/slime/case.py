@@ -15,9 +15,8 @@ from tests.contract.slime.serving import Reply
 class Case:
     """`failures`: name of each failure among the rollouts of `faulty` -> whether it befalls whole groups, or parts."""
 
-    hooks: str
-    """The module that slime imports the hooks from."""
     spec: MethodSpec
+    """What the hooks take for the method that the recipe names."""
     recipe: Callable[..., dict[str, Any]]
     """(**rollout settings) -> a recipe."""
     tasks: Callable[[int], list[Task]]

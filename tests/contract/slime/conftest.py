@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from core.backends.slime import hooks
 from core.backends.slime.records import to_record
 from core.data.files import write_jsonl
 from core.policy.server_process import serve
 from core.policy.sglang import SGLangPolicy
+from core.rollout.method import MethodSpec
 from core.text.tokenizer import load_tokenizer
 from core.train.start_model import TOOL_TEMPLATE
 from core.types import Completion, Sampling, Task
@@ -106,14 +108,19 @@ def url(servers: Callable[[Reply | None], str], case: Case) -> str:
 
 
 @pytest.fixture
-def arguments(url: str, case: Case, model: Path, tmp_path: Path) -> Arguments:
-    """slime's arguments for a recipe and tasks."""
+def arguments(
+    url: str, case: Case, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Arguments]:
+    """slime's arguments for a recipe and tasks. The hooks find the case's own method by its name, or that of `spec`."""
 
-    def make(recipe: dict[str, Any], tasks: list[Task], hooks: str = case.hooks, **more: Any) -> Any:
+    def make(recipe: dict[str, Any], tasks: list[Task], spec: MethodSpec = case.spec, **more: Any) -> Any:
+        monkeypatch.setattr(hooks, "method_spec", {spec.name: spec}.__getitem__)
         write_jsonl(tmp_path / "train.jsonl", tasks, to_record)
-        return rollout_arguments(recipe, hooks, url, model, tmp_path / "train.jsonl", **more)
+        return rollout_arguments(recipe, url, model, tmp_path / "train.jsonl", **more)
 
-    return make
+    hooks.find_bridge.cache_clear()
+    yield make
+    hooks.find_bridge.cache_clear()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 from agentic.memagent.config import PRESETS, MemAgentRecipe
 from agentic.memagent.rollout import MemAgent
-from core.backends.slime.hooks import SlimeHooks
 from core.rollout.method import MethodSpec, RolloutError
 from core.seeds import derive_seed
 from core.types import Task, Trajectory, Turn
@@ -36,14 +35,6 @@ def build(recipe: MemAgentRecipe, tokenizer: Any) -> ScoredMemAgent:
 
 
 SPEC = MethodSpec("memagent", MemAgentRecipe, PRESETS, build)
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
@@ -71,7 +62,6 @@ FAULTY = make_tasks(6, "one", "half", "one", "raises", "one", "one")
 FAULTY[4] = replace(FAULTY[4], context="")
 
 CASE = Case(
-    hooks=__name__,
     spec=SPEC,
     recipe=make_recipe,
     tasks=lambda count: make_tasks(count, "easy", "one"),

@@ -15,7 +15,6 @@ from agentic.agentflow.tiny.facts import look_up
 from agentic.agentflow.tiny.questions import CODER, ToyQuestion
 from agentic.agentflow.tiny.scripted_roles import ScriptedRole, is_result
 from agentic.agentflow.tiny.tasks import solve
-from core.backends.slime.hooks import SlimeHooks
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.types import Task
@@ -25,15 +24,6 @@ from tests.contract.slime.serving import SLOW
 DEAD = "price of boat"
 UNREADABLE = ("Why?", SLOW)
 """The verifier refuses these."""
-
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
 
 PAPER = ("algorithm.loss_agg=rollout_turn", "agentflow.planner.final.trained=false")
 """Next steps alone are trained."""
@@ -106,7 +96,6 @@ def answer(question: str) -> str:
 def cases() -> dict[str, Case]:
     return {
         f"agentflow-{name}": Case(
-            hooks=__name__,
             spec=SPEC,
             recipe=partial(make_recipe, style),
             tasks=lambda count: make_tasks([QUESTIONS[i % len(QUESTIONS)] for i in range(count)]),

@@ -12,7 +12,6 @@ from typing import Any
 import aiohttp
 
 from agentic.agent.rollout import SPEC
-from core.backends.slime.hooks import SlimeHooks
 from core.gateway.agent import Endpoint
 from core.policy.base import PolicyError
 from core.types import Task
@@ -20,15 +19,6 @@ from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW
 
 REFUSED = "forbidden"
-
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
 
 
 async def say(http: aiohttp.ClientSession, endpoint: Endpoint, messages: list[dict[str, str]], text: str) -> str:
@@ -94,7 +84,6 @@ def make_tasks(count: int, word: str = "price") -> list[Task]:
 
 
 CASE = Case(
-    hooks=__name__,
     spec=SPEC,
     recipe=make_recipe,
     tasks=make_tasks,

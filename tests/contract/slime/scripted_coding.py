@@ -16,7 +16,6 @@ from agentic.coding.repairs.mutations import list_mutations
 from agentic.coding.rollout import SPEC
 from agentic.coding.tiny.demonstrations import DONE, write_edit
 from agentic.coding.tools import number_lines
-from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import PolicyError
 from core.types import Task
 from tests.contract.slime.case import Case
@@ -24,15 +23,6 @@ from tests.contract.slime.serving import SLOW
 
 REFUSED = "forbidden"
 RECORDS = [draw_record("train", number, "function") for number in range(8)]
-
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
@@ -99,7 +89,6 @@ def make_task(name: str, record: dict[str, Any], word: str = "") -> Task:
 
 BROKEN = make_task("bad", RECORDS[0])
 CASE = Case(
-    hooks=__name__,
     spec=SPEC,
     recipe=make_recipe,
     tasks=make_tasks,

@@ -6,22 +6,12 @@ from random import Random
 from typing import Any
 
 from agentic.retool.rollout import SPEC
-from core.backends.slime.hooks import SlimeHooks
 from core.policy.base import PolicyError
 from core.types import Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.serving import SLOW
 
 REFUSED = "forbidden"
-
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
@@ -46,7 +36,6 @@ def make_tasks(count: int, word: str = "price") -> list[Task]:
 
 
 CASE = Case(
-    hooks=__name__,
     spec=SPEC,
     recipe=make_recipe,
     tasks=make_tasks,

@@ -19,7 +19,6 @@ from agentic.search_r1.rollout import SPEC
 from agentic.search_r1.tiny import tasks, world
 from agentic.search_r1.tiny.demonstrations import ANSWER, SEARCH
 from agentic.search_r1.tiny.supervised import write_right_turn
-from core.backends.slime.hooks import SlimeHooks
 from core.retrieval.server import RetrievalServer
 from core.types import Task
 from tests.contract.slime.case import Case
@@ -28,15 +27,6 @@ from tests.kit import serve_corpus
 
 LOST = "lost"
 """A query at which the service fails."""
-
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
 
 
 class FailingServer(RetrievalServer):
@@ -86,7 +76,6 @@ def lose(task: Task) -> Task:
 
 
 CASE = Case(
-    hooks=__name__,
     spec=SPEC,
     preset="paper",
     recipe=make_recipe,

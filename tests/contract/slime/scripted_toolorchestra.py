@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from agentic.toolorchestra.rollout import SPEC
-from core.backends.slime.hooks import SlimeHooks
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
@@ -28,15 +27,6 @@ DEAD_END = "last price"
 """Is a word of questions after whose first expert the orchestrator answers, also if that one was dead."""
 EXPERTS = {"expert-1": "strong", "expert-2": "weak", "expert-3": "dead"}
 PHONES = [make_task(f"phone-{i}", KINDS[i % 3], i) for i in range(6)]
-
-hooks = SlimeHooks(SPEC)
-generate = hooks.generate
-reward_func = hooks.reward_func
-convert = hooks.convert
-post_process_rewards = hooks.post_process_rewards
-dynamic_filter = hooks.dynamic_filter
-rollout_log = hooks.rollout_log
-eval_log = hooks.eval_log
 
 
 def make_recipe(**rollout: Any) -> dict[str, Any]:
@@ -123,7 +113,6 @@ def make_tasks(count: int, word: str = "price") -> list[Task]:
 
 
 CASE = Case(
-    hooks=__name__,
     spec=SPEC,
     recipe=make_recipe,
     tasks=make_tasks,

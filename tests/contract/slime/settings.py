@@ -6,14 +6,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
+HOOKS = "core.backends.slime.hooks"
 DATA_PARALLEL = 2
 """Ranks that slime splits a batch over."""
 
 
-def rollout_arguments(
-    recipe: dict[str, Any], hooks: str, url: str, checkpoint: Path, data: Path, **more: Any
-) -> Namespace:
-    """Every argument that slime's rollout side reads, as a launch of `recipe` with the hooks of a module sets it.
+def rollout_arguments(recipe: dict[str, Any], url: str, checkpoint: Path, data: Path, **more: Any) -> Namespace:
+    """Every argument that slime's rollout side reads, as a launch of `recipe` sets it.
 
     Sampling is seeded, so that a test sees the same rewards each time.
     """
@@ -70,11 +69,11 @@ def rollout_arguments(
             "data_source_path": "slime.rollout.data_source.RolloutDataSourceWithBuffer",
             "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout",
             "eval_function_path": "slime.rollout.sglang_rollout.generate_rollout",
-            "custom_generate_function_path": f"{hooks}.generate",
-            "custom_rm_path": f"{hooks}.reward_func",
-            "custom_convert_samples_to_train_data_path": f"{hooks}.convert",
-            "custom_rollout_log_function_path": f"{hooks}.rollout_log",
-            "custom_eval_rollout_log_function_path": f"{hooks}.eval_log",
+            "custom_generate_function_path": f"{HOOKS}.generate",
+            "custom_rm_path": f"{HOOKS}.reward_func",
+            "custom_convert_samples_to_train_data_path": f"{HOOKS}.convert",
+            "custom_rollout_log_function_path": f"{HOOKS}.rollout_log",
+            "custom_eval_rollout_log_function_path": f"{HOOKS}.eval_log",
             "custom_reward_post_process_path": None,
             "dynamic_sampling_filter_path": None,
             "buffer_filter_path": None,

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from agentic.memagent.rollout import SPEC
 from core.algorithms.aggregate import LOSS_AGGS, row_scales
 from core.algorithms.grpo import grpo_loss
 from core.backends.slime import flags
@@ -29,7 +30,7 @@ from core.types import Row, Task
 from tests.contract.slime.case import Case
 from tests.contract.slime.conftest import CASES, Arguments
 from tests.contract.slime.replay import Tape, again, assert_ours, our_rows
-from tests.contract.slime.settings import DATA_PARALLEL
+from tests.contract.slime.settings import DATA_PARALLEL, HOOKS
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(300)]
 Manager = Callable[[Any], Any]
@@ -111,8 +112,12 @@ def test_advantages_of_each_kind(
 
 
 @pytest.mark.parametrize("case", ["memagent"], indirect=True)
-def test_memagents_own_hooks(case: Case, manager: Manager, arguments: Arguments) -> None:
-    made = manager(arguments(case.recipe(), case.tasks(4), hooks="agentic.memagent.rollout"))
+def test_hooks_named_in_the_methods_own_file(case: Case, manager: Manager, arguments: Arguments) -> None:
+    args = arguments(case.recipe(), case.tasks(4), spec=SPEC)
+    for name, value in vars(args).items():
+        if str(value).startswith(HOOKS):
+            setattr(args, name, value.replace(HOOKS, "agentic.memagent.rollout"))
+    made = manager(args)
     rows = rows_of(made.generate(0))
     assert all(row.trained_tokens and not row.advantage for row in rows)  # an untrained model never answers right
     assert len(rows) == 4 * (2 + 3 + 4 + 5)
@@ -128,7 +133,7 @@ def test_dynamic_filter_and_aborts(
     args = arguments(
         recipe,
         tasks,
-        dynamic_sampling_filter_path=f"{case.hooks}.dynamic_filter",
+        dynamic_sampling_filter_path=f"{HOOKS}.dynamic_filter",
         over_sampling_batch_size=len(tasks),
         partial_rollout=True,
     )
@@ -300,12 +305,9 @@ def test_fanned_out_rollouts(case: Case, manager: Manager, arguments: Arguments,
     launched = case.spec.load(case.preset, ["slime.rows=fan_out", "algorithm.loss_agg=rollout"])
     words = flags.groups(launched, flags.Paths(Path("/x")))["CUSTOM"]
     paths = dict(zip(words[::2], words[1::2], strict=True))
-    hooks = {
-        name: path and path.replace(f"agentic.{launched.method}.rollout", case.hooks)
-        for name in ("custom_convert_samples_to_train_data_path", "custom_reward_post_process_path")
-        for path in [paths.get(f"--{name.replace('_', '-')}")]
-    }
-    args = arguments(recipe, list(case.faulty[:4]), **hooks)
+    names = ("custom_convert_samples_to_train_data_path", "custom_reward_post_process_path")
+    given = {name: paths.get(f"--{name.replace('_', '-')}") for name in names}
+    args = arguments(recipe, list(case.faulty[:4]), **given)
     made = manager(args)
     post_process, samples = made.custom_reward_post_process_func, []
     made.custom_reward_post_process_func = lambda args, flat: samples.extend(flat) or post_process(args, flat)

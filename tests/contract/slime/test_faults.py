@@ -154,9 +154,7 @@ def quick_retries_and_broken_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arguments(recipe: dict[str, Any], url: str, model: Path, slots: int) -> Any:
-    return rollout_arguments(recipe, "agentic.memagent.rollout", url, model, Path("train.jsonl")), asyncio.Semaphore(
-        slots
-    )
+    return rollout_arguments(recipe, url, model, Path("train.jsonl")), asyncio.Semaphore(slots)
 
 
 async def run(hooks: SlimeBridge, samples: list[Any], args: Any, slots: asyncio.Semaphore) -> list[Any]:

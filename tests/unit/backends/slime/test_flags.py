@@ -61,7 +61,7 @@ def test_rates_survive_the_way_through_text() -> None:
         (
             "algorithm.dynamic_sampling=true",
             "CUSTOM",
-            "--dynamic-sampling-filter-path agentic.memagent.rollout.dynamic_filter",
+            "--dynamic-sampling-filter-path core.backends.slime.hooks.dynamic_filter",
         ),
         ("slime.num_epoch=2", "ROLLOUT", "--num-epoch 2 --rollout-batch-size"),
         ("rollout.concurrency=100", "SGLANG", "--sglang-server-concurrency 50"),
@@ -202,7 +202,7 @@ def test_flags_of_the_preset_replace_those_of_slimes_scripts() -> None:
 
 def test_fan_out_gives_slime_the_reward_hook_instead_of_the_converter() -> None:
     words = rendered("slime.rows=fan_out", "algorithm.loss_agg=token")["CUSTOM"]
-    assert value(words, "--custom-reward-post-process-path") == "agentic.memagent.rollout.post_process_rewards"
+    assert value(words, "--custom-reward-post-process-path") == "core.backends.slime.hooks.post_process_rewards"
     assert "--custom-convert-samples-to-train-data-path" not in words
     assert "--calculate-per-token-loss" in words
 

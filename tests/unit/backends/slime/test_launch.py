@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from agentic.memagent.rollout import SPEC
-from core.backends.slime import checks, flags, job, launch, records
+from core.backends.slime import flags, job, launch, records
 from core.data import read_tasks, write_jsonl
 from core.types import Task
 
@@ -276,13 +276,6 @@ def test_a_broken_data_set_stops_the_script_before_the_job(cluster: Cluster, cap
 def test_a_method_that_is_not_there_names_those_that_are(capsys) -> None:
     assert launch.main(["memagnet", "--dry-run"]) == 1
     assert "memagent" in capsys.readouterr().err
-
-
-def test_a_method_without_hooks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    import agentic.memagent.rollout as method
-
-    monkeypatch.delattr(method, "eval_log")
-    assert any("rollout.py has no `eval_log`" in problem for problem in checks.find_problems(SPEC.load("seed")))
 
 
 def test_records_keep_the_whole_task(tmp_path: Path) -> None:
