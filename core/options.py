@@ -57,6 +57,11 @@ def argparse_type(kind: Any) -> Callable[[str], Any]:
     return read
 
 
+EMBEDDED_ONLY = "embedded only"
+"""Marks a key of a recipe, as `Annotated[T, EMBEDDED_ONLY]`, that the backends of a cluster do not have: there it stays
+at its default (core/backends/embedded_only.py)."""
+
+
 class RecipeError(ValueError):
     """Says that a preset or an override cannot be used; the message names file, key and fix."""
 

@@ -8,56 +8,12 @@ to those of the batch. Tensor suffixes: core/algorithms/__init__.py.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 from torch import Tensor
 
-from core.algorithms.losses import (
-    KL_LOSS_TYPES,
-    TIS_MODES,
-    KLLossType,
-    TISMode,
-    clipped_policy_loss,
-    kl_penalty,
-    tis_weights,
-)
+from core.algorithms.coefficients import GRPOConfig
+from core.algorithms.losses import clipped_policy_loss, kl_penalty, tis_weights
 
-
-@dataclass(frozen=True)
-class GRPOConfig:
-    """Holds the coefficients of the loss.
-
-    The ratio is clipped to [1 - clip_ratio_low, 1 + clip_ratio_high]. `clip_ratio_c` (> 1) and `tis` (lowest and
-    highest ratio of trainer to rollout probability) are off when None.
-
-    Raises:
-        ValueError: a value is outside its range.
-    """
-
-    clip_ratio_low: float = 0.2
-    clip_ratio_high: float = 0.2
-    clip_ratio_c: float | None = None
-    kl_loss_coef: float = 0.0
-    kl_loss_type: KLLossType = "low_var_kl"
-    entropy_coef: float = 0.0
-    tis: tuple[float, float] | None = None
-    tis_mode: TISMode = "clamp"
-
-    def __post_init__(self) -> None:
-        def require(holds: bool, name: str, rule: str) -> None:
-            if not holds:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {rule}")
-
-        require(0 < self.clip_ratio_low <= 1, "clip_ratio_low", "above 0 and at most 1")
-        require(self.clip_ratio_high > 0, "clip_ratio_high", "above 0")
-        require(self.clip_ratio_c is None or self.clip_ratio_c > 1, "clip_ratio_c", "above 1, or None for no dual clip")
-        require(0 <= self.kl_loss_coef < math.inf, "kl_loss_coef", "finite and at least 0")
-        require(0 <= self.entropy_coef < math.inf, "entropy_coef", "finite and at least 0")
-        require(self.kl_loss_type in KL_LOSS_TYPES, "kl_loss_type", f"one of {', '.join(KL_LOSS_TYPES)}")
-        require(self.tis_mode in TIS_MODES, "tis_mode", f"one of {', '.join(TIS_MODES)}")
-        in_order = self.tis is None or (len(self.tis) == 2 and 0 <= self.tis[0] <= 1 <= self.tis[1])
-        require(in_order, "tis", "(low, high) with 0 <= low <= 1 <= high, or None for no correction")
+__all__ = ["GRPOConfig", "grpo_loss"]
 
 
 def grpo_loss(

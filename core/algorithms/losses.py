@@ -11,16 +11,12 @@ log-prob: k1 = x, k2 = x^2 / 2, k3 = exp(-x) - 1 + x, low_var_kl = k3 clamped to
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-TISMode = Literal["clamp", "mask"]
-TIS_MODES: tuple[str, ...] = get_args(TISMode)
-
-KLLossType = Literal["k1", "k2", "k3", "low_var_kl"]
-KL_LOSS_TYPES: tuple[str, ...] = get_args(KLLossType)
+from core.algorithms.coefficients import KLLossType, TISMode
 
 LOW_VAR_LIMIT = 10.0
 
@@ -66,7 +62,7 @@ def tis_weights(
         case "mask":
             return torch.where((ratio_T >= low) & (ratio_T <= high), ratio_T, 0.0)
         case _:
-            raise ValueError(f"unknown TIS mode {mode!r}; known: {', '.join(TIS_MODES)}")
+            raise ValueError(f"unknown TIS mode {mode!r}; known: {', '.join(get_args(TISMode))}")
 
 
 def kl_penalty(logprobs_T: Tensor, ref_logprobs_T: Tensor, kind: KLLossType) -> Tensor:
@@ -88,4 +84,4 @@ def kl_penalty(logprobs_T: Tensor, ref_logprobs_T: Tensor, kind: KLLossType) -> 
             x_T = x_T.clamp(min=-20)
             return (torch.expm1(-x_T) + x_T).clamp(-LOW_VAR_LIMIT, LOW_VAR_LIMIT)
         case _:
-            raise ValueError(f"unknown KL kind {kind!r}; known: {', '.join(KL_LOSS_TYPES)}")
+            raise ValueError(f"unknown KL kind {kind!r}; known: {', '.join(get_args(KLLossType))}")

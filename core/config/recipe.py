@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     Field,
@@ -16,12 +16,10 @@ from pydantic import (
     model_validator,
 )
 
+from core.algorithms.coefficients import GRPOConfig
 from core.config.slime import SlimeSection
-from core.options import Device, Section, Share
+from core.options import EMBEDDED_ONLY, Device, Section, Share
 from core.types import LossAgg, RowUnit
-
-if TYPE_CHECKING:
-    from core.algorithms.grpo import GRPOConfig
 
 LoRATarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 SERVER_URL = r"^(vllm\+)?https?://"
@@ -45,12 +43,11 @@ class ModelSection(Section):
     device: Device = "auto"
     max_model_len: PositiveInt | None = None
     """Limits prompt plus completion of one call, in tokens. None: the limit of the model's config."""
-    lora: LoRASection | None = None
+    lora: Annotated[LoRASection | None, EMBEDDED_ONLY] = None
     """Trains low-rank adapters instead of all weights, in the warm start and the baselines too."""
-    compile: bool = False
+    compile: Annotated[bool, EMBEDDED_ONLY] = False
     """Compiles the trainer's layers with torch.compile, attention excepted: it needs a C++ compiler, and 5 to 60 s at
-    the start. Sampling is not compiled, so in bfloat16 its log-probs differ a little more from the trainer's. For the
-    embedded backend."""
+    the start. Sampling is not compiled, so in bfloat16 its log-probs differ a little more from the trainer's."""
 
 
 class DataSection(Section):
@@ -70,13 +67,15 @@ class RolloutSection(Section):
     """Limits the trajectories in flight."""
     deadline_s: PositiveFloat = 3600.0
     """Limits the wall time of a trajectory. One that takes longer fails with `deadline`."""
-    ahead: NonNegativeInt = 0
+    ahead: Annotated[NonNegativeInt, EMBEDDED_ONLY] = 0
     """Says how many steps sampling may run ahead of training: a rollout that step k trains on begins after step
     k - 1 - `ahead`, and a slow one is waited for, until `deadline_s`. 0 samples and trains in turn. All limits in
-    seconds, those of tools too, go on while a pack is trained. For the embedded backend."""
+    seconds, those of tools too, go on while a pack is trained."""
 
 
-class AlgorithmSection(Section):
+class AlgorithmSection(GRPOConfig):
+    """Says how rewards become advantages and rows, and holds the coefficients of the loss."""
+
     name: str
     """Names an algorithm of core/algorithms/named.py. Its values hold where the preset writes none."""
     std_normalization: bool = True
@@ -96,20 +95,6 @@ class AlgorithmSection(Section):
     of the turn before. Tokens that the policy did not sample are masked."""
     loss_agg: LossAgg = "rollout"
     """Says what weighs the same in the loss of a batch: a rollout, a turn, or a token."""
-    clip_ratio_low: float = 0.2
-    """Clips the ratio to the old policy at 1 - this."""
-    clip_ratio_high: float = 0.2
-    """Clips the ratio to the old policy at 1 + this."""
-    clip_ratio_c: float | None = None
-    """Limits the loss of a token with a negative advantage A to -A times this (dual clip). None switches it off."""
-    kl_loss_coef: float = 0.0
-    """Weighs the KL to the start model in the loss. Above 0, a copy of the start model is kept."""
-    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = "low_var_kl"
-    entropy_coef: float = 0.0
-    tis: tuple[float, float] | None = None
-    """Corrects for the inference engine's log-probs within these bounds of the ratio. None switches it off."""
-    tis_mode: Literal["clamp", "mask"] = "clamp"
-    """Moves a ratio outside of `tis` to the nearer bound, or gives the token weight 0."""
     num_steps_per_rollout: PositiveInt = 1
     """Counts the optimizer steps on each batch of rollouts."""
 
@@ -126,36 +111,16 @@ class AlgorithmSection(Section):
         defaults = {key: value for key, (value, _) in ALGORITHMS[values["name"]].items()}
         return {**defaults, **values}
 
-    def grpo(self) -> GRPOConfig:
-        """Return the coefficients of the loss."""
-        from core.algorithms.grpo import GRPOConfig  # it imports torch, which reading a method's file must not
-
-        return GRPOConfig(
-            clip_ratio_low=self.clip_ratio_low,
-            clip_ratio_high=self.clip_ratio_high,
-            clip_ratio_c=self.clip_ratio_c,
-            kl_loss_coef=self.kl_loss_coef,
-            kl_loss_type=self.kl_loss_type,
-            entropy_coef=self.entropy_coef,
-            tis=self.tis,
-            tis_mode=self.tis_mode,
-        )
-
     def row_options(self) -> dict[str, Any]:
         """Return how groups become rows: the options of core.rollout.rows.rows_from_groups."""
         names = ("std_normalization", "split_advantage", "advantage_clip", "min_group_std", "rows")
         return {name: getattr(self, name) for name in names}
 
-    @model_validator(mode="after")
-    def _coefficients_in_range(self) -> AlgorithmSection:
-        self.grpo()
-        return self
-
 
 class OptimizerSection(Section):
-    name: Literal["adamw", "adamw8bit"] = "adamw"
+    name: Annotated[Literal["adamw", "adamw8bit"], EMBEDDED_ONLY] = "adamw"
     """Says how AdamW keeps its two moments: in float32, or in 8 bits by torchao, which also spares the float32 copies
-    of bfloat16 weights. For the embedded backend."""
+    of bfloat16 weights."""
     lr: NonNegativeFloat
     lr_warmup_steps: NonNegativeInt = 0
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
@@ -196,13 +161,13 @@ class InferenceSection(Section):
     """Limits the prompt tokens of one step. A longer prompt is computed in parts."""
     threads: PositiveInt | None = None
     """Sets PyTorch's threads. With None the seeds that train at the same time share the cores."""
-    servers: tuple[ServerURL, ...] = ()
+    servers: Annotated[tuple[ServerURL, ...], EMBEDDED_ONLY] = ()
     """Lists servers that sample the rollouts instead of this process: SGLang's or `tokentrue serve model`, vLLM's as
     `vllm+http://host:port`, each started with the model that training starts from. They must see the run folder, which
     the weights go through."""
     server_key_file: str | None = None
     """Names the file with the API key of all `servers`. Without it they are asked without a key."""
-    replicas: NonNegativeInt = 0
+    replicas: Annotated[NonNegativeInt, EMBEDDED_ONLY] = 0
     """Counts the servers that are started for this run, in place of `servers`. Each gets GPUs of its own: those that
     the trainer leaves are shared out evenly."""
     engine: Literal["embedded", "sglang", "vllm"] = "embedded"

@@ -6,18 +6,15 @@ What the common sections say (rollout sizes, clips, KL, rates, steps) is rendere
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
+from core.config.cluster import RaySection, is_secret
 from core.options import Section
 
 Scalar = bool | int | float | str
-
-_SECRET = re.compile(r"(^|_)(secret|password|passwd|credentials?|(api|access|private|wandb)_key)(_|$)|(^|_)token$")
-"""Finds names of what must not be written into files: HF_TOKEN and WANDB_API_KEY, not TOKENIZERS_PARALLELISM."""
 
 
 class CheckpointSection(Section):
@@ -28,45 +25,24 @@ class CheckpointSection(Section):
     ref_load: str
     """Names the same model in Megatron's torch_dist format: training starts there, and the KL term refers to it."""
     save: str | None = None
-    """Names where checkpoints go. None: the folder `torch_dist` of the run."""
-    load: str | None = None
-    """Names where to resume from. None: `save`, so that the same command continues; while it is empty, `ref_load`."""
-
-
-class ServerGroup(Section):
-    """Describes rollout engines that are alike."""
-
-    worker: Literal["regular", "prefill", "decode", "encoder", "placeholder"] = "regular"
-    gpus: PositiveInt
-    gpus_per_engine: PositiveInt | None = None
-    overrides: Mapping[str, Scalar] = {}
-    """Sets fields of SGLang's ServerArgs; on vime, of vLLM's AsyncEngineArgs."""
+    """Names where checkpoints go, and where the same command goes on; while it is empty, training starts from
+    `ref_load`. None: the folder `torch_dist` of the run."""
 
 
 class ServedModel(Section):
     """Describes a frozen model beside the policy, with a router of its own."""
 
     path: str
-    groups: tuple[ServerGroup, ...] = Field(min_length=1)
+    gpus: PositiveInt
+    gpus_per_engine: PositiveInt | None = None
+    """None: as the policy's."""
+    overrides: Mapping[str, Scalar] = {}
+    """Sets fields of SGLang's ServerArgs; on vime, of vLLM's AsyncEngineArgs."""
 
 
 class ServingSection(Section):
     gpus_per_engine: PositiveInt = 1
-    policy_groups: tuple[ServerGroup, ...] = ()
-    """Splits the policy's GPUs, such as into prefill and decode. When empty, all engines are alike."""
     models: Mapping[str, ServedModel] = {}
-
-
-class RaySection(Section):
-    head: str = "127.0.0.1"
-    """Names the address of the head node; with several nodes, the one by which the others reach it."""
-    port: PositiveInt = 6379
-    dashboard_port: PositiveInt = 8265
-    """Takes the jobs. Whoever reaches it can run code, so it listens on `head` alone."""
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.head}:{self.dashboard_port}"
 
 
 class SlimeSection(Section):
@@ -130,7 +106,7 @@ class SlimeSection(Section):
     @property
     def policy_gpus(self) -> int:
         """Return the number of GPUs that serve the policy: those that further models leave."""
-        return self.serving_gpus - sum(group.gpus for model in self.sglang.models.values() for group in model.groups)
+        return self.serving_gpus - sum(model.gpus for model in self.sglang.models.values())
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> SlimeSection:
@@ -144,31 +120,22 @@ class SlimeSection(Section):
         return self
 
     @model_validator(mode="after")
-    def _groups_fit(self) -> SlimeSection:
-        policy = self.sglang.policy_groups or (ServerGroup(gpus=self.policy_gpus),)
-        if sum(group.gpus for group in policy) != self.policy_gpus:
-            raise ValueError(
-                f"sglang.policy_groups have {sum(group.gpus for group in policy)} GPUs, but rollout_gpus less those of "
-                f"sglang.models are {self.policy_gpus}; make them equal"
-            )
-        served = {"policy": policy, **{name: model.groups for name, model in self.sglang.models.items()}}
-        for name, groups in served.items():
-            for group in groups:
-                engine = group.gpus_per_engine or self.sglang.gpus_per_engine
-                if group.gpus % engine:
-                    raise ValueError(f"{name}: {group.gpus} GPUs do not make whole engines of {engine} GPUs")
-            workers = {group.worker for group in groups}
-            if workers & {"prefill", "decode"} and (not workers >= {"prefill", "decode"} or "regular" in workers):
-                raise ValueError(f"{name}: has {sorted(workers)}; prefill and decode go together, without others")
+    def _engines_are_whole(self) -> SlimeSection:
+        own = self.sglang.gpus_per_engine
+        served = {"policy": (self.policy_gpus, own)}
+        served |= {name: (model.gpus, model.gpus_per_engine or own) for name, model in self.sglang.models.items()}
+        for name, (gpus, per_engine) in served.items():
+            if gpus % per_engine:
+                raise ValueError(f"{name}: {gpus} GPUs do not make whole engines of {per_engine} GPUs")
         return self
 
     @model_validator(mode="after")
     def _secrets_are_named_alone(self) -> SlimeSection:
         for name in self.env:
-            if _SECRET.search(name.lower()):
+            if is_secret(name):
                 raise ValueError(f"env.{name}: a recipe holds no secrets; export {name}, and name it in slime.env_from")
         for flag in self.flags:
-            if _SECRET.search(flag.lower().replace("-", "_")):
+            if is_secret(flag):
                 raise ValueError(
                     f"flags.{flag}: a recipe holds no secrets; give it as a variable, named in slime.env_from"
                 )

@@ -327,7 +327,7 @@ def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Tra
     return Trainer(
         model,
         recipe.optimizer,
-        recipe.algorithm.grpo(),
+        recipe.algorithm,
         loss_agg=recipe.algorithm.loss_agg,
         temperature=recipe.rollout.temperature,
         num_steps_per_rollout=recipe.algorithm.num_steps_per_rollout,

@@ -24,7 +24,7 @@ benchmarks   -> agentic agentic/tiny algorithms config data engine hub options p
                 rollout runs seeds text train types
 agentic/tiny -> agentic config data gateway policy report rewards rollout runs seeds serving text train types
 agentic      -> config gateway options policy retrieval rewards rollout sandbox seeds text tools types
-backends     -> algorithms config data policy rollout runs text training_options types
+backends     -> algorithms config data options policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rollout runs seeds text train types
 train        -> algorithms config data engine hub policy rollout runs seeds text training_options types
 engine       -> http_client hub options policy serving text types
@@ -37,12 +37,15 @@ report       -> runs types
 runs         -> types
 text         -> hub
 policy       -> http_client types
-algorithms   -> types
+algorithms   -> options types
 data         -> types
 """
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
-LIBRARIES = tuple(f"core.{name}" for name in "engine inspect report retrieval sandbox sandbox.workspace train".split())
+LIBRARIES = tuple(
+    f"core.{name}"
+    for name in "backends backends.slime engine inspect report retrieval sandbox sandbox.workspace train".split()
+)
 
 MAX_METHOD_LINES = 600
 """What one reads in a sitting."""

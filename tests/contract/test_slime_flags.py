@@ -57,7 +57,7 @@ SEED_WITH_EVERYTHING = [
     "run.trackers=[wandb, tensorboard]",
     "slime.colocate=false",
     "slime.rollout_gpus=16",
-    "slime.sglang.policy_groups=[{worker: prefill, gpus: 8}, {worker: decode, gpus: 8}]",
+    "slime.sglang.models={judge: {path: /data/judge, gpus: 8}}",
     # consistent_hashing is in the router of slime's image, not in PyPI's
     "slime.flags={--use-fault-tolerance: true, --router-policy: power_of_two}",
 ]

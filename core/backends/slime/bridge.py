@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -20,18 +19,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from core.backends.rollouts import ABORTED, AbortableRoles, run_rollout
 from core.backends.slime import rows
 from core.backends.slime.framework import framework_of
 from core.backends.slime.log import SlimeLog, summarize
-from core.backends.slime.roles import RolloutRoles, abort_flag, open_policies
-from core.backends.slime.samples import ABORTED, fan_out, fill_sample, read_reward, read_task, read_trajectory
+from core.backends.slime.roles import abort_flag, open_policies
+from core.backends.slime.samples import SlimeSample, fan_out, fill_sample, read_reward, read_task, read_trajectory
 from core.backends.slime.settings import has_path, read_recipe, reward_key
 from core.config import Recipe
 from core.data.files import DataError
 from core.data.tasks import CheckTask
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles
-from core.rollout.runner import EmptyStepGuard, Runner, failed_trajectory, has_signal
+from core.rollout.runner import EmptyStepGuard, failed_trajectory, has_signal
 from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.types import Group, Sampling, Trajectory
 
@@ -60,8 +60,8 @@ class SlimeBridge:
         return self._checked[1]
 
     async def generate(
-        self, args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False
-    ) -> Any:
+        self, args: Any, sample: SlimeSample, sampling_params: Mapping[str, Any], evaluation: bool = False
+    ) -> SlimeSample | list[SlimeSample]:
         """Run one rollout and write it into `sample`. Return it, or a list of Samples when fanned out."""
         recipe = self.recipe(args)
         resources = await self._open_once(args)
@@ -77,13 +77,13 @@ class SlimeBridge:
         container = evaluation or has_path(args, "custom_convert_samples_to_train_data_path")
         return sample if container or trajectory.failure == ABORTED else fan_out(sample, recipe.algorithm.rows)
 
-    async def reward_func(self, args: Any, sample: Any) -> Any:
+    async def reward_func(self, args: Any, sample: SlimeSample | list[SlimeSample]) -> Any:
         """Return the reward of a Sample, or of each Sample of a list; 0 for one that never ran."""
         if isinstance(sample, list):
             return [await self.reward_func(args, one) for one in sample]
         return 0.0 if sample.reward is None else read_reward(sample, reward_key(args))
 
-    def convert(self, args: Any, samples: Sequence[Any]) -> dict[str, list[Any]]:
+    def convert(self, args: Any, samples: Sequence[SlimeSample]) -> dict[str, list[Any]]:
         """Make slime's training data from the container Samples of one batch (core/backends/slime/rows.py).
 
         Raises:
@@ -99,11 +99,11 @@ class SlimeBridge:
             regrade=partial(self._regrade, args) if self.spec.regrade else None,
         )
 
-    def post_process_rewards(self, args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
+    def post_process_rewards(self, args: Any, samples: Sequence[SlimeSample]) -> tuple[list[float], list[float]]:
         """Return the raw rewards and the advantages of fanned-out Samples."""
         return rows.post_process_rewards(samples, self.recipe(args).algorithm, reward_key(args))
 
-    def dynamic_filter(self, args: Any, group: Sequence[Any]) -> Any:
+    def dynamic_filter(self, args: Any, group: Sequence[SlimeSample | list[SlimeSample]]) -> Any:
         """Keep a group whose valid rewards differ. After too many dropped groups, keep any group."""
         recipe = self.recipe(args)
         rollouts = [member[0] if isinstance(member, list) else member for member in group]
@@ -115,7 +115,7 @@ class SlimeBridge:
         all_failed = all(trajectory.status == "failed" for trajectory in trajectories)
         return _filter_output(args, keep, "all_failed" if all_failed else "zero_std")
 
-    def rollout_log(self, rollout_id: int, args: Any, samples: Sequence[Any]) -> bool:
+    def rollout_log(self, rollout_id: int, args: Any, samples: Sequence[SlimeSample]) -> bool:
         """Log failures by name and the method's metrics, beside what slime logs itself."""
         self.log.write(args, rollout_id, "rollout", {"rollout": summarize(samples, reward_key(args))})
         return False
@@ -143,7 +143,7 @@ class SlimeBridge:
             self._resources[loop] = args, opening
         return await asyncio.shield(opening)
 
-    def _regrade(self, args: Any, samples: Sequence[Any], group: Group) -> Sequence[Trajectory]:
+    def _regrade(self, args: Any, samples: Sequence[SlimeSample], group: Group) -> Sequence[Trajectory]:
         assert self.spec.regrade is not None
         try:
             task = read_task(samples[0], str(getattr(args, "prompt_data", None)))
@@ -151,7 +151,7 @@ class SlimeBridge:
             return group
         return self.spec.regrade(self.recipe(args), task, group)
 
-    def _read_rewards(self, args: Any, samples: Sequence[Any]) -> Sequence[Trajectory]:
+    def _read_rewards(self, args: Any, samples: Sequence[SlimeSample]) -> Sequence[Trajectory]:
         """Return a group with the rewards that `convert` will see. Fanned-out Samples have a reward but no turns."""
         key = reward_key(args)
         if self.spec.regrade is not None:
@@ -175,28 +175,20 @@ class LoopResources:
     stack: AsyncExitStack
     check: CheckTask | None = None
 
-    async def run(self, sample: Any, args: Any, params: Mapping[str, Any], deadline_s: float) -> Trajectory:
+    async def run(self, sample: SlimeSample, args: Any, params: Mapping[str, Any], deadline_s: float) -> Trajectory:
         """Run the rollout of one Sample. A failure is a Trajectory too."""
         try:
             task = read_task(sample, str(getattr(args, "prompt_data", None)), self.check)
         except DataError as error:
             return failed_trajectory("", "bad_task", str(error))
-        roles = RolloutRoles(self.policies, sample.session_id or uuid.uuid4().hex, self.aborting)
         sampling = Sampling(
             temperature=params["temperature"],
             top_p=params["top_p"],
             top_k=params["top_k"],
             seed=params.get(framework_of(args).seed_key),
         )
-        # slime's own semaphore bounds how many rollouts run at once.
-        trajectory = await Runner(self.method, roles, concurrency=1, deadline_s=deadline_s).run_one(task, sampling)
-        if roles.aborted:
-            return failed_trajectory("", ABORTED, "a call of this rollout was aborted")
-        if trajectory.status != "failed" and (trajectory.reward is None or not math.isfinite(trajectory.reward)):
-            return failed_trajectory(
-                "", "bad_reward", f"task {task.task_id}: the reward is {trajectory.reward}, not a finite number"
-            )
-        return trajectory
+        roles = AbortableRoles(self.policies, sample.session_id or uuid.uuid4().hex, self.aborting)
+        return await run_rollout(self.method, task, sampling, roles, deadline_s)
 
     def decode_last(self, trajectory: Trajectory) -> str:
         """Decode the last completion, which slime shows in its logs."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from core.backends.embedded_only import refuse_embedded_only
 from core.backends.slime.framework import FRAMEWORKS, framework_flags
 from core.config import Recipe, RecipeError
 from core.config.slime import SlimeSection
@@ -58,6 +59,7 @@ def cluster(recipe: Recipe) -> SlimeSection:
             f"preset {recipe.preset!r} has no section `slime`, which says what the cluster is; "
             "use a preset that has one, such as --preset seed, or add it (core/config/slime.py)"
         )
+    refuse_embedded_only(recipe, slime.framework)
     if len(recipe.run.seeds) > 1:
         raise RecipeError(
             f"slime trains one seed per job; set run.seeds=[{recipe.run.seeds[0]}] and another --out each"
@@ -68,18 +70,6 @@ def cluster(recipe: Recipe) -> SlimeSection:
         raise RecipeError(
             f"rollout.top_p is {recipe.rollout.top_p}; on slime rows are trained without top-p, set it to 1"
         )
-    if recipe.model.lora:
-        raise RecipeError("model.lora is for the embedded backend; on slime all weights are trained, set it to null")
-    if recipe.model.compile:
-        raise RecipeError("model.compile is for the embedded backend; on slime set it to false")
-    if recipe.optimizer.name != "adamw":
-        raise RecipeError(
-            f"optimizer.name {recipe.optimizer.name} is for the embedded backend; on slime set it to adamw"
-        )
-    if recipe.inference.is_served:
-        raise RecipeError("inference.servers and replicas are for our own trainer; slime has its own, see slime.sglang")
-    if recipe.rollout.ahead:
-        raise RecipeError("rollout.ahead is for the embedded backend, and slime has a mode of its own; set it to 0")
     rollouts = recipe.rollout.tasks_per_step * recipe.rollout.group_size
     if batch_size(recipe) * recipe.algorithm.num_steps_per_rollout != rollouts:
         raise RecipeError(
@@ -171,7 +161,7 @@ def _checkpoints(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
     return {
         "--hf-checkpoint": slime.checkpoint.hf,
         "--ref-load": slime.checkpoint.ref_load,
-        "--load": slime.checkpoint.load or save,
+        "--load": save,
         "--save": save,
         "--save-interval": recipe.run.save_every,
     }
@@ -284,7 +274,7 @@ def _servers(recipe: Recipe, slime: SlimeSection, paths: Paths) -> Flags:
     return {
         "--rollout-num-gpus-per-engine": serving.gpus_per_engine,
         framework.flag("server-concurrency"): concurrency if concurrency != 512 else None,
-        framework.flag("config"): str(paths.servers) if serving.policy_groups or serving.models else None,
+        framework.flag("config"): str(paths.servers) if serving.models else None,
     }
 
 

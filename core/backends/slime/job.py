@@ -5,52 +5,23 @@ The script is slime's own idiom (scripts/run-*.sh in slime's repository), so tha
 
 from __future__ import annotations
 
-import json
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from core.backends.checks import REPOSITORY
+from core.backends.ray_cluster import RayCluster, quote_environment
 from core.backends.slime import flags
 from core.backends.slime.framework import FRAMEWORKS, framework_environment
 from core.config import Recipe
-from core.config.slime import ServerGroup, SlimeSection
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-
-_ADD_SECRETS = """
-import json, os, sys
-environment = json.loads(sys.argv[1])
-environment["env_vars"].update((name, os.environ[name]) for name in sys.argv[2:])
-print(json.dumps(environment))
-""".strip()
+from core.config.slime import ServedModel, SlimeSection
 
 
-@dataclass(frozen=True)
-class RayCommands:
-    """Holds the commands that start a Ray cluster for a job, once and by hand."""
-
-    head: str
-    worker: str
-    workers: int
-
-    @classmethod
-    def for_cluster(cls, slime: SlimeSection) -> RayCommands:
-        ray, gpus = slime.ray, f"--num-gpus={slime.gpus_per_node} --disable-usage-stats"
-        return cls(
-            head=f"ray start --head --node-ip-address={ray.head} --port={ray.port} {gpus} "
-            f"--dashboard-host={ray.head} --dashboard-port={ray.dashboard_port}",
-            worker=f"ray start --address={ray.head}:{ray.port} {gpus}",
-            workers=slime.all_nodes - 1,
-        )
-
-    def lines(self) -> list[str]:
-        lines = [f"on the head node: {self.head}"]
-        if self.workers:
-            lines.append(f"on each of the {self.workers} other nodes: {self.worker}")
-        return lines
+def ray_cluster(slime: SlimeSection) -> RayCluster:
+    """Return the Ray cluster that the job needs."""
+    return RayCluster(slime.ray, slime.all_nodes, slime.gpus_per_node)
 
 
 def environment(slime: SlimeSection) -> dict[str, str]:
@@ -64,19 +35,11 @@ def environment(slime: SlimeSection) -> dict[str, str]:
     }
 
 
-def _write_environment(slime: SlimeSection) -> str:
-    """Write the job's environment as a word of the script, which takes secret values from its own environment."""
-    environ = shlex.quote(json.dumps({"env_vars": environment(slime)}))
-    if not slime.env_from:
-        return environ
-    return f'"$(python3 -c {shlex.quote(_ADD_SECRETS)} {environ} {shlex.join(slime.env_from)})"'
-
-
 def model_file(slime: SlimeSection) -> Path:
     return Path(slime.source) / "scripts" / "models" / f"{slime.model}.sh"
 
 
-def script(recipe: Recipe, paths: flags.Paths) -> str:
+def write_script(recipe: Recipe, paths: flags.Paths) -> str:
     """Write the whole script.
 
     Raises:
@@ -87,7 +50,7 @@ def script(recipe: Recipe, paths: flags.Paths) -> str:
     train = Path(slime.source) / ("train.py" if slime.colocate else "train_async.py")
     submit = [
         f"ray job submit --address={slime.ray.url}",
-        f"--runtime-env-json={_write_environment(slime)}",
+        f"--runtime-env-json={quote_environment(environment(slime), slime.env_from)}",
         f"-- python3 {shlex.quote(str(train))}",
         '"${MODEL_ARGS[@]}"',
         *(f'"${{{name}_ARGS[@]}}"' for name in groups),
@@ -95,7 +58,7 @@ def script(recipe: Recipe, paths: flags.Paths) -> str:
     lines = [
         "#!/usr/bin/env bash",
         f"# {recipe.method}, preset {recipe.preset}, on {slime.framework}. Ray must be running:",
-        *(f"#   {line}" for line in RayCommands.for_cluster(slime).lines()),
+        *(f"#   {line}" for line in ray_cluster(slime).describe_start()),
         "set -eo pipefail",
         *_files(recipe, paths),
         "",
@@ -109,31 +72,23 @@ def script(recipe: Recipe, paths: flags.Paths) -> str:
 
 
 def server_config(slime: SlimeSection) -> str | None:
-    """Write the YAML of --sglang-config or --vllm-config; None for one model whose engines are all alike."""
-    serving = slime.sglang
-    if not serving.policy_groups and not serving.models:
+    """Write the YAML of --sglang-config or --vllm-config; None for a policy alone."""
+    models = slime.sglang.models
+    if not models:
         return None
-    policy = serving.policy_groups or (ServerGroup(gpus=slime.policy_gpus),)
-    models = [_model_entry("policy", slime.checkpoint.hf, policy, update=True)]
-    models += [_model_entry(name, model.path, model.groups, update=False) for name, model in serving.models.items()]
-    return str(yaml.safe_dump({FRAMEWORKS[slime.framework].engine: models}, sort_keys=False))
+    policy = ServedModel(path=slime.checkpoint.hf, gpus=slime.policy_gpus)
+    entries = [_model_entry("policy", policy, update=True)]
+    entries += [_model_entry(name, model, update=False) for name, model in models.items()]
+    return str(yaml.safe_dump({FRAMEWORKS[slime.framework].engine: entries}, sort_keys=False))
 
 
-def _model_entry(name: str, path: str, groups: tuple[ServerGroup, ...], update: bool) -> dict[str, Any]:
-    return {
-        "name": name,
-        "model_path": path,
-        "update_weights": update,
-        "server_groups": [
-            {
-                "worker_type": group.worker,
-                "num_gpus": group.gpus,
-                **({"num_gpus_per_engine": group.gpus_per_engine} if group.gpus_per_engine else {}),
-                **({"overrides": dict(group.overrides)} if group.overrides else {}),
-            }
-            for group in groups
-        ],
-    }
+def _model_entry(name: str, model: ServedModel, update: bool) -> dict[str, Any]:
+    group: dict[str, Any] = {"worker_type": "regular", "num_gpus": model.gpus}
+    if model.gpus_per_engine:
+        group["num_gpus_per_engine"] = model.gpus_per_engine
+    if model.overrides:
+        group["overrides"] = dict(model.overrides)
+    return {"name": name, "model_path": model.path, "update_weights": update, "server_groups": [group]}
 
 
 def _files(recipe: Recipe, paths: flags.Paths) -> list[str]:

@@ -31,13 +31,13 @@ def main(arguments: list[str] | None = None) -> int:
         spec = method_spec(options.method)
         recipe = choose_framework(spec.load(options.preset, options.overrides), options.backend)
         paths = flags.Paths(options.out or Path("runs") / f"{spec.name}-{recipe.preset}")
-        script = job.script(recipe, paths)
+        script = job.write_script(recipe, paths)
         if options.dry_run:
             print(script, end="")
-            if problem := checks.find_head_problem(flags.cluster(recipe)):
+            if problem := job.ray_cluster(flags.cluster(recipe)).find_head_problem("slime.ray"):
                 print(f"warning: {problem}", file=sys.stderr)
             return 0
-        return launch(recipe, paths, script, start_ray=options.start_ray)
+        return start_job(recipe, paths, script, start_ray=options.start_ray)
     except (RecipeError, RunFolderError, LaunchError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -56,26 +56,26 @@ def choose_framework(recipe: Recipe, backend: str) -> Recipe:
     return recipe.model_copy(update={"slime": recipe.slime.model_copy(update={"framework": backend})})
 
 
-def launch(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool = False) -> int:
+def start_job(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool = False) -> int:
     """Check everything, write the run folder, run the script to the job's end and return its exit status.
 
     Raises:
         LaunchError: something is missing, or Ray does not start.
     """
     slime = flags.cluster(recipe)
+    ray = job.ray_cluster(slime)
     problems = checks.find_problems(recipe)
-    no_ray = checks.find_ray_problem(slime)
+    no_ray = ray.find_problem("slime.ray", slime.framework)
     if no_ray and not (start_ray and not problems):
         problems.append(no_ray)
-    if not no_ray and (running := checks.find_running_job(slime, paths.recipe)):
+    if not no_ray and (running := ray.find_running_job(paths.recipe)):
         problems.append(running)
     if problems:
         raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in problems))
     with RunFolder.create(paths.out, recipe.dump(), complete=recipe.complete).lock():
         paths.script.write_text(script, encoding="utf-8")
-        start = job.RayCommands.for_cluster(slime).head
-        if no_ray and subprocess.run(shlex.split(start)).returncode:
-            raise LaunchError(f"Ray did not start, see above: {start}")
+        if no_ray and subprocess.run(shlex.split(ray.start_head)).returncode:
+            raise LaunchError(f"Ray did not start, see above: {ray.start_head}")
         return subprocess.run(["bash", str(paths.script)]).returncode
 
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.backends.slime.framework import framework_of
-from core.backends.slime.samples import NOTES, read_reward
+from core.backends.slime.samples import NOTES, SlimeSample, read_reward
 
 logger = logging.getLogger(__name__)
 
 
-def summarize(samples: Sequence[Any], reward_key: str | None = None) -> dict[str, float]:
+def summarize(samples: Sequence[SlimeSample], reward_key: str | None = None) -> dict[str, float]:
     """Return mean reward, shares truncated and failed, failures by name, and means of the method's metrics.
 
     All are over rollouts. A failed one counts as reward 0 and has no metrics; a fanned-out one counts once.

@@ -7,20 +7,17 @@ of slime has no place for one. On vime the arguments are `vllm_...`, and the rou
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from typing import Any
 
 from core.backends.slime.framework import framework_of
-from core.backends.slime.samples import ABORTED
 from core.config import Recipe, RecipeError
-from core.policy.base import Policy, Roles
+from core.policy.base import Policy
 from core.policy.servers import make_server_policy
-from core.rollout.method import RolloutError
 from core.rollout.roles import open_roles
 from core.text.tokenizer import Tokenizer
-from core.types import Completion, Sampling
 
 
 @asynccontextmanager
@@ -56,38 +53,6 @@ def router_urls(recipe: Recipe, args: Any) -> dict[str, str]:
             )
         urls[role] = framework.router(*routers[model])
     return urls
-
-
-class RolloutRoles(Roles):
-    """Holds the roles of one rollout. All its calls carry slime's session, whatever the method says.
-
-    slime's abort ends the rollout at its next call. `aborted` tells whether a call was aborted, even if the method went
-    on without it.
-    """
-
-    def __init__(self, policies: Mapping[str, Policy], session: str, aborting: Callable[[], bool]):
-        super().__init__({role: _AbortablePolicy(policy, self) for role, policy in policies.items()})
-        self.session = session
-        self.aborting = aborting
-        self.aborted = False
-
-    def abort(self, why: str) -> RolloutError:
-        """Remember that the rollout was aborted; return the error to raise."""
-        self.aborted = True
-        return RolloutError(ABORTED, why)
-
-
-class _AbortablePolicy:
-    def __init__(self, policy: Policy, rollout: RolloutRoles):
-        self._policy, self._rollout = policy, rollout
-
-    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Completion:
-        if self._rollout.aborting():
-            raise self._rollout.abort("slime has all the rollouts that it needs")
-        completion = await self._policy.generate(prompt_ids, sampling, self._rollout.session)
-        if completion.finish_reason == "abort":
-            raise self._rollout.abort("the engine aborted the request")
-        return completion
 
 
 def abort_flag(args: Any) -> Callable[[], bool]:

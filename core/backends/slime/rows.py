@@ -32,19 +32,19 @@ from typing import Any
 
 from core.algorithms.advantages import group_advantages
 from core.algorithms.aggregate import row_scales
-from core.backends.slime.samples import NOTES, group_samples, read_reward, read_trajectory
+from core.backends.slime.samples import NOTES, SlimeSample, group_samples, read_reward, read_trajectory
 from core.config import AlgorithmSection
 from core.rollout.rows import rows_from_groups
 from core.types import Group, LossAgg, Row, Trajectory
 
 
 def make_train_data(
-    samples: Sequence[Any],
+    samples: Sequence[SlimeSample],
     algorithm: AlgorithmSection,
     *,
     rollouts_per_step: int,
     reward_key: str | None = None,
-    regrade: Callable[[Sequence[Any], Group], Sequence[Trajectory]] | None = None,
+    regrade: Callable[[Sequence[SlimeSample], Group], Sequence[Trajectory]] | None = None,
 ) -> dict[str, list[Any]]:
     """Make slime's training data: lists with one entry for each row, rollouts in order of their groups.
 
@@ -93,14 +93,14 @@ def loss_denominators(rows: Sequence[Row], loss_agg: LossAgg, rollouts_per_step:
 
 
 def post_process_rewards(
-    samples: Sequence[Any], algorithm: AlgorithmSection, reward_key: str | None = None
+    samples: Sequence[SlimeSample], algorithm: AlgorithmSection, reward_key: str | None = None
 ) -> tuple[list[float], list[float]]:
     """Return the raw rewards and the advantages of fanned-out Samples.
 
     Each rollout counts once in its group, and all its Samples get its advantage. Removed rollouts leave the statistics
     and get 0. slime's own function reshapes by position, which would mix groups of uneven size.
     """
-    advantages: dict[int, float] = {}
+    advantages: dict[int | None, float] = {}
     for group in group_samples(samples):
         first_parts = {sample.rollout_id: sample for sample in reversed(group)}
         rewards = [None if s.remove_sample else read_reward(s, reward_key) for s in first_parts.values()]

@@ -4,7 +4,7 @@ A rollout is one container Sample. Its turns travel in `train_metadata`, and cor
 training rows from them. The Sample's own token fields only feed slime's metrics: they hold the first prompt and all
 sampled tokens.
 
-Nothing here imports slime: `sample` is its `slime.utils.types.Sample`, or anything with the same fields.
+Nothing here imports slime: SlimeSample names the fields of its `slime.utils.types.Sample` that are used.
 """
 
 from __future__ import annotations
@@ -13,20 +13,47 @@ import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from core.backends.rollouts import ABORTED
 from core.data.files import SourceLocation
 from core.data.tasks import CheckTask, convert_records
 from core.rollout.rows import make_rows
 from core.types import Completion, RowUnit, Task, Trajectory, Turn
 
-ABORTED = "aborted"
-"""Names the failure of a rollout that slime itself broke off. slime puts it back into its buffer and runs it again."""
 NOTES = "agentic"
 """Names the key of a Sample's metadata that holds {status, failure, error, turns, metrics}."""
 
 
-def read_task(sample: Any, path: str, check: CheckTask | None = None) -> Task:
+class SlimeSample(Protocol):
+    """Names what the hooks use of slime's Sample. A group of n rollouts is n Samples of one `group_index`."""
+
+    group_index: int | None
+    index: int
+    rollout_id: int | None
+    """Is shared by the parts of a fanned-out rollout; a container has none."""
+    session_id: str | None
+    prompt: Any
+    label: Any
+    metadata: Any
+    tokens: list[int]
+    response: str
+    response_length: int
+    loss_mask: list[int] | None
+    rollout_log_probs: list[float] | None
+    reward: Any
+    """Holds a number, or a mapping with the number under slime's --reward-key."""
+    status: Any
+    """Holds one of `Status`, slime's enumeration inside the class."""
+    remove_sample: bool
+    weight_versions: list[str]
+    train_metadata: Any
+    """Holds the turns of a container, as fill_sample writes them; None in a part of one."""
+
+    Status: Any
+
+
+def read_task(sample: SlimeSample, path: str, check: CheckTask | None = None) -> Task:
     """Read the Task of a Sample of the file `path`: prompt, label and metadata, or our own record as metadata.
 
     Raises:
@@ -43,7 +70,7 @@ def read_task(sample: Any, path: str, check: CheckTask | None = None) -> Task:
     return task if own else replace(task, task_id=f"{Path(path).stem}-{number}")
 
 
-def fill_sample(sample: Any, trajectory: Trajectory, reward_key: str | None, response: str = "") -> None:
+def fill_sample(sample: SlimeSample, trajectory: Trajectory, reward_key: str | None, response: str = "") -> None:
     """Write a rollout into its container Sample, over whatever an earlier attempt left there.
 
     A failed rollout gets tokens that all of slime accepts: a prompt of one and a masked response of one, with reward 0.
@@ -83,7 +110,7 @@ def fill_sample(sample: Any, trajectory: Trajectory, reward_key: str | None, res
             sample.prefix_cache_info.add(cached)
 
 
-def fan_out(sample: Any, rows: RowUnit) -> list[Any]:
+def fan_out(sample: SlimeSample, rows: RowUnit) -> list[SlimeSample]:
     """Make one Sample for each trained turn or segment of a filled container; they share a `rollout_id`, as slime asks.
 
     A rollout without a trained turn stays one Sample, all masked, so that its reward still counts in its group.
@@ -92,8 +119,8 @@ def fan_out(sample: Any, rows: RowUnit) -> list[Any]:
     parts = []
     for row in make_rows(turns, rows):
         part = copy.copy(sample)
-        part.tokens, part.loss_mask, part.rollout_log_probs = map(list, (row.tokens, row.loss_mask, row.logprobs))
-        part.response_length = len(part.loss_mask)
+        part.tokens, part.loss_mask, part.rollout_log_probs = list(row.tokens), list(row.loss_mask), list(row.logprobs)
+        part.response_length = len(row.loss_mask)
         part.weight_versions = [turns[place].completion.weight_version for place in row.turns]
         parts.append(part)
     if not parts:
@@ -104,7 +131,7 @@ def fan_out(sample: Any, rows: RowUnit) -> list[Any]:
     return parts
 
 
-def read_trajectory(sample: Any, reward_key: str | None) -> Trajectory:
+def read_trajectory(sample: SlimeSample, reward_key: str | None) -> Trajectory:
     """Read the Trajectory of a filled container. One that slime or a filter removed has failed."""
     notes = sample.metadata.get(NOTES)
     if notes is None or sample.train_metadata is None:
@@ -124,21 +151,21 @@ def read_trajectory(sample: Any, reward_key: str | None) -> Trajectory:
     )
 
 
-def read_reward(sample: Any, reward_key: str | None) -> float:
+def read_reward(sample: SlimeSample, reward_key: str | None) -> float:
     """Return the reward of a Sample: the number itself, or the one under `reward_key`."""
     return float(sample.reward[reward_key] if reward_key else sample.reward)
 
 
-def group_samples(samples: Iterable[Any]) -> list[list[Any]]:
+def group_samples(samples: Iterable[SlimeSample]) -> list[list[SlimeSample]]:
     """Put the Samples of one prompt together, in order of first occurrence."""
-    groups: dict[int, list[Any]] = {}
+    groups: dict[int | None, list[SlimeSample]] = {}
     for sample in samples:
         groups.setdefault(sample.group_index, []).append(sample)
     return list(groups.values())
 
 
 def _set_tokens(
-    sample: Any,
+    sample: SlimeSample,
     prompt: Sequence[int],
     responses: Sequence[Sequence[int]],
     logprobs: Sequence[Sequence[float]],
@@ -152,7 +179,7 @@ def _set_tokens(
     sample.rollout_log_probs = [logprob for values in logprobs for logprob in values]
 
 
-def _status(sample: Any, trajectory: Trajectory) -> Any:
+def _status(sample: SlimeSample, trajectory: Trajectory) -> Any:
     if trajectory.failure == ABORTED:
         return sample.Status.ABORTED
     return {

@@ -19,14 +19,14 @@ SENTENCE = " The grass is green."
 
 
 class ScoredMemAgent(MemAgent):
-    def make_trajectory(self, task: Task, turns: list[Turn], answer: str) -> Trajectory:
+    def make_trajectory(self, task: Task, turns: list[Turn], answer: str, left_out: int) -> Trajectory:
         """Reward 0 or 1, drawn by what was sampled."""
         sampled = derive_seed(*(turn.completion.token_ids for turn in turns))
         if "raises" in task.question:
             raise RuntimeError("the reward is broken")
         if "half" in task.question and sampled % 2:
             raise RolloutError("half", "every other one fails")
-        trajectory = super().make_trajectory(task, turns, answer)
+        trajectory = super().make_trajectory(task, turns, answer, left_out)
         return replace(trajectory, reward=float(sampled // 2 % 2) if "easy" not in task.question else 1.0)
 
 

@@ -416,7 +416,7 @@ def both_losses(slime: Any, parts: list[Any], step: int, recipe: dict[str, Any],
         torch.tensor([row.advantage for row in rows]).repeat_interleave(lengths),
         torch.tensor([mask for row in rows for mask in row.loss_mask]),
         torch.tensor(row_scales(rows, algorithm.loss_agg)).repeat_interleave(lengths),
-        algorithm.grpo(),
+        algorithm,
     )
     loss.backward()
     return (loss.detach(), [x.grad if x.grad is not None else torch.zeros_like(x) for x in logits]), (

@@ -73,7 +73,7 @@ def test_what_a_run_keeps_is_exact(any_model, dtype, offload):
     recipe = make_recipe(any_model, f"model.dtype={dtype}", *settings)
     model = weights.load(any_model, dtype, "cpu")
     plan = plan_memory(recipe, model.config, "cpu")
-    trainer = Trainer(model, recipe.optimizer, recipe.algorithm.grpo())
+    trainer = Trainer(model, recipe.optimizer, recipe.algorithm)
     row = Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)
     trainer.grpo_step([row])
     assert size_of(plan, "weights") == count_bytes(model.parameters())
@@ -100,7 +100,7 @@ def test_adapters_are_planned_exactly_and_need_no_reference(any_model, dtype):
     model = weights.load(any_model, dtype, "cpu")
     add_adapters(model, recipe.model.lora)
     plan = plan_memory(recipe, model.config, "cpu")
-    trainer = Trainer(model, recipe.optimizer, recipe.algorithm.grpo())
+    trainer = Trainer(model, recipe.optimizer, recipe.algorithm)
     gradients: list[torch.Tensor] = []
     trainer.optimizer.register_step_pre_hook(lambda *_: gradients.extend(p.grad for p in trainer._optimized))
     trainer.grpo_step([Row(tuple(range(12)), (1,) * 4, (-1.0,) * 4, 1.0, rollout_id=0)])

@@ -109,21 +109,10 @@ def served(*overrides: str) -> list[dict]:
     return models
 
 
-def test_prefill_and_decode_of_the_policy() -> None:
-    (policy,) = served("slime.sglang.policy_groups=[{worker: prefill, gpus: 4}, {worker: decode, gpus: 4}]")
-    assert policy["name"] == "policy"
-    assert policy["update_weights"] is True
-    assert policy["server_groups"] == [
-        {"worker_type": "prefill", "num_gpus": 4},
-        {"worker_type": "decode", "num_gpus": 4},
-    ]
-
-
 def test_further_models_are_frozen_and_take_their_gpus_from_the_policy() -> None:
-    group = "{gpus: 2, gpus_per_engine: 2, overrides: {mem_fraction_static: 0.6}}"
-    policy, judge = served(
-        "slime.rollout_gpus=10", f"slime.sglang.models={{judge: {{path: /data/judge, groups: [{group}]}}}}"
-    )
+    judge_of = "{path: /data/judge, gpus: 2, gpus_per_engine: 2, overrides: {mem_fraction_static: 0.6}}"
+    policy, judge = served("slime.rollout_gpus=10", f"slime.sglang.models={{judge: {judge_of}}}")
+    assert (policy["name"], policy["update_weights"]) == ("policy", True)
     assert policy["server_groups"] == [{"worker_type": "regular", "num_gpus": 8}]
     assert judge == {
         "name": "judge",
@@ -140,7 +129,7 @@ def test_further_models_are_frozen_and_take_their_gpus_from_the_policy() -> None
     }
 
 
-JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
+JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
 
 
 @pytest.mark.parametrize(
@@ -149,10 +138,15 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
         (["run.seeds=[0, 1]"], "set run.seeds=[0]"),
         (["model.dtype=float32"], "set model.dtype=bfloat16"),
         (["rollout.top_p=0.9"], "rollout.top_p is 0.9"),
-        (["model.lora={rank: 8}"], "model.lora is for the embedded backend"),
-        (["model.compile=true"], "model.compile is for the embedded backend"),
-        (["optimizer.name=adamw8bit"], "optimizer.name adamw8bit is for the embedded backend"),
-        (["inference.servers=[http://a:1]"], "inference.servers and replicas are for our own trainer"),
+        (["model.lora={rank: 8}"], "on slime set model.lora=null"),
+        (
+            ["model.compile=true"],
+            "for the embedded backend and is True; on slime set model.compile=false",
+        ),
+        (["optimizer.name=adamw8bit"], "is adamw8bit; on slime set optimizer.name=adamw"),
+        (["inference.servers=[http://a:1]"], "on slime set inference.servers=[]"),
+        (["inference.replicas=2"], "on slime set inference.replicas=0"),
+        (["rollout.ahead=1", "algorithm.tis=[0, 2]"], "on slime set rollout.ahead=0"),
         (["algorithm.num_steps_per_rollout=3"], "let algorithm.num_steps_per_rollout divide"),
         (["roles={judge: 'model:/data/judge'}"], "slime.roles.judge, or set roles.judge=http"),
         (["slime.flags={--lr: 1e-5}"], "slime.flags.--lr: already in group OPTIMIZER"),
@@ -160,12 +154,10 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4}]}}"
         (["slime.colocate=false"], "set slime.rollout_gpus"),
         (["slime.rows=fan_out"], "algorithm.loss_agg is turn, which slime does not have for fanned-out rollouts"),
         (["slime.sglang.gpus_per_engine=3"], "policy: 8 GPUs do not make whole engines of 3"),
-        (["slime.sglang.policy_groups=[{worker: prefill, gpus: 8}]"], "prefill and decode go together"),
-        (["slime.sglang.policy_groups=[{gpus: 4}]"], "have 4 GPUs, but rollout_gpus less those of sglang.models are 8"),
         (["slime.rollout_gpus=4", JUDGE], "leave none to the policy"),
         (["slime.roles={verifier: judge}"], "roles.verifier is 'judge', which is not in sglang.models (known: none)"),
-        (["slime.sglang.models={judge: {path: x, groups: [{gpus: 4, worker_type: regular}]}}"], "unknown key"),
-        (["slime.sglang.models={judge: {path: x, groups: [{gpu: 4}]}}"], "groups.0.gpus: missing"),
+        (["slime.sglang.models={judge: {path: x, gpus: 4, worker_type: regular}}"], "unknown key"),
+        (["slime.sglang.models={judge: {path: x}}"], "slime.sglang.models.judge.gpus: missing"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_fix(overrides: list[str], named: str) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from core.backends.rollouts import AbortableRoles
 from core.backends.slime import bridge as bridge_module
 from core.backends.slime.bridge import LoopResources, SlimeBridge
-from core.backends.slime.roles import RolloutRoles, router_urls
+from core.backends.slime.roles import router_urls
 from core.backends.slime.samples import fill_sample, read_trajectory
 from core.config import Recipe, RecipeError
 from core.policy.base import Roles
@@ -309,7 +310,7 @@ def test_roles_are_slimes_routers_and_a_model_that_it_lacks_is_named(hooks: Slim
         "checkpoint": {"hf": "/hf", "ref_load": "/dist"},
         "rollout_gpus": 16,
         "nodes": 2,
-        "sglang": {"models": {"coder": {"path": "/coder", "groups": [{"gpus": 4}]}}},
+        "sglang": {"models": {"coder": {"path": "/coder", "gpus": 4}}},
         "roles": {"executor": "coder"},
     }
     recipe = Recipe.model_validate({**RECIPE, "slime": cluster})
@@ -331,5 +332,5 @@ async def test_a_role_that_the_method_asks_and_nobody_serves_is_named(monkeypatc
 async def test_slimes_session_is_that_of_every_call() -> None:
     policy = Echo()
     for own in (None, "the method's"):
-        await RolloutRoles({"judge": policy}, "s1", lambda: False)["judge"].generate((1,), Sampling(), own)
+        await AbortableRoles({"judge": policy}, "s1", lambda: False)["judge"].generate((1,), Sampling(), own)
     assert [call[1] for call in policy.calls] == ["s1", "s1"]

@@ -63,7 +63,7 @@ def test_every_preset_differs_in_the_names_of_the_engines_flags_alone(method: st
 
 def test_functions_and_servers_are_vimes() -> None:
     more = ["algorithm.tis=[0.5, 2]", "algorithm.tis_mode=mask", "slime.rollout_gpus=12"]
-    more.append("slime.sglang.models={judge: {path: /data/judge, groups: [{gpus: 4, overrides: {max_model_len: 9}}]}}")
+    more.append("slime.sglang.models={judge: {path: /data/judge, gpus: 4, overrides: {max_model_len: 9}}}")
     words = words_on("vime", *more)
     assert words[words.index("--custom-tis-function-path") + 1] == "vime.backends.megatron_utils.loss.icepop_function"
     assert words[words.index("--vllm-config") + 1] == "/runs/x/servers.yaml"
@@ -148,7 +148,7 @@ def test_a_further_model_has_vimes_router() -> None:
         "model": "qwen2.5-7B",
         "checkpoint": {"hf": "/hf", "ref_load": "/dist"},
         "rollout_gpus": 12,
-        "sglang": {"models": {"coder": {"path": "/coder", "groups": [{"gpus": 4}]}}},
+        "sglang": {"models": {"coder": {"path": "/coder", "gpus": 4}}},
         "roles": {"executor": "coder"},
     }
     recipe, args = Recipe.model_validate({**RECIPE, "slime": cluster}), on_vime(RECIPE)

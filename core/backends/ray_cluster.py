@@ -1,0 +1,98 @@
+"""Says how a Ray cluster is started for a job, whether one answers, and what its processes get as environment."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import urlopen
+
+from core.backends.checks import PATIENCE_S, find_url_problem
+from core.config.cluster import RaySection
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+_ADD_SECRETS = """
+import json, os, sys
+environment = json.loads(sys.argv[1])
+environment["env_vars"].update((name, os.environ[name]) for name in sys.argv[2:])
+print(json.dumps(environment))
+""".strip()
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """Describes the Ray cluster of one job: nodes that are alike, of which the first is the head."""
+
+    ray: RaySection
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def start_head(self) -> str:
+        """Return the command that starts Ray on the head node, once and by hand."""
+        ray = self.ray
+        return (
+            f"ray start --head --node-ip-address={ray.head} --port={ray.PORT} {self._options} "
+            f"--dashboard-host={ray.head} --dashboard-port={ray.dashboard_port}"
+        )
+
+    @property
+    def start_worker(self) -> str:
+        """Return the command that lets another node join."""
+        return f"ray start --address={self.ray.head}:{self.ray.PORT} {self._options}"
+
+    @property
+    def _options(self) -> str:
+        return f"--num-gpus={self.gpus_per_node} --disable-usage-stats"
+
+    def describe_start(self) -> list[str]:
+        """Say on which node which command is run, a line for each kind of node."""
+        lines = [f"on the head node: {self.start_head}"]
+        if self.nodes > 1:
+            lines.append(f"on each of the {self.nodes - 1} other nodes: {self.start_worker}")
+        return lines
+
+    def find_head_problem(self, key: str) -> str | None:
+        """Say why other nodes cannot reach the head node; None if they can. `key` is the recipe's key of `ray`."""
+        if self.nodes > 1 and self.ray.head in LOOPBACK:
+            return f"{key}.head is {self.ray.head}, which other nodes cannot reach; --set {key}.head=ADDRESS"
+        return None
+
+    def find_problem(self, key: str, framework: str) -> str | None:
+        """Say why no Ray answers, with the commands that start it by the Python of `framework`; None if one does."""
+        if error := find_url_problem(f"{self.ray.url}/api/version"):
+            commands = "\n".join(f"    {line}" for line in self.describe_start())
+            return (
+                f"no Ray cluster answers at {self.ray.url} ({error}). Start one, with {framework}'s Python:\n"
+                f"{commands}\n"
+                f"  or give --start-ray, which starts the head; or name a running one: --set {key}.head=HOST"
+            )
+        return None
+
+    def find_running_job(self, recipe: Path) -> str | None:
+        """Name a Ray job that still trains by the file `recipe`; a second one would write the same checkpoints.
+
+        Ctrl-C ends the launcher but not its job, so the lock of the run folder cannot tell.
+        """
+        with urlopen(f"{self.ray.url}/api/jobs/", timeout=PATIENCE_S) as reply:
+            jobs = json.load(reply)
+        for job in jobs:
+            if job["status"] in ("PENDING", "RUNNING") and str(recipe) in (job["entrypoint"] or ""):
+                name, address = job["submission_id"] or job["job_id"], f"--address={self.ray.url}"
+                return (
+                    f"the Ray job {name} trains in {recipe.parent} already. Watch it: ray job logs {address} --follow "
+                    f"{name}; or end it first: ray job stop {address} {name}"
+                )
+        return None
+
+
+def quote_environment(variables: Mapping[str, str], secrets: Sequence[str]) -> str:
+    """Write a job's environment as one word of a shell script, the value of `--runtime-env-json`.
+
+    The variables named in `secrets` are taken from the script's own environment, so that no file holds them.
+    """
+    word = shlex.quote(json.dumps({"env_vars": dict(variables)}))
+    return f'"$(python3 -c {shlex.quote(_ADD_SECRETS)} {word} {shlex.join(secrets)})"' if secrets else word
