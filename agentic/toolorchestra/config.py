@@ -95,8 +95,6 @@ class ToolOrchestraSection(Section):
     query, and `answer` returns the latest attempt."""
     experts: tuple[str, ...] = ()
     """Lists the experts to whom `call_expert` may hand a `func_call` turn. An empty list removes this tool."""
-    descriptions: Mapping[str, str] = {}
-    """Describes experts to the orchestrator."""
     model_mapping: Mapping[str, str] = {}
     """Maps an expert to a model, if the record has no mapping of its own."""
     models: Mapping[str, ExpertModelSection] = {}

@@ -51,34 +51,31 @@ def tool_schemas(config: ToolOrchestraSection, experts: Experts) -> list[ToolSch
         available = experts.available(aliases)
         if available or not aliases:
             name = "expert" if tool == CALL_EXPERT else "model"
-            schemas.append(_schema(tool, _TOOLS[tool], name, available, config, experts))
+            schemas.append(_schema(tool, _TOOLS[tool], name, available, experts))
     return schemas
 
 
 def hand_over_schemas(config: ToolOrchestraSection, experts: Experts) -> list[ToolSchema]:
     """Return the tool that hands a `func_call` turn to an expert, or no tool if this record has no expert."""
     available = experts.available(config.experts)
-    return [_schema(CALL_EXPERT, _HAND_OVER, "expert", available, config, experts)] if available else []
+    return [_schema(CALL_EXPERT, _HAND_OVER, "expert", available, experts)] if available else []
 
 
-def _schema(
-    tool: str, what: str, argument: str, aliases: Sequence[str], config: ToolOrchestraSection, experts: Experts
-) -> ToolSchema:
+def _schema(tool: str, what: str, argument: str, aliases: Sequence[str], experts: Experts) -> ToolSchema:
     if not aliases:
         return ToolSchema(tool, what, {"type": "object", "properties": {}, "required": []})
-    property_ = {"type": "string", "enum": list(aliases), "description": _table(aliases, config, experts)}
+    property_ = {"type": "string", "enum": list(aliases), "description": _table(aliases, experts)}
     return ToolSchema(tool, what, {"type": "object", "properties": {argument: property_}, "required": [argument]})
 
 
-def _table(aliases: Sequence[str], config: ToolOrchestraSection, experts: Experts) -> str:
-    """Describe the choices: what each is good at, then prices and declared latencies."""
-    strengths = " ".join(config.descriptions[alias] for alias in aliases if alias in config.descriptions)
+def _table(aliases: Sequence[str], experts: Experts) -> str:
+    """Describe the choices by their prices and declared latencies."""
     rows = ["Model | price per million input tokens | price per million output tokens | average latency"]
     for alias in aliases:
         price, latency = experts.price(alias), experts.declared_latency(alias)
         seconds = "unknown" if latency is None else f"{latency:g}s"
         rows.append(f"{alias} | ${price.input:g} | ${price.output:g} | {seconds}")
-    return "\n".join([f"Choices: {list(aliases)}. {strengths}".strip(), *rows])
+    return "\n".join([f"Choices: {list(aliases)}.", *rows])
 
 
 def question_messages(
