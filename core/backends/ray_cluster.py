@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from core.backends.checks import PATIENCE_S, find_url_problem
-from core.config.cluster import RaySection
 
+PORT = 6379
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _ADD_SECRETS = """
@@ -26,23 +26,28 @@ print(json.dumps(environment))
 class RayCluster:
     """Describes the Ray cluster of one job: nodes that are alike, of which the first is the head."""
 
-    ray: RaySection
+    head: str
+    dashboard_port: int
     nodes: int
     gpus_per_node: int
 
     @property
+    def url(self) -> str:
+        """Return where the dashboard takes jobs. Whoever reaches it can run code, so it listens on `head` alone."""
+        return f"http://{self.head}:{self.dashboard_port}"
+
+    @property
     def start_head(self) -> str:
         """Return the command that starts Ray on the head node, once and by hand."""
-        ray = self.ray
         return (
-            f"ray start --head --node-ip-address={ray.head} --port={ray.PORT} {self._options} "
-            f"--dashboard-host={ray.head} --dashboard-port={ray.dashboard_port}"
+            f"ray start --head --node-ip-address={self.head} --port={PORT} {self._options} "
+            f"--dashboard-host={self.head} --dashboard-port={self.dashboard_port}"
         )
 
     @property
     def start_worker(self) -> str:
         """Return the command that lets another node join."""
-        return f"ray start --address={self.ray.head}:{self.ray.PORT} {self._options}"
+        return f"ray start --address={self.head}:{PORT} {self._options}"
 
     @property
     def _options(self) -> str:
@@ -56,17 +61,17 @@ class RayCluster:
         return lines
 
     def find_head_problem(self, key: str) -> str | None:
-        """Say why other nodes cannot reach the head node; None if they can. `key` is the recipe's key of `ray`."""
-        if self.nodes > 1 and self.ray.head in LOOPBACK:
-            return f"{key}.head is {self.ray.head}, which other nodes cannot reach; --set {key}.head=ADDRESS"
+        """Say why other nodes cannot reach the head node; None if they can. `key` is the recipe's section of Ray."""
+        if self.nodes > 1 and self.head in LOOPBACK:
+            return f"{key}.head is {self.head}, which other nodes cannot reach; --set {key}.head=ADDRESS"
         return None
 
     def find_problem(self, key: str, framework: str) -> str | None:
         """Say why no Ray answers, with the commands that start it by the Python of `framework`; None if one does."""
-        if error := find_url_problem(f"{self.ray.url}/api/version"):
+        if error := find_url_problem(f"{self.url}/api/version"):
             commands = "\n".join(f"    {line}" for line in self.describe_start())
             return (
-                f"no Ray cluster answers at {self.ray.url} ({error}). Start one, with {framework}'s Python:\n"
+                f"no Ray cluster answers at {self.url} ({error}). Start one, with {framework}'s Python:\n"
                 f"{commands}\n"
                 f"  or give --start-ray, which starts the head; or name a running one: --set {key}.head=HOST"
             )
@@ -77,11 +82,11 @@ class RayCluster:
 
         Ctrl-C ends the launcher but not its job, so the lock of the run folder cannot tell.
         """
-        with urlopen(f"{self.ray.url}/api/jobs/", timeout=PATIENCE_S) as reply:
+        with urlopen(f"{self.url}/api/jobs/", timeout=PATIENCE_S) as reply:
             jobs = json.load(reply)
         for job in jobs:
             if job["status"] in ("PENDING", "RUNNING") and str(recipe) in (job["entrypoint"] or ""):
-                name, address = job["submission_id"] or job["job_id"], f"--address={self.ray.url}"
+                name, address = job["submission_id"] or job["job_id"], f"--address={self.url}"
                 return (
                     f"the Ray job {name} trains in {recipe.parent} already. Watch it: ray job logs {address} --follow "
                     f"{name}; or end it first: ray job stop {address} {name}"

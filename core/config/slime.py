@@ -6,15 +6,18 @@ What the common sections say (rollout sizes, clips, KL, rates, steps) is rendere
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import PositiveInt, model_validator
 
-from core.config.cluster import RaySection, is_secret
 from core.options import Section
 
 Scalar = bool | int | float | str
+
+_SECRET = re.compile(r"(^|_)(secret|password|passwd|credentials?|(api|access|private|wandb)_key)(_|$)|(^|_)token$")
+"""Finds names of what must not be written into files: HF_TOKEN and WANDB_API_KEY, not TOKENIZERS_PARALLELISM."""
 
 
 class CheckpointSection(Section):
@@ -43,6 +46,13 @@ class ServedModel(Section):
 class ServingSection(Section):
     gpus_per_engine: PositiveInt = 1
     models: Mapping[str, ServedModel] = {}
+
+
+class RaySection(Section):
+    head: str = "127.0.0.1"
+    """Names the address of the head node; with several nodes, the one by which the others reach it."""
+    dashboard_port: PositiveInt = 8265
+    """Takes the jobs. Whoever reaches it can run code, so it listens on `head` alone."""
 
 
 class SlimeSection(Section):
@@ -132,10 +142,10 @@ class SlimeSection(Section):
     @model_validator(mode="after")
     def _secrets_are_named_alone(self) -> SlimeSection:
         for name in self.env:
-            if is_secret(name):
+            if _SECRET.search(name.lower()):
                 raise ValueError(f"env.{name}: a recipe holds no secrets; export {name}, and name it in slime.env_from")
         for flag in self.flags:
-            if is_secret(flag):
+            if _SECRET.search(flag.lower().replace("-", "_")):
                 raise ValueError(
                     f"flags.{flag}: a recipe holds no secrets; give it as a variable, named in slime.env_from"
                 )

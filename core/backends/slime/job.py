@@ -21,7 +21,7 @@ from core.config.slime import ServedModel, SlimeSection
 
 def ray_cluster(slime: SlimeSection) -> RayCluster:
     """Return the Ray cluster that the job needs."""
-    return RayCluster(slime.ray, slime.all_nodes, slime.gpus_per_node)
+    return RayCluster(slime.ray.head, slime.ray.dashboard_port, slime.all_nodes, slime.gpus_per_node)
 
 
 def environment(slime: SlimeSection) -> dict[str, str]:
@@ -49,7 +49,7 @@ def write_script(recipe: Recipe, paths: flags.Paths) -> str:
     slime = flags.cluster(recipe)
     train = Path(slime.source) / ("train.py" if slime.colocate else "train_async.py")
     submit = [
-        f"ray job submit --address={slime.ray.url}",
+        f"ray job submit --address={ray_cluster(slime).url}",
         f"--runtime-env-json={quote_environment(environment(slime), slime.env_from)}",
         f"-- python3 {shlex.quote(str(train))}",
         '"${MODEL_ARGS[@]}"',

@@ -143,21 +143,6 @@ async def test_the_policy_is_vllms_router_and_slimes_is_sglangs() -> None:
         assert isinstance(policies["policy"], SGLangPolicy)
 
 
-def test_a_further_model_has_vimes_router() -> None:
-    cluster = {
-        "model": "qwen2.5-7B",
-        "checkpoint": {"hf": "/hf", "ref_load": "/dist"},
-        "rollout_gpus": 12,
-        "sglang": {"models": {"coder": {"path": "/coder", "gpus": 4}}},
-        "roles": {"executor": "coder"},
-    }
-    recipe, args = Recipe.model_validate({**RECIPE, "slime": cluster}), on_vime(RECIPE)
-    with pytest.raises(RecipeError, match=r"vime serves no model 'coder' \(known: none\); see --vllm-config"):
-        router_urls(recipe, args)
-    args.vllm_model_routers = {"coder": ("10.0.0.2", 3001)}
-    assert router_urls(recipe, args)["executor"] == "vllm+http://10.0.0.2:3001"
-
-
 class AsksOnce(OneTurn):
     async def rollout(self, task: Any, roles: Any, sampling: Any) -> Trajectory:
         completion = await roles["policy"].generate((1, 2), sampling)
