@@ -32,7 +32,7 @@ Fault = Literal["bad_request", "too_long", "engine", "unavailable", "timeout", "
 _TOO_LONG = re.compile(r"context length|maximum model length|the context of \d")
 
 
-class CallError(RuntimeError):
+class ServiceError(RuntimeError):
     """Reports a call that gave nothing; `kind` is its name in the failure counts."""
 
     def __init__(self, kind: Fault, message: str):
@@ -51,7 +51,7 @@ class HTTPClient:
     first call, belongs to that event loop, and is closed by `close()` or `async with`.
     """
 
-    error: ClassVar[type[CallError]] = CallError
+    error: ClassVar[type[ServiceError]] = ServiceError
     retried: ClassVar[Collection[Fault]] = ("engine", "unavailable")
 
     def __init__(
@@ -91,14 +91,14 @@ class HTTPClient:
         """Return what `attempt` returns; call it again after a fault that may pass.
 
         Raises:
-            CallError: the last attempt failed, or there was no time left for another.
+            ServiceError: the last attempt failed, or there was no time left for another.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
                 for count in range(1, self._max_retries + 1):
                     try:
                         return await attempt()
-                    except CallError as error:
+                    except ServiceError as error:
                         if error.kind not in self.retried:
                             raise
                         logger.warning("%s; retry %d of %d", error, count, self._max_retries)
@@ -113,7 +113,7 @@ class HTTPClient:
         """Return what the server answers to one request.
 
         Raises:
-            CallError: there was no answer, or its status is not 200.
+            ServiceError: there was no answer, or its status is not 200.
         """
         import aiohttp
 

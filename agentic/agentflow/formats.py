@@ -34,7 +34,7 @@ class NextStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ParsedCommand:
     arguments: Mapping[str, Any]
     text: str
     """Holds the command as the memory shows it."""
@@ -60,7 +60,7 @@ _NO_CONCLUSION = ParseError("no_conclusion", "there is no verdict STOP or CONTIN
 class RoleFormat(Protocol):
     def parse_next_step(self, text: str) -> NextStep | ParseError: ...
 
-    def parse_command(self, text: str) -> Command | ParseError: ...
+    def parse_command(self, text: str) -> ParsedCommand | ParseError: ...
 
     def parse_verdict(self, text: str) -> Verdict | ParseError: ...
 
@@ -86,14 +86,14 @@ class OfficialFormat:
             return ParseError("no_sub_goal", "there is no `Sub-Goal:` with text after it, before `Tool Name:`")
         return NextStep(fields["justification"], fields["context"], fields["sub_goal"], tool)
 
-    def parse_command(self, text: str) -> Command | ParseError:
+    def parse_command(self, text: str) -> ParsedCommand | ParseError:
         blocks = [re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", block) for block in text.split("```")[1::2]]
         bare = text[max((match.start() for match in _EXECUTION.finditer(text)), default=len(text)) :]
         error = None
         for code in (*reversed(blocks), text, bare, bare[: bare.rfind(")") + 1]):
             arguments = _arguments(code.strip())
             if not isinstance(arguments, ParseError):
-                return Command(arguments, code.strip())
+                return ParsedCommand(arguments, code.strip())
             error = error or (arguments if "execute" in code else None)
         return error or _NO_COMMAND
 
@@ -113,9 +113,9 @@ class CompactFormat:
             return ParseError("no_sub_goal", "write a sub-goal after the colon")
         return NextStep("", "", sub_goal, tool)
 
-    def parse_command(self, text: str) -> Command | ParseError:
+    def parse_command(self, text: str) -> ParsedCommand | ParseError:
         query = text.strip()
-        return Command({"query": query}, query) if query else ParseError("no_command", "the command is empty")
+        return ParsedCommand({"query": query}, query) if query else ParseError("no_command", "the command is empty")
 
     def parse_verdict(self, text: str) -> Verdict | ParseError:
         word = text.rstrip(" \t\n.").rsplit(maxsplit=1)[-1:]

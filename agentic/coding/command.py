@@ -41,7 +41,7 @@ _LOOK_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Attempt:
     """Holds what an agent did: its turns, how it ended, what was counted, and what a reader should see."""
 
     end: End
@@ -58,7 +58,7 @@ async def run_command(
     statement: str,
     roles: Roles,
     sampling: Sampling,
-) -> Work:
+) -> Attempt:
     """Run the program of `config.command` in a workspace that `serves`, in a session of its own.
 
     Raises:
@@ -104,7 +104,7 @@ async def run_command(
             f"({', '.join(refused) or 'no request failed'}): {errors or output}",
         )
     log = {"output": output, "errors": errors, "wire": finished.events}
-    return Work(end, finished.turns, finished.counters, log)
+    return Attempt(end, finished.turns, finished.counters, log)
 
 
 async def _stop_at_limit(session: GatewaySession, workspace: RepositoryWorkspace) -> None:

@@ -21,7 +21,7 @@ class CommandSection(Section):
     """Describes a program that is the agent, in place of our own loop. It asks the policy through the gateway."""
 
     arguments: tuple[str, ...] = Field(min_length=1)
-    """Is the program and its arguments. In each, {statement} stands for the problem, and {openai_url},
+    """Names the program and its arguments. In each, {statement} stands for the problem, and {openai_url},
     {anthropic_url} and {key} for the gateway."""
     environment: Mapping[str, str] = {}
     """Adds variables, filled in as the arguments are, to OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL,

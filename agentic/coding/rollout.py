@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from agentic.coding.command import End, Work, run_command
+from agentic.coding.command import Attempt, End, run_command
 from agentic.coding.config import PRESETS, CodingRecipe, CodingSection, CommandSection
 from agentic.coding.grading import DiffGrade, grade, is_protected
 from agentic.coding.prompts import DELEGATE, INSTRUCTIONS, SCHEMAS, SUBAGENT, SUMMARY_REQUEST, TASK
@@ -135,7 +135,7 @@ class CodingAgent(Method):
 
     async def run_loop(
         self, workspace: RepositoryWorkspace, opening: Message, policy: Policy, sampling: Sampling
-    ) -> Work:
+    ) -> Attempt:
         """Let our own loop work in a workspace."""
         turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)), session=uuid4().hex)
         chat = Conversation(policy, self.renderer, turns, [opening], [tool.to_openai() for tool in self.list_tools()])
@@ -143,7 +143,7 @@ class CodingAgent(Method):
         end: End = "workspace_lost"
         with contextlib.suppress(WorkspaceError):
             end = await loop.work(chat, "act", self.config.max_turns)
-        return Work(end, tuple(turns.recorded), loop.counts)
+        return Attempt(end, tuple(turns.recorded), loop.counts)
 
     def make_workspace(self, repository: RepositoryTask, command: CommandSection | None = None) -> RepositoryWorkspace:
         """Return a workspace for the task, not yet started; one for a `command` reaches a port and the command's paths.

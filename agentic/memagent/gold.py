@@ -22,13 +22,13 @@ class AnnotatorWords:
     """Holds what an annotator writes; `{key}` and `{value}` stand for the asked key and its value."""
 
     nothing: str
-    """Is the memory before the fact was read."""
+    """Writes the memory before the fact was read."""
     fact: str
-    """Is the memory afterwards."""
+    """Writes the memory afterwards."""
     answer: str
-    """Is the final answer, with the box."""
+    """Writes the final answer, with the box."""
     needle: str
-    """Is the sentence of the document that holds the fact."""
+    """Writes the sentence of the document that holds the fact."""
 
 
 def write_gold_trajectory(method: MemAgent, task: Task, words: AnnotatorWords) -> list[tuple[Ids, Ids]]:

@@ -22,7 +22,7 @@ INSTRUCTIONS = (
 )
 
 INFORMATION = "\n\n<information>{}</information>\n\n"
-"""Is appended to a turn that searches; the passages are filled in."""
+"""Follows a turn that searches; the passages are filled in."""
 
 PASSAGE = "Doc {}(Title: {}) {}\n"
 """Shows a passage: its number, title and text."""
@@ -31,7 +31,7 @@ INVALID = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. If I "
     "want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again.\n"
 )
-"""Is appended to a turn without an action."""
+"""Follows a turn without an action."""
 
 
 def write_prompt(prompt: Prompt, question: str) -> tuple[str | Markup, ...]:

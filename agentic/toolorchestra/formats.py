@@ -32,7 +32,7 @@ class AssistantMessage:
 Action = AssistantMessage | Sequence[ToolCall]
 
 
-class CallFormat(Protocol):
+class ActionFormat(Protocol):
     def parse_call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
         """Parse a `qa` turn: one call."""
         ...
@@ -109,7 +109,7 @@ def _only_tool_with(expert: str, tools: Sequence[ToolSchema]) -> str | None:
     return owners[0] if len(owners) == 1 else None
 
 
-FORMATS: Mapping[Style, CallFormat] = {"hermes": HermesCallFormat(), "compact": CompactCallFormat()}
+FORMATS: Mapping[Style, ActionFormat] = {"hermes": HermesCallFormat(), "compact": CompactCallFormat()}
 
 
 def _value(text: str, schema: Mapping[str, Any]) -> Any:

@@ -79,7 +79,7 @@ def run_evaluator(
 
 
 def check_model_options(options: argparse.Namespace) -> None:
-    """Raises EvaluationError for options of the model that are missing or exclude each other."""
+    """Raise EvaluationError for options of the model that are missing or exclude each other."""
     run = getattr(options, "run", None)
     if "run" in options and (run is None) == (options.model is None):
         raise EvaluationError("give either --run RUN_DIR or --model ID_OR_PATH")
@@ -95,7 +95,7 @@ def check_model_options(options: argparse.Namespace) -> None:
 
 
 def check_untrained(variant: str, variants: Collection[str], options: argparse.Namespace) -> None:
-    """Raises EvaluationError if `variant`, which --untrained names the model of, is asked for without it."""
+    """Raise EvaluationError if `variant`, which --untrained names the model of, is asked for without it."""
     if variant in variants and options.untrained is None:
         raise EvaluationError(
             f"variant {variant}: no model for it. Name the one that training started from: --untrained."

@@ -91,7 +91,7 @@ class EvalModels:
         )
 
     async def check_servers(self, cells: Iterable[EvalCell]) -> None:
-        """Raises ServerError unless the server of each cell's model answers."""
+        """Raise ServerError unless the server of each cell's model answers."""
         for url in dict.fromkeys(self.urls[cell.model_path] for cell in cells if cell.model_path in self.urls):
             await check_server(url)
 

@@ -51,7 +51,7 @@ SCORES = ("official", "strict")
 """Metrics of these names are scores in [0, 1]; a trajectory without `official` scores its reward."""
 
 LEFT_OUT = "chunks_left_out"
-"""Is MemAgent's metric of a document that was longer than it reads."""
+"""Names MemAgent's metric of a document that was longer than it reads."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ def label_tasks(names: Sequence[str], tasks: Sequence[Task]) -> dict[str, list[s
 
 
 def _check_labels(names: Sequence[str], tasks: Sequence[Task], path: str) -> Sequence[str]:
-    """Raises EvaluationError for a name that no task has."""
+    """Raise EvaluationError for a name that no task has."""
     known = {name for task in tasks for name in task.metadata}
     if unknown := [name for name in names if name not in known]:
         known_names = ", ".join(sorted(known)) or "none"

@@ -45,7 +45,7 @@ PROGRAMS_HEADING = "\npython code and execution outputs:\n"
 TOOLS_FILE = Path(__file__).with_name("tools.json")
 
 Limits = tuple[int, int]
-"""Are the tokens of the programs, and of everything before the question, in the prompt of an expert."""
+"""Count the tokens of the programs, and of everything before the question, in the prompt of an expert."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Released:
     """Says whether the question itself is searched for where GPT-5 wrote nothing."""
     passages: int
     document: tuple[int, str]
-    """Are the characters of a document that the orchestrator reads, and what stands behind them."""
+    """Hold the characters of a document that the orchestrator reads, and what follows them."""
     gpt: Limits
     llama: Limits
     context: int

@@ -54,7 +54,7 @@ LONG = 112 * 1024
 """Above this many tokens --tasks-long says how many tasks."""
 
 RULER_LENGTHS = ("8K", "16K", "32K", "64K", "128K", "256K", "512K")
-"""Are the lengths of the published average over ten tasks."""
+"""Lists the lengths of the published average over ten tasks."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ AVERAGE = "ruler-10"
 """Names the mean over the ten tasks."""
 
 WINDOW, LONG_WINDOW = Window(120_000, 10_000), Window(990_000, 10_000)
-"""Are the budgets of models that read whole documents, and of those with a context of a million tokens."""
+"""Hold the budgets of models that read whole documents, and of those with a context of a million tokens."""
 
 _NOT_READING = {"train_update", "train_final", "overlong"}
 _ESSENTIAL = frozenset(

@@ -33,7 +33,7 @@ NIAH_TASKS: Mapping[str, Mapping[str, Any]] = {
 }
 FAMILIES: Mapping[str, Any] = {"vt": VariableTracking, "cwe": CommonWords, "fwe": FrequentWords}
 TEN_TASKS = (*NIAH_TASKS, "vt", "fwe")
-"""Are the tasks of MemAgent's RULER average (arXiv 2507.02259, section 4.4): the eight of NIAH, vt and fwe."""
+"""Lists the tasks of MemAgent's RULER average (arXiv 2507.02259, section 4.4): the eight of NIAH, vt and fwe."""
 TASKS = (*NIAH_TASKS, "niah", "vt", "cwe", "fwe", "qa_1", "qa_2", "hqa")
 
 FILE = argparse_type(FilePath)

@@ -52,7 +52,7 @@ WHOLE_THE_ANSWER_IS = (
     "Please read the following text and answer the question below.\n\n<text>\n{section}\n</text>\n\n{problem}\n\n"
     'Format your response as follows: "Therefore, the answer is (insert answer here)".'
 )
-"""Is what the released evaluation asks a model that reads whole documents (method `openai`)."""
+"""Holds what the released evaluation asks a model that reads whole documents (method `openai`)."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ KEY_FILE = Path("secrets/openai_api_key")
 """Holds the key for the models behind paid interfaces, as ToolOrchestra's presets name it."""
 
 LENGTHS = tuple(50 << place for place in range(8))
-"""Are the numbers of documents in MemAgent's evaluation files."""
+"""List the numbers of documents in MemAgent's evaluation files."""
 
 
 @dataclass(frozen=True)

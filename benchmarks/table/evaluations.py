@@ -21,7 +21,7 @@ from benchmarks.tau2.published import published_scores as tau2_scores
 from core.report import PublishedScore
 
 AIME_BUDGET, SEED_BUDGET = 2048, 4096
-"""Are the tokens of a call in AgentFlow's presets `published` and `seed`."""
+"""Count the tokens of a call in AgentFlow's presets `published` and `seed`."""
 
 CACHED = {"ruler": 16 * 8192, "aime": 8 * 16384, "tau2": 4 * 32768, "questions": 4 * 32768}
 """Tokens in a server's cache: so many calls at once, with the context of the benchmark."""
@@ -53,7 +53,7 @@ class Evaluation:
     benchmark: str
     """Names a subcommand of `tokentrue evaluate`."""
     model: str
-    """Is the hub id of the evaluated model."""
+    """Names the evaluated model by its hub id."""
     label: str
     """Tells it from other evaluations of the same model."""
     options: tuple[str, ...]

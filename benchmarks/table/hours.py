@@ -21,7 +21,7 @@ from core.data.sets import SETS, Questions
 from core.report import PublishedScore
 
 TOKENS_A_SECOND = 5000
-"""Is a guess for one server of a 7B model that reads and writes for many calls at once."""
+"""Guesses the speed of one server of a 7B model that reads and writes for many calls at once."""
 
 TOKENS_OF_A_DOCUMENT = 140
 """RULER-HQA's 50 documents have 7,000 tokens."""
@@ -47,7 +47,7 @@ class Work:
 
 
 CALLS = {"aime": Work(25, 25 * 3000), "tau2": Work(60, 60 * 8000), "questions": Work(20, 20 * 8000)}
-"""Is the assumed work of one task: the calls of all models, with prompts that grow. Many end sooner or later."""
+"""Holds the assumed work of one task: the calls of all models, with prompts that grow. Many end sooner or later."""
 
 
 def estimate_work(evaluation: Evaluation, rows: Sequence[PublishedScore], tasks: int | None = None) -> Work:

@@ -61,7 +61,7 @@ def find_model(name: str) -> SizedModel:
 
 
 @dataclass(frozen=True)
-class Place:
+class GpuShare:
     """Says which GPUs a server gets, and how much of each one's memory that is free when it starts."""
 
     gpus: tuple[int, ...]
@@ -73,14 +73,14 @@ def memory_needed(models: Sequence[str], cached_tokens: int) -> dict[str, float]
     return {model: find_model(model).gigabytes(cached_tokens) for model in models}
 
 
-def place_servers(needed: Mapping[str, float], gpus: int, gigabytes: float) -> dict[str, Place] | None:
+def place_servers(needed: Mapping[str, float], gpus: int, gigabytes: float) -> dict[str, GpuShare] | None:
     """Return the place of each model, in the order in which to start them; None where they do not fit.
 
     The largest comes first and takes the emptiest GPUs. A model that is too large for one GPU is spread evenly over
     the next power of two of them.
     """
     used = [0.0] * gpus
-    places: dict[str, Place] = {}
+    places: dict[str, GpuShare] = {}
     for model, memory in sorted(needed.items(), key=lambda item: -item[1]):
         width = 1
         while memory / width > USABLE * gigabytes:
@@ -89,7 +89,7 @@ def place_servers(needed: Mapping[str, float], gpus: int, gigabytes: float) -> d
         if len(emptiest) < width or any(used[gpu] + memory / width > USABLE * gigabytes for gpu in emptiest):
             return None
         share = max(memory / width / (gigabytes - used[gpu]) for gpu in emptiest)
-        places[model] = Place(tuple(sorted(emptiest)), share)
+        places[model] = GpuShare(tuple(sorted(emptiest)), share)
         for gpu in emptiest:
             used[gpu] += memory / width
     return places
@@ -135,7 +135,7 @@ class Servers:
         self._urls.clear()
         self._stack.close()
 
-    def place(self, models: Sequence[str], cached_tokens: int) -> dict[str, Place] | None:
+    def place(self, models: Sequence[str], cached_tokens: int) -> dict[str, GpuShare] | None:
         """Return the places of the models that no given server has; None where they do not fit."""
         needed = memory_needed([model for model in models if model not in self._given], cached_tokens)
         return place_servers(needed, self._gpus, self._gigabytes)
@@ -185,7 +185,7 @@ def _serve_stand_in(model: Path, logs: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _serve_on_gpus(model: str, place: Place, cached_tokens: int, logs: Path, python: str) -> Iterator[str]:
+def _serve_on_gpus(model: str, place: GpuShare, cached_tokens: int, logs: Path, python: str) -> Iterator[str]:
     """Start SGLang for a model. Its share of the memory is of what is free, so servers may share a GPU in order."""
     name = model.rpartition("/")[2]
     log = logs / f"server-{name}.log"

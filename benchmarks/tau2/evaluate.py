@@ -60,7 +60,7 @@ class Tau2Plan(EvalPlan):
     split: str
     limit: int | None
     worlds: Mapping[str, Any]
-    """Are the options of Tau2EnvironmentFactory."""
+    """Holds the options of Tau2EnvironmentFactory."""
     published_as: str | None = None
     """Names the published model that the plan's model stands for."""
 

@@ -36,7 +36,7 @@ UNPLACED = (
     ("Qwen3-8B, untrained", 27.8),
     ("ToolOrchestra_Slime_Agentic_Qwen3_8B", 38.8),
 )
-"""Are scores whose protocol is not stated: no cell of ours stands beside them."""
+"""Holds scores whose protocol is not stated: no cell of ours stands beside them."""
 
 
 def published_scores() -> list[PublishedScore]:

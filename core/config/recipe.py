@@ -30,7 +30,7 @@ MomentDecay = Annotated[float, Field(ge=0, lt=1)]
 class LoRASection(Section):
     rank: PositiveInt = 16
     alpha: PositiveFloat = 32.0
-    """Is divided by the rank: what the adapters add is scaled by alpha / rank."""
+    """Sets the strength of the adapters: what they add is scaled by alpha / rank."""
     targets: tuple[LoRATarget, ...] = Field(get_args(LoRATarget), min_length=1)
     """Lists the linear maps of every layer that get an adapter."""
 

@@ -181,7 +181,7 @@ class _Bucket:
     places_NS: Tensor
     """Leads to the keys and values in the cache."""
     mask_LS: Tensor | None
-    """Is None where no token is cached: the kernel's own causal mask says the same."""
+    """Holds the mask, None where no token is cached: the kernel's own causal mask says the same."""
 
 
 class PrefillAttention:

@@ -29,7 +29,7 @@ PageName = tuple[int, tuple[int, ...]]
 """Names a page by the number of the page before it and its own tokens, so that equal names mean equal prefixes."""
 
 NULL_PAGE = 0
-"""Is the null page: it pads lists of pages. No sequence holds it, and what is written there is never read."""
+"""Names the null page, which pads lists of pages. No sequence holds it, and what is written there is never read."""
 
 LARGE = 1 << 28
 """Caches of at least this many bytes first give freed memory back, which takes time."""
@@ -70,7 +70,7 @@ class PagedCache:
 
     @cached_property
     def kv(self) -> Tensor:
-        """Is allocated when it is first used. It begins as zeros, for what follows the end of a sequence is multiplied.
+        """Allocate the pages when they are first used, as zeros: attention multiplies the padding.
 
         On the CPU the memory that nobody writes to takes no place.
         """

@@ -28,7 +28,7 @@ class Transcriber:
         self._special_texts = [tokenizer.decode([i]) for i in sorted(special_ids(tokenizer))]
 
     def check_tools(self, tools: tuple[ToolSchema, ...]) -> None:
-        """Raises GatewayError for tools that the chat template cannot show, or that would forge its structure."""
+        """Raise GatewayError for tools that the chat template cannot show, or that would forge its structure."""
         if tools and self.call_format is None:
             raise refuse("tools", "the chat template of this model shows no tool calls in a format that is known here")
         if tools not in self._checked_tools:
@@ -36,7 +36,7 @@ class Transcriber:
             self._checked_tools.append(tools)
 
     def _check_plain(self, text: str, path: str) -> None:
-        """Raises GatewayError if a text that the template writes itself would forge the structure of the prompt."""
+        """Raise GatewayError if a text that the template writes itself would forge the structure of the prompt."""
         for special in (*self._special_texts, "\ue000"):
             if special and special in text:
                 raise refuse(path, f"a name or description holds the special token {special!r}")

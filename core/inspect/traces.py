@@ -32,7 +32,7 @@ NAMESPACE = "tokentrue."
 INPUT_TOKENS, OUTPUT_TOKENS = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """One span of a rollout. The first one is the rollout, and the parent of all others."""
 
     name: str
@@ -42,10 +42,10 @@ class Span(NamedTuple):
     outputs: str = ""
 
 
-def make_spans(rollout: RecordedRollout) -> list[Span]:
+def make_spans(rollout: RecordedRollout) -> list[TraceSpan]:
     """Return the rollout's own span, then those of its turns and of its calls of tools."""
     turns = [
-        Span(
+        TraceSpan(
             f"turn {turn.role}",
             "turn",
             {
@@ -78,15 +78,15 @@ def make_spans(rollout: RecordedRollout) -> list[Span]:
         **{f"{NAMESPACE}{name}": value for name, value in facts.items() if value is not None},
     }
     answer = str(rollout.log.get("answer", turns[-1].outputs if turns else ""))
-    return [Span("rollout", "rollout", whole, rollout.question, answer), *turns, *_make_call_spans(rollout)]
+    return [TraceSpan("rollout", "rollout", whole, rollout.question, answer), *turns, *_make_call_spans(rollout)]
 
 
-def _make_call_spans(rollout: RecordedRollout) -> list[Span]:
+def _make_call_spans(rollout: RecordedRollout) -> list[TraceSpan]:
     spans = []
     for name, call in rollout.calls:
         numbers = {f"{NAMESPACE}{key}": value for key, value in call.items() if isinstance(value, (int, float))}
         attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, **numbers}
-        spans.append(Span(f"tool {name}", "tool", attributes, "", json.dumps(jsonable(call), ensure_ascii=False)))
+        spans.append(TraceSpan(f"tool {name}", "tool", attributes, "", json.dumps(jsonable(call), ensure_ascii=False)))
     return spans
 
 
@@ -95,7 +95,7 @@ class Trace(NamedTuple):
 
     name: str
     rollout: RecordedRollout
-    spans: list[Span]
+    spans: list[TraceSpan]
     began: int
 
     def times(self, place: int) -> tuple[int, int]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from core.http_client import CallError
+from core.http_client import ServiceError
 from core.types import Completion, Sampling
 
 
-class PolicyError(CallError):
+class PolicyError(ServiceError):
     """Reports a call that gave no completion; `kind` is its name in the failure counts."""
 
 

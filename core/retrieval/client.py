@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, ValidationError
 
-from core.http_client import CallError, HTTPClient
+from core.http_client import HTTPClient, ServiceError
 
 
 class RetrievalError(RuntimeError):
@@ -63,7 +63,7 @@ class RetrievalClient(BaseModel):
                 api_key_file=self.api_key_file,
             ) as client:
                 body = await client.retry(lambda: client.post("", request))
-        except (CallError, ValueError) as error:
+        except (ServiceError, ValueError) as error:
             raise RetrievalError(str(error)) from error
         return self._read_hits(body, len(queries))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TextKind = Literal["query", "passage"]
 Vectors = npt.NDArray[np.float32]
-"""Has shape [texts, dimension] and rows of length 1; a text without anything to encode is a row of zeros."""
+"""Holds one row of length 1 for each text, [texts, dimension]; a text without anything to encode is a row of zeros."""
 
 
 class EncoderError(ValueError):

@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 1024
 _TRAIN_ROWS_PER_LIST = 40  # FAISS warns below 39
 
 Progress = Callable[[int, int], None]
-"""Is called with (passages done, passages in all)."""
+"""Takes (passages done, passages in all) and shows the progress."""
 
 
 class IndexFileError(ValueError):

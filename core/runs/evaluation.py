@@ -97,7 +97,7 @@ class EvalResult:
 
     @classmethod
     def from_json(cls, record: Any) -> EvalResult:
-        """Raises ValueError naming the field that is missing, unknown or wrong."""
+        """Raise ValueError naming the field that is missing, unknown or wrong."""
         _require(isinstance(record, Mapping), "the result", "must be a JSON object")
         known = {item.name for item in fields(cls)}
         optional = {

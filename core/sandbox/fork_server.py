@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NUMBER = "=i"
 MESSAGE = "=Bi"
-"""Is what the socket of a child tells: one of these events, and its number."""
+"""Lays out a message of a child's socket: one of these events, and its number."""
 STARTED, ENDED, FAILED = range(3)
 """The child tells its process. This program tells its exit status (wait(2)) or else an errno, and closes the socket."""
 MOST_SENT = 5

@@ -38,7 +38,7 @@ def compile_programs(*modules: ModuleType) -> bytes:
 
 
 class ForkServer:
-    """Is a server of this process that forks what `load_programs` returns. Threads may share it.
+    """Keeps a server of this process that forks what `load_programs` returns. Threads may share it.
 
     It is started when it is first needed, and again if it has ended. A fork of this process starts its own.
     """
@@ -53,7 +53,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Is 0 where no server has been started."""
+        """Return the id of the server's process, 0 where none has been started."""
         return self._process.pid if self._process else 0
 
     def fork(self, *ends: int) -> socket.socket:
@@ -123,7 +123,7 @@ class ForkServer:
 
 
 class ForkedProcess:
-    """Is a fork of a server, with what `execute` needs of a `subprocess.Popen`. It inherits `report` as 3."""
+    """Runs as a fork of a server, with what `execute` needs of a `subprocess.Popen`. It inherits `report` as 3."""
 
     def __init__(self, server: ForkServer, report: int):
         self._server = server
@@ -144,7 +144,7 @@ class ForkedProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Is None as long as it runs. Raises OSError as `wait` does."""
+        """Return the exit status, None as long as the process runs. Raises OSError as `wait` does."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None

@@ -83,7 +83,7 @@ class ReportPipe:
 
 
 class ChildProcess(subprocess.Popen[bytes]):
-    """Is a `command` that was started in `folder`. It inherits `report`."""
+    """Runs a `command` in `folder`. The child inherits `report`."""
 
     def __init__(self, command: Sequence[str], environment: dict[str, str], folder: str, report: int):
         pipe = subprocess.PIPE

@@ -46,7 +46,7 @@ class CallFormat(Protocol):
 
 
 class _TaggedFormat:
-    """Has its calls between `<tool_call>` and `</tool_call>`."""
+    """Reads and writes calls between `<tool_call>` and `</tool_call>`."""
 
     def parse(self, text: str, tools: Sequence[ToolSchema]) -> tuple[str, list[ToolCall]] | CallError:
         split = split_calls(text)

@@ -23,7 +23,7 @@ MAX_CACHED_CHARACTERS = 400
 """Limits the texts whose ids are cached."""
 
 NO_THOUGHTS = f"{THOUGHT}\n\n{THOUGHT_END}\n\n"
-"""Is what Qwen3.5's template writes before an answer that it sees no thoughts of."""
+"""Holds what Qwen3.5's template writes before an answer whose thoughts it does not see."""
 
 _MARK = re.compile("\ue000(\\d+)\ue001")
 

@@ -40,7 +40,7 @@ class Search(Tool):
 
 class WebQuery(Query):
     add_citations: bool = True
-    """Is what released executors may add; passages have no citations to leave out."""
+    """Accepts what released executors may add; passages have no citations to leave out."""
 
 
 class WebSearch(Search):

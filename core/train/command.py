@@ -136,7 +136,7 @@ def require_compiler(device: torch.device) -> None:
 
 
 def check_baseline(recipe: Recipe, baseline: str | None) -> None:
-    """Raises RecipeError if the recipe lacks the section of the baseline, or has what a baseline does not know."""
+    """Raise RecipeError if the recipe lacks the section of the baseline, or has what a baseline does not know."""
     if baseline is not None and recipe.inference.is_served:
         raise RecipeError(
             f"--baseline {baseline} samples and trains in this process; leave inference.servers and replicas out"

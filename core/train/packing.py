@@ -249,7 +249,7 @@ class _PaddedAttention:
     """Attends for segments of similar sizes, padded to a bucket together."""
 
     def __init__(self, segments: Sequence[_Segment], device: torch.device):
-        self.buckets = [_Bucket(part, device) for part in _bucket_segments(segments)]
+        self.buckets = [_PaddedBucket(part, device) for part in _bucket_segments(segments)]
         # The queries, and the keys, of all buckets are gathered from T at once, one padded segment after the other.
         self.queries = torch.cat([bucket.query_NL.flatten() for bucket in self.buckets])
         self.keys = torch.cat([bucket.key_NS.flatten() for bucket in self.buckets])
@@ -319,7 +319,7 @@ def _bucket_segments(segments: Sequence[_Segment]) -> list[list[_Segment]]:
     return buckets
 
 
-class _Bucket:
+class _PaddedBucket:
     """Attends for N segments that are padded on the right to L queries and S keys, all roots or all branches.
 
     `query_NL` and `key_NS` are the places on T of the queries and keys, and place 0 where they are padding;

@@ -29,7 +29,7 @@ TOOL_TEMPLATE = (
     "{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Has tools in Hermes' format. A tool is shown as its name and the names of its arguments: a model this small reads no
+"""Shows tools in Hermes' format. A tool is shown as its name and the names of its arguments: a model this small reads no
 JSON schema."""
 
 

@@ -96,7 +96,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRepository:
-    """Is a repository as `start` leaves it, so that other workspaces need not make it again."""
+    """Holds a repository as `start` leaves it, so that other workspaces need not make it again."""
 
     base: str
     archive: bytes

@@ -28,7 +28,7 @@ _WAIT = "while :; do sleep 1000 & wait; done"
 
 
 class DockerWorkspace(RepositoryWorkspace):
-    """Is a workspace in a container of `image`. `runtime` is the command to call, such as docker or podman."""
+    """Keeps a workspace in a container of `image`. `runtime` is the command to call, such as docker or podman."""
 
     def __init__(
         self, image: str, limits: WorkspaceLimits | None = None, workdir: str = "/testbed", runtime: str = "docker"

@@ -12,11 +12,11 @@ from core.sandbox import fork_server
 from core.sandbox.forked import ForkServer
 
 CHANNEL = 3
-"""Is the descriptor of the listener's channel in a workspace."""
+"""Names the descriptor of the listener's channel in a workspace."""
 
 
 class ForkedWorkspace:
-    """Is the forked program of a workspace. It has what a workspace needs of an `asyncio.subprocess.Process`."""
+    """Runs the forked program of a workspace. It offers what a workspace needs of an `asyncio.subprocess.Process`."""
 
     def __init__(self, stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader, life: socket.socket):
         self.stdin = stdin
@@ -24,7 +24,7 @@ class ForkedWorkspace:
         self.stderr = asyncio.StreamReader()
         """Says why it could not be forked, and nothing else."""
         self.pid = 0
-        """Is 0 before the process has told it, and after its end."""
+        """Holds 0 before the process has told its id, and after its end."""
         self._ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(life, self._read, life)
 

@@ -61,7 +61,7 @@ SERVER = ForkServer(lambda: compile_programs(preloaded, isolation, inside, fork_
 
 
 class IsolatedWorkspace(RepositoryWorkspace):
-    """Is a workspace in namespaces. `auto` takes bubblewrap if it is installed, else Landlock's own namespaces.
+    """Keeps a workspace in namespaces. `auto` takes bubblewrap if it is installed, else Landlock's own namespaces.
 
     Root is given Landlock: the kernel does not count root's processes, and bubblewrap leaves root what it is.
     """

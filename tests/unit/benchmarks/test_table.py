@@ -19,7 +19,7 @@ from benchmarks.table.evaluations import (
     list_published,
 )
 from benchmarks.table.hours import CALLS, Work, estimate_work
-from benchmarks.table.servers import USABLE, Place, Servers, memory_needed, place_servers
+from benchmarks.table.servers import USABLE, GpuShare, Servers, memory_needed, place_servers
 from core.data.files import DataError
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
@@ -63,14 +63,18 @@ def test_rows_without_a_protocol_or_a_model_are_told() -> None:
     ("needed", "gpus", "places"),
     [
         ({"a": 70.0, "b": 20.0}, 1, None),
-        ({"a": 40.0, "b": 30.0}, 1, {"a": Place((0,), 0.5), "b": Place((0,), 0.75)}),
+        ({"a": 40.0, "b": 30.0}, 1, {"a": GpuShare((0,), 0.5), "b": GpuShare((0,), 0.75)}),
         ({"small": 23.0, "large": 200.0}, 4, None),
-        ({"small": 20.0, "large": 200.0}, 4, {"large": Place((0, 1, 2, 3), 0.625), "small": Place((0,), 20 / 30)}),
-        ({"small": 20.0, "large": 200.0}, 8, {"large": Place((0, 1, 2, 3), 0.625), "small": Place((4,), 0.25)}),
+        (
+            {"small": 20.0, "large": 200.0},
+            4,
+            {"large": GpuShare((0, 1, 2, 3), 0.625), "small": GpuShare((0,), 20 / 30)},
+        ),
+        ({"small": 20.0, "large": 200.0}, 8, {"large": GpuShare((0, 1, 2, 3), 0.625), "small": GpuShare((4,), 0.25)}),
     ],
 )
 def test_servers_are_placed_where_they_fit(
-    needed: dict[str, float], gpus: int, places: dict[str, Place] | None
+    needed: dict[str, float], gpus: int, places: dict[str, GpuShare] | None
 ) -> None:
     """A share is of the memory that is free when the server starts: b takes 30 of the 40 GB that a leaves."""
     assert place_servers(needed, gpus, 80) == places

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic.agentflow.formats import Command, CompactFormat, NextStep, OfficialFormat, ParseError, Verdict
+from agentic.agentflow.formats import CompactFormat, NextStep, OfficialFormat, ParsedCommand, ParseError, Verdict
 
 official, compact = OfficialFormat(), CompactFormat()
 
@@ -103,7 +103,7 @@ def test_a_malformed_next_step_has_a_kind(text, kind):
 )  # fmt: skip
 def test_a_command_is_read(text):
     command = official.parse_command(text)
-    assert isinstance(command, Command)
+    assert isinstance(command, ParsedCommand)
     assert command.arguments == {"query": "add 1"}
 
 
@@ -161,7 +161,7 @@ def test_the_word_stop_alone_is_no_conclusion(text):
 def test_compact():
     assert compact.parse_next_step(" python : 12 * 7\n") == NextStep("", "", "12 * 7", "python")
     assert compact.parse_next_step(" python : ratio 3 : 4") == NextStep("", "", "ratio 3 : 4", "python")
-    assert compact.parse_command(" 12 * 7") == Command({"query": "12 * 7"}, "12 * 7")
+    assert compact.parse_command(" 12 * 7") == ParsedCommand({"query": "12 * 7"}, "12 * 7")
     assert compact.parse_verdict(" STOP") == Verdict(True)
     assert compact.parse_verdict("so CONTINUE.\n") == Verdict(False)
 
@@ -193,7 +193,7 @@ PARTS = """Tool Name:|Sub-Goal:|Context:|4.|
 def test_no_text_makes_a_parser_raise(text):
     for form in (official, compact):
         for parse in (form.parse_next_step, form.parse_command, form.parse_verdict):
-            assert isinstance(parse(text), NextStep | Command | Verdict | ParseError)
+            assert isinstance(parse(text), NextStep | ParsedCommand | Verdict | ParseError)
 
 
 @given(*[st.from_regex(r"[a-z][a-z0-9 ,+]{0,20}[a-z0-9]", fullmatch=True)] * 3)
