@@ -22,7 +22,7 @@ class Subcommand(NamedTuple):
     module: str
     help: str
     passes_name: bool = False
-    """Hands the last word of the command's name to the module, which has several commands."""
+    """Passes the sub-command's name on to a module that serves several."""
 
 
 GROUPS = {

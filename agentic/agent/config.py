@@ -20,9 +20,10 @@ class AgentEntry(Section):
     run: str | None = None
     """Names `async def run(task, endpoint) -> str` as package.module.function."""
     command: tuple[str, ...] = ()
-    """Names a program instead of a function, with its arguments. The program gets the question as one more argument and finds the
-    gateway in OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY. The last line that it prints
-    is the answer. It runs in an empty folder; files that it is given here are found from the repository's root."""
+    """Names a program instead of a function, with its arguments. The program gets the question as one more argument and
+    finds the gateway in OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY. The last line that
+    it prints is the answer. It runs in an empty folder; files that it is given here are found from the repository's
+    root."""
     inherit: tuple[str, ...] = ("PATH", "LANG", "LC_ALL")
     """Names the environment variables that the program gets beside these."""
     reward: str

@@ -1,4 +1,4 @@
-"""Computes the inference engine's attention over the KV cache: one class for a step, others for its new tokens.
+"""Computes the engine's attention over the KV cache: `StepAttention` writes it and calls the class for the tokens.
 
 Tensor suffixes: see core/__init__.py and varlen.py. Here P counts the pages of a sequence, padded with the
 null page.

@@ -22,8 +22,8 @@ from core.engine.model import ModelConfig
 
 GRAIN = 16
 """Attention pads queries and keys to multiples of this number. The CPU's kernels add up in an order that depends on the
-remainder by their width (8 numbers with AVX2, 16 with AVX-512), so without it a sequence would be rounded otherwise
-beside a longer one than alone."""
+remainder by their width (8 numbers with AVX2, 16 with AVX-512), so without it a sequence's rounding would
+depend on its neighbours."""
 
 PageName = tuple[int, tuple[int, ...]]
 """Names a page by the number of the page before it and its own tokens, so that equal names mean equal prefixes."""

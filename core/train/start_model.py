@@ -29,8 +29,8 @@ TOOL_TEMPLATE = (
     "{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Shows tools in Hermes' format. A tool is shown as its name and the names of its arguments: a model this small reads no
-JSON schema."""
+"""Shows tools in Hermes' format. A tool is shown as its name and the names of its arguments: a model this small reads
+no JSON schema."""
 
 
 def parse_options(description: str) -> argparse.Namespace:

@@ -86,9 +86,9 @@ class Trainer:
         self.temperature = temperature
         self.num_steps_per_rollout = num_steps_per_rollout
         self.seed = seed
-        # Pairs of a float32 copy and its parameter; none for a float32 model that is optimized where it is. Copies that
-        # all began at values of bfloat16 would hide the first steps of RL: a weight of 0.06 changes only after a way of
-        # 1e-4.
+        # Pairs of a float32 copy and its parameter; none for a float32 model that is optimized where it is. A
+        # float32 copy that began at a value of bfloat16 must move 1e-4 before a weight of 0.06 changes, which would
+        # hide the first steps of RL.
         trained = lora.find_trained_parameters(model)
         copied = {name: p for name, p in trained.items() if needs_float32_copy(optimizer, p.numel(), p.dtype)}
         self._adapted = bool(lora.find_adapters(model))

@@ -107,10 +107,10 @@ def load_tasks(domain: str, split: str | None) -> dict[str, Any]:
     return {task.id: task for task in load_tasks(domain, split)}
 
 
-class Dialogue(threading.Thread):
+class UserDialogue(threading.Thread):
     """Runs tau2's Orchestrator once; its agent and LLMs are asked over the channel."""
 
-    def __init__(self, channel: Channel, request: dict[str, Any], others: dict[str, Dialogue]):
+    def __init__(self, channel: Channel, request: dict[str, Any], others: dict[str, UserDialogue]):
         super().__init__(daemon=True)
         self.channel = channel
         self.request = request
@@ -209,7 +209,7 @@ def grade_early_end(orchestrator: Any, reason: str) -> Any:
     return simulation
 
 
-def make_agent(conversation: Dialogue, task: Any, domain: str, solo: bool) -> tuple[Any, Any]:
+def make_agent(conversation: UserDialogue, task: Any, domain: str, solo: bool) -> tuple[Any, Any]:
     """Make the environment, and an agent with tau2's own prompt whose messages come from the other process."""
     from tau2.agent.llm_agent import LLMAgent, LLMSoloAgent
     from tau2.data_model.message import AssistantMessage
@@ -284,14 +284,14 @@ def serve(channel: Channel) -> None:
     user_simulator.generate = functools.partial(ask_instead, "user")
     evaluator_nl_assertions.generate = functools.partial(ask_instead, "judge")
     calls: dict[str, Callable[..., Any]] = {"about": about, "tasks": list_tasks, "save": save}
-    conversations: dict[str, Dialogue] = {}
+    conversations: dict[str, UserDialogue] = {}
     channel.send("ready")
     for line in sys.stdin:
         request = json.loads(line)
         op, key = request.pop("op"), request["id"]
         try:
             if op == "start":
-                conversations[key] = Dialogue(channel, request, conversations)
+                conversations[key] = UserDialogue(channel, request, conversations)
                 conversations[key].start()
             elif op == "say":
                 conversations[key].replies.put(request)

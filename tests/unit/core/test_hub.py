@@ -10,10 +10,6 @@ import pytest
 from core.hub import CheckpointError, read_json, resolve
 
 
-def test_a_folder_is_itself(tmp_path: Path):
-    assert resolve(tmp_path) == tmp_path
-
-
 @pytest.mark.parametrize("weights", [True, False])
 def test_a_server_elsewhere_needs_no_weights_here(weights: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked: list[list[str]] = []

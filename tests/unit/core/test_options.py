@@ -12,20 +12,6 @@ from core.options import Device, Port, Share, argparse_type
 
 
 @pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [
-        (PositiveInt, "3", 3),
-        (Port, "0", 0),
-        (Share, "0.5", 0.5),
-        (Device, "cuda:1", "cuda:1"),
-        (Device, "auto", "auto"),
-    ],
-)
-def test_a_good_value_is_read(kind: Any, text: str, value: object) -> None:
-    assert argparse_type(kind)(text) == value
-
-
-@pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
         (PositiveInt, "-2", "greater than 0 (is '-2')"),

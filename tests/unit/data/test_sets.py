@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.ruler.hqa import read_hotpotqa
 from benchmarks.table.data import lacks_file
 from core.data import sets
 from core.data.files import DataError, SourceLocation
@@ -140,11 +139,6 @@ def test_the_released_training_data_loses_its_conversations_and_is_split_by_ques
     assert held_out.with_name("eval.jsonl.sha256").is_file()
 
 
-def test_a_set_that_is_not_on_the_hub_says_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert download_data.main(["toolorchestra", "--out", str(tmp_path)]) == 1
-    assert re.search(r"NVlabs/ToolOrchestra \(data/data\.jsonl\).*git-lfs.*--from", capsys.readouterr().err)
-
-
 @pytest.mark.parametrize("field", ["content", "contents"])
 def test_the_retrieval_service_reads_a_corpus_and_its_index(field: str, tmp_path: Path) -> None:
     source = write(tmp_path / "wiki.jsonl", [{"id": 3, field: "Lamp\nA lamp."}, {"id": "4", field: "Boat"}])
@@ -156,21 +150,6 @@ def test_the_retrieval_service_reads_a_corpus_and_its_index(field: str, tmp_path
     (tmp_path / "wiki.index").write_bytes(b"faiss")
     prepare("frames-corpus", tmp_path / "data", tmp_path)
     assert path.with_suffix(".index").read_bytes() == b"faiss"
-
-
-def test_a_corpus_without_text_is_refused(tmp_path: Path) -> None:
-    source = write(tmp_path / "train.jsonl", [{"id": 3, "text": "Lamp"}])
-    with pytest.raises(DataError, match=r"train\.jsonl:1: field 'contents'"):
-        prepare("toolorchestra-corpus", tmp_path / "data", source)
-    assert not (tmp_path / "data/toolorchestra/corpus.jsonl").exists()
-    with pytest.raises(DataError, match="leave out the number of rows"):
-        prepare("toolorchestra-corpus", tmp_path / "data", source, rows=1)
-
-
-def test_the_real_aime_passes_its_checks(shared_data: Path, tmp_path: Path) -> None:
-    (path,) = prepare("aime24", tmp_path, shared_data / "aime24.jsonl")
-    tasks = read_tasks(path, require_context=False)
-    assert (len(tasks), tasks[0].answers) == (30, ("73",))
 
 
 def test_parquet_files_are_copied_unchanged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -196,22 +175,6 @@ def test_parquet_files_are_copied_unchanged(monkeypatch: pytest.MonkeyPatch, tmp
         monkeypatch.setitem(SETS, "hotpotqa", wrong)
         with pytest.raises(DataError, match=message):
             prepare("hotpotqa", tmp_path / "data", source)
-
-
-def test_a_file_of_the_hub_is_fetched_by_its_path_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    chosen = SETS["hotpotqa-distractor"]
-    assert isinstance(chosen, Parquet)
-    item = {"question": "Who?", "answer": "me", "context": {"title": ["T"], "sentences": [["S."]]}}
-    item |= {"supporting_facts": {"title": ["T"], "sent_id": [0]}}
-    pq.write_table(pa.Table.from_pylist([item]), tmp_path / "f")
-    requests = []
-    monkeypatch.setattr(sets, "fetch_hub_file", lambda hub, file: requests.append((hub, file)) or tmp_path / "f")
-    (path,) = prepare("hotpotqa-distractor", tmp_path / "data", rows=1)
-    assert requests == [("hotpotqa/hotpot_qa", "distractor/validation-00000-of-00001.parquet")]
-    assert read_hotpotqa(path)[0].answers == ("me",)
 
 
 SQUAD = {"data": [{"paragraphs": [{"context": "Ada.", "qas": [{"question": "Who?"}, {"question": "What?"}]}]}]}

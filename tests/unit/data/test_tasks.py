@@ -112,12 +112,6 @@ def test_a_bad_file_is_named(name: str, content: bytes | None, message: str, tmp
         read_tasks(tmp_path / name)
 
 
-def test_context_may_be_optional_and_reading_stops_at_the_limit(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "x.jsonl", {"prompt": "1+1?", "label": "2"}, {"broken": 1})
-    (task,) = read_tasks(path, limit=1, require_context=False)
-    assert (task.question, task.answers, task.context) == ("1+1?", ("2",), "")
-
-
 texts = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
 
 
@@ -128,20 +122,6 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, tasks
     path = tmp_path_factory.mktemp("data") / "deep" / "x.jsonl"
     assert write_jsonl(path, tasks) == len(tasks)
     assert read_tasks(path) == tasks
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    write_jsonl(path, [Task("a", "q", ("1",), "c")])
-    before = path.read_text()
-
-    def tasks() -> Any:
-        yield Task("b", "q", ("1",), "c")
-        raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError):
-        write_jsonl(path, tasks())
-    assert path.read_text() == before
 
 
 RELEASED = {"index": 7, "category": "qa", "problem": "Who?", "answer": "Bob", "tools": [], "pref_vec": {"cost": 1.0}}
@@ -199,8 +179,3 @@ def test_what_json_allows_and_no_text_can_hold_is_named(tmp_path: Path, text: st
     (tmp_path / "data.jsonl").write_text(text)
     with pytest.raises(DataError, match=says):
         list(read_records(tmp_path / "data.jsonl"))
-
-
-def test_a_whole_character_that_is_escaped_in_two_halves_is_read(tmp_path: Path) -> None:
-    (tmp_path / "data.jsonl").write_text('{"question": "\\ud83d\\ude00"}\n')
-    assert [record for _, record in read_records(tmp_path / "data.jsonl")] == [{"question": "\U0001f600"}]

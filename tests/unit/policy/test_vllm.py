@@ -85,26 +85,6 @@ async def test_a_completion_is_what_the_server_sampled() -> None:
     assert headers["X-Session-ID"] == "s1"
 
 
-async def test_what_a_call_may_ask_for() -> None:
-    vllm = Recorded("completion")
-    await ask(vllm, Sampling(0.7, 0.9, 20, 3, (3, 4), None, ("</a>",), 1.2))
-    params = vllm.requests[0][1]["sampling_params"]
-    assert params == {
-        "temperature": 0.7,
-        "top_p": 0.9,
-        "top_k": 20,
-        "max_tokens": 3,
-        "stop_token_ids": [3, 4],
-        "stop": ["</a>"],
-        "frequency_penalty": 1.2,
-        "logprobs": 0,
-        "skip_special_tokens": False,
-        "spaces_between_special_tokens": False,
-        "detokenize": True,
-    }
-    assert "X-Session-ID" not in vllm.requests[0][2]
-
-
 async def test_a_cached_prefix_and_a_stop_id_are_said() -> None:
     """The second of two calls with the same long prompt, with a stop id among what it samples."""
     completion = await ask(Recorded("stopped"), replace(SAMPLING, max_new_tokens=12))
@@ -196,13 +176,6 @@ async def test_a_failed_update_leaves_no_version_that_could_be_taken_for_weights
         with pytest.raises(PolicyError, match="HTTP"):
             await policy.update_weights(tmp_path, "7", limit_s=10)
     assert [path for path, *_ in vllm.requests] == ["/pause?mode=wait", "/update_weight_version", "/collective_rpc"]
-
-
-async def test_a_server_without_the_endpoint_for_weights_is_told_apart(tmp_path: Path) -> None:
-    async with Recorded().policy() as policy:
-        with pytest.raises(PolicyError, match="HTTP 404") as caught:
-            await policy.update_weights(tmp_path, "7", limit_s=10)
-    assert caught.value.kind == "bad_request"
 
 
 def test_the_url_names_the_protocol() -> None:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterator
 from html.parser import HTMLParser
-from typing import Any
 
 from core.inspect.tokens import refresh_view
 from core.report import write_report
-from core.report.trajectories import MAX_CHARACTERS, MAX_TURNS, choose_trajectories, render_trajectory
+from core.report.trajectories import MAX_TURNS, render_trajectory
 from core.runs.evaluation import EvalResult
 from core.runs.files import JsonlLog
 from core.runs.run_folder import RunFolder
@@ -85,39 +82,8 @@ def test_data_without_lengths_has_a_table_for_each_label_and_its_trajectories(em
         assert part in text
 
 
-def test_a_long_table_is_folded(empty: RunFolder) -> None:
-    labels = [f"k{i}" for i in range(13)]
-    scores = {"official": [1.0] * 13}
-    empty.save_evaluation(
-        EvalResult("trained", "dev", 0, 0, 13, scores, [1] * 13, [0] * 13, 1.0, labels={"kind": labels})
-    )
-    write_report(empty)
-    # One row for each label, and one for all.
-    assert "<details><summary>14 rows</summary>" in Page(empty).source
-
-
 def record(stage: str, step: int, reward: float | None) -> dict:
     return {"stage": stage, "step": step, "reward": reward, "turns": []}
-
-
-def test_the_best_and_worst_of_the_last_step_come_first() -> None:
-    records = [record("train", step, reward) for step in (1, 5) for reward in (0.5, None, 0.0, 1.0)]
-    chosen = choose_trajectories(records)
-    assert [(r["step"], r["reward"]) for r in chosen] == [(5, 1.0), (5, None), (1, 1.0), (1, None)]
-    assert choose_trajectories(records, limit=1) == [record("train", 5, 1.0)]
-    assert choose_trajectories([record("train", 1, 1.0)]) == [record("train", 1, 1.0)]
-
-
-def test_a_trajectory_shows_trained_turns_long_texts_and_its_log() -> None:
-    turn = {"prompt": "A" * MAX_CHARACTERS + "B" * 10, "completion": "c", "tokens": 3, "finish_reason": "stop"}
-    turns = [{**turn, "role": "update", "trained": True}, {**turn, "role": "final", "trained": False}]
-    log = {"steps": [{"code": "a = 1\nprint(a)"}]}
-    text = render_trajectory({**record("train", 1, 1.0), "turns": turns, "log": log})
-    assert text.count('class="turn trained"') == text.count('class="turn"') == 1
-    assert "3 tokens · stop" in text
-    assert text.count("[… 10 characters left out …]") == 2
-    assert text.count("A") < 2 * MAX_CHARACTERS
-    assert "code: |-\n    a = 1\n    print(a)\n" in text
 
 
 def test_what_is_too_long_for_a_page_is_cut() -> None:
@@ -127,25 +93,3 @@ def test_what_is_too_long_for_a_page_is_cut() -> None:
     assert text.count("992,000 characters left out") == 2
     assert "5 further turns" in text
     assert len(text) < 100_000
-
-
-def test_trajectories_are_chosen_from_a_stream_of_which_few_stay_in_memory() -> None:
-    alive: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    class Tracked(dict):
-        __hash__ = object.__hash__  # type: ignore[assignment]
-
-    def stream() -> Iterator[dict]:
-        for step in range(100):
-            for reward in (0.5, 0.0, 1.0):
-                tracked = Tracked(record("train", step, reward))
-                alive.add(tracked)
-                yield tracked
-                assert len(alive) < 10
-
-    assert [(r["step"], r["reward"]) for r in choose_trajectories(stream())] == [
-        (99, 1.0),
-        (99, 0.0),
-        (0, 1.0),
-        (0, 0.0),
-    ]

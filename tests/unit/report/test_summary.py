@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from core.report import write_report
-from core.report.summary import build_summary, count_events, measure_parts
+from core.report.summary import build_summary, measure_parts
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 
@@ -97,12 +96,6 @@ def test_the_headline_is_the_data_set_with_most_results_or_the_chosen_one(empty:
         build_summary(empty, "qa")
 
 
-def test_a_run_without_anything_still_has_a_summary_and_a_report(empty: RunFolder) -> None:
-    summary = write_report(empty)
-    assert (summary["method"], summary["variants"], summary["seeds"], summary["data"]) == ("memagent", {}, [], None)
-    assert "No evaluation yet" in (empty.path / "table.md").read_text()
-
-
 def test_a_whole_run_is_summarized(run: RunFolder) -> None:
     summary = write_report(run)
     assert json.loads((run.path / "summary.json").read_text()) == summary
@@ -113,24 +106,8 @@ def test_a_whole_run_is_summarized(run: RunFolder) -> None:
     assert len(summary["departures"]) == 2
 
 
-def test_checkpoints_follow_their_steps(empty: RunFolder) -> None:
-    for name in ("step-10", "step-9", ".step-11.partial"):
-        (empty.checkpoints_path(0) / name).mkdir(parents=True)
-    assert [Path(path).name for path in build_summary(empty)["checkpoints"]["0"]] == ["step-9", "step-10"]
-
-
 def test_what_ran_at_the_same_time_counts_once() -> None:
     seeds = [{"stage": "train", "time": time, "seconds": 10.0} for time in (10.0, 10.0, 15.0, 30.0)]
     evaluations = [{"part": "evaluation", "time": time, "seconds": 60.0} for time in (100.0, 90.0)]
     records = [*seeds, {"stage": "eval", "time": 33.0, "seconds": 3.0}, *evaluations]
     assert measure_parts(records) == {"train": 28.0, "evaluation": 70.0}
-
-
-def test_events_are_summed() -> None:
-    records = [
-        {"stage": "train", "step": 1, "seconds": 2.0, "failures": {"timeout": 2}, "drift": 1},
-        {"stage": "train", "step": 2, "seconds": None, "failures": 3, "drift": 0},
-        {"stage": "eval", "step": 2, "failures": 7, "drift": 5},
-    ]
-    assert count_events([records], "failures") == {"timeout": 2, "total": 3}
-    assert count_events([records, records], "drift") == {"total": 2}

@@ -9,9 +9,6 @@ from core.report.summary import build_summary
 from core.report.table import (
     PublishedScore,
     format_change,
-    format_fit,
-    format_length,
-    format_score,
     list_notes,
     markdown,
     means_table,
@@ -25,25 +22,6 @@ from core.runs.run_folder import RunFolder
 
 def cell(mean: float) -> dict:
     return {"mean": mean, "ci95": [mean - 0.1, mean + 0.05], "n": 10}
-
-
-@pytest.mark.parametrize(
-    ("length", "text"),
-    [(0, "0"), (480, "480"), (1000, "1K"), (7000, "7K"), (7168, "7K"), (7680, "7.5K"), (458752, "448K"),
-     (128000, "128K"), (896000, "896K"), (1048576, "1M"), (3_500_000, "3500K")],
-)  # fmt: skip
-def test_lengths_are_short(length: int, text: str) -> None:
-    assert format_length(length) == text
-
-
-def test_scores_and_fits_are_formatted() -> None:
-    assert format_score(cell(0.9)) == "90.0 (80.0 to 95.0)"
-    assert format_score(None) == "–"
-    assert format_fit({"per_turn": 0.99412, "low": 0.99, "high": 1, "zeros": 2}) == "0.9941 (0.9900 to 1.0000; 2 at 0)"
-    assert format_fit({"per_turn": None, "zeros": 2}) == "–"
-    change = {"mean": 0.5, "ci95": [-0.1, 0.75]}
-    assert format_change(change, 100, "+.1f") == "+50.0 (-10.0 to +75.0)"
-    assert format_change(None, 100, "+.1f") == "–"
 
 
 def test_a_published_score_stands_beside_ours_of_the_same_model_under_the_same_protocol() -> None:
@@ -140,14 +118,6 @@ def test_data_without_lengths_has_before_after_and_change_side_by_side(flat: Run
     assert by_name["turns"] == ["3", "3", "+0 (+0 to +0)", "3"]
     assert by_name["failures"] == ["0", "0", "", "1 timeout"]
     assert all(len(row) == len(header) for row in rows)
-
-
-def test_without_both_sides_there_is_no_change(flat: RunFolder) -> None:
-    variants = build_summary(flat)["variants"]
-    two = {"trained": variants["trained"], "always": variants["always"]}
-    header, *rows = means_table({"variants": two, "changes": {}})
-    assert header == ["", "trained", "always"]
-    assert all(len(row) == 3 for row in rows)
 
 
 def test_shares_of_the_calls_are_split_by_label(flat: RunFolder) -> None:

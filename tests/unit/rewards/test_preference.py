@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rewards.preference import make_features, preference_rewards, scale_features
+from core.rewards.preference import make_features, preference_rewards
 
 
 def rollout(correct: bool = True, cost: float = 0.0, latency: float = 0.0, **calls: int) -> dict[str, float]:
@@ -90,16 +89,3 @@ def test_rewards_are_bounded_and_wrong_is_0(group: list[dict[str, float]], weigh
     for one, reward in zip(group, preference_rewards(group, weights), strict=True):
         assert 0 <= reward <= sum(weights.values()) + 1e-9
         assert one["accuracy"] or reward == 0
-
-
-@given(st.lists(ROLLOUTS, min_size=1, max_size=6))
-def test_scaling_reaches_0_and_1_or_is_constant(group: list[dict[str, float]]) -> None:
-    made: Any = scale_features(group)
-    for name in made[0]:
-        column = [one[name] for one in made]
-        assert (min(column), max(column)) in ((0.0, 1.0), (0.0, 0.0))
-
-
-def test_a_feature_must_be_finite() -> None:
-    with pytest.raises(ValueError, match="'cost' is not finite"):
-        preference_rewards([rollout(cost=float("inf")), rollout()], {"cost": 1.0})

@@ -37,13 +37,6 @@ def test_a_torn_last_line_is_dropped_and_nothing_else(tmp_path: Path, written: l
     again.close()
 
 
-def test_a_torn_line_longer_than_one_read_block_is_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text('{"step": 1}\n{"text": "' + "x" * 200_000)
-    assert JsonlLog(path).records() == [{"step": 1}]
-    assert path.read_text() == '{"step": 1}\n'
-
-
 def test_kill_9_leaves_a_log_without_gaps(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     program = (
@@ -83,15 +76,6 @@ def test_numbers_that_json_cannot_hold_become_null_in_a_log(tmp_path: Path) -> N
     assert log.records() == [{"loss": None, "nested": {"kl": None}, "kept": 1.5}]
     with pytest.raises(TypeError, match="cannot be written as JSON"):
         log.append({"what": object()})
-
-
-def test_keep_drops_records_and_goes_on_appending(tmp_path: Path) -> None:
-    log = JsonlLog(tmp_path / "log.jsonl")
-    for step in range(5):
-        log.append({"step": step})
-    assert log.keep(lambda record: record["step"] < 2) == 3
-    log.append({"step": 9})
-    assert [record["step"] for record in log.records()] == [0, 1, 9]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

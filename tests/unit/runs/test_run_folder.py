@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.rollout.method import method_spec
-from core.runs.run_folder import RunFolder, RunFolderError, flatten
+from core.runs.run_folder import RunFolder, RunFolderError
 
 
 def start_run(path: Path, config: dict) -> RunFolder:
@@ -222,18 +222,6 @@ def test_rewind_follows_the_order_of_the_stages(tmp_path: Path, config: dict) ->
     assert log.rewind("warm_start", 1) == 3
     log.append({"stage": "warm_start", "step": 2})
     assert steps() == [("warm_start", 1), ("warm_start", 2)]
-
-
-@pytest.mark.parametrize(("record", "message"), [({"stage": "rl", "step": 1}, "stage"), ({"stage": "train"}, "step")])
-def test_a_record_needs_a_stage_and_a_step(tmp_path: Path, config: dict, record: dict, message: str) -> None:
-    log = RunFolder.create(tmp_path, config).open_metrics(0)
-    with pytest.raises(ValueError, match=message):
-        log.append(record)
-    assert log.records() == []
-
-
-def test_flatten_keeps_empty_mappings() -> None:
-    assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
 
 
 def test_the_trained_policy_is_the_last_checkpoint_or_the_best(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.runs.trackers import TrackerError, Trackers, flatten_numbers, open_trackers
+from core.runs.trackers import TrackerError, Trackers, open_trackers
 
 
 class Recorder:
@@ -44,11 +44,6 @@ def test_a_broken_tracker_is_counted_and_shown_once_and_the_others_go_on() -> No
     assert "no network" in line
 
 
-def test_only_numbers_go_out() -> None:
-    metrics = {"stage": "train", "loss": 0.5, "nan": float("nan"), "failures": {"timeout": 2, "why": "slow"}, "n": None}
-    assert flatten_numbers(metrics) == {"loss": 0.5, "failures/timeout": 2}
-
-
 def test_packages_are_not_imported_without_need() -> None:
     program = (
         "import sys, pathlib; from core.runs.trackers import open_trackers\n"
@@ -60,29 +55,6 @@ def test_packages_are_not_imported_without_need() -> None:
     assert process.stdout.strip() == "[]", process.stderr
 
 
-def test_wandb_gets_mode_and_folder_and_may_step_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {}
-    logged: list[dict] = []
-
-    def init(**given: Any) -> types.SimpleNamespace:
-        options.update(given)
-        return types.SimpleNamespace(
-            define_metric=lambda name, step_metric: options.update(step_metric=step_metric),
-            log=logged.append,
-            finish=lambda: options.update(finished=True),
-        )
-
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init, Settings=dict))  # type: ignore[arg-type]
-    trackers = open_trackers(["wandb"], tmp_path, run_name="seed-0", project="p", config={"a": 1}, wandb_mode="offline")
-    trackers.log(5, {"loss": 1.0})
-    trackers.log(4, {"loss": 0.5})
-    trackers.close()
-    assert (options["mode"], options["dir"], options["step_metric"]) == ("offline", str(tmp_path), "step")
-    assert logged == [{"step": 5, "loss": 1.0}, {"step": 4, "loss": 0.5}]
-    assert options["finished"]
-    assert trackers.failures == {}
-
-
 def test_a_tracker_that_cannot_start_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,18 +63,6 @@ def test_a_tracker_that_cannot_start_is_counted(
     trackers.log(1, {"loss": 1.0})
     assert trackers.failures == {"wandb": 1}
     assert "has no attribute 'init'" in capsys.readouterr().err
-
-
-def test_tensorboard_writes_numbers(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="needs tensorboard: pip install tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    trackers = open_trackers(["tensorboard"], tmp_path, run_name="r", project="p", config={})
-    trackers.log(3, {"train/loss": 0.25, "stage": "train"})
-    trackers.close()
-    assert trackers.failures == {}
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(3, 0.25)]
 
 
 def test_unknown_and_missing_trackers_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,16 +43,6 @@ def test_every_slot_holds_exactly_its_ids(tokenizer):
     assert tuple(i for i in filled if i not in (900, 901, 902)) == empty
 
 
-def test_other_braces_stay(tokenizer):
-    template = TokenTemplate(tokenizer, "in \\boxed{} or {x}: {problem}", ["problem"])
-    assert "in \\boxed{} or {x}: hat" in tokenizer.decode(template.render(problem=encode_text(tokenizer, "hat")))
-
-
-def test_a_message_without_the_slot_is_an_error(tokenizer):
-    with pytest.raises(ValueError, match=r"no slot \{memory\}"):
-        TokenTemplate(tokenizer, "{problem}", ["problem", "memory"])
-
-
 TAGS = ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "</section>", "<memory>", "<|im_", "end|>", "@@problem@@"]
 FORGERY = st.lists(st.sampled_from(TAGS) | st.text(max_size=6), max_size=8).map("".join)
 
@@ -72,18 +62,6 @@ def test_a_forged_document_leaves_the_structure_of_the_prompt_alone(tokenizer):
     )
     special = special_ids(tokenizer)
     assert [i for i in forged if i in special] == [i for i in honest if i in special]
-
-
-def test_plain_text_comes_back_from_its_ids(tokenizer):
-    text = "The sky is blue.\n\n  <|im_end|> naïve 漢字 \\boxed{ acorn}"
-    assert tokenizer.decode(encode_text(tokenizer, text)) == text
-    assert encode_text(tokenizer, "") == ()
-    assert encode_texts(tokenizer, []) == []
-
-
-def test_tags_and_chat_markers_are_special(tokenizer):
-    names = set(tokenizer.convert_ids_to_tokens(sorted(special_ids(tokenizer))))
-    assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<memory>", "</section>"} <= names
 
 
 def test_a_tokenizer_without_chat_template_names_folder_and_fix(tiny_folder, tmp_path):
