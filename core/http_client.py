@@ -121,7 +121,7 @@ class HTTPClient:
         try:
             async with self._http().post(where, json=body, headers=headers) as response:
                 reply = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:  # TimeoutError is that of `attempt_s`
+        except (aiohttp.ClientError, TimeoutError) as error:  # `attempt_s` gives TimeoutError
             raise self.error("unavailable", f"{where}: {type(error).__name__}: {error}") from error
         if response.status != 200:
             text = reply.decode(errors="replace")[:500]

@@ -62,7 +62,7 @@ class AgentFlow(Method):
         engines = (section.role for _, section in config.every_role())
         self.needs = tuple(dict.fromkeys(engine for engine in engines if engine != POLICY))
         self.grader = MathGrader()
-        self.answer_judge = Judge(Counter())
+        self.answer_judge = Judge()
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Plan, take steps until the verifier stops or a budget ends, then write and reward the final answer."""
@@ -178,7 +178,7 @@ class AgentFlow(Method):
 
         if self.config.reward == "judge":
             end = answer[-ANSWER_LIMIT:]
-            verdict = await self.answer_judge.compare(judge, task.question, end, task.answers, rule=False)
+            verdict = await self.answer_judge.compare(judge, task.question, end, task.answers)
             correct, rule = verdict == "same", str(verdict)
         else:
             asked = judge if "judge" in self.prompters else None

@@ -70,7 +70,7 @@ class RolloutSection(Section):
     ahead: Annotated[NonNegativeInt, EMBEDDED_ONLY] = 0
     """Says how many steps sampling may run ahead of training: a rollout that step k trains on begins after step
     k - 1 - `ahead`, and a slow one is waited for, until `deadline_s`. 0 samples and trains in turn. All limits in
-    seconds, those of tools too, go on while a pack is trained."""
+    seconds, tools included, go on while a pack is trained."""
 
 
 class AlgorithmSection(GRPOConfig):

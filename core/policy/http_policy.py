@@ -19,7 +19,7 @@ from core.types import Completion, Sampling
 class HTTPPolicy(HTTPClient, ABC):
     """A policy that asks the LLM at `url` (`http://host:port`); HTTPClient explains the options.
 
-    `engine` and `unavailable` faults are retried; any other fault fails at once, for it would fail again.
+    `engine` and `unavailable` faults are retried; any other fault would only fail again, so it fails at once.
     """
 
     error = PolicyError

@@ -194,7 +194,7 @@ class ServerPool:
             self._changed.notify_all()
 
     def _name_versions(self, completion: Completion) -> Completion:
-        """Return the completion with the steps of the trainer as its versions; -1 stands for weights of nobody here."""
+        """Return the completion with the steps of the trainer as its versions, -1 stands for others' weights."""
 
         def step(version: str) -> str:
             pool, _, number = version.rpartition("-")
@@ -211,7 +211,7 @@ class ServerPool:
             server.revival = asyncio.get_running_loop().create_task(self._revive(server))
 
     async def _revive(self, server: _Server) -> None:
-        """Ask the server until it takes the present weights. One that hangs must not hold up those of the others."""
+        """Ask the server until it takes the present weights. One that hangs must not hold up the others."""
         pause = FIRST_PAUSE_S
         while not server.up:
             await asyncio.sleep(pause)

@@ -98,7 +98,7 @@ def start_server(
 def start_keeper(
     command: Sequence[str], output: IO[bytes] | None = None, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield the keeper of a process that ends when we end or are killed. Its exit status is that of `command`."""
+    """Yield the keeper of a process that ends when we end or are killed. It exits with the status of `command`."""
     keeper = subprocess.Popen(
         [sys.executable, "-P", __file__, *command],
         stdin=subprocess.PIPE,

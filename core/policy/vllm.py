@@ -8,7 +8,7 @@ get new weights. vLLM's dialect:
 - It ends on the model's own eos ids as well as on `stop_token_ids`, honours seeds, and refuses temperatures above 2.
 - A request whose connection closes is aborted, so there is no call for it.
 - A server with a tokenizer refuses ids beyond the vocabulary; one without (`--skip-tokenizer-init`) does not.
-- Each reply names the weights of every token; that of vime's vLLM, which is older, one version for the whole reply.
+- Each reply names the weights of every token. vime's vLLM is older and names one version for the whole reply.
   A server that was never given any says `default`.
 - `--api-key` guards the endpoint for completions, but not the one for weights: it is for a trusted network.
 """

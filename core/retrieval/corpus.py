@@ -26,7 +26,7 @@ class Passage:
 
 
 class Corpus:
-    """Gives passages by row number, from 0; each is parsed when it is asked for. `sha256` is that of the whole file."""
+    """Gives passages by row number, from 0; each is parsed when it is asked for. `sha256` covers the whole file."""
 
     def __init__(self, path: Path):
         self.path = path

@@ -1,6 +1,6 @@
 """Encodes texts by shared words, which needs no download, or by a transformer; `make_encoder` makes either by name.
 
-Pooling and prefixes of the transformers are those of each family's model card.
+Pooling and prefixes of the transformers follow each family's model card.
 """
 
 from __future__ import annotations

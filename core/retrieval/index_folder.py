@@ -32,7 +32,7 @@ INDEX_FILE, MANIFEST_FILE = "index.faiss", "manifest.json"
 _PROBE = "The river that runs through the old town of Bamberg in Bavaria is called Regnitz."
 _SAME_ENCODER = 0.99  # cosine; half precision or another device keeps 0.999, other weights lose nearly all
 _SEARCH_OPTIONS = {"probes", "ef_search"}
-"""Names the options that may differ from those of the build."""
+"""Names the options that may differ from the build's."""
 
 
 class IndexManifest(BaseModel):

@@ -7,7 +7,6 @@ An empty answer, and one of more than 500 words, is wrong without asking the jud
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -21,20 +20,14 @@ AnswerRule = Literal["no_answer", "too_long", "equal", "different", "judge", "no
 
 
 class AnswerGrader:
-    """Grades short answers. `counts` says how often each rule decided, and what the judge said (judge.py)."""
+    """Grades short answers, by the `judge` where they are not equal once normalised."""
 
     def __init__(self, judge: Ask | None = None):
-        self.counts: Counter[str] = Counter()
         self._ask = judge
-        self._judge = Judge(self.counts, subject="question")
+        self._judge = Judge("question")
 
     async def grade(self, question: str, prediction: str, answers: Sequence[str]) -> tuple[bool, AnswerRule]:
         """Return whether `prediction` equals any of `answers`, and the rule that decided."""
-        correct, by = await self._grade(question, prediction, answers)
-        self.counts[by] += 1
-        return correct, by
-
-    async def _grade(self, question: str, prediction: str, answers: Sequence[str]) -> tuple[bool, AnswerRule]:
         if not prediction.strip():
             return False, "no_answer"
         if len(prediction.split()) > MAX_WORDS:
@@ -43,7 +36,7 @@ class AnswerGrader:
             return True, "equal"
         if self._ask is None:
             return False, "different"
-        verdict = await self._judge.compare(self._ask, question, prediction, answers, rule=False)
+        verdict = await self._judge.compare(self._ask, question, prediction, answers)
         return verdict == "same", "judge" if verdict == "same" else verdict
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
@@ -48,28 +48,17 @@ _VERDICT = re.compile(r"^[^\w\n]*VERDICT\W+(SAME|DIFFERENT)[^\w\n]*$", re.IGNORE
 
 
 class Judge:
-    """Asks an LLM once for each (question, label, answer) of the last REMEMBERED ones.
+    """Asks an LLM once for each (question, label, answer) of the last REMEMBERED ones."""
 
-    It counts judge_agrees, judge_accepts and judge_rejects (compared with the rule), judge_unreadable (no verdict) and
-    judge_failed (no reply).
-    """
-
-    def __init__(self, counts: Counter[str], subject: str = "mathematics problem"):
-        self._counts = counts
+    def __init__(self, subject: str = "mathematics problem"):
         self._subject = subject
         self._cache: OrderedDict[bytes, Verdict] = OrderedDict()
 
-    async def compare(self, ask: Ask, question: str, answer: str, labels: Sequence[str], *, rule: bool) -> Verdict:
-        """Compare `answer` with each of `labels` by `ask`. `rule` is the verdict of the rules, for the counts."""
+    async def compare(self, ask: Ask, question: str, answer: str, labels: Sequence[str]) -> Verdict:
+        """Return `same` if `ask` finds `answer` the same as one of `labels`, or else what failed, or `different`."""
         verdicts = [await self._compare_one(ask, question, label, answer) for label in labels]
-        same = "same" in verdicts
-        for none in ("no_reply", "no_verdict"):
-            if none in verdicts and not same:
-                return none
-        self._counts["judge_agrees" if same == rule else "judge_accepts" if same else "judge_rejects"] += 1
-        if same != rule:
-            logger.info("judge: %s, rules: %s, for answer %r to label %r", same, rule, answer, list(labels))
-        return "same" if same else "different"
+        order: tuple[Verdict, ...] = ("same", "no_reply", "no_verdict", "different")
+        return min(verdicts, key=order.index, default="different")
 
     async def _compare_one(self, ask: Ask, question: str, label: str, answer: str) -> Verdict:
         if len(answer) > ANSWER_LIMIT:
@@ -81,11 +70,9 @@ class Judge:
             try:
                 reply = await ask(make_prompt(question, label, answer, self._subject))
             except Exception as error:  # whatever the caller's client raises: the caller is told, and decides
-                self._counts["judge_failed"] += 1
                 logger.warning("judge: %r", error)
                 return "no_reply"
             verdict = self._cache[key] = read_verdict(reply)
-            self._counts["judge_unreadable"] += verdict == "no_verdict"
             while len(self._cache) > REMEMBERED:
                 self._cache.popitem(last=False)
         return verdict

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -42,15 +41,14 @@ class Grade:
 
 
 class MathGrader:
-    """Applies the rules in turn. `counts` says how often each decided, and how often the judge agreed with them.
+    """Applies the rules in turn.
 
     `timeout_s` limits one comparison by math-verify; `workers` comparisons run at once, in processes that start when
     first needed.
     """
 
     def __init__(self, *, timeout_s: float = 10.0, workers: int = 1):
-        self.counts: Counter[str] = Counter()
-        self._judge = Judge(self.counts)
+        self._judge = Judge()
         self._verifier = MathVerifier(timeout_s=timeout_s, workers=workers)
 
     async def grade(self, question: str, text: str, answers: Sequence[str], judge: Ask | None = None) -> Grade:
@@ -62,10 +60,9 @@ class MathGrader:
         grade = grade_integer(text, answers) or await self._verify(text, answers)
         settled = grade.correct or all(parse_integer(answer) is not None for answer in answers)
         if judge is not None and grade.parsed is not None and not settled:
-            verdict = await self._judge.compare(judge, question, grade.parsed, answers, rule=False)
+            verdict = await self._judge.compare(judge, question, grade.parsed, answers)
             if verdict != "different":
                 grade = replace(grade, correct=verdict == "same", by="judge" if verdict == "same" else verdict)
-        self.counts[grade.by] += 1
         return grade
 
     async def close(self) -> None:

@@ -87,8 +87,8 @@ class RecordedRollout(_Part):
     """One rollout: a line of the record.
 
     `group` numbers the groups of a step; in a group dropped for want of a signal no rollout has rows. `advantage` is
-    that of each of its rows. `pieces` has the text of every id that is new in this file; one that is a part of a
-    character is a list of bytes. `read_rollouts` completes it to all ids so far.
+    the same for each of its rows. `pieces` has the text of every id that is new in this file; an id that holds part of
+    a UTF-8 character is stored as bytes. `read_rollouts` completes it to all ids so far.
     """
 
     version: Literal[2]

@@ -278,7 +278,7 @@ class RunFolder:
             write_json(self.path / "versions.json", {**self.versions, "sandbox": [*seen, backend]})
 
     def _record_versions(self) -> None:
-        """Write the versions of the first process; add those of a process that resumes on something else."""
+        """Write the versions of the first process; add what another process resumes on, if that differs."""
         now, before = collect_versions(), self.versions
         if not before:
             write_json(self.path / "versions.json", now)

@@ -22,7 +22,7 @@ from core.text.tool_calls import (
     parse_call,
     parse_json,
     split_calls,
-)  # fmt: skip
+)
 
 PYTHON_TAG = "<|python_tag|>"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,10 +54,7 @@ async def test_an_endless_answer_is_different_unasked() -> None:
     async def never(prompt: str) -> str:
         raise AssertionError("asked")
 
-    counts: Counter[str] = Counter()
-    verdict = await Judge(counts).compare(never, "q", "x" * (ANSWER_LIMIT + 1), ["2"], rule=False)
-    assert verdict == "different"
-    assert counts == {"judge_agrees": 1}
+    assert await Judge().compare(never, "q", "x" * (ANSWER_LIMIT + 1), ["2"]) == "different"
 
 
 async def test_a_judge_remembers_the_last_verdicts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +65,7 @@ async def test_a_judge_remembers_the_last_verdicts_alone(monkeypatch: pytest.Mon
         return "VERDICT: SAME"
 
     monkeypatch.setattr(judge, "REMEMBERED", 2)
-    one = Judge(Counter())
+    one = Judge()
     for answer in ("a", "b", "b", "c", "b", "a"):
-        assert await one.compare(agree, "q", answer, ["z"], rule=True) == "same"
+        assert await one.compare(agree, "q", answer, ["z"]) == "same"
     assert len(asked) == 4  # `a` was forgotten when `c` came

@@ -106,7 +106,6 @@ async def test_math_verify_decides_what_the_integer_rule_cannot() -> None:
         assert not (await grader.grade("q", r"\boxed{0.25} \boxed{0.5}", [r"\frac{1}{4}"])).correct
         assert await grader.grade("q", "no idea", [r"\frac{1}{4}"]) == Grade(False, "no_answer", None)
         assert (await grader.grade("q", r"\boxed{2}", ["1", "2"])).by == "integer"
-        assert grader.counts == {"math_verify": 3, "no_answer": 1, "integer": 1}
 
 
 class ScriptedJudge:
@@ -132,15 +131,13 @@ async def test_the_judge_is_asked_once_and_only_where_the_rules_found_no_equalit
             grade = await grader.grade("q", r"\boxed{\text{a half}}", [r"\frac{1}{2}"], judge)
             assert grade == Grade(True, "judge", r"\text{a half}")
         assert len(judge.prompts) == 1
-        assert grader.counts["judge_accepts"] == 3
 
 
 @pytest.mark.parametrize(
-    ("reply", "by", "count"),
-    [(RuntimeError("no server"), "no_reply", "judge_failed"), ("They look alike.", "no_verdict", "judge_unreadable")],
+    ("reply", "by"),
+    [(RuntimeError("no server"), "no_reply"), ("They look alike.", "no_verdict")],
 )
-async def test_an_answer_that_its_judge_does_not_decide_is_wrong_by_that_name(reply, by, count) -> None:
+async def test_an_answer_that_its_judge_does_not_decide_is_wrong_by_that_name(reply, by) -> None:
     async with open_grader() as grader:
         grade = await grader.grade("q", r"\boxed{\pi}", [r"\frac{1}{2}"], ScriptedJudge(reply))
         assert grade == Grade(False, by, r"\pi")
-        assert grader.counts == {by: 1, count: 1}
