@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import random
@@ -95,17 +96,20 @@ class HTTPClient:
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                for count in range(1, self._max_retries + 1):
+                for count in itertools.count(1):
                     try:
                         return await attempt()
                     except ServiceError as error:
-                        if error.kind not in self.retried:
+                        if error.kind not in self.retried or not self._max_retries:
                             raise
+                        if count > self._max_retries:
+                            message = f"{error}, at the last of {count} attempts"
+                            raise self.error(error.kind, message) from error
                         logger.warning("%s; retry %d of %d", error, count, self._max_retries)
                     # Jitter keeps a fleet of rollouts from coming back in one wave.
                     pause = min(self._backoff_s * 2 ** (count - 1), self._max_backoff_s)
                     await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-                return await attempt()
+                raise AssertionError("the last attempt returns or raises")
         except TimeoutError:
             raise self.error("timeout", f"{self.url}: no reply within {self._timeout_s:g} s") from None
 
