@@ -100,18 +100,6 @@ def test_a_training_batch(case: Case, manager: Manager, arguments: Arguments, ta
 
 
 @pytest.mark.parametrize("case", ["memagent"], indirect=True)
-@pytest.mark.parametrize(("std_normalization", "split"), [(True, True), (False, False)])
-def test_advantages_of_each_kind(
-    case: Case, manager: Manager, arguments: Arguments, tape: Tape, tokenizer: Any, std_normalization: bool, split: bool
-) -> None:
-    recipe = case.recipe()
-    recipe["algorithm"] |= {"std_normalization": std_normalization, "split_advantage": split}
-    args = arguments(recipe, list(case.faulty[:4]))
-    made = manager(args)
-    assert_ours(rows_of(made.generate(0)), made.samples, tape, case, args, tokenizer)
-
-
-@pytest.mark.parametrize("case", ["memagent"], indirect=True)
 def test_hooks_named_in_the_methods_own_file(case: Case, manager: Manager, arguments: Arguments) -> None:
     args = arguments(case.recipe(), case.tasks(4), spec=SPEC)
     for name, value in vars(args).items():

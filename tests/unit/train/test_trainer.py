@@ -104,7 +104,7 @@ def test_statistics_of_the_policy_do_not_shrink_with_the_rows_left_out(qwen2, lo
     grpo = GRPOConfig(tis=(0.5, 2.0))
     left_out, kept = (
         Trainer(weights.load(qwen2), optimizer(lr=0.0), config, loss_agg=loss_agg, **options).grpo_step(rows)
-        for config in (grpo, replace(grpo, kl_loss_coef=1e-12))
+        for config in (grpo, GRPOConfig(tis=(0.5, 2.0), kl_loss_coef=1e-12))
     )
     assert (left_out["rows_skipped"], kept["rows_skipped"]) == (6, 0)
     for name in sorted(POLICY_STATISTICS):

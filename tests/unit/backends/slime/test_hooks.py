@@ -181,16 +181,6 @@ async def test_an_abort_gives_the_sample_back_to_slime(connect: Any, how: str, m
     assert in_evaluation.status == Sample.Status.FAILED
 
 
-@pytest.mark.parametrize(
-    ("fields", "failure"),
-    [({"label": "nan"}, "bad_reward"), ({"label": "x"}, "exception_ValueError"), ({"prompt": ""}, "bad_task")],
-)
-async def test_a_rollout_that_fails_is_named(connect: Any, fields: dict[str, Any], failure: str) -> None:
-    done = await connect(Echo()).generate(arguments(RECIPE), sample(**fields), SAMPLING)
-    assert done.metadata["agentic"]["failure"] == failure
-    assert (done.status, done.reward, done.remove_sample) == (Sample.Status.FAILED, 0.0, True)
-
-
 async def test_a_rollout_that_outgrew_the_context_is_a_zero_where_the_method_says_so(
     connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
