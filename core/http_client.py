@@ -108,7 +108,7 @@ class HTTPClient:
                         logger.warning("%s; retry %d of %d", error, count, self._max_retries)
                     # Jitter keeps a fleet of rollouts from coming back in one wave.
                     pause = min(self._backoff_s * 2 ** (count - 1), self._max_backoff_s)
-                    await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                    await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 raise AssertionError("the last attempt returns or raises")
         except TimeoutError:
             raise self.error("timeout", f"{self.url}: no reply within {self._timeout_s:g} s") from None

@@ -140,9 +140,7 @@ class _Run:
         method, problem = self._method, self._task.question
         family = find_family(method.config.model_mapping[alias])
         tokenizer = method.renderer.tokenizer
-        context = expert_context(
-            method.released, tokenizer, tool, family, problem, self.documents, self.programs
-        )  # fmt: skip
+        context = expert_context(method.released, tokenizer, tool, family, problem, self.documents, self.programs)
         self.used[alias] += 1
         reply = await self._experts.ask(alias, expert_messages(method.released, tool, family, problem, context))
         text = None if isinstance(reply, ExpertFailure) else reply.text

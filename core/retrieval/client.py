@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from core.http_client import HTTPClient, ServiceError
 
@@ -27,23 +28,25 @@ class _Reply(BaseModel):
     result: list[list[Hit]]
 
 
-class RetrievalClient(BaseModel):
-    """Sends queries to `url`, the URL of /retrieve.
+class RetrievalClient:
+    """Sends queries to `url`, the URL of /retrieve, with the key in `api_key_file` if the service wants one.
 
-    It tries again after a lost connection, an incomplete reply, 408, 429 and 5xx. The pause doubles from
-    `backoff_s` up to `max_backoff_s`: the defaults span half a minute.
+    It tries again after a lost connection, an incomplete reply, 408, 429 and 5xx. The pause doubles from `backoff_s`
+    up to five seconds: the defaults span some 40 seconds.
     """
 
-    model_config = ConfigDict(frozen=True)
-
-    url: str
-    max_retries: NonNegativeInt = 12
-    backoff_s: PositiveFloat = 0.25
-    max_backoff_s: PositiveFloat = 5.0
-    attempt_s: PositiveFloat = 30.0
-    """Limits the seconds of one attempt."""
-    api_key_file: str | None = None
-    """Names the file that holds the key of the service."""
+    def __init__(self, url: str, *, max_retries: int = 12, backoff_s: float = 0.25, api_key_file: str | None = None):
+        self.url = url
+        self._make_client = partial(
+            HTTPClient,
+            url,
+            timeout_s=None,
+            attempt_s=30.0,
+            max_retries=max_retries,
+            backoff_s=backoff_s,
+            max_backoff_s=5.0,
+            api_key_file=api_key_file,
+        )
 
     async def search(self, queries: Sequence[str], topk: int | None = None) -> list[list[Hit]]:
         """Return the hits of each query, best first.
@@ -51,17 +54,9 @@ class RetrievalClient(BaseModel):
         Raises:
             RetrievalError: the service refused (4xx), did not answer within the retries, or sent another form.
         """
-        request: dict[str, object] = {"queries": list(queries), "topk": topk, "return_scores": True}
+        request = {"queries": list(queries), "topk": topk, "return_scores": True}
         try:
-            async with HTTPClient(
-                self.url,
-                timeout_s=None,
-                attempt_s=self.attempt_s,
-                max_retries=self.max_retries,
-                backoff_s=self.backoff_s,
-                max_backoff_s=self.max_backoff_s,
-                api_key_file=self.api_key_file,
-            ) as client:
+            async with self._make_client() as client:
                 body = await client.retry(lambda: client.post("", request))
         except (ServiceError, ValueError) as error:
             raise RetrievalError(str(error)) from error

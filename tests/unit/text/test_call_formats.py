@@ -60,7 +60,7 @@ READ: list[tuple[str, str, Reply]] = [
     ),
     ("llama3_json", '{"answer": 42}', Reply('{"answer": 42}')),
     ("llama3_json", "Hello.", Reply("Hello.")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), READ)

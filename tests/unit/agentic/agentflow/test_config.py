@@ -41,7 +41,7 @@ async def test_roles_that_the_user_must_give_are_asked_for_by_name(preset, needs
         ("agentflow.tools={}", "agentflow.tools"),
         ("agentflow.formt=compact", "did you mean agentflow.format?"),
     ],
-)  # fmt: skip
+)
 def test_a_section_that_cannot_work_is_refused(override, problem):
     with pytest.raises(RecipeError) as caught:
         SPEC.load("seed", [override])
@@ -58,7 +58,7 @@ def test_a_section_that_cannot_work_is_refused(override, problem):
         ([f"agentflow.tools.a={GENERATOR[:-1]}, options: {{role: b}}}}"], "agentflow.roles.b is missing"),
         ([f"agentflow.tools.Base-Generator={GENERATOR}"], "two tools have the same name"),
     ],
-)  # fmt: skip
+)
 def test_a_tool_that_cannot_be_made_is_refused(overrides, problem):
     with pytest.raises(RecipeError) as caught:
         make_toolbox(SPEC.load("seed", [ONLY_GENERATOR, *overrides]).agentflow)

@@ -100,7 +100,7 @@ def test_a_malformed_next_step_has_a_kind(text, kind):
         '```python\nimport os\nexecution = tool.execute(query="no")\nexecution = tool.execute(query="add 1")\n```',
         '```python\nexecution = tool.execute(query="no")\n```\nor\n```\nexecution = tool.execute(query="add 1")\n```',
     ],
-)  # fmt: skip
+)
 def test_a_command_is_read(text):
     command = official.parse_command(text)
     assert isinstance(command, ParsedCommand)

@@ -96,7 +96,7 @@ HACKS = (
     ),
     Hack("submodule", "git init -q sub; git -C sub commit -q --allow-empty -m x", control=False),
     Hack("no_repository", "rm -rf .git", control=False),
-)  # fmt: skip
+)
 
 
 def task_for(grader: str) -> RepositoryTask:

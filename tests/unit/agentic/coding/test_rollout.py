@@ -86,7 +86,7 @@ async def test_tools_show_what_they_did(isolation: None, tokenizer: Any) -> None
             call("bash", command=f"head -1 {PATH}; git status --short"),
             DONE,
         ],
-    )  # fmt: skip
+    )
     method_text = show(method, trajectory)
     for said in (
         number_lines(TEXT, 1, 1),

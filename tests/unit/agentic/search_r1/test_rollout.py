@@ -216,8 +216,9 @@ def test_the_released_data_are_read_as_they_are(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps({**released, "data_source": name}) + "\n" for name in ("nq", "hotpotqa")))
     tasks = read_tasks(path, **SPEC.reading_options(SPEC.load("paper")))
     assert [(task.task_id, task.question, task.answers) for task in tasks] == [
-        ("nq-train_0", "who owns it?", ("ada",)), ("hotpotqa-train_0", "who owns it?", ("ada",)),
-    ]  # fmt: skip
+        ("nq-train_0", "who owns it?", ("ada",)),
+        ("hotpotqa-train_0", "who owns it?", ("ada",)),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,9 @@ def test_the_budget_is_that_of_every_call_of_the_policy() -> None:
         "b": 1,
     }
     assert cli.with_budget(recipe, 50) == {
-        "a": {"final": {"role": "policy", "max_tokens": 50}, "judge": {"role": "other", "max_tokens": 9}}, "b": 1,
-    }  # fmt: skip
+        "a": {"final": {"role": "policy", "max_tokens": 50}, "judge": {"role": "other", "max_tokens": 9}},
+        "b": 1,
+    }
 
 
 def test_a_model_that_is_not_there_is_named_before_its_problems(
