@@ -20,7 +20,7 @@ class SearchR1Section(Section):
     api_key_file: str | None = None
     """Names the file that holds the key of the service."""
     max_retries: NonNegativeInt = 12
-    """Counts the retries of a search; the pauses between the default ones add up to some 40 seconds."""
+    """Counts the retries of a search. The pauses between the twelve of the default add up to some 40 seconds."""
     topk: PositiveInt = 3
     """Counts the passages that a search shows."""
     max_turns: PositiveInt
