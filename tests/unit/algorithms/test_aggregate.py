@@ -87,8 +87,3 @@ def test_numbers_by_hand() -> None:
     assert row_scales(batch, "rollout_turn") == [1 / 8, 1 / 8, 1 / 2, 0]
     assert row_scales(batch, "turn") == [1 / 6, 1 / 6, 1 / 3, 0]
     assert row_scales(batch, "token") == [1 / 5, 1 / 5, 1 / 5, 0]
-
-
-def test_unknown_unit_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="known: rollout, rollout_turn, turn, token"):
-        row_scales([], "sample")  # type: ignore[arg-type]

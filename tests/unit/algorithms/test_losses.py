@@ -73,20 +73,6 @@ def test_tis_clamps_and_icepop_drops() -> None:
     assert not weights("clamp").requires_grad
 
 
-def test_unknown_tis_mode_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="known: clamp, mask"):
-        weights("truncate")
-
-
-@settings(deadline=None)
-@given(st.floats(-20, 20))
-def test_k2_and_k3_are_never_negative_and_zero_only_at_equality(x: float) -> None:
-    for kind in ("k2", "k3", "low_var_kl"):
-        kl = kl_penalty(torch.tensor([x, 0.0]).double(), torch.zeros(2).double(), kind)
-        assert kl[0] >= 0
-        assert kl[1] == 0
-
-
 @pytest.mark.parametrize("kind", ["k1", "k3"])
 def test_k1_and_k3_estimate_the_true_kl(kind: Any) -> None:
     policy = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -109,8 +95,3 @@ def test_reference_gets_no_gradient() -> None:
     kl_penalty(logprobs, reference, "k3").sum().backward()
     assert reference.grad is None
     assert logprobs.grad is not None
-
-
-def test_unknown_kind_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="known: k1, k2, k3, low_var_kl"):
-        kl_penalty(torch.zeros(1), torch.zeros(1), "k4")  # type: ignore[arg-type]

@@ -137,19 +137,6 @@ async def test_request_and_reply() -> None:
     assert worker.headers[0]["X-SMG-Routing-Key"] == "s1"
 
 
-async def test_a_frequency_penalty_is_sent() -> None:
-    worker = Worker(reply([1]))
-    await ask(worker, Sampling(max_new_tokens=4, frequency_penalty=1.2))
-    assert worker.payloads[0]["sampling_params"]["frequency_penalty"] == 1.2
-
-
-async def test_no_seed_and_no_session_are_not_sent() -> None:
-    worker = Worker(reply([1]))
-    await ask(worker)
-    assert not {"sampling_seed", "frequency_penalty"} & worker.payloads[0]["sampling_params"].keys()
-    assert "X-SMG-Routing-Key" not in worker.headers[0]
-
-
 @pytest.mark.parametrize("first", [status(500), status(503), disconnect])
 async def test_server_errors_and_lost_connections_are_retried_under_a_new_rid(first: Handler) -> None:
     worker = Worker(first, reply([1]))
@@ -355,11 +342,6 @@ async def test_more_calls_at_once_than_a_default_connection_pool() -> None:
     async with serving(worker.app) as url, SGLangPolicy(url, timeout_s=10, max_retries=0) as policy:
         completions = await asyncio.gather(*(policy.generate(PROMPT, Sampling()) for _ in range(120)))
     assert len(completions) == 120
-
-
-async def test_url_needs_a_scheme() -> None:
-    with pytest.raises(ValueError, match="has no scheme"):
-        SGLangPolicy("localhost:30000")
 
 
 async def test_a_server_that_ended_is_not_said_to_run_its_requests(caplog) -> None:

@@ -59,13 +59,6 @@ def test_a_wrong_field_is_named(change: dict, field: str) -> None:
         EvalResult.from_json({**GOOD, **change})
 
 
-def test_a_missing_field_is_named_with_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps({key: value for key, value in GOOD.items() if key != "turns"}))
-    with pytest.raises(ValueError, match=r"x\.json: evaluation result: turns is missing"):
-        load_evaluations(tmp_path)
-
-
 name = st.text("ab_/.- ", min_size=1, max_size=4)
 
 

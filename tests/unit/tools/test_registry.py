@@ -112,14 +112,6 @@ async def test_close_closes_every_tool():
     assert closed == ["first", "second"]
 
 
-def test_a_tool_says_everything_about_itself():
-    text = Add(limits="Integers.").describe()
-    assert text == (
-        "add_numbers\n  Description: Adds.\n  Arguments: first (integer), second (integer)\n  Limits: Integers.\n"
-        "  Best practice: Small numbers."
-    )
-
-
 def test_made_from_a_path():
     tool = make_tool("core.tools.base_generator.BaseGenerator", {"name": "thinker", "role": "r"})
     assert isinstance(tool, BaseGenerator)
@@ -129,15 +121,3 @@ def test_made_from_a_path():
             make_tool(path, {})
     with pytest.raises(ToolError, match=r"timeout_s: Input should be greater than 0.*Its options: .*role"):
         make_tool("core.tools.base_generator.BaseGenerator", {"timeout_s": 0})
-
-
-async def test_base_generator_asks_its_role():
-    asked = []
-
-    async def ask(role: str, message: str) -> str:
-        asked.append((role, message))
-        return " an answer\n"
-
-    result = await BaseGenerator().call(Query(query="why?"), ToolContext(ask))
-    assert (result.status, result.text) == ("ok", "an answer")
-    assert asked == [("base_generator", "why?")]
