@@ -15,7 +15,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 from agentic.agent.tiny import world
-from core.gateway.agent import Endpoint
+from core.gateway import Endpoint
 from core.types import Task
 
 

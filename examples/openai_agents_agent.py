@@ -11,7 +11,7 @@ from agents import Agent, ModelBehaviorError, OpenAIChatCompletionsModel, RunCon
 from openai import AsyncOpenAI
 
 from agentic.agent.tiny import world
-from core.gateway.agent import Endpoint
+from core.gateway import Endpoint
 from core.types import Task
 
 

@@ -18,7 +18,7 @@ from strands.types.exceptions import MaxTokensReachedException
 
 from agentic.agent import math_agent
 from agentic.agent.tiny import world
-from core.gateway.agent import Endpoint
+from core.gateway import Endpoint
 from core.types import Task
 
 

@@ -19,8 +19,16 @@ from pydantic import PositiveFloat, PositiveInt
 
 from core.engine import EmbeddedPolicy, Engine, weights
 from core.engine.server import listen
-from core.gateway.gateway import KEPT_CLOSED, MAX_KEPT_TOKENS, Gateway, serve_gateway
-from core.gateway.session import MAX_IDLE_S, FinishedSession, History, SessionSettings
+from core.gateway import (
+    KEPT_CLOSED,
+    MAX_IDLE_S,
+    MAX_KEPT_TOKENS,
+    FinishedSession,
+    Gateway,
+    History,
+    SessionSettings,
+    serve_gateway,
+)
 from core.hub import resolve
 from core.options import Device, Port, argparse_type
 from core.policy.base import Policy

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from core.config import Recipe, Section, WarmStartSection
-from core.gateway.session import History
+from core.gateway import History
 
 PRESETS = Path(__file__).parent / "presets"
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
 from core.config import RecipeError
-from core.gateway.agent import AgentMethod, Command, RunAgent
-from core.gateway.session import SessionSettings
+from core.gateway import AgentMethod, Command, RunAgent, SessionSettings
 from core.options import import_by_path
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook

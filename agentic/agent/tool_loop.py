@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from core.gateway.agent import Endpoint
+from core.gateway import Endpoint
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 
 

@@ -17,9 +17,7 @@ from uuid import uuid4
 
 from agentic.coding.config import CodingSection, CommandSection
 from agentic.coding.tools import shorten
-from core.gateway.agent import Endpoint
-from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import FinishedSession, GatewaySession, SessionSettings
+from core.gateway import Endpoint, FinishedSession, Gateway, GatewaySession, SessionSettings, serve_gateway
 from core.policy.base import Roles
 from core.rollout.method import RolloutError
 from core.sandbox.workspace import CommandResult, RepositoryWorkspace, WorkspaceError

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from core.config import Recipe, Section, WarmStartSection
-from core.gateway.session import History
+from core.gateway import History
 from core.sandbox.workspace import WorkspaceLimits
 
 PRESETS = Path(__file__).parent / "presets"

@@ -33,7 +33,7 @@ from agentic.coding.records import RecordError, RepositoryTask, check_task, read
 from agentic.coding.remember import Remembered
 from agentic.coding.tools import number_lines, run_tool, shorten
 from core.config import RecipeError
-from core.gateway.session import list_other_roles
+from core.gateway import list_other_roles
 from core.policy.base import Policy, Roles
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook

@@ -1,4 +1,37 @@
 """The gateway puts OpenAI's and Anthropic's protocols in front of a policy and keeps the exact tokens of each session.
 
-Agents that others wrote, in any framework, become methods that way. Start with gateway.py; session.py has the idea.
+Agents that others wrote, in any framework, become methods that way. Import the names below from here. Two submodules
+need a package of their own: `langchain_model` (langchain-core) and `strands_model` (strands-agents).
 """
+
+from core.gateway.agent import AgentMethod, Command, Endpoint, GradeAnswer, RunAgent
+from core.gateway.gateway import KEPT_CLOSED, MAX_KEPT_TOKENS, Gateway, serve_gateway
+from core.gateway.history import Answer
+from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage
+from core.gateway.session import MAX_IDLE_S, FinishedSession, GatewaySession, SessionSettings, list_other_roles
+from core.gateway.transcriber import History
+
+__all__ = [
+    "KEPT_CLOSED",
+    "MAX_IDLE_S",
+    "MAX_KEPT_TOKENS",
+    "AgentMethod",
+    "AgentRequest",
+    "Answer",
+    "Command",
+    "Endpoint",
+    "FinishedSession",
+    "Gateway",
+    "GatewayError",
+    "GatewaySession",
+    "GradeAnswer",
+    "History",
+    "RunAgent",
+    "SessionSettings",
+    "WireCall",
+    "WireMessage",
+    "langchain_model",
+    "list_other_roles",
+    "serve_gateway",
+    "strands_model",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -84,6 +84,14 @@ class Body:
             raise refuse(self.at(name), "is missing")
         return value
 
+    def take_body(self, name: str) -> Body:
+        """Read an object; it has no fields if it is absent."""
+        return Body(self.take(name, dict, {}), self.at(name))
+
+    def need_body(self, name: str) -> Body:
+        """Read an object that must be there."""
+        return Body(self.need(name, dict), self.at(name))
+
     def take_number(self, name: str, low: float, high: float = float("inf")) -> float | None:
         """Read a number within bounds."""
         value = self.take(name, (int, float))
@@ -91,9 +99,9 @@ class Body:
             raise refuse(self.at(name), f"must lie between {low:g} and {high:g}, is {value!r}")
         return value
 
-    def take_count(self, name: str) -> int | None:
+    def take_count(self, name: str, *, needed: bool = False) -> int | None:
         """Read a positive integer."""
-        value = self.take(name, int)
+        value = self.need(name, int) if needed else self.take(name, int)
         if value is not None and value < 1:
             raise refuse(self.at(name), f"must be at least 1, is {value}")
         return value
@@ -116,21 +124,16 @@ class Body:
     def take_each(self, name: str, read: Callable[[Any, str], T]) -> tuple[T, ...]:
         """Read a list; `read` gets each value and its path."""
         path = self.at(name)
-        return tuple([read(value, f"{path}.{place}") for place, value in enumerate(self.take(name, list, []))])
+        return tuple([read(value, f"{path}.{i}") for i, value in enumerate(self.take(name, list, []))])
 
-    def take_bodies(self, name: str) -> Iterator[Body]:
-        """Read a list of objects."""
-        return iter(self.take_each(name, Body))
+    def close(self, *without_effect: str) -> None:
+        """Refuse a field that nobody has read, unless it is off or does not change the answer.
 
-    def ignore(self, names: Collection[str]) -> None:
-        """Drop fields that do not change the answer."""
-        for name in names:
-            self._rest.pop(name, None)
-
-    def close(self) -> None:
-        """Raises GatewayError for a field that nobody has read, unless it is off."""
+        Raises:
+            GatewayError: there is such a field.
+        """
         for name, value in self._rest.items():
-            if value not in (None, False, [], {}, ""):
+            if name not in without_effect and value not in (None, False, [], {}, ""):
                 raise refuse(self.at(name), "is not implemented")
 
 
@@ -155,7 +158,7 @@ def remember(read: Callable[[Body], T], max_bytes: int = 1 << 12) -> Callable[[A
     return read_item
 
 
-def read_text(value: Any, path: str, kinds: Collection[str], ignored: Collection[str] = ("cache_control",)) -> str:
+def read_text(value: Any, path: str, kinds: Collection[str]) -> str:
     """Read a content: a text, or a list of parts of the given kinds, whose texts are joined."""
     if value is None:
         return ""
@@ -164,14 +167,13 @@ def read_text(value: Any, path: str, kinds: Collection[str], ignored: Collection
     if not isinstance(value, list):
         raise refuse(path, "must be a text or a list of parts")
     texts = []
-    for place, item in enumerate(value):
-        part = Body(item, f"{path}.{place}")
+    for i, item in enumerate(value):
+        part = Body(item, f"{path}.{i}")
         kind = part.need("type", str)
         if kind not in kinds:
             raise refuse(part.at("type"), f"{kind!r} is not implemented; only {', '.join(kinds)}")
         texts.append(part.take("text", str, ""))
-        part.ignore((*ignored, "annotations", "citations", "logprobs"))
-        part.close()
+        part.close("cache_control", "annotations", "citations", "logprobs")
     return "".join(texts)
 
 

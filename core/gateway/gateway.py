@@ -17,16 +17,17 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from core.gateway import anthropic_messages, openai_chat, openai_responses
 from core.gateway.bodies import parse_body
+from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError
-from core.gateway.session import FROZEN, FinishedSession, GatewaySession, Node, SessionSettings
+from core.gateway.session import FROZEN, FinishedSession, GatewaySession, SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.http_client import Fault
 from core.policy.base import Policy, PolicyError
@@ -50,32 +51,19 @@ KEPT_CLOSED = 10_000
 """Bounds the closed sessions that are remembered, so that a late request gets 410 and not 404."""
 
 MAX_KEPT_TOKENS = 100_000_000
-"""Bounds by default the tokens of all open sessions of a gateway that opens them on request. A token of a prompt takes
-eight bytes, and one that no prompt before it has some forty."""
+"""Bounds by default the tokens of all open sessions of a gateway that opens them on request. A prompt
+token that an earlier prompt shares takes 8 bytes, and a new one about 40."""
 
 _STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable": 503, "timeout": 504}
 
 
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """Names the codec of one protocol."""
+class Codec(Protocol):
+    """Reads and writes one codec. The modules openai_chat, openai_responses and anthropic_messages are codecs."""
 
-    read_request: Callable[[Any], AgentRequest]
-    write_reply: Callable[[GatewaySession, Node, AgentRequest, int], dict[str, Any]]
-    write_events: Callable[[GatewaySession, Node, AgentRequest, int], Iterator[str]]
-    write_error: Callable[[GatewayError], dict[str, Any]]
-
-
-CHAT = Protocol(openai_chat.read_request, openai_chat.write_reply, openai_chat.write_events, openai_chat.write_error)
-RESPONSES = Protocol(
-    openai_responses.read_request, openai_responses.write_reply, openai_responses.write_events, openai_chat.write_error
-)
-ANTHROPIC = Protocol(
-    anthropic_messages.read_request,
-    anthropic_messages.write_reply,
-    anthropic_messages.write_events,
-    anthropic_messages.write_error,
-)
+    def read_request(self, value: Any) -> AgentRequest: ...
+    def write_reply(self, answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]: ...
+    def write_events(self, answer: Answer, request: AgentRequest, created: int) -> Iterator[str]: ...
+    def write_error(self, error: GatewayError) -> dict[str, Any]: ...
 
 
 class Gateway:
@@ -163,9 +151,9 @@ class Gateway:
         for base in ("/v1", "/s/{session}/v1", "/s/{session}"):
             app.add_routes(
                 [
-                    web.post(f"{base}/chat/completions", partial(self._serve, protocol=CHAT)),
-                    web.post(f"{base}/responses", partial(self._serve, protocol=RESPONSES)),
-                    web.post(f"{base}/messages", partial(self._serve, protocol=ANTHROPIC)),
+                    web.post(f"{base}/chat/completions", partial(self._serve, codec=openai_chat)),
+                    web.post(f"{base}/responses", partial(self._serve, codec=openai_responses)),
+                    web.post(f"{base}/messages", partial(self._serve, codec=anthropic_messages)),
                     web.post(f"{base}/messages/count_tokens", self._count_tokens),
                     web.get(f"{base}/models", self._list_models),
                 ]
@@ -198,17 +186,17 @@ class Gateway:
     def _find_session(self, http: web.Request) -> GatewaySession:
         return self._session(self._read_name(http), may_open=True)
 
-    async def _serve(self, http: web.Request, protocol: Protocol) -> web.StreamResponse:
+    async def _serve(self, http: web.Request, codec: Codec) -> web.StreamResponse:
         """Answer one request: read it, sample, and write the answer whole or as events."""
         # A request that cannot be read opens no session, but is counted in one that is open.
         session = self._sessions.get(self._read_name(http))
         try:
-            request = protocol.read_request(parse_body(await http.read()))
+            request = codec.read_request(parse_body(await http.read()))
             self._check_memory(self._max_kept_tokens * (1 if session is None else 2))
             session = self._find_session(http)
             if http.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0"):
                 request = replace(request, is_retry=True)
-            node = await session.answer(request)
+            answer = await session.answer(request)
         except Exception as error:
             failure = describe_failure(error)
             refused = f"refused_{failure.kind}"
@@ -218,26 +206,25 @@ class Gateway:
                 session.note(refused)
             # Clients retry a 429 unless this header forbids it; a session that had its turns will not get another.
             headers = {"x-should-retry": "false"} if failure.status < 500 else {}
-            return web.json_response(protocol.write_error(failure), status=failure.status, headers=headers)
+            return web.json_response(codec.write_error(failure), status=failure.status, headers=headers)
         created = int(time.time())
-        session.mark_delivered(
-            node
-        )  # before the last byte: the client's next request may be read before this handler goes on
+        # Before the last byte goes out: the client's next request may be read before this handler goes on.
+        session.mark_delivered(answer)
         response: web.StreamResponse
         try:
             if not request.stream:
-                response = web.json_response(protocol.write_reply(session, node, request, created))
+                response = web.json_response(codec.write_reply(answer, request, created))
                 await response.prepare(http)
             else:
                 response = web.StreamResponse(
                     headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store"}
                 )
                 await response.prepare(http)
-                for event in protocol.write_events(session, node, request, created):
+                for event in codec.write_events(answer, request, created):
                     await response.write(event.encode())
             await response.write_eof()
         except BaseException:
-            session.mark_lost(node)
+            session.mark_lost(answer)
             raise
         return response
 
@@ -252,7 +239,7 @@ class Gateway:
         try:
             request = anthropic_messages.read_request(parse_body(await http.read()), counting=True)
             session = self._find_session(http)
-            return web.json_response({"input_tokens": len(session.prompt_of(request))})
+            return web.json_response({"input_tokens": len(session.render_prompt(request))})
         except Exception as error:
             failure = describe_failure(error)
             return web.json_response(anthropic_messages.write_error(failure), status=failure.status)

@@ -23,8 +23,9 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from core.gateway import openai_chat
 from core.gateway.bodies import read_text
+from core.gateway.history import Answer
 from core.gateway.messages import MessageRole, WireCall, WireMessage, refuse
-from core.gateway.session import GatewaySession, Node
+from core.gateway.session import GatewaySession
 
 _ROLES: Mapping[str, MessageRole] = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
 
@@ -54,9 +55,9 @@ class SessionChatModel(BaseChatModel):
         self, messages: list[BaseMessage], stop: list[str] | None = None, run_manager: Any = None, **options: Any
     ) -> ChatResult:
         request = openai_chat.read_request({"model": self.model, "stop": stop, **options})
-        read = tuple(_read_message(message, f"messages.{place}") for place, message in enumerate(messages))
-        node = await self.session.ask(replace(request, messages=read))
-        return ChatResult(generations=[ChatGeneration(message=_write_message(self.session, node))])
+        read = tuple(_read_message(message, f"messages.{i}") for i, message in enumerate(messages))
+        answer = await self.session.ask(replace(request, messages=read))
+        return ChatResult(generations=[ChatGeneration(message=_write_message(answer))])
 
 
 def _read_message(message: BaseMessage, path: str) -> WireMessage:
@@ -78,15 +79,15 @@ def _read_message(message: BaseMessage, path: str) -> WireMessage:
     return read
 
 
-def _write_message(session: GatewaySession, node: Node) -> AIMessage:
-    prompt, sampled = len(node.prompt_ids), len(node.completion.token_ids)
+def _write_message(answer: Answer) -> AIMessage:
+    prompt, sampled = len(answer.prompt_ids), len(answer.completion.token_ids)
     return AIMessage(
-        content=node.message.text,
-        id=session.wire_id("msg", node.number),
+        content=answer.message.text,
+        id=answer.wire_id("msg"),
         tool_calls=[
-            {"id": call.call_id, "name": call.name, "args": json.loads(call.arguments)} for call in node.message.calls
+            {"id": call.call_id, "name": call.name, "args": json.loads(call.arguments)} for call in answer.message.calls
         ],
-        additional_kwargs={"reasoning_content": node.message.reasoning} if node.message.reasoning else {},
-        response_metadata={"finish_reason": openai_chat.finish_reason(node)},
+        additional_kwargs={"reasoning_content": answer.message.reasoning} if answer.message.reasoning else {},
+        response_metadata={"finish_reason": openai_chat.finish_reason(answer)},
         usage_metadata={"input_tokens": prompt, "output_tokens": sampled, "total_tokens": prompt + sampled},
     )

@@ -29,7 +29,7 @@ class WireCall:
         try:
             return self.name, json.dumps(json.loads(self.arguments or "{}"), sort_keys=True)
         except (ValueError, RecursionError):
-            return self.name, fold(self.arguments)
+            return self.name, collapse_whitespace(self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class WireMessage:
     """Holds one message of a request.
 
     `reasoning` is None where the client sent none. `call_id` names the call that a tool's message answers. `marks` are
-    the other ids and opaque fields of an assistant's message, in which the gateway may find its own node.
+    the other ids and opaque fields of an assistant's message, in which the gateway may find its own answer.
     """
 
     role: MessageRole
@@ -87,21 +87,32 @@ def refuse(path: str, message: str) -> GatewayError:
     return GatewayError(400, "bad_request", message, path)
 
 
-def fold(text: str) -> str:
+def collapse_whitespace(text: str) -> str:
     """Return the text with every run of whitespace as one space and none at its ends."""
     return " ".join(text.split())
 
 
-def fold_lead(messages: Sequence[WireMessage]) -> tuple[Any, ...]:
-    """Return messages in a form that is equal for two echoes of them: folded texts, tools' results in any order."""
-    folded: list[tuple[Any, ...]] = []
+def canonicalize_messages(messages: Sequence[WireMessage]) -> tuple[Any, ...]:
+    """Return messages in a form that equal ones share, whatever their whitespace and the order of tools' results."""
+    canonical: list[tuple[Any, ...]] = []
     results: list[tuple[Any, ...]] = []
     for message in messages:
         calls = tuple(call.canonical() for call in message.calls)
-        entry = (message.role, fold(message.text), message.call_id, calls)
+        entry = (message.role, collapse_whitespace(message.text), message.call_id, calls)
         if message.role == "tool":
             results.append(entry)
             continue
-        folded += [*sorted(results), entry]
+        canonical += [*sorted(results), entry]
         results = []
-    return (*folded, *sorted(results))
+    return (*canonical, *sorted(results))
+
+
+def join_parts(parts: Sequence[WireMessage]) -> WireMessage:
+    """Make one answer of its parts: thoughts, texts and calls, each in a message of its own."""
+    return WireMessage(
+        "assistant",
+        "".join(part.text for part in parts),
+        "".join(part.reasoning or "" for part in parts) or None,
+        tuple(call for part in parts for call in part.calls),
+        marks=tuple(mark for part in parts for mark in part.marks),
+    )

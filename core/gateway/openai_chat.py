@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from core.gateway.bodies import MAX_TOOL_BYTES, Body, read_schema, read_text, remember
+from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
-from core.gateway.session import GatewaySession, Node
 from core.text.tool_calls import ToolSchema
 
 ERROR_TYPES = {400: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_error"}
@@ -20,7 +20,10 @@ _WITHOUT_EFFECT = (
     "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
     "reasoning_effort", "verbosity",
 )  # fmt: skip
-_ROLES: Mapping[str, MessageRole] = {"system": "system", "developer": "system", "user": "user"}
+_WITHOUT_EFFECT_ON_AN_ANSWER = (
+    "refusal", "annotations", "provider_specific_fields", "reasoning_details", "reasoning", "thinking_blocks",
+)  # fmt: skip
+ROLES: Mapping[str, MessageRole] = {"system": "system", "developer": "system", "user": "user"}
 
 
 def read_request(value: Any) -> AgentRequest:
@@ -36,11 +39,9 @@ def read_request(value: Any) -> AgentRequest:
     body.take_only("response_format", {"type": "text"})
     body.take_only("frequency_penalty", 0)
     body.take_only("presence_penalty", 0)
-    body.ignore(_WITHOUT_EFFECT)
-    stream_options = Body(body.take("stream_options", dict, {}), "stream_options")
+    stream_options = body.take_body("stream_options")
     stream_usage = stream_options.take("include_usage", bool, False)
-    stream_options.ignore(("include_obfuscation",))
-    stream_options.close()
+    stream_options.close("include_obfuscation")
     limits = [body.take_count(name) for name in ("max_completion_tokens", "max_tokens")]
     request = AgentRequest(
         model=body.need("model", str),
@@ -54,92 +55,93 @@ def read_request(value: Any) -> AgentRequest:
         stream=body.take("stream", bool, False),
         stream_usage=stream_usage,
     )
-    body.close()
+    body.close(*_WITHOUT_EFFECT)
     return request
 
 
 def _read_tool(tool: Body) -> ToolSchema:
     tool.take_only("type", "function")
-    function = Body(tool.need("function", dict), tool.at("function"))
+    function = tool.need_body("function")
     schema = read_schema(
         function.need("name", str), function.take("description", str), function.take("parameters", dict)
     )
-    function.ignore(("strict",))
-    function.close()
-    tool.ignore(("cache_control",))
-    tool.close()
+    function.close("strict")
+    tool.close("cache_control")
     return schema
 
 
 def _read_message(message: Body) -> WireMessage:
     role = message.need("role", str)
     text = read_text(message.take("content", (str, list)), message.at("content"), ("text",))
-    message.ignore(("name", "cache_control"))
+    without_effect = ["name", "cache_control"]
     if role == "tool":
         read = WireMessage("tool", text, call_id=message.need("tool_call_id", str))
     elif role == "assistant":
         reasoning = message.take("reasoning_content", str) or message.take("reasoning", str)
-        calls = tuple(_read_call(call) for call in message.take_bodies("tool_calls"))
-        message.ignore(
-            ("refusal", "annotations", "provider_specific_fields", "reasoning_details", "reasoning", "thinking_blocks")
-        )
+        calls = message.take_each("tool_calls", _read_call)
         read = WireMessage("assistant", text, reasoning, calls)
-    elif role in _ROLES:
-        read = WireMessage(_ROLES[role], text)
+        without_effect += _WITHOUT_EFFECT_ON_AN_ANSWER
+    elif role in ROLES:
+        read = WireMessage(ROLES[role], text)
     else:
         raise refuse(message.at("role"), f"{role!r} is none of system, developer, user, assistant, tool")
-    message.close()
+    message.close(*without_effect)
     return read
 
 
-def _read_call(call: Body) -> WireCall:
+def _read_call(value: Any, path: str) -> WireCall:
+    call = Body(value, path)
     call.take_only("type", "function")
-    function = Body(call.need("function", dict), call.at("function"))
+    function = call.need_body("function")
     read = WireCall(call.take("id", str, ""), function.need("name", str), function.take("arguments", str, ""))
     function.close()
-    call.ignore(("index", "provider_specific_fields", "extra_content"))
-    call.close()
+    call.close("index", "provider_specific_fields", "extra_content")
     return read
 
 
 _read_tool_again, _read_message_again = remember(_read_tool, MAX_TOOL_BYTES), remember(_read_message)
 
 
-def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:
+def write_reply(answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]:
     """Return the body of an answer."""
-    message: dict[str, Any] = {"role": "assistant", "content": node.message.text or None}
-    if node.message.reasoning:
-        message["reasoning_content"] = node.message.reasoning
-    if node.message.calls:
-        message["tool_calls"] = [_write_call(call) for call in node.message.calls]
+    message: dict[str, Any] = {"role": "assistant", "content": answer.message.text or None}
+    if answer.message.reasoning:
+        message["reasoning_content"] = answer.message.reasoning
+    if answer.message.calls:
+        message["tool_calls"] = [_write_call(call) for call in answer.message.calls]
     elif message["content"] is None:
         message["content"] = ""
-    choice = {"index": 0, "message": message, "finish_reason": finish_reason(node), "logprobs": None}
-    head = _write_head(session, node, request, created)
-    return {**head, "object": "chat.completion", "choices": [choice], "usage": _write_usage(node)}
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason(answer), "logprobs": None}
+    head = _write_head(answer, request, created)
+    return {
+        **head,
+        "object": "chat.completion",
+        "choices": [choice],
+        "usage": write_usage(answer, "prompt", "completion"),
+    }
 
 
-def write_events(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> Iterator[str]:
+def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterator[str]:
     """Yield the server-sent events of an answer."""
-    head = {**_write_head(session, node, request, created), "object": "chat.completion.chunk"}
+    head = {**_write_head(answer, request, created), "object": "chat.completion.chunk"}
 
     def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> str:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
         return _write_event({**head, "choices": [choice]})
 
     yield chunk({"role": "assistant", "content": ""})
-    if node.message.reasoning:
-        yield chunk({"reasoning_content": node.message.reasoning})
-    if node.message.text:
-        yield chunk({"content": node.message.text})
-    for place, call in enumerate(node.message.calls):
+    if answer.message.reasoning:
+        yield chunk({"reasoning_content": answer.message.reasoning})
+    if answer.message.text:
+        yield chunk({"content": answer.message.text})
+    for index, call in enumerate(answer.message.calls):
         begun = _write_call(call)
         begun["function"] = {"name": call.name, "arguments": ""}
-        yield chunk({"tool_calls": [{"index": place, **begun}]})
-        yield chunk({"tool_calls": [{"index": place, "function": {"arguments": call.arguments}}]})
-    yield chunk({}, finish_reason(node))
+        yield chunk({"tool_calls": [{"index": index, **begun}]})
+        yield chunk({"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]})
+    yield chunk({}, finish_reason(answer))
     if request.stream_usage:
-        yield _write_event({**head, "choices": [], "usage": _write_usage(node)})
+        yield _write_event({**head, "choices": [], "usage": write_usage(answer, "prompt", "completion")})
     yield "data: [DONE]\n\n"
 
 
@@ -153,27 +155,28 @@ def _write_event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
 
 
-def _write_head(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:
-    return {"id": session.wire_id("chatcmpl", node.number), "created": created, "model": request.model}
+def _write_head(answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]:
+    return {"id": answer.wire_id("chatcmpl"), "created": created, "model": request.model}
 
 
 def _write_call(call: WireCall) -> dict[str, Any]:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def finish_reason(node: Node) -> str:
+def finish_reason(answer: Answer) -> str:
     """Return why an answer ended, in OpenAI's words."""
-    if node.completion.finish_reason == "length":
+    if answer.completion.finish_reason == "length":
         return "length"
-    return "tool_calls" if node.message.calls else "stop"
+    return "tool_calls" if answer.message.calls else "stop"
 
 
-def _write_usage(node: Node) -> dict[str, Any]:
-    prompt, sampled = len(node.prompt_ids), len(node.completion.token_ids)
+def write_usage(answer: Answer, asked: str, given: str) -> dict[str, Any]:
+    """Return the tokens of an answer, under a protocol's words for what was asked and what was given."""
+    prompt, sampled = len(answer.prompt_ids), len(answer.completion.token_ids)
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": sampled,
+        f"{asked}_tokens": prompt,
+        f"{given}_tokens": sampled,
         "total_tokens": prompt + sampled,
-        "prompt_tokens_details": {"cached_tokens": node.completion.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": node.reasoning_tokens},
+        f"{asked}_tokens_details": {"cached_tokens": answer.completion.cached_tokens},
+        f"{given}_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
     }

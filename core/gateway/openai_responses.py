@@ -12,15 +12,17 @@ from itertools import chain
 from typing import Any
 
 from core.gateway.bodies import MAX_TOOL_BYTES, Body, read_schema, read_text, remember
-from core.gateway.messages import AgentRequest, WireCall, WireMessage, refuse
-from core.gateway.session import GatewaySession, Node
+from core.gateway.history import Answer
+from core.gateway.messages import AgentRequest, WireCall, WireMessage, join_parts, refuse
+from core.gateway.openai_chat import ROLES, write_error, write_usage
 from core.text.tool_calls import ToolSchema
+
+__all__ = ["read_request", "write_error", "write_events", "write_reply"]
 
 _WITHOUT_EFFECT = (
     "store", "metadata", "user", "include", "reasoning", "service_tier", "prompt_cache_key", "prompt_cache_retention",
     "safety_identifier", "client_metadata",
 )  # fmt: skip
-_TEXTS = ("input_text", "output_text", "text")
 
 
 def read_request(value: Any) -> AgentRequest:
@@ -31,20 +33,13 @@ def read_request(value: Any) -> AgentRequest:
     body.take_only("parallel_tool_calls", True, *([] if tools else [False]))
     body.take_only("truncation", "disabled", "auto")
     body.take_only("background", False)
-    text = Body(body.take("text", dict, {}), "text")
+    text = body.take_body("text")
     text.take_only("format", {"type": "text"})
-    text.ignore(("verbosity",))
-    text.close()
-    body.ignore(_WITHOUT_EFFECT)
-    messages: list[WireMessage] = []
+    text.close("verbosity")
     given = body.need("input", (str, list))
-    if isinstance(given, str):
-        messages.append(WireMessage("user", given))
-    else:
-        messages += _join_answers(Body({"input": given}).take_each("input", _read_item_again))
-    stream_options = Body(body.take("stream_options", dict, {}), "stream_options")
-    stream_options.ignore(("include_obfuscation",))
-    stream_options.close()
+    items = given if isinstance(given, list) else [{"content": given}]
+    messages = _join_answers(Body({"input": items}).take_each("input", _read_item_again))
+    body.take_body("stream_options").close("include_obfuscation")
     request = AgentRequest(
         model=body.need("model", str),
         messages=tuple(messages),
@@ -56,7 +51,7 @@ def read_request(value: Any) -> AgentRequest:
         continues=body.take("previous_response_id", str),
         instructions=body.take("instructions", str),
     )
-    body.close()
+    body.close(*_WITHOUT_EFFECT)
     return request
 
 
@@ -67,14 +62,13 @@ def _read_tool(tool: Body, about: str = "", prefix: str = "") -> tuple[ToolSchem
         raise refuse(tool.at("name"), f"{name!r} has a dot, which only parts a namespace from a name")
     description = " ".join(filter(None, (about, tool.take("description", str))))
     if kind == "namespace" and not prefix:
-        inner = tool.take_bodies("tools")
-        schemas = tuple(schema for each in inner for schema in _read_tool(each, description, f"{name}."))
+        inner = tool.take_each("tools", lambda each, path: _read_tool(Body(each, path), description, f"{name}."))
+        schemas = tuple(chain.from_iterable(inner))
     elif kind == "function":
         schemas = (read_schema(prefix + name, description, tool.take("parameters", dict)),)
     else:
         raise refuse(tool.at("type"), f"{kind!r} is not implemented; only function and namespace")
-    tool.ignore(("strict",))
-    tool.close()
+    tool.close("strict")
     return schemas
 
 
@@ -85,18 +79,17 @@ def _read_item(item: Body) -> tuple[WireMessage, frozenset[str]]:
     """Read one item as a message or a part of an answer; return it, and the numbers of the answer that its ids name."""
     kind = item.take("type", str, "message")
     role = item.take("role", str, "user") if kind == "message" else ""
+    without_effect = ["id", "status"]
     if kind == "function_call_output":
-        output = read_text(item.need("output", (str, list)), item.at("output"), _TEXTS)
-        read = WireMessage("tool", output, call_id=item.need("call_id", str))
+        read = WireMessage("tool", _read_texts(item, "output"), call_id=item.need("call_id", str))
+    elif role in ROLES:
+        read = WireMessage(ROLES[role], _read_texts(item, "content"))
     elif kind == "message" and role != "assistant":
-        if role not in ("user", "system", "developer"):
-            raise refuse(item.at("role"), f"{role!r} is none of user, system, developer, assistant")
-        content = read_text(item.need("content", (str, list)), item.at("content"), _TEXTS)
-        read = WireMessage("user" if role == "user" else "system", content)
+        raise refuse(item.at("role"), f"{role!r} is none of user, system, developer, assistant")
     else:
-        read = _read_answer_item(item, kind)
-    item.ignore(("id", "status"))
-    item.close()
+        read = _read_part(item, kind)
+        without_effect += ["phase"]
+    item.close(*without_effect)
     ids = (*(call.call_id for call in read.calls), *read.marks)
     return read, frozenset(each.split("_")[1] for each in ids if "_" in each)
 
@@ -125,57 +118,45 @@ def _join_answers(items: Sequence[tuple[WireMessage, frozenset[str]]]) -> list[W
             answer, first_numbers = [], numbers
             messages.append(answer)
         answer.append(part)
-    return [_join(message) if isinstance(message, list) else message for message in messages]
+    return [join_parts(message) if isinstance(message, list) else message for message in messages]
 
 
-def _read_answer_item(item: Body, kind: str) -> WireMessage:
+def _read_texts(item: Body, name: str) -> str:
+    return read_text(item.need(name, (str, list)), item.at(name), ("input_text", "output_text", "text"))
+
+
+def _read_part(item: Body, kind: str) -> WireMessage:
+    """Read a part of an answer."""
     mark = item.take("id", str, "")
     if kind == "message":
-        text = read_text(item.need("content", (str, list)), item.at("content"), _TEXTS)
-        read = WireMessage("assistant", text, marks=(mark,))
-    elif kind == "function_call":
+        return WireMessage("assistant", _read_texts(item, "content"), marks=(mark,))
+    if kind == "function_call":
         name = ".".join(filter(None, (item.take("namespace", str), item.need("name", str))))
         call = WireCall(item.need("call_id", str), name, item.take("arguments", str, ""))
-        read = WireMessage("assistant", "", calls=(call,), marks=(mark,))
-    elif kind == "reasoning":
+        return WireMessage("assistant", "", calls=(call,), marks=(mark,))
+    if kind == "reasoning":
         thoughts = read_text(item.take("content", list), item.at("content"), ("reasoning_text", "text"))
         summary = read_text(item.take("summary", list), item.at("summary"), ("summary_text",))
         sealed = item.take("encrypted_content", str, "")
-        read = WireMessage("assistant", "", (thoughts or summary) or None, marks=(mark, sealed))
-    else:
-        raise refuse(
-            item.at("type"),
-            f"{kind!r} is not implemented; only message, reasoning, function_call and function_call_output",
-        )
-    item.ignore(("status", "phase"))
-    item.close()
-    return read
+        return WireMessage("assistant", "", (thoughts or summary) or None, marks=(mark, sealed))
+    raise refuse(
+        item.at("type"), f"{kind!r} is not implemented; only message, reasoning, function_call and function_call_output"
+    )
 
 
-def _join(parts: Sequence[WireMessage]) -> WireMessage:
-    texts, thoughts = list[str](), list[str]()
-    calls, marks = list[WireCall](), list[str]()
-    for part in parts:
-        texts.append(part.text)
-        thoughts.append(part.reasoning or "")
-        calls += part.calls
-        marks += part.marks
-    return WireMessage("assistant", "".join(texts), "".join(thoughts) or None, tuple(calls), marks=tuple(marks))
-
-
-def write_reply(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:
+def write_reply(answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]:
     """Return the body of an answer."""
-    cut = node.completion.finish_reason == "length"
+    cut = answer.completion.finish_reason == "length"
     return {
-        **_write_head(session, node, request, created),
+        **_write_head(answer, request, created),
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": _write_items(session, node),
-        "usage": _write_usage(node),
+        "output": _write_items(answer),
+        "usage": write_usage(answer, "input", "output"),
     }
 
 
-def write_events(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> Iterator[str]:
+def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterator[str]:
     """Yield the server-sent events of an answer."""
     sequence = 0
 
@@ -185,10 +166,10 @@ def write_events(session: GatewaySession, node: Node, request: AgentRequest, cre
         sequence += 1
         return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
-    begun = {**_write_head(session, node, request, created), "status": "in_progress", "output": [], "usage": None}
+    begun = {**_write_head(answer, request, created), "status": "in_progress", "output": [], "usage": None}
     yield event("response.created", response={**begun, "incomplete_details": None})
     yield event("response.in_progress", response={**begun, "incomplete_details": None})
-    for index, item in enumerate(_write_items(session, node)):
+    for index, item in enumerate(_write_items(answer)):
         at = {"item_id": item["id"], "output_index": index}
         yield event("response.output_item.added", output_index=index, item=_empty_item(item))
         if item["type"] == "function_call":
@@ -204,7 +185,7 @@ def write_events(session: GatewaySession, node: Node, request: AgentRequest, cre
             yield event(f"response.{name}.done", **at, text=part["text"], **logprobs)
             yield event("response.content_part.done", **at, part=part)
         yield event("response.output_item.done", output_index=index, item=item)
-    whole = write_reply(session, node, request, created)
+    whole = write_reply(answer, request, created)
     yield event("response.incomplete" if whole["status"] == "incomplete" else "response.completed", response=whole)
 
 
@@ -214,9 +195,9 @@ def _empty_item(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "status": "in_progress", "content": []}
 
 
-def _write_head(session: GatewaySession, node: Node, request: AgentRequest, created: int) -> dict[str, Any]:
+def _write_head(answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]:
     return {
-        "id": session.wire_id("resp", node.number),
+        "id": answer.wire_id("resp"),
         "object": "response",
         "created_at": created,
         "model": request.model,
@@ -232,44 +213,32 @@ def _write_head(session: GatewaySession, node: Node, request: AgentRequest, crea
     }
 
 
-def _write_items(session: GatewaySession, node: Node) -> list[dict[str, Any]]:
-    message, number = node.message, node.number
+def _write_items(answer: Answer) -> list[dict[str, Any]]:
+    message = answer.message
     items: list[dict[str, Any]] = []
     if message.reasoning:
-        thoughts = [{"type": "reasoning_text", "text": message.reasoning}]
-        sealed = session.wire_id("enc", number)
         items.append(
             {
-                "type": "reasoning", "id": session.wire_id("rs", number), "summary": [], "content": thoughts,
-                "encrypted_content": sealed, "status": "completed",
+                "type": "reasoning", "id": answer.wire_id("rs"), "status": "completed", "summary": [],
+                "content": [{"type": "reasoning_text", "text": message.reasoning}],
+                "encrypted_content": answer.wire_id("enc"),
             }
         )  # fmt: skip
     if message.text or not message.calls:
-        text = [{"type": "output_text", "text": message.text, "annotations": [], "logprobs": []}]
+        text = {"type": "output_text", "text": message.text, "annotations": [], "logprobs": []}
         items.append(
             {
-                "type": "message", "id": session.wire_id("msg", number), "role": "assistant", "status": "completed",
-                "content": text,
+                "type": "message", "id": answer.wire_id("msg"), "role": "assistant", "status": "completed",
+                "content": [text],
             }
         )  # fmt: skip
-    for place, call in enumerate(message.calls):
+    for index, call in enumerate(message.calls):
         namespace, _, name = call.name.rpartition(".")
         items.append(
             {
-                "type": "function_call", "id": session.wire_id("fc", number, place), "call_id": call.call_id,
+                "type": "function_call", "id": answer.wire_id("fc", index), "call_id": call.call_id,
                 "name": name, "arguments": call.arguments, "status": "completed",
                 **({"namespace": namespace} if namespace else {}),
             }
         )  # fmt: skip
     return items
-
-
-def _write_usage(node: Node) -> dict[str, Any]:
-    prompt, sampled = len(node.prompt_ids), len(node.completion.token_ids)
-    return {
-        "input_tokens": prompt,
-        "output_tokens": sampled,
-        "total_tokens": prompt + sampled,
-        "input_tokens_details": {"cached_tokens": node.completion.cached_tokens},
-        "output_tokens_details": {"reasoning_tokens": node.reasoning_tokens},
-    }

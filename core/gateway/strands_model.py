@@ -16,8 +16,9 @@ from typing import Any
 from strands.models import Model
 
 from core.gateway.anthropic_messages import stop_reason
-from core.gateway.messages import AgentRequest, WireCall, WireMessage, refuse
-from core.gateway.session import GatewaySession, Node
+from core.gateway.history import Answer
+from core.gateway.messages import AgentRequest, WireCall, WireMessage, join_parts, refuse
+from core.gateway.session import GatewaySession
 from core.text.tool_calls import ToolSchema
 
 
@@ -55,47 +56,45 @@ class SessionModel(Model):
         if tool_choice and "auto" not in tool_choice:
             raise refuse("tool_choice", f"{json.dumps(tool_choice)} is not implemented; only auto")
         read = [WireMessage("system", system_prompt)] if system_prompt else []
-        for place, message in enumerate(messages):
-            read += _read_message(message, f"messages.{place}")
+        for i, message in enumerate(messages):
+            read += _read_message(message, f"messages.{i}")
         tools = tuple(
             ToolSchema(spec["name"], spec["description"], spec["inputSchema"]["json"]) for spec in tool_specs or ()
         )
         config = self._config
         request = AgentRequest(config["model_id"], tuple(read), tools, max_tokens=config["max_tokens"])
-        node = await self._session.ask(request)
+        answer = await self._session.ask(request)
         try:
-            for event in _write_events(self._session, node):
+            for event in _write_events(answer):
                 yield event
         except BaseException:  # the agent was stopped, and throws the answer away
-            self._session.mark_lost(node)
+            self._session.mark_lost(answer)
             raise
 
 
 def _read_message(message: Mapping[str, Any], path: str) -> list[WireMessage]:
     """Read one message; the results of tools in a user's message become messages of their own."""
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[WireCall] = []
-    marks: list[str] = []
+    parts: list[WireMessage] = []
     results: list[WireMessage] = []
     for block in message["content"]:
         if "text" in block:
-            texts.append(block["text"])
+            parts.append(WireMessage("assistant", block["text"]))
         elif "toolUse" in block:
             use = block["toolUse"]
-            calls.append(WireCall(use["toolUseId"], use["name"], json.dumps(use["input"], ensure_ascii=False)))
+            call = WireCall(use["toolUseId"], use["name"], json.dumps(use["input"], ensure_ascii=False))
+            parts.append(WireMessage("assistant", "", calls=(call,)))
         elif "toolResult" in block:
             result = block["toolResult"]
             text = "\n".join(_read_result(part, path) for part in result["content"])
             results.append(WireMessage("tool", text, call_id=result["toolUseId"]))
         elif "reasoningText" in block.get("reasoningContent", ()):
-            thoughts.append(block["reasoningContent"]["reasoningText"]["text"])
-            marks.append(block["reasoningContent"]["reasoningText"].get("signature", ""))
+            thought = block["reasoningContent"]["reasoningText"]
+            parts.append(WireMessage("assistant", "", thought["text"], marks=(thought.get("signature", ""),)))
         else:
             raise refuse(path, f"a block of {', '.join(block)} is not implemented")
     if message["role"] == "assistant":
-        return [WireMessage("assistant", "".join(texts), "".join(thoughts) or None, tuple(calls), marks=tuple(marks))]
-    return [*results, WireMessage("user", "\n\n".join(texts))] if texts else results
+        return [join_parts(parts)]
+    return [*results, WireMessage("user", "\n\n".join(part.text for part in parts))] if parts else results
 
 
 def _read_result(part: Mapping[str, Any], path: str) -> str:
@@ -106,22 +105,22 @@ def _read_result(part: Mapping[str, Any], path: str) -> str:
     return str(part["text"])
 
 
-def _write_events(session: GatewaySession, node: Node) -> Iterator[dict[str, Any]]:
+def _write_events(answer: Answer) -> Iterator[dict[str, Any]]:
     yield {"messageStart": {"role": "assistant"}}
-    if node.message.reasoning:
-        signature = session.wire_id("sig", node.number)
-        for delta in ({"text": node.message.reasoning}, {"signature": signature}):
+    if answer.message.reasoning:
+        signature = answer.wire_id("sig")
+        for delta in ({"text": answer.message.reasoning}, {"signature": signature}):
             yield {"contentBlockDelta": {"delta": {"reasoningContent": delta}}}
         yield {"contentBlockStop": {}}
-    if node.message.text or not node.message.calls:
+    if answer.message.text or not answer.message.calls:
         yield {"contentBlockStart": {"start": {}}}
-        yield {"contentBlockDelta": {"delta": {"text": node.message.text}}}
+        yield {"contentBlockDelta": {"delta": {"text": answer.message.text}}}
         yield {"contentBlockStop": {}}
-    for call in node.message.calls:
+    for call in answer.message.calls:
         yield {"contentBlockStart": {"start": {"toolUse": {"toolUseId": call.call_id, "name": call.name}}}}
         yield {"contentBlockDelta": {"delta": {"toolUse": {"input": call.arguments}}}}
         yield {"contentBlockStop": {}}
-    yield {"messageStop": {"stopReason": stop_reason(node)}}
-    prompt, sampled = len(node.prompt_ids), len(node.completion.token_ids)
+    yield {"messageStop": {"stopReason": stop_reason(answer)}}
+    prompt, sampled = len(answer.prompt_ids), len(answer.completion.token_ids)
     usage = {"inputTokens": prompt, "outputTokens": sampled, "totalTokens": prompt + sampled}
     yield {"metadata": {"usage": usage, "metrics": {"latencyMs": 0}}}

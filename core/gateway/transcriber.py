@@ -6,14 +6,20 @@ import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, get_args
 
-from core.gateway.messages import WireMessage, refuse
+from core.gateway.history import Answer, Continuation
+from core.gateway.messages import MessageRole, WireMessage, refuse
 from core.text.call_formats import CallFormat, Reply, detect_format, read_reply
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Ids, Tokenizer, special_ids
 from core.text.tool_calls import THOUGHT_END, CallError, ToolCall, ToolSchema, parse_json
 from core.types import Completion
+
+History = Literal["sampled", "template"]
+"""Says which thoughts of earlier answers the next prompt keeps: all that were sampled, or those the template shows."""
+
+_BARE: Mapping[str, Message] = {role: Message(role, ()) for role in get_args(MessageRole)}
 
 
 class Transcriber:
@@ -40,6 +46,38 @@ class Transcriber:
         for special in (*self._special_texts, "\ue000"):
             if special and special in text:
                 raise refuse(path, f"a name or description holds the special token {special!r}")
+
+    def render(
+        self, continuation: Continuation, tools: tuple[ToolSchema, ...], history: History
+    ) -> tuple[Ids, tuple[bool, ...]]:
+        """Return the prompt of a request, and for each stored answer in it whether it keeps its thoughts."""
+        shown_tools = [tool.to_openai() for tool in tools]
+        bare = [_BARE[message.role] for message in continuation.messages]
+        answers = {i: entry for i, entry in enumerate(continuation.entries) if isinstance(entry, Answer)}
+        hidden: set[int] = set()
+        if history == "template":
+            thinking = [i for i, answer in answers.items() if answer.reasoning_tokens]
+            shown = self.renderer.find_shown_thoughts(bare, thinking, shown_tools) if thinking else []
+            hidden = {i for i, shows in zip(thinking, shown, strict=True) if not shows}
+        kept = tuple([i not in hidden for i in answers])
+        # The prompt goes on from the last answer before which nothing has changed since it was sampled.
+        order = {i: n for n, i in enumerate(answers)}
+        base, start = None, -1
+        for i in reversed(continuation.path):
+            answer, n = answers[i], order[i]
+            if kept[n] and answer.kept == kept[:n] and answer.tools == tools:
+                base, start = answer, i
+                break
+        messages = bare[: start + 1]
+        for i, entry in enumerate(continuation.entries[start + 1 :], start + 1):
+            if isinstance(entry, Answer):
+                messages.append(self.encode_sampled(entry.completion, i not in hidden))
+            else:
+                messages.append(self.encode_message(entry))
+        if base is None:
+            return self.renderer.render(messages, shown_tools), kept
+        tail = self.continue_after(base.completion, self.renderer.render_after(start, messages, shown_tools))
+        return base.prompt_ids + (base.completion.token_ids + tail), kept  # copies the long part once
 
     def read(
         self, completion: Completion, tools: Sequence[ToolSchema], stop: Sequence[str]

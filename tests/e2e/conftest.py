@@ -98,7 +98,7 @@ class Launcher:
     log: Path
 
     def start(self, arguments: list[str], method: str = "memagent") -> int:
-        """The process id of a new run of `core.train.command METHOD`, or of `core.gateway` for the method `gateway`."""
+        """The process id of a new run of `core.train.command METHOD`, or of the gateway for the method `gateway`."""
         self._say("\t".join([method, *arguments]))
         return int(self._hear())
 

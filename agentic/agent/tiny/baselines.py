@@ -8,8 +8,7 @@ from typing import Any
 from agentic.agent.config import AgentRecipe
 from agentic.agent.rewards import exact
 from agentic.agent.tool_loop import run_tool_loop
-from core.gateway.agent import AgentMethod, Endpoint
-from core.gateway.session import SessionSettings
+from core.gateway import AgentMethod, Endpoint, SessionSettings
 from core.rollout.method import Method
 from core.text.tokenizer import Tokenizer
 from core.types import Task

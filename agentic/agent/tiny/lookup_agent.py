@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentic.agent.tiny.world import LOOK_UP, look_up
 from agentic.agent.tool_loop import AgentTool, run_tool_loop
-from core.gateway.agent import Endpoint
+from core.gateway import Endpoint
 from core.types import Task
 
 

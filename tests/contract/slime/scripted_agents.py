@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from agentic.agent.rollout import SPEC
-from core.gateway.agent import Endpoint
+from core.gateway import Endpoint
 from core.policy.base import PolicyError
 from core.types import Task
 from tests.contract.slime.case import Case

@@ -22,8 +22,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import get_args
 
-from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import History, SessionSettings
+from core.gateway import Gateway, History, SessionSettings, serve_gateway
 from core.types import Sampling
 from tests.optional.clients.scripted import ScriptedModel, check
 from tests.optional.clients.slime_side import SlimeSide, serve_slime

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from core.gateway.session import FinishedSession
+from core.gateway import FinishedSession
 from core.rollout.rows import make_rows
 from core.types import Completion, Sampling
 from tests.unit.gateway.model import RandomModel

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.messages import GatewayError
-from core.gateway.session import GatewaySession, SessionSettings
+from core.gateway import Gateway, GatewayError, GatewaySession, SessionSettings, serve_gateway
 from core.types import Sampling
 from tests import kit
 

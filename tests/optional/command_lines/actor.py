@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import FinishedSession, SessionSettings
+from core.gateway import FinishedSession, Gateway, SessionSettings, serve_gateway
 from core.runs.record import RolloutLog
 from core.text.tokenizer import Ids, token_bytes
 from core.types import Sampling

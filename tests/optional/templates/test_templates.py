@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from core.gateway.messages import AgentRequest, WireMessage
-from core.gateway.session import GatewaySession, SessionSettings
-from core.gateway.transcriber import Transcriber
+from core.gateway import AgentRequest, Gateway, SessionSettings, WireMessage
 from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import load_tokenizer
 from core.text.tool_calls import ToolSchema
@@ -107,7 +105,7 @@ async def converse(tokenizer: Any, history: str, *, tools: bool, thinks: bool, m
     """Hold a conversation of nine turns; assert that each prompt is the template's rendering of the messages."""
     model = TemplateModel(tokenizer, [SEARCH.to_openai()] if tools else [])
     settings = SessionSettings(max_context=100_000, history=history)  # type: ignore[arg-type]
-    session = GatewaySession("s", {"policy": ScriptedPolicy(model.respond)}, Transcriber(tokenizer), settings)
+    session = Gateway({"policy": ScriptedPolicy(model.respond)}, tokenizer, settings).open_session("s")
     wire = [WireMessage("system", "You count."), WireMessage("user", "How many horses?")]
     model.messages = [{"role": message.role, "content": message.text} for message in wire]
     for turn in range(9):
@@ -144,7 +142,7 @@ async def test_a_prompt_behind_a_trimmed_head_is_the_templates_rendering(name: s
     tokenizer = make_tokenizer(name)
     model = TemplateModel(tokenizer, [SEARCH.to_openai()])
     settings = SessionSettings(max_context=100_000)
-    session = GatewaySession("s", {"policy": ScriptedPolicy(model.respond)}, Transcriber(tokenizer), settings)
+    session = Gateway({"policy": ScriptedPolicy(model.respond)}, tokenizer, settings).open_session("s")
     wire = [WireMessage("user", "How many horses?"), WireMessage("user", "Count them.")]
     model.messages = [{"role": message.role, "content": message.text} for message in wire]
     for turn in range(2):
@@ -155,4 +153,4 @@ async def test_a_prompt_behind_a_trimmed_head_is_the_templates_rendering(name: s
         model.messages += [model.answer, {"role": "tool", "content": RESULT}]
     del wire[0], model.messages[0]
     expected = model.render(model.messages, generate=True)
-    assert tokenizer.decode(session.prompt_of(AgentRequest("policy", tuple(wire), (SEARCH,)))) == expected
+    assert tokenizer.decode(session.render_prompt(AgentRequest("policy", tuple(wire), (SEARCH,)))) == expected

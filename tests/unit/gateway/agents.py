@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from core.gateway import anthropic_messages, openai_chat, openai_responses
 from core.gateway.bodies import parse_body
-from core.gateway.gateway import ANTHROPIC, CHAT, RESPONSES, Protocol
+from core.gateway.gateway import Codec
+from core.gateway.history import Answer
 from core.gateway.messages import WireCall, WireMessage
-from core.gateway.session import GatewaySession, Node
+from core.gateway.session import GatewaySession
 
 PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}}
 CHAT_TOOLS = [{"type": "function", "function": {"name": "search", "description": "-", "parameters": PARAMETERS}}]
@@ -34,9 +36,9 @@ MAX_DEPTH = 2
 """Bounds the sub-agents of sub-agents."""
 
 
-def echo(node: Node, session: GatewaySession, how: str, rng: random.Random) -> WireMessage:
+def echo(answer: Answer, how: str, rng: random.Random) -> WireMessage:
     """Repeat an answer as a client does that transforms it."""
-    message = node.message
+    message = answer.message
     if how == "drop reasoning":
         return replace(message, reasoning=None)
     if how == "reserialise":
@@ -48,7 +50,7 @@ def echo(node: Node, session: GatewaySession, how: str, rng: random.Random) -> W
     if how == "strip":
         return replace(message, text=f"  {message.text}\n", reasoning=message.reasoning and f"{message.reasoning} ")
     if how == "marked":
-        return replace(message, marks=(session.wire_id("msg", node.number),))
+        return replace(message, marks=(answer.wire_id("msg"),))
     if how == "flatten" and message.calls:
         calls_shown = [
             {"id": c.call_id, "type": "function", "function": {"name": c.name, "arguments": json.loads(c.arguments)}}
@@ -65,11 +67,11 @@ def echo(node: Node, session: GatewaySession, how: str, rng: random.Random) -> W
     return message
 
 
-def answer_calls(node: Node, rng: random.Random) -> list[WireMessage]:
+def answer_calls(answer: Answer, rng: random.Random) -> list[WireMessage]:
     """The messages that follow an answer: the results of its tools in any order, or a new message of the user's."""
     results = [
         WireMessage("tool", f'result of "{call.call_id[-1]}"\nand more', call_id=call.call_id)
-        for call in node.message.calls
+        for call in answer.message.calls
     ]
     rng.shuffle(results)
     return results or [WireMessage("user", rng.choice(["go on", "and then?", "why"]))]
@@ -155,10 +157,10 @@ def write_anthropic(messages: Sequence[WireMessage], rng: random.Random) -> dict
     return {"messages": written, "tools": ANTHROPIC_TOOLS, "max_tokens": 10_000}
 
 
-WRITERS: Mapping[str, tuple[Protocol, Callable[[Sequence[WireMessage], random.Random], dict[str, Any]]]] = {
-    "chat": (CHAT, write_chat),
-    "responses": (RESPONSES, write_responses),
-    "anthropic": (ANTHROPIC, write_anthropic),
+WRITERS: Mapping[str, tuple[Codec, Callable[[Sequence[WireMessage], random.Random], dict[str, Any]]]] = {
+    "chat": (openai_chat, write_chat),
+    "responses": (openai_responses, write_responses),
+    "anthropic": (anthropic_messages, write_anthropic),
 }
 
 
@@ -182,7 +184,7 @@ class FuzzedAgent:
         self.rng = rng
         self.echoes = echoes
         self.depth = depth
-        self.protocol, self.write = WRITERS[rng.choice(list(WRITERS))]
+        self.codec, self.write = WRITERS[rng.choice(list(WRITERS))]
         self.messages = [WireMessage("system", f"agent {len(crew)}"), WireMessage("user", question)]
         self.earlier: list[list[WireMessage]] = []
         self.text = ""
@@ -194,13 +196,13 @@ class FuzzedAgent:
         """Do one thing, then ask for the next answer."""
         happened = await self._change_conversation(action)
         self.earlier.append(list(self.messages))
-        node = await self._ask(self.messages, action)
+        answer = await self._ask(self.messages, action)
         how = self.rng.choice(self.echoes)
-        sent = echo(node, self.session, how, self.rng)
-        edited = how.startswith("edit") and sent != node.message
+        sent = echo(answer, how, self.rng)
+        edited = how.startswith("edit") and sent != answer.message
         self.chains += edited
-        self.text = node.message.text
-        self.messages += [sent, *answer_calls(node, self.rng)]
+        self.text = answer.message.text
+        self.messages += [sent, *answer_calls(answer, self.rng)]
         if happened:
             self.seen[action] += 1
         self.seen[how if edited or how in KEEPING else "verbatim"] += 1
@@ -236,15 +238,15 @@ class FuzzedAgent:
             messages.append(WireMessage("user", f"a helper says: {rng.choice(self.crew).text}"))
         return True
 
-    async def _ask(self, messages: Sequence[WireMessage], action: str) -> Node:
+    async def _ask(self, messages: Sequence[WireMessage], action: str) -> Answer:
         body = {"model": "policy", **self.write(messages, self.rng)}
-        request = self.protocol.read_request(parse_body(json.dumps(body).encode()))
-        node = await self.session.answer(request)
+        request = self.codec.read_request(parse_body(json.dumps(body).encode()))
+        answer = await self.session.answer(request)
         if action == "lose":
-            self.session.mark_lost(node)
+            self.session.mark_lost(answer)
         else:
-            self.session.mark_delivered(node)
+            self.session.mark_delivered(answer)
         if action in ("retry", "lose"):
-            node = await self.session.answer(replace(request, is_retry=True))
-            self.session.mark_delivered(node)
-        return node
+            answer = await self.session.answer(replace(request, is_retry=True))
+            self.session.mark_delivered(answer)
+        return answer

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from core.gateway import anthropic_messages, openai_chat, openai_responses
 from core.gateway.bodies import MAX_TOOL_BYTES, parse_body
-from core.gateway.gateway import ANTHROPIC, CHAT, RESPONSES, Protocol
+from core.gateway.gateway import Codec
 from core.gateway.messages import GatewayError
 
 BIG = 123456789012345678901234567890
@@ -17,7 +18,7 @@ TEXTS = ("plain", "half of a character: \ud83d", '\u6f22\u5b57 \\ " \n', "x" * 1
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "default": BIG, "maximum": 1e300}}}
 
 
-def write_bodies(text: str) -> list[tuple[Protocol, dict[str, Any]]]:
+def write_bodies(text: str) -> list[tuple[Codec, dict[str, Any]]]:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps({"n": BIG})}}
     chat = {
         "model": "policy",
@@ -50,23 +51,23 @@ def write_bodies(text: str) -> list[tuple[Protocol, dict[str, Any]]]:
         ],
     }
     return [
-        (CHAT, chat),
-        (RESPONSES, responses),
-        (RESPONSES, {"model": "policy", "input": text}),
-        (ANTHROPIC, anthropic),
+        (openai_chat, chat),
+        (openai_responses, responses),
+        (openai_responses, {"model": "policy", "input": text}),
+        (anthropic_messages, anthropic),
     ]
 
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_bytes_and_values_are_the_same_request(text: str, ascii_only: bool) -> None:
-    for protocol, body in write_bodies(text):
-        expected = protocol.read_request(body)
+    for codec, body in write_bodies(text):
+        expected = codec.read_request(body)
         written = json.dumps(body, ensure_ascii=ascii_only).encode(errors="replace")
         if "\ud83d" in text and not ascii_only:
-            expected = protocol.read_request(json.loads(written))
+            expected = codec.read_request(json.loads(written))
         for _ in range(2):
-            assert protocol.read_request(parse_body(written)) == expected
+            assert codec.read_request(parse_body(written)) == expected
 
 
 def test_long_lists_stay_as_they_were_written_until_they_are_read() -> None:
@@ -91,7 +92,7 @@ def test_an_item_that_is_refused_is_named_by_its_path_each_time(item: str, messa
     good = '{"role": "user", "content": "good"}'
     for _ in range(2):
         with pytest.raises(GatewayError, match=message) as refusal:
-            CHAT.read_request(parse_body(f'{{"model": "policy", "messages": [{good}, {item}]}}'.encode()))
+            openai_chat.read_request(parse_body(f'{{"model": "policy", "messages": [{good}, {item}]}}'.encode()))
         assert refusal.value.status == 400
 
 

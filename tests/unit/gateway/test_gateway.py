@@ -473,12 +473,14 @@ async def test_requests_that_once_ended_in_status_500():
         for _ in range(1200):
             body = {"model": "policy", "input": first, **({"previous_response_id": link} if link else {})}
             session = gateway._sessions.get("long") or gateway.open_session("long")
+            answers = session._tree.answers
             if link is None:
                 link = (await Client(http, url, "long").post("/v1/responses", body))["id"]
-            node = session._nodes[len(session._nodes)]
-            following = replace(node, number=node.number + 1, place=replace(node.place, node=node, lead=()))
-            session._nodes[following.number] = following
-        link = session.wire_id("resp", len(session._nodes))
+            answer = answers[len(answers)]
+            number, continuation = answer.number + 1, replace(answer.continuation, parent=answer, new_messages=())
+            key = session._tree.make_wire_key(number)
+            answers[number] = replace(answer, number=number, wire_key=key, continuation=continuation)
+        link = answers[len(answers)].wire_id("resp")
         await Client(http, url, "long").post(
             "/v1/responses", {"model": "policy", "input": "again", "previous_response_id": link}
         )

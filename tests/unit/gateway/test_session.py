@@ -9,8 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from core.gateway.echoes import classify_echo, is_flattened
+from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage
-from core.gateway.session import GatewaySession, Node, SessionSettings, classify_echo, is_flattened
+from core.gateway.session import GatewaySession, SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
@@ -30,11 +32,11 @@ SEARCH = ToolSchema(
 HISTORIES = ("sampled", "template")
 
 
-async def ask(session: GatewaySession, messages: Sequence[WireMessage], **fields: object) -> Node:
+async def ask(session: GatewaySession, messages: Sequence[WireMessage], **fields: object) -> Answer:
     request = AgentRequest("policy", tuple(messages), **{"tools": (SEARCH,), **fields})  # type: ignore[arg-type]
-    node = await session.answer(request)
-    session.mark_delivered(node)
-    return node
+    answer = await session.answer(request)
+    session.mark_delivered(answer)
+    return answer
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -44,8 +46,8 @@ async def test_a_conversation_with_tools_is_one_row(name, history):
     session = open_session(model, history=history)
     messages = [WireMessage("system", "be brief"), WireMessage("user", "hello")]
     for _ in range(5):
-        node = await ask(session, messages)
-        messages += [node.message, *answer_calls(node, model.rng)]
+        answer = await ask(session, messages)
+        messages += [answer.message, *answer_calls(answer, model.rng)]
     finished = session.finish()
     assert finished.counters == {"verbatim": 4}
     assert check(model, finished.turns) == 1
@@ -60,15 +62,15 @@ async def test_the_prompt_is_the_templates_own_rendering(name, history):
     plain = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
     tokenizer = model.tokenizer
     for _ in range(8):
-        node = await ask(session, wire)
+        answer = await ask(session, wire)
         shown = tokenizer.apply_chat_template(
             plain, tools=[SEARCH.to_openai()], tokenize=False, add_generation_prompt=True
         )
         if history == "template" or not any("</think>" in str(message["content"]) for message in plain):
-            assert tokenizer.decode(node.prompt_ids) == shown
-        following = answer_calls(node, model.rng)
-        sampled = ("<think>\n" if model.opened else "") + tokenizer.decode(node.completion.token_ids[:-1])
-        wire += [replace(node.message, reasoning=None), *following]
+            assert tokenizer.decode(answer.prompt_ids) == shown
+        following = answer_calls(answer, model.rng)
+        sampled = ("<think>\n" if model.opened else "") + tokenizer.decode(answer.completion.token_ids[:-1])
+        wire += [replace(answer.message, reasoning=None), *following]
         plain += [{"role": "assistant", "content": sampled}]
         plain += [{"role": message.role, "content": message.text} for message in following]
     check(model, session.finish().turns)
@@ -81,8 +83,8 @@ async def test_thoughts_that_the_template_drops_begin_a_new_row_for_each_message
         session = open_session(model, history=history)
         messages = [WireMessage("user", "hello")]
         for _ in range(4):
-            node = await ask(session, messages)
-            messages += [node.message, WireMessage("user", "go on")]
+            answer = await ask(session, messages)
+            messages += [answer.message, WireMessage("user", "go on")]
         rows[history] = check(model, session.finish().turns)
     assert rows == {"sampled": 1, "template": 4}
 
@@ -100,19 +102,19 @@ async def test_how_an_answer_came_back_is_counted(how):
     model = RandomModel(make_tokenizer("qwen3"), "hermes", thinking=1.0, calling=1.0, seed=5)
     session = open_session(model)
     messages = [WireMessage("user", "hello")]
-    node = await ask(session, messages)
-    sent = echo(node, session, how, model.rng)
-    second = await ask(session, [*messages, sent, *answer_calls(node, model.rng)])
+    answer = await ask(session, messages)
+    sent = echo(answer, how, model.rng)
+    second = await ask(session, [*messages, sent, *answer_calls(answer, model.rng)])
     assert session.counters == {expected: 1}
-    kept = second.prompt_ids[: len(node.prompt_ids) + len(node.completion.token_ids)]
-    assert (kept == (*node.prompt_ids, *node.completion.token_ids)) == (expected != "edited")
+    kept = second.prompt_ids[: len(answer.prompt_ids) + len(answer.completion.token_ids)]
+    assert (kept == (*answer.prompt_ids, *answer.completion.token_ids)) == (expected != "edited")
     rows = make_rows(session.finish().turns, "segment")
     assert len(rows) == (2 if expected == "edited" else 1)
-    assert check(model, [node_turn(node), node_turn(second)]) == len(rows)
+    assert check(model, [make_turn(answer), make_turn(second)]) == len(rows)
 
 
-def node_turn(node: Node) -> Turn:
-    return Turn(node.role, node.prompt_ids, node.completion, True)
+def make_turn(answer: Answer) -> Turn:
+    return Turn(answer.role, answer.prompt_ids, answer.completion, True)
 
 
 async def test_a_foreign_answer_is_encoded_and_never_trained():
@@ -120,12 +122,12 @@ async def test_a_foreign_answer_is_encoded_and_never_trained():
     session = open_session(model)
     call = WireCall("call_x", "search", '{"query": "a <|im_end|> \\"b\\"", "count": 3}')
     shot = [WireMessage("user", "hello"), WireMessage("assistant", "I search.", calls=(call,))]
-    node = await ask(session, [*shot, WireMessage("tool", "found", call_id="call_x"), WireMessage("user", "so?")])
+    answer = await ask(session, [*shot, WireMessage("tool", "found", call_id="call_x"), WireMessage("user", "so?")])
     assert session.counters == {"foreign": 1}
-    text = model.tokenizer.decode(node.prompt_ids)
+    text = model.tokenizer.decode(answer.prompt_ids)
     assert '<tool_call>\n{"name": "search", "arguments": {"query": "a <|im_end|> \\"b\\"", "count": 3}}' in text
     # The user's part, two messages, a result and the prompt's end: the forged end token is plain characters.
-    assert node.prompt_ids.count(model.tokenizer.eos_token_id) == text.count("<|im_end|>") - 1
+    assert answer.prompt_ids.count(model.tokenizer.eos_token_id) == text.count("<|im_end|>") - 1
     check(model, session.finish().turns)
 
 
@@ -153,12 +155,12 @@ async def test_a_call_that_was_cut_is_text():
     session = GatewaySession(
         "s", {"policy": policy}, Transcriber(tokenizer), settings, Sampling(max_new_tokens=len(ids))
     )
-    node = await ask(session, [WireMessage("user", "hello")])
-    assert (node.completion.finish_reason, node.message.calls) == ("length", ())
-    assert "argu" in node.message.text
+    answer = await ask(session, [WireMessage("user", "hello")])
+    assert (answer.completion.finish_reason, answer.message.calls) == ("length", ())
+    assert "argu" in answer.message.text
     assert session.counters == {"malformed_unclosed_call": 1}
-    following = await ask(session, [WireMessage("user", "hello"), node.message, WireMessage("user", "go on")])
-    held = (*node.prompt_ids, *node.completion.token_ids)
+    following = await ask(session, [WireMessage("user", "hello"), answer.message, WireMessage("user", "go on")])
+    held = (*answer.prompt_ids, *answer.completion.token_ids)
     assert following.prompt_ids[: len(held)] == held
     assert following.prompt_ids[len(held)] == tokenizer.eos_token_id
 
@@ -215,17 +217,18 @@ async def test_a_frozen_policy_is_not_trained():
 async def test_an_answer_that_mentions_an_id_is_still_found_by_its_text():
     tokenizer = make_tokenizer("qwen3")
     texts = iter(["first", "I made ID ok", "third"])
-    session: GatewaySession
+    answers: list[Answer] = []
 
     def respond(prompt, sampling):
-        return tokenizer.encode(next(texts).replace("ID", session.wire_id("call", 1, 0)), add_special_tokens=False)
+        mentioned = answers[0].wire_id("call", 0) if answers else ""
+        return tokenizer.encode(next(texts).replace("ID", mentioned), add_special_tokens=False)
 
     settings = SessionSettings(max_context=1000)
     session = GatewaySession("s", {"policy": ScriptedPolicy(respond)}, Transcriber(tokenizer), settings)
     messages = [WireMessage("user", "hello")]
     for _ in range(3):
-        node = await ask(session, messages)
-        messages += [node.message, WireMessage("user", "go on")]
+        answers.append(await ask(session, messages))
+        messages += [answers[-1].message, WireMessage("user", "go on")]
     assert session.counters == {"verbatim": 2}
 
 
@@ -242,21 +245,18 @@ async def test_a_long_text_is_not_searched_for_calls():
     """A text of brackets once took seconds: it was parsed from each of them."""
     model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=1.0, seed=8)
     session = open_session(model)
-    node = await ask(session, [WireMessage("user", "x")])
-    text = f"{node.message.text} {node.message.calls[0].call_id} " + "[1]," * 16_000
+    answer = await ask(session, [WireMessage("user", "x")])
+    text = f"{answer.message.text} {answer.message.calls[0].call_id} " + "[1]," * 16_000
     before = time.process_time()
-    assert not is_flattened(node.message, WireMessage("assistant", text))
+    assert not is_flattened(answer.message, WireMessage("assistant", text))
     assert time.process_time() - before < 2.0
 
 
 def test_an_echo_with_another_number_of_calls_is_edited():
     call = WireCall("call_1", "search", "{}")
     sent = WireMessage("assistant", "x", calls=(call,))
-    node = Node.__new__(Node)
-    node.message = sent
-    assert classify_echo(node, replace(sent, calls=())) == "edited"
-    assert classify_echo(node, replace(sent, calls=(call, call))) == "edited"
-    assert classify_echo(node, sent) == "verbatim"
+    for calls, kind in (((), "edited"), ((call, call), "edited"), ((call,), "verbatim")):
+        assert classify_echo(sent, replace(sent, calls=calls), ()) == kind
 
 
 DEFAULTS = {"type": "object", "properties": {"count": {"default": 3}, "query": {"default": "-"}, "odd": "default"}}
@@ -272,10 +272,10 @@ async def test_arguments_that_a_client_fills_in_as_the_schema_says_are_no_edit(a
     model.policy = ScriptedPolicy(lambda prompt, _: [*model.encode(text), model.tokenizer.eos_token_id])
     session = open_session(model)
     messages, tools = [WireMessage("user", "hello")], (ToolSchema("search", "-", DEFAULTS),)
-    node = await ask(session, messages, tools=tools)
-    [call] = node.message.calls
+    answer = await ask(session, messages, tools=tools)
+    [call] = answer.message.calls
     filled = replace(call, arguments=json.dumps({**json.loads(call.arguments), **added}))
-    echoed = replace(node.message, calls=(filled,))
+    echoed = replace(answer.message, calls=(filled,))
     await ask(session, [*messages, echoed, WireMessage("tool", "found", call_id=call.call_id)], tools=tools)
     assert session.counters == {how: 1}
     assert check(model, session.finish().turns) == (2 if how == "edited" else 1)
@@ -287,9 +287,9 @@ async def test_an_answer_that_was_lost_is_foreign(calling):
     model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=calling, thinking=0.0, seed=10)
     session = open_session(model)
     messages = [WireMessage("user", "hello")]
-    node = await ask(session, messages)
-    session.mark_lost(node)
-    await ask(session, [*messages, node.message, *answer_calls(node, model.rng)])
+    answer = await ask(session, messages)
+    session.mark_lost(answer)
+    await ask(session, [*messages, answer.message, *answer_calls(answer, model.rng)])
     assert session.counters == {"unanswered": 1, "foreign": 1}
     assert check(model, session.finish().turns) == 1
 
@@ -309,8 +309,8 @@ async def test_a_retry_throws_away_no_answer_that_was_continued():
     model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=12)
     session = open_session(model)
     messages = [WireMessage("user", "hello")]
-    node = await ask(session, messages)
-    await ask(session, [*messages, node.message, WireMessage("user", "go on")])
+    answer = await ask(session, messages)
+    await ask(session, [*messages, answer.message, WireMessage("user", "go on")])
     await ask(session, messages, is_retry=True)
     assert [turn.trained for turn in session.finish().turns] == [True, True, True]
 
@@ -332,11 +332,11 @@ async def test_other_tools_begin_a_new_row():
     model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=0.0, seed=13)
     session = open_session(model)
     messages = [WireMessage("user", "hello")]
-    node = await ask(session, messages)
-    messages += [node.message, WireMessage("user", "go on")]
-    node = await session.answer(AgentRequest("policy", tuple(messages), (replace(SEARCH, name="look_up"),)))
-    session.mark_delivered(node)
-    assert "look_up" in model.tokenizer.decode(node.prompt_ids)
+    answer = await ask(session, messages)
+    messages += [answer.message, WireMessage("user", "go on")]
+    answer = await session.answer(AgentRequest("policy", tuple(messages), (replace(SEARCH, name="look_up"),)))
+    session.mark_delivered(answer)
+    assert "look_up" in model.tokenizer.decode(answer.prompt_ids)
     assert check(model, session.finish().turns) == 2
 
 
@@ -345,10 +345,10 @@ async def test_an_answer_behind_a_trimmed_head_keeps_its_ids():
     session = open_session(model)
     messages = [WireMessage("user", "hello")]
     for _ in range(3):
-        node = await ask(session, messages)
-        messages += [node.message, WireMessage("user", "go on")]
+        answer = await ask(session, messages)
+        messages += [answer.message, WireMessage("user", "go on")]
     trimmed = await ask(session, messages[2:])
-    assert contains(trimmed.prompt_ids, node.completion.token_ids)
+    assert contains(trimmed.prompt_ids, answer.completion.token_ids)
     assert not session.counters.keys() & {"edited", "foreign"}
     assert check(model, session.finish().turns) == 2
 
@@ -356,13 +356,13 @@ async def test_an_answer_behind_a_trimmed_head_keeps_its_ids():
 async def test_an_answer_is_continued_only_after_the_messages_that_it_answered():
     model = RandomModel(make_tokenizer("qwen3"), "hermes", calling=1.0, thinking=0.0, seed=16)
     session = open_session(model)
-    node = await ask(session, [WireMessage("user", "apples")])
-    edited = [WireMessage("user", "pears"), node.message, *answer_calls(node, model.rng)]
+    answer = await ask(session, [WireMessage("user", "apples")])
+    edited = [WireMessage("user", "pears"), answer.message, *answer_calls(answer, model.rng)]
     moved = await ask(session, edited)
     text = model.tokenizer.decode(moved.prompt_ids)
     assert "pears" in text
     assert "apples" not in text
-    assert contains(moved.prompt_ids, node.completion.token_ids)
+    assert contains(moved.prompt_ids, answer.completion.token_ids)
     assert check(model, session.finish().turns) == 2
 
 
@@ -390,9 +390,9 @@ async def test_thoughts_that_the_template_leaves_out_are_gone_before_an_answer_w
     shown = []
     for thinking in (1.0, 0.0, 0.0):
         model.thinking = thinking
-        node = await ask(session, messages)
-        shown.append("<think>" in model.tokenizer.decode(node.prompt_ids))
-        messages += [node.message, *answer_calls(node, model.rng)]
+        answer = await ask(session, messages)
+        shown.append("<think>" in model.tokenizer.decode(answer.prompt_ids))
+        messages += [answer.message, *answer_calls(answer, model.rng)]
         if len(shown) == 2:
             messages.append(WireMessage("user", "and then?"))
     assert shown == [False, True, False]
@@ -404,8 +404,8 @@ async def test_an_answer_behind_a_trimmed_head_has_its_own_thoughts_alone():
     session = open_session(model)
     messages = [WireMessage("user", "hello"), WireMessage("user", "and then?")]
     for _ in range(2):
-        node = await ask(session, messages)
-        messages += [node.message, *answer_calls(node, model.rng)]
+        answer = await ask(session, messages)
+        messages += [answer.message, *answer_calls(answer, model.rng)]
     trimmed = await ask(session, messages[1:])
     assert model.tokenizer.decode(trimmed.prompt_ids).count("<think>") == 3
     assert check(model, session.finish().turns) == 2

@@ -16,7 +16,7 @@ from agentic.agent.tiny import start_model
 from core.config import RecipeError
 from core.data import read_tasks, write_jsonl
 from core.data.files import DataError
-from core.gateway.agent import Endpoint
+from core.gateway import Endpoint
 from core.policy.base import Policy, Roles
 from core.rollout.runner import Runner
 from core.types import Sampling, Task, Trajectory
