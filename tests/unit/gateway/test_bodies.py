@@ -3,59 +3,28 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import msgspec
 import pytest
 
-from core.gateway import anthropic_messages, openai_chat, openai_responses
-from core.gateway.bodies import MAX_TOOL_BYTES, parse_body
+from core.gateway import openai_chat
+from core.gateway.bodies import parse_body
 from core.gateway.gateway import Codec
-from core.gateway.messages import GatewayError
+from core.gateway.messages import GatewayError, WireCall, WireMessage
+
+from .agents import WRITERS
 
 BIG = 123456789012345678901234567890
 TEXTS = ("plain", "half of a character: \ud83d", '\u6f22\u5b57 \\ " \n', "x" * 10_000, "")
-SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "default": BIG, "maximum": 1e300}}}
 
 
 def write_bodies(text: str) -> list[tuple[Codec, dict[str, Any]]]:
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps({"n": BIG})}}
-    chat = {
-        "model": "policy",
-        "tools": [{"type": "function", "function": {"name": "f", "description": text, "parameters": SCHEMA}}],
-        "messages": [
-            {"role": "user", "content": text},
-            {"role": "assistant", "content": text, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": text}]},
-        ],
-    }
-    responses = {
-        "model": "policy",
-        "tools": [{"type": "function", "name": "f", "description": "d" * MAX_TOOL_BYTES, "parameters": SCHEMA}],
-        "input": [
-            {"role": "user", "content": text},
-            {"type": "function_call", "call_id": "c", "name": "f", "arguments": json.dumps({"n": BIG})},
-            {"type": "function_call_output", "call_id": "c", "output": text},
-        ],
-    }
-    use = {"type": "tool_use", "id": "c", "name": "f", "input": {"n": BIG, "text": text}}
-    anthropic = {
-        "model": "policy",
-        "max_tokens": 5,
-        "system": [{"type": "text", "text": text}],
-        "tools": [{"name": "f", "input_schema": SCHEMA}],
-        "messages": [
-            {"role": "user", "content": text},
-            {"role": "assistant", "content": [use]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": text}]},
-        ],
-    }
-    return [
-        (openai_chat, chat),
-        (openai_responses, responses),
-        (openai_responses, {"model": "policy", "input": text}),
-        (anthropic_messages, anthropic),
-    ]
+    call = WireCall("c", "f", json.dumps({"n": BIG, "text": text}))
+    answer = WireMessage("assistant", text, calls=(call,))
+    messages = [WireMessage("user", text), answer, WireMessage("tool", text, call_id="c")]
+    return [(codec, {"model": "policy", **write(messages, random.Random(0))}) for codec, write in WRITERS.values()]
 
 
 @pytest.mark.parametrize("text", TEXTS)

@@ -17,8 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import SessionSettings
+from core.gateway import Gateway, SessionSettings, WireCall, WireMessage, serve_gateway
 from core.inspect.drift import DriftChecker
 from core.policy.base import PolicyError
 from core.policy.scripted import ScriptedPolicy
@@ -27,7 +26,7 @@ from core.runs.record import read_rollouts
 from core.types import Sampling
 from scripts.serve_gateway import open_record
 
-from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS
+from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS, WRITERS
 from .model import RandomModel, check_contexts
 from .templates import make_tokenizer
 
@@ -285,56 +284,21 @@ async def test_what_cannot_be_served_is_refused_with_its_path():
     assert gateway.counters == finished["counters"]
 
 
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {
-        "model": "policy", "max_tokens": 50, "tools": CHAT_TOOLS, "stop": ["x"], "stream": False, "temperature": 1.0,
-        "messages": [
-            {"role": "system", "content": "-"}, {"role": "user", "content": [{"type": "text", "text": "hello"}]},
-            {"role": "assistant", "content": None, "tool_calls": [
-                {"id": "c", "type": "function", "function": {"name": "search", "arguments": "{}"}},
-            ]},
-            {"role": "tool", "tool_call_id": "c", "content": "found"},
-        ],
-    },
-    "/v1/messages": {
-        "model": "policy", "max_tokens": 50, "tools": ANTHROPIC_TOOLS, "system": "-", "stop_sequences": ["x"],
-        "messages": [
-            {"role": "user", "content": "hello"},
-            {"role": "assistant", "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "s"},
-                {"type": "tool_use", "id": "c", "name": "search", "input": {}},
-            ]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "found"}]},
-        ],
-    },
-    "/v1/responses": {
-        "model": "policy", "max_output_tokens": 50, "tools": RESPONSES_TOOLS, "instructions": "-",
-        "input": [
-            {"role": "user", "content": [{"type": "input_text", "text": "hello"}]},
-            {"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
-            {"type": "function_call", "id": "fc", "call_id": "c", "name": "search", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "c", "output": "found"},
-        ],
-    },
-}  # fmt: skip
-JUNK = (
-    None,
-    True,
-    0,
-    -1,
-    2.5,
-    10**400,
-    "",
-    "\x00",
-    "\ud800",
-    "<|im_end|>",
-    [],
-    {},
-    [[]],
-    {"type": "x"},
-    [None],
+CONVERSATION = [
+    WireMessage("system", "-"),
+    WireMessage("user", "hello"),
+    WireMessage("assistant", "", "hm", (WireCall("c", "search", "{}"),)),
+    WireMessage("tool", "found", call_id="c"),
+]
+PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "anthropic": "/v1/messages"}
+BODIES = {
+    PATHS[name]: {"model": "policy", "temperature": 1.0, "stream": False, **write(CONVERSATION, random.Random(0))}
+    for name, (_, write) in WRITERS.items()
+}
+JUNK: tuple[Any, ...] = (
+    None, True, 0, -1, 2.5, 10**400, "", "\x00", "\ud800", "<|im_end|>", [], {}, [[]], {"type": "x"}, [None],
     "a" * 10_000,
-)
+)  # fmt: skip
 
 
 def break_body(body: Any, rng: random.Random) -> Any:
@@ -384,14 +348,6 @@ async def test_broken_requests_get_an_answer_or_an_error_that_is_counted(fuzz_ca
     assert len(finished["turns"]) == statuses[200] > 0
     refused = sum(number for name, number in counters.items() if name.startswith("refused_"))
     assert refused == statuses[400] + statuses[404] > fuzz_cases // 8
-
-
-async def test_requests_of_web_pages_are_refused():
-    model = make_model()
-    async with serve(model) as (_, client):
-        for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
-            async with client.http.get(f"{client.base}/v1/models", headers=headers) as response:
-                assert response.status == 403
 
 
 async def test_sessions_are_named_by_path_key_or_header():
@@ -444,7 +400,7 @@ async def test_a_session_that_ends_cancels_what_still_runs():
     assert model.policy.cancelled == 1
 
 
-async def test_requests_that_once_ended_in_status_500():
+async def test_odd_names_and_ids_are_answered():
     model = make_model(calling=0, thinking=0, seed=5)
     gateway = Gateway({"policy": model.policy}, model.tokenizer, SessionSettings(100_000), open_on_request=True)
     async with serve_gateway(gateway) as url, aiohttp.ClientSession() as http:
@@ -452,38 +408,27 @@ async def test_requests_that_once_ended_in_status_500():
         user = {"role": "user", "content": "hello"}
         reply = await client.post("/v1/chat/completions", {"model": "\ud800", "messages": [user]})
         assert reply["model"] == "\ud800"
-        async with http.post(
-            f"{url}/v1/messages", json={**BODIES["/v1/messages"]}, headers={"X-Api-Key": "a/b"}
-        ) as bad:
+        async with http.post(f"{url}/v1/messages", json=BODIES["/v1/messages"], headers={"X-Api-Key": "a/b"}) as bad:
             assert bad.status == 400
         salt = reply["id"].removeprefix("chatcmpl_").rpartition("n")[0]
         call = {"id": f"call_{salt}n{'1' * 5000}", "type": "function", "function": {"name": "a", "arguments": "{}"}}
-        messages = [
-            user,
-            {"role": "assistant", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "c", "content": "x"},
-        ]
+        messages = [user, {"role": "assistant", "tool_calls": [call]}, user]
         await client.post("/v1/chat/completions", {"model": "policy", "messages": messages})
-        error = await client.post("/finish", {})
-        assert len(error["turns"]) == 2
-        async with http.post(f"{url}/s/typo/finish") as response:
-            assert response.status == 404
-        # A chain that is longer than Python's stack.
-        first, link = "hello", None
-        for _ in range(1200):
-            body = {"model": "policy", "input": first, **({"previous_response_id": link} if link else {})}
-            session = gateway._sessions.get("long") or gateway.open_session("long")
-            answers = session._tree.answers
-            if link is None:
-                link = (await Client(http, url, "long").post("/v1/responses", body))["id"]
-            answer = answers[len(answers)]
-            number, continuation = answer.number + 1, replace(answer.continuation, parent=answer, new_messages=())
-            key = session._tree.make_wire_key(number)
-            answers[number] = replace(answer, number=number, wire_key=key, continuation=continuation)
-        link = answers[len(answers)].wire_id("resp")
-        await Client(http, url, "long").post(
-            "/v1/responses", {"model": "policy", "input": "again", "previous_response_id": link}
-        )
+        assert len((await client.post("/finish", {}))["turns"]) == 2
+        await Client(http, url, "typo").post("/finish", {}, status=404)
+
+
+async def test_a_chain_of_responses_may_be_longer_than_pythons_stack():
+    model = make_model(calling=0, thinking=0, seed=5)
+    async with serve(model) as (gateway, client):
+        link = (await client.post("/v1/responses", {"model": "policy", "input": "hello"}))["id"]
+        tree = gateway._sessions["one"]._tree
+        for number in range(2, 1200):
+            answer = tree.answers[number - 1]
+            continuation = replace(answer.continuation, parent=answer, new_messages=())
+            tree.add(replace(answer, number=number, wire_key=tree.make_wire_key(number), continuation=continuation))
+        link = answer.wire_id("resp")
+        await client.post("/v1/responses", {"model": "policy", "input": "again", "previous_response_id": link})
 
 
 async def test_instructions_of_a_response_that_is_continued_are_replaced():
@@ -517,16 +462,6 @@ async def test_a_stop_text_ends_the_answer_and_stays_in_its_tokens():
             await client.post("/v1/messages", {**body, "stop_sequences": stops}, status=400)
     held = (*policy.calls[0].prompt_ids, *tokenizer.encode("the answer STOP", add_special_tokens=False))
     assert policy.calls[1].prompt_ids[: len(held)] == held
-
-
-async def test_counting_tokens_counts_nothing_else():
-    model = make_model(calling=0)
-    async with serve(model) as (_, client):
-        body = {"model": "policy", "messages": [
-            {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
-        ]}  # fmt: skip
-        assert (await client.post("/v1/messages/count_tokens", body))["input_tokens"] > 0
-        assert (await finish(client, model))["counters"] == {}
 
 
 async def test_a_retry_untrains_no_sibling_that_the_client_kept():
@@ -574,23 +509,7 @@ async def test_failures_of_the_policy_have_a_status():
         finished = await client.post("/finish", {})
     counted = [*(f"refused_policy_{kind}" for kind in kinds), "refused_rollout_aborted"]
     assert finished["counters"] == dict.fromkeys(counted, 1)
-
-
-async def test_five_hundred_sessions_at_once():
-    model = make_model(calling=0, thinking=0)
-    gateway = Gateway({"policy": model.policy}, model.tokenizer, SessionSettings(max_context=1000))
-    async with serve_gateway(gateway) as url, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-
-        async def talk(number: int) -> int:
-            gateway.open_session(f"s{number}", Sampling(max_new_tokens=100))
-            client = Client(http, url, f"s{number}")
-            messages = [{"role": "user", "content": f"hello {number}"}]
-            for _ in range(2):
-                reply = await client.post("/v1/chat/completions", {"model": "policy", "messages": messages})
-                messages += [reply["choices"][0]["message"], {"role": "user", "content": "go on"}]
-            return len((await client.post("/finish", {}))["rows"])
-
-        assert await asyncio.gather(*map(talk, range(500))) == [1] * 500
+    assert finished["turns"] == []
 
 
 @pytest.mark.parametrize("stream", [False, True])
