@@ -97,6 +97,7 @@ class Experiment:
                 return status
             with ExitStack() as stack:
                 for services, logs in self.services.items():
+                    print(f"services: {services} (see their logs in {logs})", flush=True)
                     stack.enter_context(serve_around(services, logs))
                 if status := run_command(self.train) or self.run_evaluations():
                     return status
@@ -119,25 +120,30 @@ class Experiment:
     def run_evaluations(self) -> int:
         """Run the evaluations, some at once; if one fails, show the end of its log and start no more."""
         from core.policy.server_process import start_keeper
+        from core.runs.progress import Progress
 
-        waiting, failed = list(self.evaluate.items()), 0
+        waiting, finished, failed = list(self.evaluate.items()), 0, 0
         running: dict[Path, subprocess.Popen[bytes]] = {}
-        if waiting:
-            print(
-                f"evaluation: {', '.join(log.stem for log in self.evaluate)} (see their logs in {self.out})", flush=True
-            )
-        with ExitStack() as stack:
+        if not waiting:
+            return 0
+        print(f"evaluation: see {self.out}/evaluate-*.log", flush=True)
+        with Progress(len(waiting), "evaluation") as progress, ExitStack() as stack:
             while waiting or running:
                 while waiting and len(running) < self.at_once:
                     log, words = waiting.pop(0)
                     output = stack.enter_context(log.open("wb"))
                     running[log] = stack.enter_context(start_keeper(with_our_python(words), output))
-                time.sleep(0.1)
-                for log in [log for log, process in running.items() if process.poll() is not None]:
+                progress.tell(", ".join(log.stem.removeprefix("evaluate-") for log in running))
+                while not (ended := [log for log, process in running.items() if process.poll() is not None]):
+                    time.sleep(0.1)
+                for log in ended:
                     if status := running.pop(log).returncode:
                         tail = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
                         print("\n".join([f"error: an evaluation failed; the end of {log}:", *tail]), file=sys.stderr)
                         waiting, failed = [], status
+                    else:
+                        finished += 1
+                        progress.update(finished)
         return failed
 
 
