@@ -202,9 +202,10 @@ def test_every_variant_is_in_the_summary_with_its_measures(run: RunFolder, metho
 
 
 def test_the_record_shows_no_drift_and_a_step_replays_bit_for_bit(
-    run: RunFolder, method: str, capsys: pytest.CaptureFixture[str]
+    run: RunFolder, method: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of AgentFlow the frozen roles and the tools run again. Of MemAgent the start model scores what it sampled."""
+    monkeypatch.chdir(run.path.parents[1])  # its recipe names files below
     start = str(run.path / "warm_start")
     options = ["--weights", f"0={start}"] if method == "memagent" else []
     assert drift.main([str(run.path), "--tokenizer", start, *options]) == 0
