@@ -35,14 +35,14 @@ class EvalCell:
     variant: str
     data: str
     length: int
-    """Is 0 for data without lengths."""
+    """Holds 0 for data without lengths."""
     seed: int
     n: int
     """Counts the tasks."""
     model: str
-    """Is the name that the result records."""
+    """Holds the name that the result records."""
     model_path: str
-    """Is the folder or hub id that is opened."""
+    """Names the folder or hub id that is opened."""
     sampling: Sampling
     concurrency: int
     """Limits the samples in flight."""

@@ -24,7 +24,7 @@ MAX_FLATTENED = 1 << 16
 """Bounds the characters of a message whose text is searched for calls that a client wrote into it."""
 
 RequestKey = tuple[int, tuple[Any, ...]]
-"""Is equal for requests that ask for the same answer: the number of the answer before it, and what is new since."""
+"""Holds the number of the answer before a request and what is new since: equal keys ask for the same answer."""
 
 
 @dataclass(eq=False, slots=True)

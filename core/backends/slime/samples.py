@@ -31,7 +31,7 @@ class SlimeSample(Protocol):
     group_index: int | None
     index: int
     rollout_id: int | None
-    """Is shared by the parts of a fanned-out rollout; a container has none."""
+    """Names the rollout to the parts that it is fanned out into; a container has none."""
     session_id: str | None
     prompt: Any
     label: Any
