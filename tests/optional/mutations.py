@@ -170,7 +170,7 @@ MUTATIONS = (
         ROWS, FUZZ_TEST,
         "if length <= len(turn.prompt_ids) and hashes[length] == hash_of_ids:\n"
         "                found = ends[length, hash_of_ids]\n"
-        "                if extends(turn.prompt_ids, found[-1][-1]):",
+        "                if extends(turn.prompt_ids, turns[found[-1][-1]]):",
         "if length <= len(turn.prompt_ids):\n"
         "                found = ends[length, hash_of_ids]\n"
         "                if True:"),
@@ -219,7 +219,7 @@ def main() -> int:
     survived = 0
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        for name in ("core", "tests"):
+        for name in ("core", "scripts", "tests"):
             shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(REPOSITORY / "pyproject.toml", folder)
         broken = {test for test in {m.test for m in chosen} if run_test(test, folder) != pytest.ExitCode.OK}
