@@ -86,7 +86,7 @@ def train_tokenizer(
 
 
 def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
-    """Return the sizes of a model of about 0.7M parameters.
+    """Return the sizes of a model of 0.6 to 0.7M parameters.
 
     `initializer_range` is near 1/sqrt(width) instead of 0.02, because so small a model learns faster from it.
     """
