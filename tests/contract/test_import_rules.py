@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from functools import cache
@@ -205,6 +207,13 @@ def test_a_door_names_what_is_there(library: str) -> None:
     found = import_module(library)
     missing = [name for name in read_door(library) if not hasattr(found, name) and f"{library}.{name}" not in MODULES]
     assert missing == []
+
+
+def test_what_a_reader_of_runs_and_a_method_import_loads_nothing_heavy() -> None:
+    light = "core.inspect.view core.inspect.drift core.inspect.traces core.report core.retrieval core.sandbox.workspace"
+    code = f"import {', '.join(light.split())}, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, text=True, capture_output=True)
+    assert {"torch", "transformers", "faiss"}.isdisjoint(done.stdout.split())
 
 
 def test_every_package_says_what_it_is() -> None:
