@@ -1,4 +1,4 @@
-"""Defines how an HTTP server is called: connections, a key, limits of time, retries, names for what goes wrong."""
+"""Defines how an HTTP server is called: connections, a key, limits of time, retries."""
 
 from __future__ import annotations
 
@@ -10,35 +10,18 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-if TYPE_CHECKING:  # every method imports this file, and few ask a server
+from core.types import Fault, ServiceError
+
+if TYPE_CHECKING:  # methods import this file, and aiohttp takes long
     import aiohttp
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Fault = Literal["bad_request", "too_long", "engine", "unavailable", "timeout", "bad_reply"]
-"""Names why a call gave nothing; the same fault has the same name whatever is behind the policy or the service.
-
-`bad_request`: the call can never succeed as it is (HTTP 4xx, but for those below).
-`too_long`: the prompt and the completion that it asks for do not fit the model's context (an HTTP 400 that says so).
-`engine`: the engine failed during the call (HTTP 5xx, but for those below).
-`unavailable`: nobody takes calls now, or the connection was lost: a closed policy, HTTP 408, 429, 502 to 504.
-`timeout`: there was no reply within the caller's own limit.
-`bad_reply`: the reply is not JSON, lacks a field, or contradicts itself.
-"""
-
 # What engines say of a prompt that does not fit: SGLang `context length`, vLLM that or `model length`, ours the rest.
 _TOO_LONG = re.compile(r"context length|maximum model length|the context of \d")
-
-
-class ServiceError(RuntimeError):
-    """Reports a call that gave nothing; `kind` is its name in the failure counts."""
-
-    def __init__(self, kind: Fault, message: str):
-        super().__init__(message)
-        self.kind = kind
 
 
 class HTTPClient:

@@ -17,11 +17,31 @@ LossAgg = Literal["rollout", "rollout_turn", "turn", "token"]
 RowUnit = Literal["turn", "segment"]
 """Names what becomes one training row."""
 
+Fault = Literal["bad_request", "too_long", "engine", "unavailable", "timeout", "bad_reply"]
+"""Names why a call gave nothing; the same fault has the same name whatever is behind the policy or the service.
+
+`bad_request`: the call can never succeed as it is (HTTP 4xx, but for those below).
+`too_long`: the prompt and the completion that it asks for do not fit the model's context (an HTTP 400 that says so).
+`engine`: the engine failed during the call (HTTP 5xx, but for those below).
+`unavailable`: nobody takes calls now, or the connection was lost: a closed policy, HTTP 408, 429, 502 to 504.
+`timeout`: there was no reply within the caller's own limit.
+`bad_reply`: the reply is not JSON, lacks a field, or contradicts itself.
+"""
+
+
 CALLS = "calls_"
 """Begins the name of a metric that counts the calls of one tool or expert, such as `calls_search`."""
 
 COUNTED_METRICS = ("drift", "own_faults")
 """Names the metrics that count events: they are summed over rollouts, and all others are averaged."""
+
+
+class ServiceError(RuntimeError):
+    """Reports a call that gave nothing; `kind` is its name in the failure counts."""
+
+    def __init__(self, kind: Fault, message: str):
+        super().__init__(message)
+        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)

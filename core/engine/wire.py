@@ -12,9 +12,8 @@ from typing import Any, Literal
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from core.http_client import Fault
 from core.policy.base import PolicyError
-from core.types import Completion, Sampling
+from core.types import Completion, Fault, Sampling
 
 _STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable": 503}
 _OFF_AT_ONE = frozenset({"n", "repetition_penalty"})

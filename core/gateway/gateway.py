@@ -29,13 +29,12 @@ from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError
 from core.gateway.session import FROZEN, FinishedSession, GatewaySession, SessionSettings
 from core.gateway.transcriber import Transcriber
-from core.http_client import Fault
 from core.policy.base import Policy, PolicyError
 from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows
 from core.serving import make_app
 from core.text.tokenizer import Tokenizer
-from core.types import Sampling
+from core.types import Fault, Sampling
 
 logger = logging.getLogger(__name__)
 

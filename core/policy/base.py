@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from core.http_client import ServiceError
-from core.types import Completion, Sampling
+from core.types import Completion, Sampling, ServiceError
 
 
 class PolicyError(ServiceError):

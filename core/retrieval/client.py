@@ -7,7 +7,8 @@ from functools import partial
 
 from pydantic import BaseModel, ValidationError
 
-from core.http_client import HTTPClient, ServiceError
+from core.http_client import HTTPClient
+from core.types import ServiceError
 
 
 class RetrievalError(RuntimeError):

@@ -177,18 +177,32 @@ class GRPOLoop:
                     self._save()
 
     async def _train_step(self) -> dict[str, Any]:
-        """Sample a batch, make rows of it, step the trainer, and log the step; return its record."""
-        started = time.perf_counter()
-        counts = self.engine.metrics()
-        self.activity = "sampling"
-        self._begin_sampling()
+        """Sample a batch, learn from it, and log the step; return its record."""
+        started, counts = time.perf_counter(), self.engine.metrics()
+        batch = await self._sample()
+        waited = time.perf_counter() - started
+        stats = await self._learn(batch)
+        stats |= {name: count - counts[name] for name, count in self.engine.metrics().items()}
+        return self._tell(batch, stats, time.perf_counter() - started, waited)
+
+    async def _sample(self) -> SampledBatch:
+        """Begin this step's batch and those of the next `rollout.ahead` steps, in order; wait for this step's."""
+        for step in range(self.step, min(self.step + self.recipe.rollout.ahead + 1, self.recipe.run.steps)):
+            if step not in self.pending_batches:
+                batch = sample_batch(
+                    self.recipe, self.runner, self.stream, seed=self.seed, step=step, regrade=self.regrade
+                )
+                self.pending_batches[step] = asyncio.create_task(batch)
         await asyncio.sleep(0)  # each batch that was begun takes its tasks now
-        batch = await self.pending_batches[self.step]
+        sampled = await self.pending_batches[self.step]
         del self.pending_batches[self.step]
-        sampled = time.perf_counter()
-        algorithm, ahead = self.recipe.algorithm, self.recipe.rollout.ahead
+        return sampled
+
+    async def _learn(self, batch: SampledBatch) -> dict[str, float]:
+        """Step the trainer on the rows of a batch, and sample from the new weights from now on; return statistics."""
         # Without one valid rollout there are no rows, and the trainer takes no step.
-        rows = rows_from_groups(batch.groups, **algorithm.row_options())
+        rows = rows_from_groups(batch.groups, **self.recipe.algorithm.row_options())
+        ahead = self.recipe.rollout.ahead
         if not ahead:
             self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
         recorded = self._is_recorded(self.step + 1)
@@ -197,7 +211,6 @@ class GRPOLoop:
         def keep(row: Row, logprobs: Sequence[float], scale: float) -> None:
             watched[row.rollout_id, row.turns] = logprobs, scale
 
-        self.progress.tell(f"training on {len(rows)} rows")
         stats = await self._update(rows, keep if recorded else None)
         if ahead:
             stats |= measure_staleness(batch.trajectories, self.step)
@@ -205,25 +218,32 @@ class GRPOLoop:
         await self.engine.adopt_weights(self.step)
         if recorded:
             self._record_batch(batch, rows, watched)
+        return stats
+
+    def _tell(self, batch: SampledBatch, stats: Record, seconds: float, waited: float) -> Record:
+        """Log what a step did in `seconds`, of which it `waited` for rollouts; return its record.
+
+        Raises:
+            TrainingError: all rollouts failed, in several steps in a row.
+        """
         valid, failures = _split_failures(batch.trajectories)
-        groups_with_signal = sum(has_signal(group, algorithm.min_group_std) for group in batch.groups)
-        seconds, rollout_seconds = time.perf_counter() - started, sampled - started
-        tokens = sum(trajectory.token_count for trajectory in valid)
+        min_std, ahead = self.recipe.algorithm.min_group_std, self.recipe.rollout.ahead
         record = {
             "stage": "train",
             "step": self.step,
             **_average_metrics(valid),
             **stats,
-            "groups_with_signal": groups_with_signal / len(batch.tasks),
+            "groups_with_signal": sum(has_signal(group, min_std) for group in batch.groups) / len(batch.tasks),
             "failures": dict(failures.counts),
             "tasks": [task.task_id for task in batch.tasks],
             "seconds": seconds,
             # What training waited for rollouts. With `rollout.ahead` they were sampled before, too.
-            "rollout_seconds": rollout_seconds,
-            **{name: count - counts[name] for name, count in self.engine.metrics().items()},
-            "tokens_per_second": tokens / (seconds if ahead else rollout_seconds),
+            "rollout_seconds": waited,
+            "tokens_per_second": sum(trajectory.token_count for trajectory in valid) / (seconds if ahead else waited),
         }
-        self._log_train_step(record)
+        self.metrics.append(record)
+        tracked = {f"train/{name}": value for name, value in record.items() if name not in ("stage", "step", "tasks")}
+        self.trackers.log(self.step, tracked)
         for kind in failures.counts.keys() - self.reported_failures:
             # Rollouts of one kind fail alike, so its first message tells the cause.
             logger.warning("step %d: a rollout failed with %s: %s", self.step, kind, failures.first[kind][-500:])
@@ -233,15 +253,6 @@ class GRPOLoop:
         except EmptyStepsError as error:
             raise TrainingError(f"step {self.step}: {error}") from error
         return record
-
-    def _begin_sampling(self) -> None:
-        """Begin to sample this step's batch and those of the next `rollout.ahead` steps, in order."""
-        for step in range(self.step, min(self.step + self.recipe.rollout.ahead + 1, self.recipe.run.steps)):
-            if step not in self.pending_batches:
-                batch = sample_batch(
-                    self.recipe, self.runner, self.stream, seed=self.seed, step=step, regrade=self.regrade
-                )
-                self.pending_batches[step] = asyncio.create_task(batch)
 
     async def _update(self, rows: Sequence[Row], watch: WatchRow | None) -> dict[str, float]:
         """Step the trainer. Rollouts that run ahead in this process get as much time after a pack as the pack took."""
@@ -295,11 +306,6 @@ class GRPOLoop:
         for log in (self.metrics, self.rollouts):
             log.sync()  # a checkpoint must not outlive the records of the steps before it
         checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
-
-    def _log_train_step(self, record: dict[str, Any]) -> None:
-        self.metrics.append(record)
-        tracked = {f"train/{k}": v for k, v in record.items() if k not in ("stage", "step", "tasks")}
-        self.trackers.log(self.step, tracked)
 
     def _is_recorded(self, step: int) -> bool:
         """Say whether the rollouts of a step are recorded: of every `record_every`-th step and of the first."""

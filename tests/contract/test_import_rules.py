@@ -30,15 +30,16 @@ backends     -> algorithms config data options policy rollout runs text training
 inspect      -> config data engine hub options policy report rollout runs seeds text train types
 train        -> algorithms config data engine hub policy rollout runs seeds text training_options types
 engine       -> http_client hub options policy serving text types
-gateway      -> http_client policy rollout seeds serving text types
+gateway      -> policy rollout seeds serving text types
 tools        -> options retrieval sandbox
-retrieval    -> http_client options serving
+retrieval    -> http_client options serving types
 rollout      -> algorithms config options policy seeds text types
 config       -> algorithms options types
 report       -> runs types
 runs         -> types
 text         -> hub
 policy       -> http_client types
+http_client  -> types
 algorithms   -> options types
 data         -> types
 """

@@ -28,5 +28,4 @@ __all__ = [
     "WorkspaceUnavailable",
     "check_paths",
     "choose_backend",
-    "isolated",
 ]
