@@ -187,6 +187,7 @@ class GRPOLoop:
 
     async def _sample(self) -> SampledBatch:
         """Begin this step's batch and those of the next `rollout.ahead` steps, in order; wait for this step's."""
+        self.activity = "sampling"
         for step in range(self.step, min(self.step + self.recipe.rollout.ahead + 1, self.recipe.run.steps)):
             if step not in self.pending_batches:
                 batch = sample_batch(
@@ -211,6 +212,7 @@ class GRPOLoop:
         def keep(row: Row, logprobs: Sequence[float], scale: float) -> None:
             watched[row.rollout_id, row.turns] = logprobs, scale
 
+        self.progress.tell(f"training on {len(rows)} rows")
         stats = await self._update(rows, keep if recorded else None)
         if ahead:
             stats |= measure_staleness(batch.trajectories, self.step)
