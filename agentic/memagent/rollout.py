@@ -135,5 +135,15 @@ def build(recipe: MemAgentRecipe, tokenizer: Tokenizer) -> MemAgent:
     return MemAgent(recipe.memagent, tokenizer)
 
 
-SPEC = MethodSpec("memagent", MemAgentRecipe, PRESETS, build, needs_context=True)
+SPEC = MethodSpec(
+    "memagent",
+    MemAgentRecipe,
+    PRESETS,
+    build,
+    needs_context=True,
+    left_out={
+        "chunks_left_out": "chunks of the middle of their document (memagent.overlong is truncate_middle; raise "
+        "memagent.max_chunks with --set)"
+    },
+)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

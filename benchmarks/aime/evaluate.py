@@ -27,9 +27,9 @@ from typing import Any
 from agentic.agentflow.config import AgentFlowRecipe
 from benchmarks.aime.problems import MESSAGE, SingleCall, keep_verdict, load_problems, make_grade
 from benchmarks.aime.published import agent_settings, protocol, published_scores, single_settings
-from benchmarks.aime.results import aime_result, write_results
+from benchmarks.aime.results import aime_result, describe_results
 from benchmarks.aime.statistics import AimeStatistics, aime_statistics, read_sample
-from benchmarks.harness.command import EvalPlan, check_untrained, create_folder, run_evaluator, sampling_fields
+from benchmarks.harness.command import EvalPlan, Evaluator, check_untrained, create_folder, sampling_fields
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser, positive, seed
 from benchmarks.harness.plan import drop_ports
@@ -53,10 +53,6 @@ class AimePlan(EvalPlan):
 
     spec: MethodSpec
     tasks: Sequence[Task]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return run_evaluator(make_parser().parse_args(arguments), prepare, evaluate)
 
 
 def prepare(options: argparse.Namespace) -> AimePlan:
@@ -156,8 +152,8 @@ async def evaluate(plan: AimePlan) -> str:
             await evaluate_cell(cell, plan.tasks, folder, opener, aime_result, grade)
     finally:
         await grader.close()
-    text = write_results(folder, read_statistics(folder, plan.cells[0].seed))
-    return f"{text}\nreport: {folder.path / 'report.html'}, samples: {folder.evaluation_path}"
+    text = describe_results(read_statistics(folder, plan.cells[0].seed))
+    return f"{text}\n\nreport: {folder.path / 'report.html'}, samples: {folder.evaluation_path}"
 
 
 def read_statistics(folder: RunFolder, seed: int) -> dict[str, dict[str, AimeStatistics]]:
@@ -165,7 +161,7 @@ def read_statistics(folder: RunFolder, seed: int) -> dict[str, dict[str, AimeSta
     found: dict[str, dict[str, AimeStatistics]] = {}
     for result in folder.evaluations():
         if result.seed == seed:
-            samples = [read_sample(record) for record in read_samples(folder, result)]
+            samples = list(map(read_sample, read_samples(folder, result)))
             found.setdefault(result.data, {})[result.variant] = aime_statistics(samples)
     return found
 
@@ -198,6 +194,9 @@ def make_parser() -> argparse.ArgumentParser:
     own.add_argument("--seed", type=seed, default=0)
     return parser
 
+
+EVALUATOR = Evaluator(make_parser, prepare, evaluate)
+main = EVALUATOR.main
 
 if __name__ == "__main__":
     sys.exit(main())

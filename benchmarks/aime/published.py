@@ -8,38 +8,19 @@ test/calculate_score_unified.py line 165; the number of samples is the paper's (
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from agentic.agentflow.config import AgentFlowRecipe
 from benchmarks.harness.plan import drop_ports
-from benchmarks.harness.published import Protocol, Settings
+from benchmarks.harness.published import Protocol, Settings, read_scores
 from core.report import PublishedScore
 from core.rollout.method import method_spec
 from core.types import Sampling
 
-PROBLEMS = 30
 RELEASED, SLIME, SINGLE = "agentflow released", "slime-agentic", "single call"
-PAPER = "arXiv 2510.05592, Table 2"
-PUBLISHED = (
-    # name, model, our variant, per cent, protocol, source
-    ("Qwen2.5-7B-Instruct, single call", "Qwen2.5-7B-Instruct", "single", 6.7, SINGLE, PAPER),
-    ("AgentFlow 7B, untrained", "Qwen2.5-7B-Instruct", "agent-untrained", 16.7, RELEASED, f"{PAPER}, mean of 3"),
-    ("AgentFlow 7B, Flow-GRPO", "agentflow-planner-7b", "agent", 40.0, RELEASED, f"{PAPER}, mean of 3"),
-    (
-        *("Qwen2.5-7B-Instruct, single call", "Qwen2.5-7B-Instruct", "single", 10.0, SINGLE),
-        "slime-agentic, 1 sample, T = 0, no box asked for",
-    ),
-    (
-        *("AgentFlow 7B, trained", "AgentFlow_Slime_Agentic_Qwen2.5_7B", "agent", 26.7, SLIME),
-        "slime-agentic, eval_results.json after 100 steps, 1 sample, T = 0.7",
-    ),
-    (
-        *("AgentFlow 7B, trained", "AgentFlow_Slime_Agentic_Qwen2.5_7B", "agent", 30.0, SLIME),
-        "slime-agentic, newest README, 1 sample, T = 0.7",
-    ),
-)
-
 RELEASED_MODELS = {
     "policy": "the planner",
     "fixed": "Qwen2.5-7B-Instruct",
@@ -60,12 +41,8 @@ _ESSENTIAL = frozenset({"prompts", "max_steps"})
 
 def published_scores(data: str, budget: int) -> list[PublishedScore]:
     """Return the published scores, beside cells with `budget` tokens for a call."""
-    if data != "aime24":
-        return []
-    return [
-        PublishedScore(name, data, budget, percent / 100, source, variant, "official", model, protocol, PROBLEMS)
-        for name, model, variant, percent, protocol, source in PUBLISHED
-    ]
+    rows = read_scores(Path(__file__).with_name("published.yaml"))
+    return [replace(row, length=budget) for row in rows if row.data == data]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The results of all variants as files: aime.json, aime.md, and EvalResults for the report.
+"""The results of all variants: EvalResults with all numbers, and the tables that the command prints.
 
 An EvalResult has a score for each problem: the mean over its k samples. Its `length` is the token budget of one call.
 """
@@ -12,21 +12,19 @@ from typing import Any
 
 from benchmarks.aime.statistics import AimeStatistics, aime_statistics, difference, read_sample
 from benchmarks.harness.plan import EvalCell
-from benchmarks.harness.run import Samples, build_result
-from benchmarks.harness.samples import flat
+from benchmarks.harness.run import build_result
+from benchmarks.harness.samples import Samples, flat
 from benchmarks.harness.tables import estimate_text
 from core.report.stats import Estimate
 from core.report.table import markdown
 from core.runs.evaluation import EvalResult
-from core.runs.files import write_json, write_text
-from core.runs.run_folder import RunFolder
 
 NOT_IN_SUMMARY = ("tasks", "avg", "pass_at", "maj", "repeats")
 
 
 def aime_result(cell: EvalCell, samples: Samples) -> EvalResult:
     """Build the result of one variant on one data set."""
-    stats = aime_statistics([read_sample(record) for record in flat(samples)])
+    stats = aime_statistics(list(map(read_sample, flat(samples))))
     passes = {name: list(values) for name, values in stats.scores().items() if not name.startswith("avg")}
     return build_result(cell, samples, scores={"official": list(stats.avg), **passes}, notes=summarize_variant(stats))
 
@@ -47,21 +45,9 @@ def compare_variants(variants: Mapping[str, AimeStatistics]) -> dict[tuple[str, 
     return {pair: estimate for pair, estimate in found.items() if estimate is not None}
 
 
-def write_results(folder: RunFolder, results: Mapping[str, Mapping[str, AimeStatistics]]) -> str:
-    """Write aime.json and aime.md from data set -> variant -> statistics, and return the text of aime.md."""
-    write_json(
-        folder.path / "aime.json",
-        {
-            data: {
-                "variants": {variant: summarize_variant(stats) for variant, stats in variants.items()},
-                "differences": {f"{a} - {b}": asdict(found) for (a, b), found in compare_variants(variants).items()},
-            }
-            for data, variants in results.items()
-        },
-    )
-    text = "\n\n".join(part for data, variants in results.items() for part in _tables(data, variants)) + "\n"
-    write_text(folder.path / "aime.md", text)
-    return text
+def describe_results(results: Mapping[str, Mapping[str, AimeStatistics]]) -> str:
+    """Return the tables of data set -> variant -> statistics."""
+    return "\n\n".join(part for data, variants in results.items() for part in _tables(data, variants))
 
 
 def _tables(data: str, variants: Mapping[str, AimeStatistics]) -> list[str]:

@@ -18,9 +18,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.harness.samples import Sample
 from benchmarks.harness.statistics import group_repeats, paired_difference, pass_at
 from core.report.stats import Estimate, mean_ci, t_margin, wilson
-from core.runs.files import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +68,20 @@ class AimeStatistics:
         return {f"avg@{self.k}": self.avg, **passes, f"maj@{self.k}": self.maj}
 
 
-def read_sample(record: Record) -> GradedSample:
-    """Return what the statistics need of a line of the sample log."""
-    turns, metrics = record["turns"], record["metrics"]
+def read_sample(sample: Sample) -> GradedSample:
+    """Return what the statistics need of a sample."""
+    metrics = sample.metrics
     return GradedSample(
-        task_id=record["task_id"],
-        repeat=record["repeat"],
-        correct=record["reward"] == 1.0,
-        answer=record["answer"],
-        turns=len(turns),
-        tokens=sum(turn["tokens"] for turn in turns),
-        truncated=record["status"] == "truncated",
+        task_id=sample.task_id,
+        repeat=sample.repeat,
+        correct=sample.reward == 1.0,
+        answer=sample.graded["answer"],
+        turns=sample.turns,
+        tokens=sample.sampled_tokens,
+        truncated=sample.status == "truncated",
         parse_errors=metrics.get("parse_errors", 0) + metrics.get("command_errors", 0),
         tool_errors=metrics.get("tool_errors", 0),
-        failure=record["failure"],
+        failure=sample.failure,
     )
 
 

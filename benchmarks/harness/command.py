@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -41,17 +41,42 @@ class EvalPlan:
 Plan = TypeVar("Plan", bound=EvalPlan)
 
 
-def run_evaluator(
-    options: argparse.Namespace,
-    prepare: Callable[[argparse.Namespace], Plan],
-    evaluate: Callable[[Plan], Coroutine[Any, Any, str | None]],
-    errors: tuple[type[Exception], ...] = EXPECTED_ERRORS,
-) -> int:
-    """Run a command and return its exit status. `prepare` checks the options as far as possible without running.
+@dataclass(frozen=True)
+class Evaluator(Generic[Plan]):
+    """An evaluator, as a command and as a function.
 
-    `evaluate` saves the results and returns the text to print, or None for the report's summary. `errors` are
-    printed as one line, without a traceback.
+    `prepare` checks the options as far as possible without running. `evaluate` saves the results and returns the text
+    to print, or None for the report's summary. `errors` are printed as one line, without a traceback.
     """
+
+    make_parser: Callable[[], argparse.ArgumentParser]
+    prepare: Callable[[argparse.Namespace], Plan]
+    evaluate: Callable[[Plan], Coroutine[Any, Any, str | None]]
+    errors: tuple[type[Exception], ...] = EXPECTED_ERRORS
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Run the command and return its exit status."""
+        return _run(self, self.make_parser().parse_args(arguments))
+
+    def run(self, **settings: Any) -> int:
+        """Run with options by name and the defaults of the others, as the command does; return its exit status.
+
+        Raises:
+            EvaluationError: the evaluator has no such option.
+        """
+        return _run(self, self.read_request(settings))
+
+    def read_request(self, settings: Mapping[str, Any]) -> argparse.Namespace:
+        """Return the options of a request. Raises EvaluationError for one that the evaluator does not have."""
+        actions = self.make_parser()._actions
+        defaults = {action.dest: action.default for action in actions if action.dest != "help"}
+        if unknown := settings.keys() - defaults.keys():
+            raise EvaluationError(f"no option {sorted(unknown)[0]}; there are: {', '.join(sorted(defaults))}")
+        return argparse.Namespace(**{**defaults, **settings})
+
+
+def _run(evaluator: Evaluator[Plan], options: argparse.Namespace) -> int:
+    prepare, evaluate, errors = evaluator.prepare, evaluator.evaluate, evaluator.errors
     try:
         check_model_options(options)
         plan = prepare(options)

@@ -77,7 +77,7 @@ class EvalCell:
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """Return the conditions in a few short values, for every line of the log: each section becomes a digest."""
+        """Return the conditions in a few short values, for the record of its samples: each section becomes a digest."""
         sections = flatten({**self.conditions, "settings": {}}) | {f"settings.{k}": v for k, v in self.settings.items()}
         return {name: _digest(value) if isinstance(value, dict | list) else value for name, value in sections.items()}
 
@@ -109,7 +109,7 @@ def is_saved(cell: EvalCell, folder: RunFolder) -> bool:
     before = {"model": saved.model, "sampling": saved.sampling, "settings": saved.settings}
     if changes := describe_changes(flatten(before), flatten(cell.conditions)):
         raise EvaluationError(
-            f"{path}: this cell was evaluated otherwise: {changes}. Delete the file, and the .jsonl of its "
+            f"{path}: this cell was evaluated otherwise: {changes}. Delete the file, and the .jsonl.gz of its "
             "samples, to evaluate it again, or choose another folder with --out."
         )
     return saved.n >= cell.n

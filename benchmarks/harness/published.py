@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from benchmarks.harness.plan import EvalCell
 from core.report import PublishedScore
@@ -42,6 +45,19 @@ class Protocol:
             for name in names
             if ours.get(name) != self.settings.get(name)
         ]
+
+
+def read_scores(path: Path) -> list[PublishedScore]:
+    """Read published scores: groups with the fields of PublishedScore, and `percent` of each length, or of all data."""
+    return [
+        PublishedScore(**fields, length=length, score=percent / 100)
+        for fields in yaml.safe_load(path.read_text(encoding="utf-8"))
+        for length, percent in _read_lengths(fields.pop("percent"))
+    ]
+
+
+def _read_lengths(percent: Any) -> list[tuple[int, float]]:
+    return list(percent.items()) if isinstance(percent, dict) else [(0, percent)]
 
 
 def mark_cell(cell: EvalCell, protocol: Protocol, ours: Settings, published_as: str | None = None) -> EvalCell:

@@ -1,4 +1,4 @@
-"""The loop that all evaluators share: sample what is missing of a cell, then build its result from the log alone."""
+"""The loop that all evaluators share: sample what is missing of a cell, then build its result from the record alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvalCell, EvaluationError, sampling_record
-from benchmarks.harness.samples import SampleLog, count_failures, flat, session_seconds
+from benchmarks.harness.samples import SampleLog, Samples, count_failures, flat, session_seconds
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method, check_roles
 from core.rollout.roles import open_roles
@@ -23,8 +23,8 @@ from core.rollout.runner import Runner
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
 from core.runs.progress import Progress
+from core.runs.record import record_rollout
 from core.runs.run_folder import RunFolder
-from core.runs.trajectory import trajectory_record
 from core.text.tokenizer import Tokenizer
 from core.train import open_frozen_model
 from core.types import Completion, Sampling, Task, Trajectory
@@ -43,12 +43,9 @@ class OpenVariant:
 
 
 Grade = Callable[[Task, Trajectory], Awaitable[tuple[Trajectory, Record]]]
-"""(task, trajectory) -> the trajectory as it is logged, and further fields of its line."""
+"""(task, trajectory) -> the trajectory as it is recorded, and what the benchmark adds to its line."""
 
 Opener = Callable[[], AbstractAsyncContextManager[OpenVariant]]
-
-Samples = Sequence[Sequence[Record]]
-"""Holds the logged samples of each task, in order."""
 
 MakeResult = Callable[[EvalCell, Samples], EvalResult]
 
@@ -59,8 +56,8 @@ Build = Callable[[Any, Any], Method]
 """Makes the method of a variant from (recipe, tokenizer)."""
 
 
-async def log_as_is(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
-    """Log the trajectory without further fields."""
+async def record_as_is(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
+    """Record the trajectory without further fields."""
     return trajectory, {}
 
 
@@ -102,19 +99,21 @@ async def evaluate_cell(
     folder: RunFolder,
     opener: Opener,
     make_result: MakeResult,
-    grade: Grade = log_as_is,
+    grade: Grade = record_as_is,
 ) -> EvalResult:
-    """Run the samples of a cell that its log lacks, then build its result from the log alone and save it.
+    """Run the samples of a cell that its record lacks, then build its result from the record alone and save it.
 
     Raises:
         EvaluationError: every sample failed, which says nothing about the model; these samples are not kept.
     """
     log = SampleLog(folder, cell)
     try:
-        if pending := log.pending(tasks):
-            async with opener() as variant:
-                await _run(cell, pending, log, variant, grade)
         samples = log.load_samples(tasks)
+        if pending := log.list_pending(tasks, samples):
+            places = {task.task_id: place for place, task in enumerate(tasks)}
+            async with opener() as variant:
+                await _run(cell, pending, places, log, variant, grade)
+            samples = log.load_samples(tasks)
         failures = count_failures(flat(samples))
         if failures.counts.total() == len(flat(samples)):
             log.drop_failed()
@@ -134,8 +133,14 @@ async def evaluate_cell(
 
 
 async def _run(
-    cell: EvalCell, pending: Sequence[tuple[int, Task]], log: SampleLog, variant: OpenVariant, grade: Grade
+    cell: EvalCell,
+    pending: Sequence[tuple[int, Task]],
+    places: Mapping[str, int],
+    log: SampleLog,
+    variant: OpenVariant,
+    grade: Grade,
 ) -> None:
+    """Run samples; `places` numbers all tasks of the cell, as the record does."""
     total = sum(variant.calls(task) for _, task in pending) if variant.calls else len(pending)
     with Progress(total, label=str(cell)) as progress:
         policies, finished = dict(variant.policies), 0
@@ -147,15 +152,15 @@ async def _run(
         async def run_one(repeat: int, task: Task) -> None:
             nonlocal finished
             trajectory = await runner.run_one(task, replace(cell.sampling, seed=cell.sample_seed(task, repeat)))
-            logged, fields = await grade(task, trajectory)
-            record = {
-                **trajectory_record("eval", _training_step(cell.model), task, logged, variant.tokenizer),
-                **fields,
-                "policy_tokens": trajectory.token_count,
-                "elapsed": time.perf_counter() - began,
-                "cpu_elapsed": time.process_time() - cpu_began,
-            }
-            log.append(repeat, record)
+            recorded, graded = await grade(task, trajectory)
+            log.append(
+                record_rollout("eval", _training_step(cell.model), places[task.task_id], task, recorded),
+                variant.tokenizer,
+                repeat=repeat,
+                graded=graded,
+                elapsed=time.perf_counter() - began,
+                cpu_elapsed=time.process_time() - cpu_began,
+            )
             finished += 1
             if not variant.calls:
                 progress.update(finished)
@@ -179,10 +184,10 @@ def build_result(
     Raises:
         ValueError: a score lies outside of [0, 1].
     """
-    records = flat(samples)
-    lost = [of_task[0]["failure"] for of_task in samples if all(record["status"] == "failed" for record in of_task)]
+    every = flat(samples)
+    lost = [str(of_task[0].failure) for of_task in samples if all(sample.failed for sample in of_task)]
     repeated = {} if cell.repeats is None else {"repeats": cell.repeats}
-    predictions = [str(record["log"]["answer"]) if "answer" in record["log"] else None for record in records]
+    predictions = [str(sample.log["answer"]) if "answer" in sample.log else None for sample in every]
     return EvalResult(
         variant=cell.variant,
         data=cell.data,
@@ -190,29 +195,24 @@ def build_result(
         seed=cell.seed,
         n=len(samples),
         scores=scores,
-        turns=[sum(len(record["turns"]) for record in of_task) for of_task in samples],
-        seconds=session_seconds(records),
+        turns=[sum(sample.turns for sample in of_task) for of_task in samples],
+        seconds=session_seconds(every),
         failures=dict(Counter(lost)),
         model=cell.model,
         sampling=sampling_record(cell.sampling),
         predictions=predictions if cell.repeats is None else None,
-        policy_tokens=[sum(record["policy_tokens"] for record in of_task) for of_task in samples],
+        policy_tokens=[sum(sample.policy_tokens for sample in of_task) for of_task in samples],
         settings=cell.settings,
         notes={
             "concurrency": cell.concurrency,
-            "task_ids": [of_task[0]["task_id"] for of_task in samples],
+            "task_ids": [of_task[0].task_id for of_task in samples],
             **repeated,
             **cell.notes,
             **(notes or {}),
-            "cpu_seconds": round(session_seconds(records, "cpu_elapsed"), 3),
+            "cpu_seconds": round(session_seconds(every, cpu=True), 3),
         },
         **{"document_tokens": [0] * len(samples), **fields},
     )
-
-
-def without_prompts(trajectory: Trajectory) -> Trajectory:
-    """Return the trajectory without its prompts, for logs in which they would repeat a document again and again."""
-    return replace(trajectory, turns=tuple(replace(turn, prompt_ids=()) for turn in trajectory.turns))
 
 
 def _training_step(model: str) -> int:

@@ -25,17 +25,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness.command import MODEL_VARIANTS, EvalPlan, open_target, run_evaluator, sampling_fields
+from benchmarks.harness.command import MODEL_VARIANTS, EvalPlan, Evaluator, open_target, sampling_fields
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, EvaluationError, file_fingerprint, is_saved
 from benchmarks.harness.published import save_published
-from benchmarks.harness.run import Build, Samples, build_result, evaluate_cell, open_method
-from benchmarks.harness.samples import flat
+from benchmarks.harness.run import Build, build_result, evaluate_cell, open_method
+from benchmarks.harness.samples import Samples, flat
 from core.config import Recipe
 from core.data.tasks import read_tasks
 from core.rollout.method import method_spec, preset_module
@@ -50,21 +50,15 @@ TASKS_OF_A_RUN = 256
 SCORES = ("official", "strict")
 """Metrics of these names are scores in [0, 1]; a trajectory without `official` scores its reward."""
 
-LEFT_OUT = "chunks_left_out"
-"""Names MemAgent's metric of a document that was longer than it reads."""
-
 
 @dataclass(frozen=True)
 class HeldoutPlan(EvalPlan):
-    """Holds what a call evaluates. `labels` names what tells tasks apart, in their metadata."""
+    """Holds what a call evaluates. `labels` names what tells tasks apart, in their metadata; `left_out` is SPEC's."""
 
     variants: Mapping[str, Build]
     tasks: Sequence[Task]
     labels: Sequence[str]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return run_evaluator(make_parser().parse_args(arguments), prepare, evaluate)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def prepare(options: argparse.Namespace) -> HeldoutPlan:
@@ -109,7 +103,7 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
     ]
     labels = ["kind"] if options.by is None else _check_labels(options.by, tasks, path)
     save_published(folder, (), recipe.departures)
-    return HeldoutPlan(folder, models, cells, builds, tasks, labels)
+    return HeldoutPlan(folder, models, cells, builds, tasks, labels, spec.left_out)
 
 
 def load_baselines(method: str) -> Mapping[str, Build]:
@@ -138,20 +132,18 @@ async def evaluate(plan: HeldoutPlan) -> None:
         for cell in missing:
             opener = partial(open_method, plan.variants[cell.variant], models, cell, roles)
             result = await evaluate_cell(cell, plan.tasks, plan.folder, opener, partial(heldout_result, plan))
-            report_left_out(result, plan.folder)
+            report_left_out(result, plan.folder, plan.left_out)
 
 
-def report_left_out(result: EvalResult, folder: RunFolder) -> None:
-    """Say which share of the tasks lost part of their document, and list it among the departures."""
-    counts = [count for count in result.measures.get(LEFT_OUT, ()) if count]
-    if counts:
-        line = (
-            f"{result.variant}, {result.data}: {len(counts)} of {result.n} documents lost their middle, "
-            f"{sum(counts) / len(counts):.0f} chunks of each (memagent.overlong is truncate_middle; raise "
-            "memagent.max_chunks with --set)"
-        )
-        print(f"note: {line}", flush=True)
-        save_published(folder, (), [line])
+def report_left_out(result: EvalResult, folder: RunFolder, left_out: Mapping[str, str]) -> None:
+    """Say which share of the tasks lost a part, and list it among the departures (`MethodSpec.left_out`)."""
+    for metric, told in left_out.items():
+        counts = [count for count in result.measures.get(metric, ()) if count]
+        if counts:
+            mean = sum(counts) / len(counts)
+            line = f"{result.variant}, {result.data}: {len(counts)} of {result.n} tasks lost {mean:.0f} {told}"
+            print(f"note: {line}", flush=True)
+            save_published(folder, (), [line])
 
 
 def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalResult:
@@ -162,13 +154,12 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
     Raises:
         EvaluationError: a score lies outside of [0, 1].
     """
-    records = flat(samples)
-    finished = [record for record in records if record["status"] != "failed"]
+    every = flat(samples)
+    names = dict.fromkeys(name for sample in every if not sample.failed for name in sample.metrics)
     values: dict[str, list[float | None]] = {
-        name: [None if r["status"] == "failed" else _number(r["metrics"].get(name, 0.0)) for r in records]
-        for name in dict.fromkeys(name for record in finished for name in record["metrics"])
+        name: [None if sample.failed else _number(sample.metrics.get(name, 0.0)) for sample in every] for name in names
     }
-    rewards = [record["reward"] for record in records]
+    rewards = [sample.reward for sample in every]
     values["reward" if "official" in values else "official"] = rewards
     try:
         return build_result(
@@ -255,3 +246,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", metavar="FILE", help="the tasks (default: data.eval of the recipe)")
     parser.add_argument("--by", nargs="*", metavar="LABEL", help="metadata that tells tasks apart (default: kind)")
     return parser
+
+
+EVALUATOR = Evaluator(make_parser, prepare, evaluate)
+main = EVALUATOR.main

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import cast
 
 from agentic.toolorchestra.rollout import SPEC
-from benchmarks.harness.command import EvalPlan, create_folder, run_evaluator, sampling_fields
+from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, sampling_fields
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, drop_ports, is_saved
 from benchmarks.harness.published import mark_cell, save_published
-from benchmarks.harness.run import Samples, build_result, evaluate_cell, open_agent, without_prompts
-from benchmarks.harness.samples import flat
+from benchmarks.harness.run import build_result, evaluate_cell, open_agent
+from benchmarks.harness.samples import Samples, flat
 from benchmarks.questions.method import ReleasedQuestions
 from benchmarks.questions.prompts import Data
 from benchmarks.questions.published import DATA, our_settings, protocol, published_scores
@@ -32,8 +32,7 @@ from core.data.files import DataError
 from core.data.sets import sha256
 from core.data.tasks import read_tasks
 from core.runs.evaluation import EvalResult
-from core.runs.files import Record
-from core.types import CALLS, Task, Trajectory
+from core.types import CALLS, Task
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,6 @@ class QuestionsPlan(EvalPlan):
     """Holds what a call evaluates: one cell."""
 
     tasks: Sequence[Task]
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return run_evaluator(make_parser().parse_args(arguments), prepare, evaluate)
 
 
 def prepare(options: argparse.Namespace) -> QuestionsPlan:
@@ -98,25 +93,21 @@ async def evaluate(plan: QuestionsPlan) -> None:
         if not is_saved(cell, plan.folder):
             build = partial(ReleasedQuestions, data=cast(Data, cell.data))
             opener = partial(open_agent, build, plan.models, cell)
-            await evaluate_cell(cell, plan.tasks, plan.folder, opener, build_question_result, grade)
-
-
-async def grade(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
-    """Log without the prompts, which repeat the documents in every turn."""
-    return without_prompts(trajectory), {}
+            await evaluate_cell(cell, plan.tasks, plan.folder, opener, build_question_result)
 
 
 def build_question_result(cell: EvalCell, samples: Samples) -> EvalResult:
     """Build a result with score, cost and calls of every question; a failed one scores 0 and has no measures."""
-    records = flat(samples)
-    names = dict.fromkeys(name for record in records for name in record["metrics"])
-    failed = [record["status"] == "failed" for record in records]
+    every = flat(samples)
+    names = dict.fromkeys(name for sample in every for name in sample.metrics)
     measures = {
-        name: [None if bad else record["metrics"].get(name, 0.0) for record, bad in zip(records, failed, strict=True)]
+        name: [None if sample.failed else sample.metrics.get(name, 0.0) for sample in every]
         for name in names
         if name.startswith(CALLS) or name in ("cost", "malformed", "expert_failures", "tool_failures")
     }
-    return build_result(cell, samples, scores={"official": [record["reward"] for record in records]}, measures=measures)
+    return build_result(
+        cell, samples, scores={"official": [sample.reward or 0.0 for sample in every]}, measures=measures
+    )
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -140,6 +131,9 @@ def make_parser() -> argparse.ArgumentParser:
     own.add_argument("--published-as", metavar="NAME", help="the published model that --model stands for")
     return parser
 
+
+EVALUATOR = Evaluator(make_parser, prepare, evaluate)
+main = EVALUATOR.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,23 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.rollout import SPEC
-from benchmarks.harness.published import Protocol, Settings
+from benchmarks.harness.published import Protocol, Settings, read_scores
 from benchmarks.questions.prompts import RELEASED, Data
 from core.report import PublishedScore
 from core.types import Sampling
-
-PAPER = "arXiv 2511.21689, Table 1"
-SCORES: tuple[tuple[str, str, Data, float], ...] = (
-    # name, model, data, per cent
-    ("Orchestrator-8B", "Orchestrator-8B", "frames", 76.3),
-    ("Qwen3-8B with experts, untrained", "Qwen3-8B", "frames", 68.9),
-    ("Orchestrator-8B", "Orchestrator-8B", "hle", 37.1),
-    ("Qwen3-8B with experts, untrained", "Qwen3-8B", "hle", 30.6),
-)
 
 
 @dataclass(frozen=True)
@@ -48,12 +40,7 @@ def protocol_name(data: Data) -> str:
 
 def published_scores() -> list[PublishedScore]:
     """Return the published scores of both data sets."""
-    return [
-        PublishedScore(
-            name, data, 0, percent / 100, PAPER, "trained", "official", model, protocol_name(data), DATA[data].n
-        )
-        for name, model, data, percent in SCORES
-    ]
+    return read_scores(Path(__file__).with_name("published.yaml"))
 
 
 def protocol(data: Data) -> Protocol:

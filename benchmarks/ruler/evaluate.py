@@ -6,8 +6,8 @@
     tokentrue evaluate ruler --preset published --model ID_OR_PATH --data FOLDER     # MemAgent's eval_N.json
     tokentrue evaluate ruler --preset published --model ID_OR_PATH --task ruler-10 --essays FOLDER
 
-Variants are explained in variants.py. There is one result per variant, length and seed. Each sample is logged as it
-ends (benchmarks/harness/samples.py): the same command continues where a killed one stopped, and more --tasks add to
+Variants are explained in variants.py. There is one result per variant, length and seed. Each sample is recorded as
+it ends (benchmarks/harness/samples.py): the same command continues where a killed one stopped, and more --tasks add to
 what is there. The preset `published` is MemAgent's own evaluation (arXiv 2507.02259, taskutils/memory_eval). A score
 stands beside the published one of the same model only under it; benchmarks/ruler/published.py computes what differs.
 """
@@ -26,15 +26,14 @@ from typing import Any
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import SPEC
-from agentic.memagent.tiny.start_model import TAGS
-from benchmarks.harness.command import EvalPlan, open_target, run_evaluator, sampling_fields
+from benchmarks.harness.command import EvalPlan, Evaluator, open_target, sampling_fields
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved
 from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.published import join_departures, mark_cell, save_published
-from benchmarks.harness.run import OpenVariant, Samples, build_result, evaluate_cell, without_prompts
-from benchmarks.harness.samples import flat
+from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell
+from benchmarks.harness.samples import Samples, flat
 from benchmarks.ruler.eval_data import EvalData, file_data, official_data, ruler_data
 from benchmarks.ruler.fit import parse_length
 from benchmarks.ruler.published import AVERAGE, WINDOW, our_settings, protocol, published_scores
@@ -45,7 +44,7 @@ from core.data.files import DataError
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import Tokenizer, encode_text, load_tokenizer
+from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Task, Trajectory
 
 LENGTHS = ("7K", "14K", "28K", "56K", "112K", "224K", "448K")
@@ -68,14 +67,9 @@ class RulerPlan(EvalPlan):
     """Limits what full-context reads; None: it reads whole documents."""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    return run_evaluator(make_parser().parse_args(arguments), prepare, evaluate)
-
-
 def prepare(options: argparse.Namespace) -> RulerPlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
-    preset = "tiny" if options.run is None and is_tiny(load_tokenizer(options.model)) else "paper"
-    target = open_target(options, SPEC, preset=preset, name="ruler")
+    target = open_target(options, SPEC, preset="paper", name="ruler")
     variants = options.variants or target.list_variants(VARIANTS)
     folder, recipe = target.folder, target.recipe
     if not any(override.startswith("memagent.max_chunks=") for override in options.overrides):
@@ -87,7 +81,9 @@ def prepare(options: argparse.Namespace) -> RulerPlan:
     published = recipe.preset == "published"
     tasks = options.tasks or (recipe.run.eval_tasks if published else None)
     tasks_long = options.tasks_long or (tasks if published else None)
-    chosen = _make_data(options, models.tokenizer(next(iter(named.values()))[variants[0]]), published)
+    # The compact prompts are those of models whose words are the tiny world's.
+    tiny = recipe.memagent.prompt_style == "compact"
+    chosen = _make_data(options, models.tokenizer(next(iter(named.values()))[variants[0]]), published, tiny)
     if options.run is not None and (changed := [o for o in options.overrides if o.startswith("memagent.")]):
         # The same run read otherwise has cells of its own beside those of its recipe.
         suffix = "".join(f"+{override.removeprefix('memagent.')}" for override in changed)
@@ -277,19 +273,19 @@ async def open_reader(
 
 
 async def grade(reader: Reader, task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
-    """Score the answer; the log leaves out the prompts, which would repeat the document."""
+    """Score the answer."""
     answer = None if trajectory.status == "failed" else str(trajectory.log["answer"])
-    return without_prompts(trajectory), {"scores": score(task, answer, reader.read_answer)}
+    return trajectory, {"scores": score(task, answer, reader.read_answer)}
 
 
 def ruler_result(tasks: Sequence[Task], document_tokens: Sequence[int], cell: EvalCell, samples: Samples) -> EvalResult:
     """Build a result with the scores of every task, failed ones among them with 0."""
-    records = flat(samples)
-    names = [name for name in records[0]["scores"] if all(name in record["scores"] for record in records)]
+    scores = [sample.graded["scores"] for sample in flat(samples)]
+    names = [name for name in scores[0] if all(name in of_one for of_one in scores)]
     return build_result(
         cell,
         samples,
-        scores={"official" if n == "score" else n: [record["scores"][n] for record in records] for n in names},
+        scores={"official" if n == "score" else n: [of_one[n] for of_one in scores] for n in names},
         notes={"task_ids": [question_id(task) for task in tasks]},
         document_tokens=list(document_tokens),
     )
@@ -302,12 +298,7 @@ def question_id(task: Task) -> str:
     return str(known.get("source_id") or known["index"]) if {"num_docs", "index"} <= known.keys() else task.task_id
 
 
-def is_tiny(tokenizer: Tokenizer) -> bool:
-    """Return whether this is the tokenizer of the `tiny` preset, to which the paper's tags are tokens."""
-    return set(TAGS) <= tokenizer.get_added_vocab().keys()
-
-
-def _make_data(options: argparse.Namespace, tokenizer: Tokenizer, published: bool) -> list[EvalData]:
+def _make_data(options: argparse.Namespace, tokenizer: Tokenizer, published: bool, tiny: bool) -> list[EvalData]:
     """Raises EvaluationError or DataError, naming the option or the file."""
     chosen = read_task_options(options)
     tasks = [name for word in options.task or () for name in (TEN_TASKS if word == AVERAGE else (word,))]
@@ -320,7 +311,6 @@ def _make_data(options: argparse.Namespace, tokenizer: Tokenizer, published: boo
             if path.is_dir():
                 return [official_data(path, task, lengths) for task in tasks or ["hqa"]]
             return [file_data(path, tokenizer=tokenizer, lengths=lengths)]
-        tiny = is_tiny(tokenizer)
         tasks = tasks or ["hqa" if options.data == "hotpotqa" else "niah" if tiny else "niah_multikey_2"]
         known = set().union(*map(allowed_options, tasks))
         if unknown := [name for name in chosen if name not in known]:
@@ -366,7 +356,7 @@ def make_parser() -> argparse.ArgumentParser:
         "ruler",
         __doc__,
         *("run", "untrained", "context", "seeds", "kv_tokens"),
-        preset={"help": "how MemAgent reads (default: tiny for its own models, else paper)"},
+        preset={"help": "how MemAgent reads (default: paper)"},
         variants={"choices": VARIANTS, "metavar": None},
         tasks={"help": "tasks per length (default: 32; of a file, all)"},
         concurrency={"help": "tasks at once, the same at every length"},
@@ -388,8 +378,7 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=(*TASKS, AVERAGE),
         metavar="TASK",
-        help=f"one or more of {', '.join(TASKS)}, or {AVERAGE} (default: niah with tiny's words for its models, else "
-        "niah_multikey_2)",
+        help=f"one or more of {', '.join(TASKS)}, or {AVERAGE} (default: niah_multikey_2, or tiny's niah)",
     )
     data.add_argument(
         "--window",
@@ -403,6 +392,9 @@ def make_parser() -> argparse.ArgumentParser:
     add_task_options(data)
     return parser
 
+
+EVALUATOR = Evaluator(make_parser, prepare, evaluate)
+main = EVALUATOR.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,9 +14,6 @@ from benchmarks.table.evaluations import Evaluation, Places
 from core.data.files import DataError
 from core.data.sets import fetch_hub_file, prepare, sha256
 
-KEY_FILE = Path("secrets/openai_api_key")
-"""Holds the key for the models behind paid interfaces, as ToolOrchestra's presets name it."""
-
 LENGTHS = tuple(50 << place for place in range(8))
 """List the numbers of documents in MemAgent's evaluation files."""
 
@@ -73,10 +70,10 @@ def list_sources(places: Places) -> dict[str, Source]:
     return sources
 
 
-def get_data(evaluation: Evaluation, places: Places, *, retrieval: bool, hosted: bool) -> list[str]:
+def get_data(evaluation: Evaluation, places: Places, *, retrieval: bool) -> list[str]:
     """Fetch what an evaluation reads and return a line for everything that is still missing.
 
-    `retrieval` says whether a retrieval service was named, `hosted` whether models behind paid interfaces are needed.
+    `retrieval` says whether a retrieval service was named.
     """
     sources, lines = list_sources(places), []
     for name in evaluation.data:
@@ -97,9 +94,9 @@ def get_data(evaluation: Evaluation, places: Places, *, retrieval: bool, hosted:
                 reason = f" ({error})"
         if problem is not None:
             lines.append(f"{source.path}: {problem}. Get it: {source.how}{reason}")
-    if hosted and evaluation.hosted and not KEY_FILE.is_file():
-        lines.append(f"{KEY_FILE}: the key for {', '.join(evaluation.hosted)}")
-    return lines
+    return lines + [
+        f"{key}: the key of the models behind paid interfaces" for key in evaluation.keys if not Path(key).is_file()
+    ]
 
 
 def lacks_file(path: Path) -> str | None:

@@ -1,40 +1,47 @@
-"""Which evaluation gives a published row its score: its command, its data, and the models that it asks."""
+"""Which evaluation gives a published row its score: its request, its data, and the models that it asks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from agentic.agentflow.config import AgentFlowRecipe
+from agentic.agentflow.rollout import SPEC as AGENTFLOW
+from agentic.toolorchestra.config import ToolOrchestraRecipe
 from agentic.toolorchestra.rollout import SPEC as TOOLORCHESTRA
 from benchmarks.aime.published import SLIME
 from benchmarks.aime.published import published_scores as aime_scores
 from benchmarks.questions.published import DATA as QUESTION_SETS
 from benchmarks.questions.published import published_scores as question_scores
-from benchmarks.ruler.published import AVERAGE, LONG_WINDOW, WINDOW
+from benchmarks.ruler.published import AVERAGE, LONG_WINDOW
 from benchmarks.ruler.published import published_scores as ruler_scores
 from benchmarks.ruler.tasks import TEN_TASKS
-from benchmarks.table.servers import MODELS
 from benchmarks.tau2.published import published_scores as tau2_scores
 from core.report import PublishedScore
 
-AIME_BUDGET, SEED_BUDGET = 2048, 4096
-"""Count the tokens of a call in AgentFlow's presets `published` and `seed`."""
-
-CACHED = {"ruler": 16 * 8192, "aime": 8 * 16384, "tau2": 4 * 32768, "questions": 4 * 32768}
-"""Tokens in a server's cache: so many calls at once, with the context of the benchmark."""
-
 FROZEN, CODER = "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-Coder-7B-Instruct"
-AIME_ROLES = {
-    **dict.fromkeys(("fixed", "executor", "verifier", "base_generator", "judge"), FROZEN),
-    "coder": CODER,
+MODELS = {
+    name.rpartition("/")[2]: name
+    for name in (
+        "BytedTsinghua-SIA/RL-MemoryAgent-7B",
+        "BytedTsinghua-SIA/RL-MemoryAgent-14B",
+        "LMIS-ORG/MemAgent_Slime_Agentic_Qwen2.5_7B",
+        "AgentFlow/agentflow-planner-7b",
+        "LMIS-ORG/AgentFlow_Slime_Agentic_Qwen2.5_7B",
+        "nvidia/Orchestrator-8B",
+        "LMIS-ORG/ToolOrchestra_Slime_Agentic_Qwen3_8B",
+        FROZEN,
+        "Qwen/Qwen2.5-7B-Instruct-1M",
+        "Qwen/Qwen2.5-14B-Instruct-1M",
+        CODER,
+        "Qwen/Qwen3-8B",
+    )
 }
-SEARCH_TOOLS = ("Ground_Google_Search_Tool", "Wikipedia_RAG_Search_Tool")
-"""Names the tools of AgentFlow that ask the retrieval service."""
-STAND_IN = "stand-in"
-"""Names the role that plays every model of ToolOrchestra where one small model stands for all."""
+"""Maps the names of models in published tables to their hub ids."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Holds a command that gives published rows their scores, without the addresses of servers."""
+    """Describes what gives published rows their scores, without the addresses of servers."""
 
     benchmark: str
     """Names a subcommand of `tokentrue evaluate`."""
@@ -56,134 +63,121 @@ class Evaluation:
     """Names the evaluated model by its hub id."""
     label: str
     """Tells it from other evaluations of the same model."""
-    options: tuple[str, ...]
+    options: tuple[tuple[str, Any], ...]
+    """Pairs names of the evaluator's options with their values; a list is a tuple."""
     models: tuple[str, ...]
     """Names the models that must be served, the evaluated one first."""
-    cached_tokens: int
     data: tuple[str, ...] = ()
     """Names the sources of benchmarks/table/data.py that it reads."""
-    hosted: tuple[str, ...] = ()
-    """Names the models that are asked for over a paid interface."""
-    with_untrained: bool = False
+    keys: tuple[str, ...] = ()
+    """Names the files with the keys of the models that are asked for over a paid interface."""
     preset: str = "published"
-    """Names the recipe of ToolOrchestra's models."""
+    """Names the recipe of the other models."""
 
     @property
     def name(self) -> str:
         """Return the name of the results' folder."""
         return "-".join(["table", self.benchmark, self.model.rpartition("/")[2], self.label])
 
-    def command(self, models: Mapping[str, str] | None = None, extra: Sequence[str] = ()) -> list[str]:
-        """Return the words after `tokentrue evaluate`. `models` maps hub ids to folders that stand for them."""
-        model = (models or {}).get(self.model, self.model)
-        untrained = ["--untrained", model] if self.with_untrained else []
-        return [self.benchmark, "--model", model, *untrained, *self.options, *extra]
+    @property
+    def command(self) -> str:
+        """Return the command, without the addresses of servers."""
+        words = ["tokentrue evaluate", self.benchmark, "--model", self.model]
+        for name, value in self.options:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [f"--{name.replace('_', '-')}", *map(str, values)]
+        return " ".join(words)
 
-    def address(self, urls: Mapping[str, str], stand_in: bool, retrieval: str | None = None) -> list[str]:
-        """Return the options that name the servers of the models and of the passages.
-
-        `stand_in`: one model plays those behind paid interfaces, too.
-        """
-        words = ["--policy-url", urls[self.model]]
+    def request(self, urls: Mapping[str, str], retrieval: str | None = None) -> dict[str, Any]:
+        """Return the evaluator's options with the servers of the models and of the passages."""
+        overrides = []
         if self.benchmark == "aime":
-            changed = [f"roles.{role}={urls[model]}" for role, model in AIME_ROLES.items() if model in urls]
-            # Our own server, which plays the models, has no such penalty.
-            changed += ["agentflow.planner.next_step.frequency_penalty=0"] if stand_in else []
-            changed += [f"agentflow.tools.{tool}.options.url={retrieval}" for tool in SEARCH_TOOLS if retrieval]
-            return [*words, *(word for text in changed for word in ("--set", text))]
-        if self.benchmark not in ("tau2", "questions"):
-            return words
-        dumped = TOOLORCHESTRA.load(self.preset).model_dump(mode="json")["toolorchestra"]["models"]
-        for name, section in dumped.items():
-            if stand_in:
-                section.update({"url": None, "role": STAND_IN, "name": STAND_IN, "api_key_file": None})
-                section["max_tokens"] = min(section["max_tokens"], 64)
-            elif name in urls:
-                section["url"] = f"{urls[name]}/v1"
-        words += ["--set", f"toolorchestra.models={json.dumps(dumped)}"]
-        words += (
-            ["--set", f"toolorchestra.search.url={retrieval}"] if retrieval and self.benchmark == "questions" else []
-        )
-        if stand_in:
-            words += ["--set", f"roles.{STAND_IN}={urls[self.model]}"]
-            # A small model's empty turns would end a conversation without a grade.
-            words += ["--user", "scripted"] if self.benchmark == "tau2" else []
-        return words
+            recipe = AGENTFLOW.load(self.preset)
+            overrides = [f"roles.{role}={urls[model]}" for role, model in _list_roles(recipe).items()]
+            asking = [name for name, tool in recipe.agentflow.tools.items() if "url" in tool.options]
+            overrides += [f"agentflow.tools.{tool}.options.url={retrieval}" for tool in asking if retrieval]
+        elif self.benchmark in ("tau2", "questions"):
+            models = TOOLORCHESTRA.load(self.preset).model_dump(mode="json")["toolorchestra"]["models"]
+            for name in models.keys() & urls.keys():
+                models[name]["url"] = f"{urls[name]}/v1"
+            overrides = [f"toolorchestra.models={json.dumps(models)}"]
+            if retrieval and self.benchmark == "questions":
+                overrides.append(f"toolorchestra.search.url={retrieval}")
+        return {**dict(self.options), "model": self.model, "policy_url": urls[self.model], "overrides": overrides}
 
 
 def list_published() -> list[PublishedScore]:
     """Return every published score of every benchmark."""
-    aime = [row for row in aime_scores("aime24", AIME_BUDGET) if row.protocol != SLIME]
-    seed = [row for row in aime_scores("aime24", SEED_BUDGET) if row.protocol == SLIME]
-    return [
-        *ruler_scores("ruler-hqa"),
-        *ruler_scores(AVERAGE),
-        *aime,
-        *seed,
-        *tau2_scores(),
-        *question_scores(),
-    ]
+    aime = []
+    for preset in ("published", "seed"):
+        budget = AGENTFLOW.load(preset).agentflow.planner.next_step.max_tokens
+        aime += [row for row in aime_scores("aime24", budget) if (row.protocol == SLIME) == (preset == "seed")]
+    return [*ruler_scores("ruler-hqa"), *ruler_scores(AVERAGE), *aime, *tau2_scores(), *question_scores()]
 
 
-def find_evaluation(row: PublishedScore, places: Places | None = None) -> Evaluation | None:
+def find_evaluation(row: PublishedScore, places: Places) -> Evaluation | None:
     """Return what measures a row; None where its model or its protocol cannot be had."""
-    places = places or Places()
-    found = MODELS.get(row.model or row.name)
-    if found is None or row.variant == "single" or row.protocol == "not stated":
+    model = MODELS.get(row.model or row.name)
+    if model is None or row.variant == "single" or row.protocol == "not stated":
         return None
-    model = found.name
-    options: tuple[str, ...]
     if row.data.startswith("ruler"):
         return _ruler(row, model, places)
     if row.data == "aime24":
-        seed = row.protocol == SLIME
-        file = places.data / "aime24.jsonl"
-        options = (
-            *("--preset", "seed" if seed else "published", "--variants", row.variant),
-            *("--data", str(file) if file.is_file() else "aime24", "--k", "1" if seed else "3"),
-        )
-        untrained = row.variant == "agent-untrained"
-        models = tuple(dict.fromkeys((model, FROZEN, CODER)))
-        label = f"{row.variant}-aime24"
-        return Evaluation("aime", model, label, options, models, CACHED["aime"], ("aime24",), with_untrained=untrained)
+        return _aime(row, model, places)
+    options: tuple[tuple[str, Any], ...]
+    local, keys = _list_experts("published" if row.data in QUESTION_SETS else "paper")
     if row.data in QUESTION_SETS:
-        options = ("--data", str(places.data / f"{row.data}.jsonl"), "--protocol", row.data, "--seeds", "0")
-        local, hosted = _list_experts()
+        options = (("data", str(places.data / f"{row.data}.jsonl")), ("protocol", row.data), ("seeds", (0,)))
         sources = (row.data, f"{row.data}-corpus")
-        served = (model, *local)
-        return Evaluation("questions", model, row.data, options, served, CACHED["questions"], sources, hosted)
-    experts = () if row.protocol == "standard" else ("Qwen/Qwen3-32B",)
+        return Evaluation("questions", model, row.data, options, (model, *local), sources, keys)
     options = (
-        *("--protocol", str(row.protocol), "--variants", str(row.protocol), "--user", "gpt-5", "--judge", "gpt-5"),
-        *("--tau2-python", places.tau2_python, "--tau2-data", places.tau2_data, "--trials", "1"),
+        *(("protocol", row.protocol), ("variants", (row.protocol,)), ("user", "gpt-5"), ("judge", "gpt-5")),
+        *(("tau2_python", places.tau2_python), ("tau2_data", places.tau2_data), ("trials", 1)),
     )
-    hosted = ("gpt-5",) if row.protocol == "standard" else ("gpt-5", "gpt-5-mini")
-    label, served = f"{row.protocol}-tau2", (model, *experts)
-    return Evaluation("tau2", model, label, options, served, CACHED["tau2"], ("tau2",), hosted, preset="paper")
+    # Of the recipe's experts the published conversations ask this one, beside those behind the paid interface.
+    experts = () if row.protocol == "standard" else ("Qwen/Qwen3-32B",)
+    return Evaluation("tau2", model, f"{row.protocol}-tau2", options, (model, *experts), ("tau2",), keys, "paper")
+
+
+def _aime(row: PublishedScore, model: str, places: Places) -> Evaluation:
+    preset, samples = ("seed", 1) if row.protocol == SLIME else ("published", 3)
+    file = places.data / "aime24.jsonl"
+    options = (
+        *(("preset", preset), ("variants", (row.variant,)), ("data", str(file) if file.is_file() else "aime24")),
+        ("k", samples),
+        *((("untrained", model),) if row.variant == "agent-untrained" else ()),
+    )
+    models = tuple(dict.fromkeys((model, *_list_roles(AGENTFLOW.load(preset)).values())))
+    return Evaluation("aime", model, f"{row.variant}-aime24", options, models, ("aime24",), preset=preset)
+
+
+def _list_roles(recipe: AgentFlowRecipe) -> dict[str, str]:
+    """Map the frozen roles of a recipe to the models that play them; nobody serves GPT-4o."""
+    roles = dict.fromkeys(role.role for _, role in recipe.agentflow.every_role())
+    return {role: CODER if role == "coder" else FROZEN for role in roles if role != "policy"}
 
 
 def _ruler(row: PublishedScore, model: str, places: Places) -> Evaluation:
     long = row.protocol is not None and row.protocol.endswith("990K")
-    window = ("--window", str(LONG_WINDOW.prompt_tokens), str(LONG_WINDOW.answer_tokens)) if long else ()
     files = places.data / "memagent-eval"
     sources: tuple[str, ...] = ("memagent-eval",)
-    data: tuple[str, ...] = ("--data", str(files))
+    data: tuple[tuple[str, Any], ...] = (("data", str(files)),)
     if row.data == AVERAGE:
-        data = ("--task", AVERAGE, *data)
+        data = (("task", (AVERAGE,)), *data)
         if not all(list(files.glob(f"eval_{task}_*.json")) for task in TEN_TASKS):
-            data, sources = ("--task", AVERAGE, "--essays", str(places.data / "essays")), ("essays",)
-    options = ("--preset", "published", "--variants", row.variant, *data, "--seeds", "0", *window)
-    whole = LONG_WINDOW if long else WINDOW
-    tokens = CACHED["ruler"] if row.variant != "full-context" else whole.prompt_tokens + whole.answer_tokens
-    untrained = row.variant == "untrained"
-    label = f"{row.variant}-{row.data}{'-990K' if long else ''}"
-    return Evaluation("ruler", model, label, options, (model,), tokens, sources, with_untrained=untrained)
+            data, sources = (("task", (AVERAGE,)), ("essays", places.data / "essays")), ("essays",)
+    options = (
+        *(("preset", "published"), ("variants", (row.variant,)), *data, ("seeds", (0,))),
+        *((("window", (LONG_WINDOW.prompt_tokens, LONG_WINDOW.answer_tokens)),) if long else ()),
+        *((("untrained", model),) if row.variant == "untrained" else ()),
+    )
+    return Evaluation("ruler", model, f"{row.variant}-{row.data}{'-990K' if long else ''}", options, (model,), sources)
 
 
 @cache
-def _list_experts() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the models of FRAMES and HLE that can be served, and those behind paid interfaces."""
-    models = TOOLORCHESTRA.load("published").toolorchestra.models
-    known = [model.name for model in MODELS.values()]
-    hosted = dict.fromkeys(section.name or name for name, section in models.items() if section.api_key_file)
-    return tuple(name for name in models if name in known), tuple(hosted)
+def _list_experts(preset: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the models of ToolOrchestra's preset that must be served, and the files with the keys of the others."""
+    recipe: ToolOrchestraRecipe = TOOLORCHESTRA.load(preset)
+    models = recipe.toolorchestra.models
+    keys = dict.fromkeys(str(model.api_key_file) for model in models.values() if model.api_key_file)
+    return tuple(name for name, model in models.items() if not model.api_key_file), tuple(keys)

@@ -25,17 +25,16 @@ from agentic.toolorchestra.environment import EnvironmentFault
 from agentic.toolorchestra.rollout import SPEC, ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
-from benchmarks.harness.command import EvalPlan, create_folder, run_evaluator, sampling_fields
+from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, sampling_fields
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, drop_ports
 from benchmarks.harness.pooled import pool_results
 from benchmarks.harness.published import mark_cell, save_published
-from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent, without_prompts
-from benchmarks.harness.samples import read_samples
+from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, apply_protocol
 from benchmarks.tau2.published import ALL, COMPAT, STANDARD, our_settings, protocol, published_scores
-from benchmarks.tau2.results import read_statistics, tau2_result, write_official, write_results
+from benchmarks.tau2.results import describe_results, read_statistics, tau2_result, write_official
 from benchmarks.tau2.tasks import DOMAINS, list_departures
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record, read_json, write_json
@@ -63,10 +62,6 @@ class Tau2Plan(EvalPlan):
     """Holds the options of Tau2EnvironmentFactory."""
     published_as: str | None = None
     """Names the published model that the plan's model stands for."""
-
-
-def main(arguments: list[str] | None = None) -> int:
-    return run_evaluator(make_parser().parse_args(arguments), prepare, evaluate, (*EXPECTED_ERRORS, EnvironmentFault))
 
 
 def prepare(options: argparse.Namespace) -> Tau2Plan:
@@ -156,7 +151,7 @@ def _check_version(folder: Path, about: Mapping[str, Any]) -> None:
 
 
 async def evaluate(plan: Tau2Plan) -> str:
-    """Play what is missing, variant by variant and domain by domain, and return the text of tau2.md."""
+    """Play what is missing, variant by variant and domain by domain, and return the tables."""
     worlds, folder = plan.worlds, plan.folder
     workers = Workers(worlds["python"], worlds["data"], worlds["processes"])
     try:
@@ -174,13 +169,14 @@ async def evaluate(plan: Tau2Plan) -> str:
             result = await evaluate_cell(played, tasks[domain], folder, opener, tau2_result, grade)
             limits = {name: worlds[name] for name in ("max_steps", "max_errors")}
             who = _who(plan, cell, domain)
-            await write_official(folder.path, workers, read_samples(folder, result), limits, who)
+            await write_official(folder, workers, result, limits, who)
         pool_domains(folder)
         statistics = read_statistics(folder)
         domains = dict.fromkeys(domain for stats in statistics.values() for domain in stats.tasks)
         departures = list_departures(about, [domain.removesuffix("-solo") for domain in domains])
-        text = write_results(folder.path, statistics, about, departures)
-        return f"{text}\n{folder.path}: tau2.md, tau2.json, report.html; official/ is read by tau2's own tools"
+        save_published(folder, (), departures)
+        text = describe_results(statistics, str(about["version"]), departures)
+        return f"{text}\n\n{folder.path}: table.md, report.html; official/ is read by tau2's own tools"
     finally:
         workers.close()
 
@@ -207,12 +203,12 @@ def pool_domains(folder: RunFolder) -> None:
 
 
 async def grade(task: Task, trajectory: Trajectory) -> tuple[Trajectory, Record]:
-    """Take tau2's own record and grade; the log leaves out the prompts, which repeat the conversation."""
+    """Take tau2's own record and grade."""
     log = dict(trajectory.log)
     simulation = log.pop("simulation", None)
     score = (simulation or {}).get("reward_info", {}).get("reward")
     fields = {"tau2_id": task.metadata["tau2_id"], "score": score, "simulation": simulation}
-    return without_prompts(replace(trajectory, log=log)), fields
+    return replace(trajectory, log=log), fields
 
 
 def open_variant(plan: Tau2Plan, cell: EvalCell, workers: Workers) -> AbstractAsyncContextManager[OpenVariant]:
@@ -271,6 +267,9 @@ def make_parser() -> argparse.ArgumentParser:
     tau2.add_argument("--published-as", metavar="NAME", help="the published model that --model stands for")
     return parser
 
+
+EVALUATOR = Evaluator(make_parser, prepare, evaluate, (*EXPECTED_ERRORS, EnvironmentFault))
+main = EVALUATOR.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,46 +8,23 @@ ToolOrchestra, evaluation/tau2-bench of Weili-0234/ToolOrchestra at 8bb9e69: run
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraRecipe
 from benchmarks.harness.plan import EvalCell
-from benchmarks.harness.published import Protocol, Settings
+from benchmarks.harness.published import Protocol, Settings, read_scores
 from core.report import PublishedScore
 
 ALL = "tau2"
 """Names all tasks of retail, airline and telecom together."""
 
 COMPAT, STANDARD = "toolorchestra-compat", "standard"
-LEADERBOARD = "tau2 leaderboard, submitted 2025-12-18, 1 trial, tau2 0.1.3"
-PAPER = "arXiv 2511.21689, Table 1"
-CARD = "slime-agentic's model card; which domains, user and experts is not stated"
-TASKS = {"tau2-retail": 114, "tau2-airline": 50, "tau2-telecom": 114, ALL: 278}
-SCORES = (
-    # name, model, protocol, data, per cent, source
-    ("Orchestrator-8B", "Orchestrator-8B", COMPAT, "tau2-retail", 84.2, LEADERBOARD),
-    ("Orchestrator-8B", "Orchestrator-8B", COMPAT, "tau2-airline", 56.0, LEADERBOARD),
-    ("Orchestrator-8B", "Orchestrator-8B", COMPAT, "tau2-telecom", 88.6, LEADERBOARD),
-    ("Orchestrator-8B", "Orchestrator-8B", COMPAT, ALL, 80.2, PAPER),
-    ("Qwen3-8B with experts, untrained", "Qwen3-8B", COMPAT, ALL, 72.3, PAPER),
-    ("Qwen3-8B without experts", "Qwen3-8B", STANDARD, ALL, 40.7, PAPER),
-)
-UNPLACED = (
-    ("Qwen3-8B, untrained", 27.8),
-    ("ToolOrchestra_Slime_Agentic_Qwen3_8B", 38.8),
-)
-"""Holds scores whose protocol is not stated: no cell of ours stands beside them."""
 
 
 def published_scores() -> list[PublishedScore]:
     """Return the published scores; a protocol is a variant too."""
-    scores = [
-        PublishedScore(name, data, 0, percent / 100, source, protocol, "official", model, protocol, TASKS[data])
-        for name, model, protocol, data, percent, source in SCORES
-    ]
-    return scores + [
-        PublishedScore(name, ALL, 0, percent / 100, CARD, COMPAT, protocol="not stated") for name, percent in UNPLACED
-    ]
+    return read_scores(Path(__file__).with_name("published.yaml"))
 
 
 def protocol(name: str) -> Protocol:

@@ -1,4 +1,4 @@
-"""The results of an evaluation as files: tau2.json, tau2.md, EvalResults for the report, and tau2's own result files.
+"""The results of an evaluation: EvalResults with all numbers, the tables that the command prints, and tau2's own files.
 
 `tau2 view` and `tau2 evaluate-trajs` read official/VARIANT_DOMAIN.json. A conversation that failed is in it as tau2's
 `infrastructure_error`.
@@ -15,33 +15,34 @@ from typing import Any
 
 from agentic.toolorchestra.tau2.client import Workers
 from benchmarks.harness.plan import EvalCell
-from benchmarks.harness.run import Samples, build_result
-from benchmarks.harness.samples import flat, read_samples
+from benchmarks.harness.run import build_result
+from benchmarks.harness.samples import Sample, Samples, read_samples
 from benchmarks.harness.tables import counts_text, estimate_text
 from benchmarks.tau2.published import ALL
 from benchmarks.tau2.statistics import Tau2Statistics, read_trial, tau2_statistics
 from benchmarks.tau2.tasks import DOMAINS
 from core.report.table import markdown
 from core.runs.evaluation import EvalResult
-from core.runs.files import Record, write_json, write_text
 from core.runs.run_folder import RunFolder
 
 
 def tau2_result(cell: EvalCell, samples: Samples) -> EvalResult:
     """Build the result of one variant on one domain: scores and measures are a task's means over its trials."""
 
-    def means(value: Callable[[Record], float]) -> list[float]:
-        return [fmean(map(value, trials)) for trials in samples]
+    trials = [[read_trial(sample, cell.data) for sample in of_task] for of_task in samples]
 
-    stats = tau2_statistics([read_trial(record) for record in flat(samples)])
+    def means(value: Callable[[Sample], float]) -> list[float]:
+        return [fmean(map(value, of_task)) for of_task in samples]
+
+    stats = tau2_statistics([trial for of_task in trials for trial in of_task])
     return build_result(
         cell,
         samples,
-        scores={"official": means(lambda record: read_trial(record).solved)},
+        scores={"official": [fmean(trial.solved for trial in of_task) for of_task in trials]},
         measures={
-            "cost": means(lambda record: read_trial(record).cost),
-            "turns": means(lambda record: len(record["turns"])),
-            "policy_tokens": means(lambda record: record["policy_tokens"]),
+            "cost": [fmean(trial.cost for trial in of_task) for of_task in trials],
+            "turns": means(lambda sample: sample.turns),
+            "policy_tokens": means(lambda sample: sample.policy_tokens),
         },
         notes=summarize_variant(stats),
     )
@@ -59,8 +60,9 @@ def read_statistics(folder: RunFolder) -> dict[str, Tau2Statistics]:
     found = {}
     for variant, results in by_variant.items():
         trials = min(result.notes["repeats"] for result in results)
-        records = [record for result in results for record in read_samples(folder, result, trials)]
-        found[variant] = tau2_statistics([read_trial(record) for record in records])
+        found[variant] = tau2_statistics(
+            [read_trial(sample, result.data) for result in results for sample in read_samples(folder, result, trials)]
+        )
     return found
 
 
@@ -73,22 +75,9 @@ def summarize_variant(stats: Tau2Statistics) -> dict[str, Any]:
     return {**{name: value for name, value in asdict(stats).items() if name != "pass_hat"}, **passes}
 
 
-def write_results(
-    folder: Path, variants: Mapping[str, Tau2Statistics], about: Mapping[str, Any], notes: Sequence[str]
-) -> str:
-    """Write tau2.json and tau2.md, and return the text of tau2.md.
-
-    `about` is tau2's version, `notes` say how the installation differs from the pinned one.
-    """
-    write_json(
-        folder / "tau2.json",
-        {
-            "tau2": dict(about),
-            "departures": list(notes),
-            "variants": {variant: summarize_variant(stats) for variant, stats in variants.items()},
-        },
-    )
-    parts = ["# tau2-bench " + str(about["version"])]
+def describe_results(variants: Mapping[str, Tau2Statistics], version: str, notes: Sequence[str]) -> str:
+    """Return the tables of all variants. `notes` say how the installation differs from the pinned one."""
+    parts = ["# tau2-bench " + version]
     for variant, stats in variants.items():
         header = ["", *(f"pass^{k}" for k in stats.pass_hat), "tasks"]
         sizes = {**stats.tasks, "micro": sum(stats.tasks.values()), "macro": sum(stats.tasks.values())}
@@ -106,43 +95,41 @@ def write_results(
         ]
     if notes:
         parts += ["Departures:", "\n".join(f"- {note}" for note in notes)]
-    text = "\n\n".join(parts) + "\n"
-    write_text(folder / "tau2.md", text)
-    return text
+    return "\n\n".join(parts)
 
 
 async def write_official(
-    folder: Path, workers: Workers, records: Sequence[Record], limits: Mapping[str, int], who: Mapping[str, Any]
+    folder: RunFolder, workers: Workers, result: EvalResult, limits: Mapping[str, int], who: Mapping[str, Any]
 ) -> Path:
     """Write tau2's own results file of one variant on one domain. `who` has `agent` and `user`, as in tau2's info."""
-    domain = records[0]["data"].removeprefix("tau2-")
-    path = folder / "official" / f"{records[0]['variant']}_{domain}.json"
+    samples, domain = read_samples(folder, result), result.data.removeprefix("tau2-")
+    path = folder.path / "official" / f"{result.variant}_{domain}.json"
     path.parent.mkdir(exist_ok=True)
     info = {
         **limits,
         **who,
         "domain": domain.removesuffix("-solo"),
-        "num_trials": len({record["repeat"] for record in records}),
+        "num_trials": result.notes["repeats"],
         "seed": None,
         "git_commit": (await workers.pick().call("about"))["commit"] or "unknown",
     }
-    tasks = list(dict.fromkeys(record["tau2_id"] for record in records))
-    simulations = [_simulation(record) for record in records]
+    tasks = list(dict.fromkeys(sample.graded["tau2_id"] for sample in samples))
+    simulations = list(map(_simulation, samples))
     await workers.pick().call("save", path=str(path), info=info, tasks=tasks, simulations=simulations)
     return path
 
 
-def _simulation(record: Record) -> dict[str, Any]:
+def _simulation(sample: Sample) -> dict[str, Any]:
     now = datetime.now(UTC).isoformat()
     failed = {
-        "id": f"failed-{record['step']}-{record['tau2_id']}",
-        "task_id": record["tau2_id"],
+        "id": f"failed-{sample.repeat}-{sample.graded['tau2_id']}",
+        "task_id": sample.graded["tau2_id"],
         "start_time": now,
         "end_time": now,
         "duration": 0.0,
         "termination_reason": "infrastructure_error",
         "messages": [],
-        "info": {"error": record["failure"]},
+        "info": {"error": sample.failure},
     }
-    simulation = dict(record["simulation"] or failed)
-    return {**simulation, "trial": record["repeat"], "agent_cost": record["metrics"].get("cost")}
+    simulation = dict(sample.graded["simulation"] or failed)
+    return {**simulation, "trial": sample.repeat, "agent_cost": sample.metrics.get("cost")}

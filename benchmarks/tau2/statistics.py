@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.harness.samples import Sample
 from benchmarks.harness.statistics import group_means, group_repeats, pass_hat
 from core.report.stats import Estimate
-from core.runs.files import Record
 from core.types import CALLS
 
 
@@ -77,16 +77,15 @@ def tau2_statistics(trials: Sequence[Trial]) -> Tau2Statistics:
     )
 
 
-def read_trial(record: Record) -> Trial:
-    """Return what the statistics need of a line of the sample log."""
-    failed, metrics = record["status"] == "failed", record["metrics"]
-    simulation = record["simulation"] or {}
+def read_trial(sample: Sample, data: str) -> Trial:
+    """Return what the statistics need of a sample of a data set."""
+    metrics, simulation = sample.metrics, sample.graded["simulation"] or {}
     return Trial(
-        domain=record["data"].removeprefix("tau2-"),
-        task_id=record["task_id"],
-        trial=record["repeat"],
-        solved=not failed and abs(record["score"] - 1.0) < 1e-6,
-        failure=record["failure"],
+        domain=data.removeprefix("tau2-"),
+        task_id=sample.task_id,
+        trial=sample.repeat,
+        solved=not sample.failed and abs(sample.graded["score"] - 1.0) < 1e-6,
+        failure=sample.failure,
         termination=simulation.get("termination_reason", "infrastructure_error"),
         judged=not (simulation.get("info") or {}).get("assertions_not_judged", False),
         cost=metrics.get("cost", 0.0),

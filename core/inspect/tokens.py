@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,15 +56,16 @@ def write_view(
     """Write the viewer of a run and return how many rollouts it shows; without a recorded rollout it writes nothing.
 
     It shows those of one task, of one step, or both; by default those of the last training step of each seed. Of these
-    it takes the `worst`, or the first groups. It shows no more than MAX_ROLLOUTS.
+    it takes the `worst`, or the first groups. It shows no more than MAX_ROLLOUTS. A folder without a recorded training
+    shows the samples of its evaluations.
     """
-    records = {seed: read_rollouts(folder.rollouts_path(seed)) for seed in folder.seeds}
+    records = [(seed, read_rollouts(path)) for seed, path in _list_records(folder)]
     return _write_page(folder.path / VIEW_FILE, folder.path.name, records, task_id, step, worst)
 
 
 def refresh_view(folder: RunFolder) -> None:
     """Write the viewer of a run unless it is newer than every record: to read the records takes long."""
-    if not is_newest(folder.path / VIEW_FILE, map(folder.rollouts_path, folder.seeds)):
+    if not is_newest(folder.path / VIEW_FILE, (path for _, path in _list_records(folder))):
         write_view(folder)
 
 
@@ -72,20 +73,20 @@ def write_record_view(
     record: Path, page: Path, *, task_id: str | None = None, step: int | None = None, worst: int | None = None
 ) -> int:
     """Write the viewer of one record, or of another framework's dump (core/inspect/dumps.py), as `write_view` does."""
-    return _write_page(page, record.name, {0: read_dump(record)}, task_id, step, worst)
+    return _write_page(page, record.name, [(_read_seed(record), read_dump(record))], task_id, step, worst)
 
 
 def _write_page(
     page: Path,
     name: str,
-    records: Mapping[int, Iterable[RecordedRollout]],
+    records: Iterable[tuple[int, Iterable[RecordedRollout]]],
     task_id: str | None,
     step: int | None,
     worst: int | None,
 ) -> int:
     chosen: list[SeededRollout] = []
     limit = None if worst is not None else MAX_ROLLOUTS
-    for seed, rollouts in records.items():
+    for seed, rollouts in records:
         chosen += (SeededRollout(seed, rollout) for rollout in choose_rollouts(rollouts, task_id, step, limit))
     if worst is not None:
         chosen = sorted(chosen, key=lambda one: _rank(one.rollout))[:worst]
@@ -99,14 +100,17 @@ def choose_rollouts(
 ) -> list[RecordedRollout]:
     """Return the rollouts of a task, of a step or of both; without either, those of the last training step.
 
-    No more than these are in memory at a time, and the first `limit` of them.
+    A record without training steps, such as that of an evaluation, gives those of its last step. No more than these
+    are in memory at a time, and the first `limit` of them.
     """
     chosen: list[RecordedRollout] = []
     for rollout in rollouts:
         if task_id is None and step is None:
-            if chosen and rollout.stage == "train" and rollout.step != chosen[0].step:
+            newest = chosen[0] if chosen else rollout
+            rank = [(one.stage == "train", one.step) for one in (newest, rollout)]
+            if rank[1] > rank[0]:
                 chosen.clear()
-            wanted = rollout.stage == "train"
+            wanted = rank[1] >= rank[0]
         else:
             wanted = task_id in (None, rollout.task_id) and step in (None, rollout.step)
         if wanted and (limit is None or len(chosen) < limit):
@@ -254,6 +258,18 @@ def _round(values: Iterable[float | None]) -> list[float | None]:
 
 def _show_values(values: dict[str, Any], limit: int = MAX_TEXT) -> str:
     return show_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=110), limit) if values else ""
+
+
+def _list_records(folder: RunFolder) -> list[tuple[int, Path]]:
+    """Return seed and file of each record of training; without any, of each evaluation."""
+    trained = [(seed, path) for seed in folder.seeds if (path := folder.rollouts_path(seed)).exists()]
+    return trained or [(_read_seed(path), path) for path in folder.sample_paths()]
+
+
+def _read_seed(path: Path) -> int:
+    """Return the seed that the name of an evaluation's record ends with; 0 for any other file."""
+    found = re.search(r"__seed-(\d+)\.", path.name)
+    return int(found[1]) if found else 0
 
 
 def _rank(rollout: RecordedRollout) -> float:

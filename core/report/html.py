@@ -28,10 +28,10 @@ from core.report.table import (
     published_table,
     section_tables,
 )
-from core.report.trajectories import best_and_worst, choose_trajectories, describe_extremes, render_trajectory
+from core.report.trajectories import choose_trajectories, render_trajectory
 from core.runs.files import Record
 from core.runs.record import read_rollouts
-from core.runs.run_folder import VIEW_FILE, RunFolder, read_steps
+from core.runs.run_folder import VIEW_FILE, RunFolder
 from core.types import CALLS, COUNTED_METRICS
 
 HIDDEN_METRICS = {"stage", "step", "seed", "seconds", "time", "n", "length"}
@@ -285,9 +285,8 @@ def _render_published(summary: Mapping[str, Any], published: Sequence[PublishedS
 
 
 def _render_trajectories(folder: RunFolder) -> str:
-    sampled = (describe_extremes(read_rollouts(folder.rollouts_path(seed))) for seed in folder.seeds)
-    evaluated = (best_and_worst(read_steps(path)) for path in sorted(folder.evaluation_path.glob("*.jsonl")))
-    chosen = choose_trajectories(chain(*sampled, *evaluated))
+    paths = [*map(folder.rollouts_path, folder.seeds), *folder.sample_paths()]
+    chosen = choose_trajectories(chain.from_iterable(map(read_rollouts, paths)))
     if not chosen:
         return ""
     note = (

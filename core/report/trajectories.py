@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from html import escape
-from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
-from core.runs.files import Record
-from core.runs.record import RecordedRollout
-
-T = TypeVar("T", bound=Any)
+from core.runs.record import RecordedRollout, RecordedTurn
 
 MAX_TRAJECTORIES = 8
 MAX_CHARACTERS = 8000
@@ -40,105 +36,79 @@ _BlockDumper.add_representer(
 )
 
 
-def describe_extremes(rollouts: Iterable[RecordedRollout]) -> Iterator[Record]:
-    """Yield the best and the worst rollout of each stage and step as texts; rollouts come in order of their steps."""
-    for _, of_one_step in groupby(rollouts, key=lambda rollout: (rollout.stage, rollout.step)):
-        yield from map(describe_rollout, best_and_worst(of_one_step, lambda rollout: rollout.reward))
-
-
-def describe_rollout(rollout: RecordedRollout) -> Record:
-    """Return a recorded rollout with texts instead of ids, as core/runs/trajectory.py describes it."""
-    turns = [
-        {
-            "role": turn.role,
-            "trained": turn.trained,
-            "prompt": rollout.decode(prompt),
-            "completion": rollout.decode(turn.sampled),
-            "finish_reason": turn.finish_reason,
-            "tokens": len(turn.sampled),
-        }
-        for turn, prompt in zip(rollout.turns, rollout.prompts, strict=True)
-    ]
-    shown = rollout.model_dump(exclude={"version", "group", "advantage", "turns", "rows", "pieces"})
-    return {**shown, "turns": turns}
-
-
-def choose_trajectories(trajectories: Iterable[Record], limit: int = MAX_TRAJECTORIES) -> list[Record]:
+def choose_trajectories(rollouts: Iterable[RecordedRollout], limit: int = MAX_TRAJECTORIES) -> list[RecordedRollout]:
     """Choose the best and the worst trajectory of the last step of each source, then those of the first step.
 
     No more than these are in memory at a time.
     """
-    by_source: dict[str, dict[int, list[Record]]] = defaultdict(dict)
-    for record in trajectories:
-        by_step, step = by_source[_source(record)], record["step"]
+    by_source: dict[str, dict[int, list[RecordedRollout]]] = defaultdict(dict)
+    for rollout in rollouts:
+        by_step, step = by_source[rollout.source], rollout.step
         # The worst goes first: it came first, unless it is worse than the best.
-        by_step[step] = best_and_worst([*reversed(by_step.get(step, ())), record])
+        by_step[step] = best_and_worst([*reversed(by_step.get(step, ())), rollout])
         for between in set(by_step) - {min(by_step), max(by_step)}:
             del by_step[between]
-    chosen: dict[int, Record] = {}
-    for choose_step in (max, min):
+    chosen: list[RecordedRollout] = []
+    for last in (True, False):
         for source in sorted(by_source, key=_source_order):
-            for record in by_source[source][choose_step(by_source[source])]:
-                chosen.setdefault(id(record), record)
-    return list(chosen.values())[:limit]
+            steps = by_source[source]
+            if last or len(steps) > 1:
+                chosen += steps[max(steps) if last else min(steps)]
+    return chosen[:limit]
 
 
-def best_and_worst(
-    records: Iterable[T], read_reward: Callable[[T], float | None] = lambda record: record.get("reward")
-) -> list[T]:
-    """Return the records with the highest and the lowest reward; it keeps no more than these two in memory."""
+def best_and_worst(rollouts: Iterable[RecordedRollout]) -> list[RecordedRollout]:
+    """Return the rollouts with the highest and the lowest reward; it keeps no more than these two in memory."""
 
-    def rank(record: T) -> float:
-        reward = read_reward(record)
-        return -math.inf if reward is None else float(reward)
+    def rank(rollout: RecordedRollout) -> float:
+        return -math.inf if rollout.reward is None else rollout.reward
 
     best = worst = None
-    for record in records:
-        if best is None or rank(record) >= rank(best):
-            best = record
-        if worst is None or rank(record) < rank(worst):
-            worst = record
+    for rollout in rollouts:
+        if best is None or rank(rollout) >= rank(best):
+            best = rollout
+        if worst is None or rank(rollout) < rank(worst):
+            worst = rollout
     return [] if best is None or worst is None else [best] if best is worst else [best, worst]
 
 
-def render_trajectory(record: Record, opened: bool = False) -> str:
-    """Render one trajectory as a collapsible block, without the fields that it lacks."""
-    reward, status = record.get("reward"), str(record.get("status", ""))
-    turns = record.get("turns", [])
+def render_trajectory(rollout: RecordedRollout, opened: bool = False) -> str:
+    """Render one trajectory as a collapsible block."""
+    reward, turns = rollout.reward, rollout.turns
     badges = [
-        _badge(f"{_source(record).replace('_', ' ')} · step {record['step']}", "plain"),
+        _badge(f"{rollout.source.replace('_', ' ')} · step {rollout.step}", "plain"),
         _badge("no reward" if reward is None else f"reward {reward:.3g}", _tone(reward)),
-        _badge(status, "good" if status == "completed" else "bad") if status else "",
+        _badge(rollout.status, "good" if rollout.status == "completed" else "bad"),
         _badge(f"{len(turns)} turn{'s' if len(turns) != 1 else ''}", "plain"),
     ]
-    answers = ", ".join(str(answer) for answer in record.get("answers", []))
-    question = str(record.get("question", ""))
+    answers, question = ", ".join(rollout.answers), rollout.question
+    shown = [
+        _render_turn(number, turn, rollout.decode(prompt), rollout.decode(turn.sampled))
+        for number, (turn, prompt) in enumerate(zip(turns[:MAX_TURNS], rollout.prompts, strict=False), start=1)
+    ]
     return (
         f'<details class="trajectory"{" open" if opened else ""}><summary>{"".join(badges)}'
         f'<span class="question">{escape(question[:200])}</span></summary>'
-        f'<dl class="facts"><dt>task</dt><dd>{escape(str(record.get("task_id", "")))}</dd>'
+        f'<dl class="facts"><dt>task</dt><dd>{escape(rollout.task_id)}</dd>'
         f"<dt>question</dt><dd>{escape(_shorten(question))}</dd>"
         f"<dt>answers</dt><dd>{escape(_shorten(answers)) or '–'}</dd></dl>"
-        + "".join(_render_turn(number, turn) for number, turn in enumerate(turns[:MAX_TURNS], start=1))
+        + "".join(shown)
         + (f'<p class="note">{len(turns) - MAX_TURNS:,} further turns.</p>' if len(turns) > MAX_TURNS else "")
-        + _render_values("metrics", record.get("metrics"))
-        + _render_values("log", record.get("log"))
+        + _render_values("metrics", rollout.metrics)
+        + _render_values("log", rollout.log)
         + "</details>"
     )
 
 
-def _render_turn(number: int, turn: Record) -> str:
-    trained = bool(turn.get("trained"))
-    facts = [f"{turn['tokens']:,} tokens" if isinstance(turn.get("tokens"), int) else "", turn.get("finish_reason", "")]
-    gradient = _badge("trained", "accent") if trained else _badge("frozen", "plain")
-    prompt = str(turn.get("prompt", ""))
+def _render_turn(number: int, turn: RecordedTurn, prompt: str, completion: str) -> str:
+    gradient = _badge("trained", "accent") if turn.trained else _badge("frozen", "plain")
     return (
-        f'<section class="turn{" trained" if trained else ""}"><header><b>turn {number}</b>'
-        f"<span>{escape(str(turn.get('role', '')))}</span>{gradient}"
-        f'<span class="muted">{escape(" · ".join(fact for fact in facts if fact))}</span></header>'
+        f'<section class="turn{" trained" if turn.trained else ""}"><header><b>turn {number}</b>'
+        f"<span>{escape(turn.role)}</span>{gradient}"
+        f'<span class="muted">{len(turn.sampled):,} tokens · {turn.finish_reason}</span></header>'
         f"<details><summary>prompt <span class='muted'>{len(prompt):,} characters</span></summary>"
         f"<pre>{escape(_shorten(prompt))}</pre></details>"
-        f'<pre class="completion">{escape(_shorten(str(turn.get("completion", ""))))}</pre></section>'
+        f'<pre class="completion">{escape(_shorten(completion))}</pre></section>'
     )
 
 
@@ -162,11 +132,6 @@ def _badge(text: str, tone: str) -> str:
 
 def _tone(reward: Any) -> str:
     return "plain" if reward is None else "good" if reward > 0.5 else "bad"
-
-
-def _source(record: Record) -> str:
-    """Return the variant that an evaluator ran, or the stage of the run."""
-    return str(record.get("variant") or record["stage"])
 
 
 def _source_order(source: str) -> tuple[int, str]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -56,6 +56,9 @@ class MethodSpec:
     regrade: Callable[[Any, Task, Group], Sequence[Trajectory]] | None = None
     """Maps (recipe, task, group) to the same trajectories in the same order, with rewards that compare them. Only a
     method whose reward depends on the group has it. Evaluation keeps the rewards of the single rollouts."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Maps metrics that count what a rollout left out of its task to what an evaluation tells of it, as in `lost 3
+    chunks ...`."""
 
     def load(self, preset: str, overrides: Sequence[str] = ()) -> Any:
         """Load a recipe of this method. Raises RecipeError as core.config.load."""

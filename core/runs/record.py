@@ -1,9 +1,10 @@
 """This module defines the record of rollouts, version 2: each sampled token, its log-prob, and how it was trained.
 
 `seed-<n>/rollouts.jsonl.gz` has one JSON object a line for each rollout of a recorded step, in the fields of
-`RecordedRollout`; `zcat` shows it. The lines of one step are one gzip member, so a killed process tears at most the
-last step, and `RolloutLog` cuts that off. A prompt that begins like an earlier turn refers to that turn, so that a long
-conversation is not written again and again.
+`RecordedRollout`; `zcat` shows it. `evaluation/<name>.jsonl.gz` has one for each sample of an evaluation, and its first
+line says in `cell` what was evaluated. The lines of one step, and each sample, are one gzip member, so a killed process
+tears at most the last one, and `RolloutLog` cuts that off. A prompt that begins like an earlier turn refers to that
+turn, so that a long conversation is not written again and again.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import shutil
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -88,7 +90,9 @@ class RecordedRollout(_Part):
 
     `group` numbers the groups of a step; in a group dropped for want of a signal no rollout has rows. `advantage` is
     the same for each of its rows. `pieces` has the text of every id that is new in this file; an id that holds part of
-    a UTF-8 character is stored as bytes. `read_rollouts` completes it to all ids so far.
+    a UTF-8 character is stored as bytes. The first line of an evaluation has `cell`: variant, data, length, seed, and
+    the conditions of its samples. `read_rollouts` completes both for all lines. `sample` holds what an evaluation knows
+    of a rollout beside: which repeat it is, its session and clocks, and what its grader said.
     """
 
     version: Literal[2]
@@ -106,6 +110,8 @@ class RecordedRollout(_Part):
     rows: list[RecordedRow] = []
     metrics: dict[str, Any] = {}
     log: dict[str, Any] = {}
+    cell: dict[str, Any] = {}
+    sample: dict[str, Any] = {}
     pieces: dict[int, str | list[int]] = {}
 
     @model_validator(mode="after")
@@ -134,6 +140,11 @@ class RecordedRollout(_Part):
             prompts.append(begin + turn.prompt)
         return prompts
 
+    @property
+    def source(self) -> str:
+        """Return the variant that was evaluated, or the stage of the run."""
+        return str(self.cell.get("variant") or self.stage)
+
     def trajectory(self) -> Trajectory:
         """Return the rollout as the method returned it, to the digits that float32 has."""
         turns = []
@@ -158,8 +169,7 @@ class RecordedRollout(_Part):
 
     def piece(self, token: int) -> bytes:
         """Return the bytes of one id."""
-        piece = self.pieces.get(token, f"⟨{token}⟩")
-        return piece.encode() if isinstance(piece, str) else bytes(piece)
+        return _as_bytes(self.pieces.get(token, f"⟨{token}⟩"))
 
 
 class TrainedRow(NamedTuple):
@@ -256,11 +266,12 @@ def describe_row(
 
 
 class RolloutLog:
-    """Appends recorded rollouts to a file, the rollouts of one step at a time."""
+    """Appends recorded rollouts to a file, the rollouts of one step at a time; its first line has the fields `head`."""
 
-    def __init__(self, path: Path, token_bytes: TokenBytes):
+    def __init__(self, path: Path, token_bytes: TokenBytes, head: Mapping[str, Any] | None = None):
         self.path = path
         self._token_bytes = token_bytes
+        self._head = head or {}
         self._known: set[int] = set()
         make_folder(path.parent)
         self.rewind(math.inf)
@@ -271,7 +282,8 @@ class RolloutLog:
         used.update(token for record in rollouts for turn in record["turns"] for token in turn["sampled"])
         new = sorted(used - self._known)
         pieces = dict(zip(new, map(_as_piece, self._token_bytes(new)), strict=True))
-        append_batch(self.path, [{**rollouts[0], "pieces": pieces}, *rollouts[1:]])
+        head = {} if self.path.exists() and self.path.stat().st_size else self._head
+        append_batch(self.path, [{**head, **rollouts[0], "pieces": pieces}, *rollouts[1:]])
         self._known.update(new)
 
     def sync(self) -> None:
@@ -279,6 +291,28 @@ class RolloutLog:
         if self.path.exists():
             sync(self.path)
             sync(self.path.parent)
+
+    def keep(self, wanted: Callable[[Record], bool]) -> int:
+        """Delete the rollouts that are not `wanted`, in one step, and return how many."""
+        if all(wanted(record) for _, records in read_batches(self.path) for record in records):
+            return 0
+        pieces: dict[int, str | list[int]] = {}
+        temporary = self.path.with_name(f".{self.path.name}.kept")
+        temporary.unlink(missing_ok=True)
+        kept = RolloutLog(temporary, lambda ids: [_as_bytes(pieces[token]) for token in ids], self._head)
+        deleted = 0
+        for _, records in read_batches(self.path):
+            pieces.update((int(token), piece) for token, piece in records[0].pop("pieces", {}).items())
+            chosen = [record for record in records if wanted(record)]
+            deleted += len(records) - len(chosen)
+            if chosen:
+                kept.append(chosen)
+        temporary.touch()
+        kept.sync()
+        os.replace(temporary, self.path)
+        sync(self.path.parent)
+        self._known = kept._known
+        return deleted
 
     def rewind(self, step: float) -> None:
         """Delete the rollouts after `step`, and what a crash tore. What a loss of power garbled is kept beside."""
@@ -304,6 +338,7 @@ def read_rollouts(path: Path) -> Iterator[RecordedRollout]:
         ValueError: the file is broken, or a line does not follow the schema; the message names it.
     """
     pieces: dict[int, str | list[int]] = {}
+    cell: dict[str, Any] = {}
     number = 0
     for _, records in read_batches(path):
         for record in records:
@@ -315,7 +350,8 @@ def read_rollouts(path: Path) -> Iterator[RecordedRollout]:
                 field = ".".join(map(str, problem["loc"])) or "the rollout"
                 raise ValueError(f"{path}:{number}: {field}: {problem['msg']}; delete the file, or repair it") from None
             pieces.update(rollout.pieces)
-            yield rollout.model_copy(update={"pieces": pieces})
+            cell = cell or rollout.cell
+            yield rollout.model_copy(update={"pieces": pieces, "cell": cell})
 
 
 def _find_base(prompt: tuple[int, ...], whole: Sequence[tuple[int, ...]]) -> tuple[int, int]:
@@ -349,3 +385,7 @@ def _as_piece(content: bytes) -> str | list[int]:
         return content.decode()
     except UnicodeDecodeError:
         return list(content)
+
+
+def _as_bytes(piece: str | list[int]) -> bytes:
+    return piece.encode() if isinstance(piece, str) else bytes(piece)

@@ -10,7 +10,7 @@
     seed-<n>/rejection/           `--baseline rejection`: rollouts.jsonl, metrics.jsonl, model/
     supervised/                   `--baseline supervised`: metrics.jsonl and model/
     evaluation/<name>.json        one EvalResult per variant, data set, length and seed (core/runs/evaluation.py)
-    evaluation/<name>.jsonl       all trajectories of that result as texts, where the evaluator keeps them
+    evaluation/<name>.jsonl.gz    every token of that result's samples, in the same form
     summary.json, table.md, report.html     the report; `tokentrue report RUN_DIR` rebuilds it at any time
     view.html                     the tokens of some rollouts; `tokentrue inspect view RUN_DIR` chooses others
     clock.jsonl                   when the evaluators worked: {"part": "evaluation", "time", "seconds"}
@@ -211,6 +211,10 @@ class RunFolder:
     def clock(self) -> list[Record]:
         path = self.path / CLOCK
         return list(read_jsonl(path)) if path.is_file() else []
+
+    def sample_paths(self) -> list[Path]:
+        """List the records of the evaluations' samples."""
+        return sorted(self.evaluation_path.glob("*.jsonl.gz"))
 
     def save_published(self, rows: Sequence[Mapping[str, Any]], departures: Sequence[str]) -> None:
         """Save the paper's numbers and our departures from its setting; a row has the fields of `PublishedScore`."""

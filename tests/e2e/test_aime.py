@@ -14,6 +14,7 @@ from aiohttp import web
 from agentic.memagent.tiny import start_model
 from benchmarks.aime import evaluate as cli
 from core.runs.files import read_json
+from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
 from tests.kit import answer_health, make_sglang_reply, serve_app
 
@@ -92,7 +93,7 @@ def test_the_agent_is_a_variant_beside_the_single_call(
     shared = ["--policy-url", server.url, "--k", "2", "--tasks", "2"]
     assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--variants", "single")) == 0
     assert cli.main(arguments(model, preset, problems, tmp_path, *shared, "--variants", "agent")) == 0
-    variants = read_json(tmp_path / "aime.json")["sums"]["variants"]
+    variants = {result.variant: result.notes for result in RunFolder(tmp_path).evaluations()}
     assert variants["agent"]["parse_errors"] == 1.0
     assert variants["agent"]["mean_turns"] == 3.0
     assert variants["single"]["parse_errors"] == 0.0
@@ -107,7 +108,7 @@ def test_the_real_problems_with_a_checkpoint_in_the_embedded_engine(
 ) -> None:
     few = "--k 1 --budget 8 --kv-tokens 20000 --variants single agent --set agentflow.max_steps=1".split()
     assert cli.main(arguments(model, preset, shared_data / "aime24.jsonl", tmp_path, *few)) == 0
-    variants = read_json(tmp_path / "aime.json")["aime24"]["variants"]
+    variants = {result.variant: result.notes for result in RunFolder(tmp_path).evaluations()}
     for variant in ("single", "agent"):
         assert variants[variant]["failures"] == {}
         assert variants[variant]["scores"]["avg@1"]["mean"] == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import subprocess
@@ -20,7 +21,8 @@ from benchmarks.ruler.niah import Niah
 from core.data import write_jsonl
 from core.report import write_report
 from core.runs.evaluation import EvalResult
-from core.runs.files import Record, read_json, read_jsonl
+from core.runs.files import read_batches, read_json
+from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
 from core.train.start_model import build, train_tokenizer
@@ -105,7 +107,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     tau2 = ["--user", "scripted", "--trials", "4", "--domains", "retail", "telecom", "--max-steps", "3"]
     heldout = ["memagent", "--preset", "tiny", "--untrained", str(model), "--seeds", "0", "--concurrency", "3"]
     return {
-        "ruler": ["--model", str(model), *small, *ruler, "--concurrency", "3"],
+        "ruler": ["--model", str(model), "--preset", "tiny", *small, *ruler, "--concurrency", "3"],
         "heldout": [*heldout, "--model", str(model), *small, "--data", str(folder / "held.jsonl")],
         "aime": ["--model", str(long), *small, *aime, "memagent", "--concurrency", "2"],
         "tau2": [
@@ -129,12 +131,16 @@ class Evaluator:
         started.touch()
         return self.launcher.start([str(started), str(held), *self.arguments, "--out", str(self.out)], self.name)
 
-    def samples(self) -> list[Record]:
-        logs = sorted((self.out / "evaluation").glob("*.jsonl"))
-        return [{**record, "log": path.name} for path in logs for record in read_jsonl(path)]
+    def logs(self) -> list[Path]:
+        return sorted((self.out / "evaluation").glob("*.jsonl.gz"))
+
+    def samples(self) -> Counter[tuple[str, str, int]]:
+        """Count the samples by file, task and repeat."""
+        read = ((path.name, rollout) for path in self.logs() for rollout in read_rollouts(path))
+        return Counter((name, rollout.task_id, rollout.sample["repeat"]) for name, rollout in read)
 
     def count(self) -> int:
-        return sum(log.read_bytes().count(b"\n") for log in (self.out / "evaluation").glob("*.jsonl"))
+        return sum(1 for log in self.logs() for _ in read_batches(log))
 
     def tables(self) -> dict[str, str | EvalResult]:
         """Its results and tables, without what clocks say."""
@@ -147,10 +153,6 @@ class Evaluator:
         return found | {f"{r.variant} {r.data} {r.length} {r.seed}": r for r in folder.evaluations()}
 
 
-def sample_key(record: Record) -> tuple[str, str, int]:
-    return record["log"], record["task_id"], record["repeat"]
-
-
 @pytest.mark.parametrize("name", ["ruler", "heldout", "aime", "tau2"])
 def test_a_killed_evaluator_repeats_no_finished_sample_and_gives_the_same_tables(
     name: str, launcher: Launcher, commands: dict[str, list[str]], tmp_path: Path
@@ -158,13 +160,13 @@ def test_a_killed_evaluator_repeats_no_finished_sample_and_gives_the_same_tables
     whole = Evaluator(launcher, name, commands[name], tmp_path / "whole")
     whole.start(tmp_path / "whole.txt")
     assert launcher.wait() == 0, launcher.log.read_text()
-    expected = Counter(map(sample_key, whole.samples()))
+    expected = whole.samples()
     assert set(expected.values()) == {1}
 
     killed = Evaluator(launcher, name, commands[name], tmp_path / "killed")
     rng = random.Random(f"{name} 0")
     for place in sorted(rng.sample(range(1, len(expected) - 1), KILLS)):
-        finished = Counter(map(sample_key, killed.samples()))
+        finished = killed.samples()
         started = tmp_path / f"started-{place}.txt"
         pid = killed.start(started, held=expected.total() - finished.total())
         while killed.count() < min(max(place, finished.total() + 1), expected.total() - 1) and launcher_runs(pid):
@@ -172,16 +174,15 @@ def test_a_killed_evaluator_repeats_no_finished_sample_and_gives_the_same_tables
         time.sleep(rng.uniform(0, 0.02))
         launcher.kill(pid)
         assert launcher.wait() == -9, "the evaluator ended before it was killed"
-        logs = sorted((killed.out / "evaluation").glob("*.jsonl"))
-        with rng.choice(logs).open("a") as log:
-            log.write('{"task_id": "a line that was being writ')
-        assert finished <= Counter(map(sample_key, killed.samples())), "a finished sample was lost"
+        with max(killed.logs(), key=lambda path: path.stat().st_mtime_ns).open("ab") as log:  # what was being written
+            log.write(gzip.compress(b'{"task_id": "a line that was being written"}')[:-10])
+        assert finished <= killed.samples(), "a finished sample was lost"
         assert len(started.read_text().splitlines()) <= expected.total() - finished.total(), "a sample was run again"
 
-    pending = len(expected) - len(killed.samples())
+    pending = (expected - killed.samples()).total()
     killed.start(tmp_path / "last.txt")
     assert launcher.wait() == 0, launcher.log.read_text()
-    assert Counter(map(sample_key, killed.samples())) == expected, "a sample is missing or there twice"
+    assert killed.samples() == expected, "a sample is missing or there twice"
     assert len((tmp_path / "last.txt").read_text().splitlines()) == pending > 0, "only what was pending is run"
     assert killed.tables() == whole.tables()
 

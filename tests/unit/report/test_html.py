@@ -6,8 +6,9 @@ from core.inspect.tokens import refresh_view
 from core.report import write_report
 from core.report.trajectories import MAX_TURNS, render_trajectory
 from core.runs.evaluation import EvalResult
-from core.runs.files import JsonlLog
+from core.runs.record import RecordedRollout, RolloutLog, record_rollout
 from core.runs.run_folder import RunFolder
+from core.types import Task, Trajectory
 
 
 class Page(HTMLParser):
@@ -71,9 +72,11 @@ def test_data_without_lengths_has_a_table_for_each_label_and_its_trajectories(em
     for variant, score in (("untrained", 0.0), ("trained", 1.0)):
         result = EvalResult(variant, "dev", 0, 0, 2, {"official": [score, 0.0]}, [1, 1], [0, 0], 1.0,
                             measures={f"calls_{hostile}": [1, 0]}, labels={"kind": [hostile, "b"]})  # fmt: skip
-        log = JsonlLog(empty.save_evaluation(result).with_suffix(".jsonl"))
+        head = {"cell": {"variant": variant}}
+        log = RolloutLog(empty.save_evaluation(result).with_suffix(".jsonl.gz"), lambda ids: [], head)
         for reward in (score, 0.0):
-            log.append({"variant": variant, **record("eval", 0, reward), "log": {"steps": [{"tool": hostile}]}})
+            trajectory = Trajectory("t", (), reward=reward, log={"steps": [{"tool": hostile}]})
+            log.append([record_rollout("eval", 0, 0, Task("t", "?", ()), trajectory)])
     write_report(empty)
     text = Page(empty).text
     for part in ("change", "+50.0", "dev · by kind", "trained on dev", "trained · step 0", hostile):
@@ -82,14 +85,26 @@ def test_data_without_lengths_has_a_table_for_each_label_and_its_trajectories(em
         assert part in text
 
 
-def record(stage: str, step: int, reward: float | None) -> dict:
-    return {"stage": stage, "step": step, "reward": reward, "turns": []}
+def record(stage: str, step: int, reward: float | None, **fields: Any) -> RecordedRollout:
+    """A rollout in whose turns every character is a token."""
+    required = {"version": 2, "group": 0, "task_id": "t", "question": "?", "answers": [], "status": "completed"}
+    return RecordedRollout(
+        **{**required, "stage": stage, "step": step, "reward": reward, "turns": [], **fields},
+        pieces={ord(character): character for character in "ABcp"},
+    )
+
+
+def turn(prompt: str, completion: str, trained: bool = False) -> dict[str, Any]:
+    return {
+        "role": "update", "trained": trained, "prompt": list(map(ord, prompt)), "sampled": list(map(ord, completion)),
+        "logprobs": [-1.0] * len(completion), "weight_version": "0", "finish_reason": "stop",
+    }  # fmt: skip
 
 
 def test_what_is_too_long_for_a_page_is_cut() -> None:
-    turns = [{"prompt": "p", "completion": "c"}] * (MAX_TURNS + 5)
+    turns = [turn("p", "c")] * (MAX_TURNS + 5)
     shown = {"question": "Q" * 1_000_000, "answers": ["Z" * 1_000_000], "turns": turns}
-    text = render_trajectory({**record("train", 1, 1.0), **shown})
+    text = render_trajectory(record("train", 1, 1.0, **shown))
     assert text.count("992,000 characters left out") == 2
     assert "5 further turns" in text
     assert len(text) < 100_000

@@ -19,11 +19,12 @@ from benchmarks.heldout import evaluate as command
 from benchmarks.heldout.evaluate import HeldoutPlan, evaluate
 from core.config import RecipeError
 from core.data import write_jsonl
+from core.inspect.tokens import write_record_view
 from core.policy.base import Roles
 from core.report import write_report
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
-from core.runs.files import read_jsonl
+from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory, Turn
@@ -117,15 +118,14 @@ async def test_scores_measures_labels_and_failures_of_every_task(setup):
 
 async def test_every_trajectory_is_saved_beside_its_result(setup):
     await setup.evaluate({"trained": "green"})
-    records = list(read_jsonl(setup.folder.evaluation_path / "trained__dev__0__seed-0.jsonl"))
-    assert {record["task_id"] for record in records} == {task.task_id for task in TASKS}
-    done = next(record for record in records if record["task_id"] == "t1")
-    assert (done["variant"], done["reward"], done["metrics"]["cost"], done["log"]) == (
-        "trained", 1.0, 2.5, {"answer": "green"},
-    )  # fmt: skip
-    assert done["turns"][0]["prompt"] == "green 1"
-    lost = next(record for record in records if record["task_id"] == "t5")
-    assert (lost["status"], lost["failure"], lost["log"]["error"]) == ("failed", "lost", "no answer")
+    path = setup.folder.evaluation_path / "trained__dev__0__seed-0.jsonl.gz"
+    records = {record.task_id: record for record in read_rollouts(path)}
+    assert records.keys() == {task.task_id for task in TASKS}
+    done, lost = records["t1"], records["t5"]
+    assert (done.source, done.reward, done.metrics["cost"], done.log) == ("trained", 1.0, 2.5, {"answer": "green"})
+    assert done.decode(done.prompts[0]) == "green 1"
+    assert (lost.status, lost.failure, lost.log["error"]) == ("failed", "lost", "no answer")
+    assert write_record_view(path, setup.folder.path / "view.html") == len(TASKS)
 
 
 async def test_cells_that_are_there_are_not_run_again(setup):

@@ -225,7 +225,7 @@ async def test_no_turn_exceeds_the_context_made_for_it(tokenizer, model, folder,
     [([], 32, 16), (["--tasks", "8"], 8, 8), (["--tasks", "8", "--tasks-long", "4"], 8, 4)],
 )
 def test_how_many_tasks_are_taken(model, tmp_path, extra, short, long):
-    call = ["--model", str(model), "--out", str(tmp_path / "out"), *extra]
+    call = ["--model", str(model), "--preset", "tiny", "--out", str(tmp_path / "out"), *extra]
     plan = command.prepare(command.make_parser().parse_args(call))
     counts = {cell.length: cell.n for cell in plan.cells}
     assert [counts[length] for length in (7168, 114688, 229376, 458752)] == [short, short, long, long]
@@ -288,6 +288,7 @@ def test_a_training_run_brings_its_models_and_its_recipe(model, tmp_path, capsys
 )
 def test_bad_input_is_named_with_its_fix(call, message, model, tmp_path, capsys):
     call = [str(model) if word == "MODEL" else word for word in call]
+    call += [] if "--run" in call or "--preset" in call else ["--preset", "tiny"]
     call += [] if "--run" in call else ["--out", str(tmp_path / "out")]
     call += [] if "--lengths" in call or "/nowhere.jsonl" in call else ["--lengths", "448"]
     assert command.main(call) == 1
@@ -299,7 +300,7 @@ def test_bad_input_is_named_with_its_fix(call, message, model, tmp_path, capsys)
 def test_a_tokenizer_without_chat_template_is_refused(model, tmp_path, capsys):
     bare = shutil.copytree(model, tmp_path / "bare")
     (bare / "chat_template.jinja").unlink()
-    assert command.main(["--model", str(bare), "--out", str(tmp_path / "out")]) == 1
+    assert command.main(["--model", str(bare), "--preset", "tiny", "--out", str(tmp_path / "out")]) == 1
     assert "no chat template" in capsys.readouterr().err
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentic.toolorchestra.tau2 import client
+from benchmarks.harness.samples import Sample
 from benchmarks.tau2 import evaluate
 from benchmarks.tau2.tasks import BLOBS, COMMIT, list_departures
 from benchmarks.tau2.tasks import main as write_tasks
 from core.data.tasks import read_tasks
-from core.runs.files import read_jsonl
+from core.runs.record import read_rollouts
+from core.runs.run_folder import RunFolder
 from core.train.start_model import build, train_tokenizer
 
 FAKE = Path(__file__).parents[2] / "agentic" / "toolorchestra" / "tau2" / "fake_worker.py"
@@ -28,18 +32,18 @@ def run(out: Path, *more: str) -> int:
     return evaluate.main(["--variants", "do-nothing", "--domains", "retail", "telecom", "--out", str(out), *more])
 
 
+def read_numbers(out: Path, variant: str, data: str = "tau2-retail") -> Mapping[str, Any]:
+    (found,) = (result for result in RunFolder(out).evaluations() if (result.variant, result.data) == (variant, data))
+    return found.notes
+
+
 def test_the_do_nothing_variant_needs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert run(out) == 0
     assert "| micro | 50.0" in capsys.readouterr().out
-    found = json.loads((out / "tau2.json").read_text())
-    variant = found["variants"]["do-nothing"]
-    assert (variant["pass^1"]["retail"]["mean"], variant["tasks"], variant["trials"]) == (
-        0.5,
-        {"retail": 2, "telecom": 2},
-        1,
-    )
-    assert any("domains/retail/db.json is missing" in line for line in found["departures"])
+    numbers = read_numbers(out, "do-nothing")
+    assert (numbers["pass^1"]["retail"]["mean"], numbers["tasks"], numbers["trials"]) == (0.5, {"retail": 2}, 1)
+    assert any("domains/retail/db.json is missing" in line for line in RunFolder(out).published["departures"])
     official = json.loads((out / "official" / "do-nothing_retail.json").read_text())
     assert [s["trial"] for s in official["simulations"]] == [0, 0]
     assert official["info"]["num_trials"] == 1
@@ -99,18 +103,22 @@ def with_model(out: Path, model: str, protocol: str, *more: str) -> int:
     return evaluate.main([*options, *more])
 
 
+def read_played(out: Path, variant: str) -> list[Sample]:
+    return list(map(Sample.read, read_rollouts(out / "evaluation" / f"{variant}__tau2-telecom__0__seed-0.jsonl.gz")))
+
+
 @pytest.mark.parametrize("protocol", ["standard", "experts", "toolorchestra-compat"])
 def test_a_model_under_each_protocol(tmp_path: Path, model: str, protocol: str) -> None:
     out = tmp_path / "run"
     assert with_model(out, model, protocol, "--user", "scripted", "--trials", "2") == 0
-    variant = json.loads((out / "tau2.json").read_text())["variants"][protocol]
-    assert (variant["trials"], variant["errors"], list(variant)[-1]) == (2, {}, "pass^2")
+    variant = read_numbers(out, protocol, "tau2-telecom")
+    assert (variant["trials"], variant["errors"], "pass^2" in variant) == (2, {}, True)
     assert list(variant["calls"]) == ([] if protocol == "standard" else ["expert-1", "expert-2", "expert-3"])
-    played = list(read_jsonl(out / "evaluation" / f"{protocol}__tau2-telecom__0__seed-0.jsonl"))
-    assert sorted((record["repeat"], record["tau2_id"]) for record in played) == [
+    played = read_played(out, protocol)
+    assert sorted((sample.repeat, sample.graded["tau2_id"]) for sample in played) == [
         (trial, name) for trial in (0, 1) for name in ("easy", "hard")
     ]
-    assert all(record["turns"] and record["simulation"]["messages"] and record["policy_tokens"] for record in played)
+    assert all(sample.turns and sample.graded["simulation"]["messages"] and sample.policy_tokens for sample in played)
     official = json.loads((out / "official" / f"{protocol}_telecom.json").read_text())
     assert len(official["simulations"]) == 4
     assert official["info"]["user"] == {"implementation": "user_simulator", "llm": "scripted"}
@@ -143,16 +151,16 @@ def test_where_tau2_is_may_change_in_a_folder(tmp_path: Path, model: str) -> Non
     assert with_model(out, model, *arguments, "1") == 0
     place = ["--processes", "1", "--tau2-python", sys.executable, "--tau2-data", str(tmp_path)]
     assert with_model(out, model, *arguments, "2", *place) == 0
-    assert json.loads((out / "tau2.json").read_text())["variants"]["standard"]["trials"] == 2
+    assert read_numbers(out, "standard", "tau2-telecom")["trials"] == 2
 
 
-def test_tables_hold_what_earlier_calls_played(tmp_path: Path) -> None:
+def test_tables_hold_what_earlier_calls_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert evaluate.main(["--variants", "do-nothing", "--domains", "retail", "--out", str(out)]) == 0
     assert evaluate.main(["--variants", "do-nothing", "--domains", "airline", "--out", str(out)]) == 0
-    variant = json.loads((out / "tau2.json").read_text())["variants"]["do-nothing"]
-    assert variant["tasks"] == {"airline": 2, "retail": 2}
-    assert "retail" in (out / "tau2.md").read_text()
+    printed = capsys.readouterr().out.rpartition("## do-nothing")[2]
+    assert "| retail | 50.0" in printed
+    assert "| airline | 50.0" in printed
 
 
 def test_numbers_are_of_one_conversation_whatever_the_trials(tmp_path: Path, model: str) -> None:
@@ -161,11 +169,10 @@ def test_numbers_are_of_one_conversation_whatever_the_trials(tmp_path: Path, mod
     variants = ["--user", "scripted", "--trials", "3", "--variants", "standard", "do-nothing"]
     assert with_model(out, model, "standard", *variants) == 0
     summary = json.loads((out / "summary.json").read_text())["variants"]["standard"]["0"]
-    played = list(read_jsonl(out / "evaluation" / "standard__tau2-telecom__0__seed-0.jsonl"))
+    played = read_played(out, "standard")
     assert len(played) == 6
-    turns, tokens = ([record[name] for record in played] for name in ("turns", "policy_tokens"))
-    assert summary["measures"]["turns"] == pytest.approx(sum(map(len, turns)) / 6)
-    assert summary["measures"]["policy_tokens"] == pytest.approx(sum(tokens) / 6)
+    assert summary["measures"]["turns"] == pytest.approx(sum(sample.turns for sample in played) / 6)
+    assert summary["measures"]["policy_tokens"] == pytest.approx(sum(sample.policy_tokens for sample in played) / 6)
 
 
 def test_conversations_of_another_tau2_are_not_mixed(
