@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from typing import Any
 
 from core.inspect.tokens import refresh_view
 from core.report import write_report
