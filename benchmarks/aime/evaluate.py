@@ -29,11 +29,18 @@ from benchmarks.aime.problems import MESSAGE, SingleCall, keep_verdict, load_pro
 from benchmarks.aime.published import agent_settings, protocol, published_scores, single_settings
 from benchmarks.aime.results import aime_result, describe_results
 from benchmarks.aime.statistics import AimeStatistics, aime_statistics, read_sample
-from benchmarks.harness.command import EvalPlan, Evaluator, check_untrained, create_folder, sampling_fields
+from benchmarks.harness.command import (
+    EvalPlan,
+    Evaluator,
+    check_untrained,
+    create_folder,
+    fill_defaults,
+    sampling_fields,
+)
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser, positive, seed
-from benchmarks.harness.plan import drop_ports
-from benchmarks.harness.published import join_departures, mark_cell, save_published
+from benchmarks.harness.plan import EvalCell, drop_ports
+from benchmarks.harness.published import Protocol, Settings, compare_cells
 from benchmarks.harness.run import evaluate_cell, open_agent, open_method
 from benchmarks.harness.samples import read_samples
 from core.hub import is_hub_id, resolve
@@ -70,12 +77,12 @@ def prepare(options: argparse.Namespace) -> AimePlan:
     spec = method_spec(options.method)
     recipe = spec.load(options.preset, [*options.overrides, f"model.path={options.model}"])
     as_published = recipe.preset == "published"
-    defaults = {
-        "budget": recipe.agentflow.planner.next_step.max_tokens if as_published else 4096,
-        "temperature": recipe.run.eval_temperature if as_published else 0.7,
-        "top_p": recipe.run.eval_top_p if as_published else 0.95,
-    }
-    vars(options).update({name: value for name, value in defaults.items() if getattr(options, name) is None})
+    fill_defaults(
+        options,
+        budget=recipe.agentflow.planner.next_step.max_tokens if as_published else 4096,
+        temperature=recipe.run.eval_temperature if as_published else 0.7,
+        top_p=recipe.run.eval_top_p if as_published else 0.95,
+    )
     recipe = type(recipe).model_validate(with_budget(recipe.dump(), options.budget))
     data, tasks = load_problems(options.data, Path("data"))
     tasks = tasks[: options.tasks]
@@ -115,18 +122,23 @@ def compare_with_published(plan: AimePlan, recipe: AgentFlowRecipe, published_as
 
     Returns the plan whose cells say which protocol they follow.
     """
-    departures, cells = {}, []
-    for cell in plan.cells:
-        theirs, samples = protocol(cell.variant, recipe.preset), cell.repeats or 1
-        single = cell.variant == "single"
-        ours = (
-            single_settings(MESSAGE, samples) if single else agent_settings(recipe, cell.length, cell.sampling, samples)
-        )
-        cells.append(mark_cell(cell, theirs, ours, published_as if cell.variant == "agent" else None))
-        departures[cell.variant] = theirs.list_departures(ours)
-    first = plan.cells[0]
-    listed = [*recipe.departures, *join_departures(departures)]
-    save_published(plan.folder, published_scores(first.data, first.length), listed)
+
+    def describe(cell: EvalCell) -> tuple[Protocol, Settings]:
+        samples = cell.repeats or 1
+        if cell.variant == "single":
+            return protocol(cell.variant, recipe.preset), single_settings(MESSAGE, samples)
+        return protocol(cell.variant, recipe.preset), agent_settings(recipe, cell.length, cell.sampling, samples)
+
+    first, departures = plan.cells[0], recipe.departures
+    cells = compare_cells(
+        plan.folder,
+        plan.cells,
+        describe,
+        published_scores(first.data, first.length),
+        departures=departures,
+        published_as=published_as,
+        evaluated="agent",
+    )
     return replace(plan, cells=cells)
 
 

@@ -214,6 +214,11 @@ def _map_untrained(model: str | None) -> dict[str, str]:
     return {} if model is None else {"untrained": model, "untrained-greedy": model}
 
 
+def fill_defaults(options: argparse.Namespace, **defaults: Any) -> None:
+    """Set the options that were not given."""
+    vars(options).update({name: value for name, value in defaults.items() if getattr(options, name) is None})
+
+
 def create_folder(
     options: argparse.Namespace, name: str, settings: Mapping[str, Any], may_differ: Collection[str] = ()
 ) -> RunFolder:

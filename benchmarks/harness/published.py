@@ -6,7 +6,7 @@ Departures are computed from the settings of both; none is written by hand.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,34 @@ def mark_cell(cell: EvalCell, protocol: Protocol, ours: Settings, published_as: 
     """Return the cell with notes on which protocol it follows, and on which published model its model stands for."""
     name = {"published_as": published_as} if published_as else {}
     return replace(cell, notes={**cell.notes, **name, "protocol": protocol.name if protocol.covers(ours) else None})
+
+
+def compare_cells(
+    folder: RunFolder,
+    cells: Sequence[EvalCell],
+    describe: Callable[[EvalCell], tuple[Protocol, Settings] | None],
+    rows: Sequence[PublishedScore],
+    *,
+    departures: Sequence[str] = (),
+    published_as: str | None = None,
+    evaluated: str = "trained",
+) -> list[EvalCell]:
+    """Save the published scores and how the cells depart from their protocols; return the cells with notes on that.
+
+    `describe` returns a cell's published protocol and its own settings; None where nothing was published. `departures`
+    are those of the recipe. `published_as` is the published model that the model of the variant `evaluated` stands for.
+    """
+    marked = []
+    found: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        if compared := describe(cell):
+            theirs, ours = compared
+            cell = mark_cell(cell, theirs, ours, published_as if cell.variant == evaluated else None)
+            found.setdefault(cell.variant, {}).update(dict.fromkeys(theirs.list_departures(ours)))
+        marked.append(cell)
+    listed = join_departures({variant: list(lines) for variant, lines in found.items()})
+    save_published(folder, rows, [*departures, *listed])
+    return marked
 
 
 def join_departures(by_variant: Mapping[str, Sequence[str]]) -> list[str]:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness.command import MODEL_VARIANTS, EvalPlan, Evaluator, open_target, sampling_fields
+from benchmarks.harness.command import MODEL_VARIANTS, EvalPlan, Evaluator, fill_defaults, open_target, sampling_fields
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, EvaluationError, file_fingerprint, is_saved
@@ -77,13 +77,13 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
         raise EvaluationError("no held-out tasks: the recipe has no data.eval. Give a file with --data.")
     limit = options.tasks or (None if options.run is None else TASKS_OF_A_RUN)
     tasks = _take(limit, read_tasks(path, limit=limit and limit + 1, **spec.reading_options(recipe)), path)
-    defaults = {
-        "temperature": recipe.run.eval_temperature,
-        "top_p": recipe.run.eval_top_p,
-        "concurrency": recipe.rollout.concurrency,
-        "deadline": recipe.rollout.deadline_s,
-    }
-    vars(options).update({name: value for name, value in defaults.items() if getattr(options, name) is None})
+    fill_defaults(
+        options,
+        temperature=recipe.run.eval_temperature,
+        top_p=recipe.run.eval_top_p,
+        concurrency=recipe.rollout.concurrency,
+        deadline=recipe.rollout.deadline_s,
+    )
     models = EvalModels.from_options(
         options, recipe, kv_tokens=recipe.inference.kv_tokens, context=recipe.model.max_model_len
     )

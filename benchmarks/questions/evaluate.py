@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import cast
 
 from agentic.toolorchestra.rollout import SPEC
-from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, sampling_fields
+from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, fill_defaults, sampling_fields
 from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, drop_ports, is_saved
-from benchmarks.harness.published import mark_cell, save_published
+from benchmarks.harness.published import Protocol, Settings, compare_cells
 from benchmarks.harness.run import build_result, evaluate_cell, open_agent
 from benchmarks.harness.samples import Samples, flat
 from benchmarks.questions.method import ReleasedQuestions
@@ -45,8 +45,7 @@ class QuestionsPlan(EvalPlan):
 def prepare(options: argparse.Namespace) -> QuestionsPlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     recipe = SPEC.load(options.preset, [*options.overrides, f"model.path={options.model}"])
-    defaults = {"temperature": recipe.run.eval_temperature, "top_p": recipe.run.eval_top_p}
-    vars(options).update({name: value for name, value in defaults.items() if getattr(options, name) is None})
+    fill_defaults(options, temperature=recipe.run.eval_temperature, top_p=recipe.run.eval_top_p)
     path = Path(options.data or f"data/{options.protocol}.jsonl")
     if not path.is_file():
         raise DataError(
@@ -66,10 +65,8 @@ def prepare(options: argparse.Namespace) -> QuestionsPlan:
     folder = create_folder(options, f"{options.protocol}-{Path(options.model).name}", {**settings, **weights})
     models = EvalModels.from_options(options, recipe)
     seeds = options.seeds or (0,)
-    theirs = protocol(options.protocol)
-    cells = []
-    for seed in seeds:
-        cell = models.make_cell(
+    cells = [
+        models.make_cell(
             folder,
             options.model,
             settings=settings,
@@ -80,10 +77,14 @@ def prepare(options: argparse.Namespace) -> QuestionsPlan:
             n=len(tasks),
             **sampling_fields(options),
         )
-        ours = our_settings(options.protocol, recipe, cell.sampling, digest)
-        cells.append(mark_cell(cell, theirs, ours, options.published_as))
+        for seed in seeds
+    ]
+
+    def describe(cell: EvalCell) -> tuple[Protocol, Settings]:
+        return protocol(options.protocol), our_settings(options.protocol, recipe, cell.sampling, digest)
+
     rows = [row for row in published_scores() if row.data == options.protocol]
-    save_published(folder, rows, theirs.list_departures(ours))
+    cells = compare_cells(folder, cells, describe, rows, published_as=options.published_as)
     return QuestionsPlan(folder, models, cells, tasks)
 
 

@@ -31,7 +31,7 @@ from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EvalCell, EvaluationError, is_saved
 from benchmarks.harness.pooled import pool_results
-from benchmarks.harness.published import join_departures, mark_cell, save_published
+from benchmarks.harness.published import Protocol, Settings, compare_cells
 from benchmarks.harness.run import OpenVariant, build_result, evaluate_cell
 from benchmarks.harness.samples import Samples, flat
 from benchmarks.ruler.eval_data import EvalData, file_data, official_data, ruler_data
@@ -115,20 +115,18 @@ def compare_with_published(plan: RulerPlan, published_as: str | None) -> RulerPl
     tasks = {data.settings.get("task") for data in plan.data.values()}
     published = {"hqa": "ruler-hqa"} if "hqa" in tasks else {}
     published |= dict.fromkeys(TEN_TASKS, AVERAGE) if tasks >= set(TEN_TASKS) else {}
-    departures: dict[str, dict[str, None]] = {}
-    cells = []
-    for cell in plan.cells:
+
+    def describe(cell: EvalCell) -> tuple[Protocol, Settings] | None:
         data = plan.data[cell.data]
         task = data.settings.get("task")
-        if task in published:
-            theirs = protocol(cell.variant, "hqa" if task == "hqa" else "ruler", plan.window)
-            ours = our_settings(cell.variant, data, plan.method, cell.n, cell.sampling, plan.window)
-            cell = mark_cell(cell, theirs, ours, published_as if cell.variant == "trained" else None)
-            departures.setdefault(cell.variant, {}).update(dict.fromkeys(theirs.list_departures(ours)))
-        cells.append(cell)
+        if task not in published:
+            return None
+        theirs = protocol(cell.variant, "hqa" if task == "hqa" else "ruler", plan.window)
+        return theirs, our_settings(cell.variant, data, plan.method, cell.n, cell.sampling, plan.window)
+
     rows = [row for name in dict.fromkeys(published.values()) for row in published_scores(name)]
-    listed = join_departures({variant: list(lines) for variant, lines in departures.items()})
-    save_published(plan.folder, rows, [*plan.models.recipe.departures, *listed])
+    departures = plan.models.recipe.departures
+    cells = compare_cells(plan.folder, plan.cells, describe, rows, departures=departures, published_as=published_as)
     return replace(plan, cells=cells)
 
 

@@ -30,7 +30,7 @@ from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, drop_ports
 from benchmarks.harness.pooled import pool_results
-from benchmarks.harness.published import mark_cell, save_published
+from benchmarks.harness.published import compare_cells, save_published
 from benchmarks.harness.run import OpenVariant, evaluate_cell, open_agent
 from benchmarks.tau2.protocols import NOTHING, PROTOCOLS, DoNothing, Recorded, apply_protocol
 from benchmarks.tau2.published import ALL, COMPAT, STANDARD, our_settings, protocol, published_scores
@@ -186,9 +186,10 @@ def compare_with_published(plan: Tau2Plan, cell: EvalCell, version: str) -> Eval
     if cell.variant == NOTHING:
         return cell
     theirs = protocol(STANDARD if cell.variant == STANDARD else COMPAT)
-    ours = our_settings(cell, plan.recipe, plan.worlds, version)
-    save_published(plan.folder, published_scores(), theirs.list_departures(ours))
-    return mark_cell(cell, theirs, ours, plan.published_as)
+    pair = theirs, our_settings(cell, plan.recipe, plan.worlds, version)
+    named = {"published_as": plan.published_as, "evaluated": cell.variant}
+    (marked,) = compare_cells(plan.folder, [cell], lambda _: pair, published_scores(), **named)
+    return marked
 
 
 def pool_domains(folder: RunFolder) -> None:

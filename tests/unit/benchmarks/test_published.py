@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentic.agentflow.rollout import SPEC as AGENTFLOW
+from agentic.memagent.rollout import SPEC as MEMAGENT
 from benchmarks.aime.published import RELEASED, SLIME, agent_settings, protocol, single_settings
 from benchmarks.harness.published import Protocol, join_departures, mark_cell, save_published
 from benchmarks.heldout.evaluate import report_left_out
@@ -71,7 +72,7 @@ def test_documents_that_lost_their_middle_are_told(folder: RunFolder, capsys: py
         "trained", "dev", 0, 0, 3, {"official": [1.0, 0.0, 0.0]}, [9] * 3, [0] * 3, 1.0,
         measures={"chunks_left_out": [22, 0, None]},
     )  # fmt: skip
-    report_left_out(result, folder)
+    report_left_out(result, folder, MEMAGENT.left_out)
     (line,) = folder.published["departures"]
-    assert line.startswith("trained, dev: 1 of 3 documents lost their middle, 22 chunks of each")
+    assert line.startswith("trained, dev: 1 of 3 tasks lost 22 chunks of the middle of their document")
     assert f"note: {line}" in capsys.readouterr().out
