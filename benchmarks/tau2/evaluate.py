@@ -187,8 +187,9 @@ def compare_with_published(plan: Tau2Plan, cell: EvalCell, version: str) -> Eval
         return cell
     theirs = protocol(STANDARD if cell.variant == STANDARD else COMPAT)
     pair = theirs, our_settings(cell, plan.recipe, plan.worlds, version)
-    named = {"published_as": plan.published_as, "evaluated": cell.variant}
-    (marked,) = compare_cells(plan.folder, [cell], lambda _: pair, published_scores(), **named)
+    (marked,) = compare_cells(
+        plan.folder, [cell], lambda _: pair, published_scores(), published_as=plan.published_as, evaluated=cell.variant
+    )
     return marked
 
 
