@@ -103,19 +103,6 @@ def test_the_agent_is_a_variant_beside_the_single_call(
     assert "sampling.temperature: 0.7 in the folder, 0.1 asked for" in capsys.readouterr().err
 
 
-def test_the_real_problems_with_a_checkpoint_in_the_embedded_engine(
-    shared_data: Path, model: Path, preset: Path, tmp_path: Path
-) -> None:
-    few = "--k 1 --budget 8 --kv-tokens 20000 --variants single agent --set agentflow.max_steps=1".split()
-    assert cli.main(arguments(model, preset, shared_data / "aime24.jsonl", tmp_path, *few)) == 0
-    variants = {result.variant: result.notes for result in RunFolder(tmp_path).evaluations()}
-    for variant in ("single", "agent"):
-        assert variants[variant]["failures"] == {}
-        assert variants[variant]["scores"]["avg@1"]["mean"] == 0.0
-        assert variants[variant]["truncated"] > 0.9
-    assert "26.7" in (tmp_path / "table.md").read_text()
-
-
 def test_each_variant_has_its_model(model: Path, preset: Path, problems: Path, tmp_path: Path) -> None:
     command = arguments(model, preset, problems, tmp_path, "--untrained", "owner/start", "--budget", "77")
     plan = cli.prepare(cli.make_parser().parse_args(command))

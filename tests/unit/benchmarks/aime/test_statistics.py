@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.aime.statistics import GradedSample, aime_statistics, powers_of_two, score_majority
+from benchmarks.aime.statistics import GradedSample, aime_statistics, score_majority
 from core.report.stats import wilson
 
 
@@ -71,7 +71,3 @@ def test_repeats_have_an_interval_of_their_own() -> None:
 def test_repeats_that_agree_still_leave_an_interval() -> None:
     stats = aime_statistics([*graded("a", ["1", "1"], "1"), *graded("b", ["2", "2"], "1")])
     assert stats.repeats == pytest.approx(wilson(2, 4))
-
-
-def test_powers_of_two_end_at_k() -> None:
-    assert [powers_of_two(k) for k in (1, 2, 3, 16, 63)] == [[], [2], [2], [2, 4, 8, 16], [2, 4, 8, 16, 32]]

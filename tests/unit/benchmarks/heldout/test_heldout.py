@@ -21,7 +21,6 @@ from core.config import RecipeError
 from core.data import write_jsonl
 from core.inspect.tokens import write_record_view
 from core.policy.base import Roles
-from core.report import write_report
 from core.rollout.method import Method, RolloutError
 from core.runs.evaluation import EvalResult
 from core.runs.record import read_rollouts
@@ -173,15 +172,6 @@ async def test_a_reward_that_is_no_score_is_refused_with_its_fix(setup):
 async def test_a_role_that_is_missing_is_named(setup):
     with pytest.raises(RecipeError, match=r"roles\.judge is missing"):
         await setup.evaluate({"trained": "green"}, build=lambda recipe, tokenizer: Echo(tokenizer, "", ("judge",)))
-
-
-async def test_the_report_shows_before_and_after(setup):
-    await setup.evaluate({"trained": "green", "untrained": "blue"})
-    write_report(setup.folder)
-    table = (setup.folder.path / "table.md").read_text()
-    assert "|  | untrained | trained | change |" in table
-    assert "+83.3 (" in table
-    assert "| even | trained | 3 |" in table
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.ruler.cwe import CommonWords
-from benchmarks.ruler.fwe import FrequentWords, zeta
+from benchmarks.ruler.fwe import FrequentWords
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import SampleKey, TaskFamily
 from core.types import Task
@@ -60,8 +60,3 @@ def test_fwe_vocabulary_and_order_differ_between_samples() -> None:
 def test_fwe_bad_options() -> None:
     with pytest.raises(ValueError, match="alpha"):
         FrequentWords(alpha=1.0)
-
-
-def test_zeta() -> None:
-    assert zeta(2.0) == pytest.approx(1.6449340668482264, abs=1e-12)
-    assert zeta(1.5) == pytest.approx(2.612375348685488, abs=1e-12)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from pkgutil import resolve_name
 from types import SimpleNamespace
@@ -12,9 +11,9 @@ import pytest
 import torch
 
 from benchmarks.speed import ranges
-from benchmarks.speed.profile import find_ratio, format_part, main
+from benchmarks.speed.profile import main
 from benchmarks.speed.ranges import ATTENTION, GROUPS, LOSS, NORMS, OPTIMIZER, PRODUCTS, PYTHON, REST, SAMPLING
-from core.runs.files import read_json, write_json
+from core.runs.files import read_json
 
 
 @pytest.mark.e2e
@@ -86,35 +85,3 @@ def test_functions_are_wrapped_while_the_profiler_runs_and_not_after_an_error() 
     assert during[:2] == [before, before]
     assert not set(during[2]) & set(before)
     assert read() == before
-
-
-def test_the_ratio_is_that_of_the_newest_file_with_this_format_and_part(tmp_path: Path) -> None:
-    def write(name: str, age: int, dtype: str, ratio: float | None) -> None:
-        part = {} if ratio is None else {"rollout": {"distinct": {"generate static": {"ratio": {"cpu_s": ratio}}}}}
-        write_json(tmp_path / name, {"dtype": dtype, **part})
-        os.utime(tmp_path / name, (1000 - age, 1000 - age))
-
-    keys = ("rollout", "distinct", "generate static")
-    assert find_ratio(tmp_path, "full-small-1t*.json", "float32", *keys) is None
-    write("full-small-1t.json", 4, "float32", 1.1)
-    write("full-small-1t-rollout.json", 3, "float32", 1.2)
-    write("full-small-1t-grpo.json", 2, "float32", None)
-    write("full-small-1t-bf16.json", 1, "bfloat16", 1.4)
-    write("quick-small-1t.json", 0, "float32", 1.5)
-    newest = str(tmp_path / "full-small-1t-rollout.json")
-    assert find_ratio(tmp_path, "full-small-1t*.json", "float32", *keys) == (1.2, newest)
-
-
-def test_the_bound_is_the_ratio_over_the_share_of_products_and_attention() -> None:
-    seconds = {PRODUCTS: [1.0, 2.0], ATTENTION: [0.0, 1.0], PYTHON: [4.0, 0.0]}
-    part = {
-        "plain": {"cpu_s": 5.0},
-        "profiled": {"cpu_s": 6.0, "wall_s": 8.0},
-        "seconds": seconds,
-        "other": "TRL",
-        "ratio": (3.0, "runs/speed/full.json"),
-    }
-    table = format_part(part)
-    assert "products with weights | 0.750          | 1.500           | 37.5% |" in table
-    assert "50.0% with the profiler, 60.0% of the time without it" in table
-    assert table.endswith("TRL takes 3.00 times our time (runs/speed/full.json)\n5.00 to 6.00 if all else were free")
