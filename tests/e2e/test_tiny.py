@@ -95,7 +95,8 @@ EXPECTED = {
         measures={("no-search", "calls_search"): 0.0},
     ),
     "toolorchestra": Expected(
-        settings=GRADIENT | {"rollout.group_size": 4, "warm_start.copy_steps": None},
+        settings=GRADIENT
+        | {"warm_start.steps": 16, "warm_start.batch_size": 8, "warm_start.copy_steps": None, "rollout.group_size": 4},
         options="--by kind preference case",
         variants="best cheapest most-expensive search-own",
         logged="turns expert_failures",
