@@ -46,7 +46,7 @@ class ProgressBoard:
         self._bars: Bars | None = None
         self._tasks: dict[str, int] = {}
         if self._console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
             text = TextColumn("{task.fields[text]}", markup=False)
             self._bars = Bars(*columns, TimeRemainingColumn(), text, console=self._console)
 
