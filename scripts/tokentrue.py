@@ -108,7 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue",
         description="Train agentic RL methods, evaluate them, and run what they need.",
-        epilog='completion in bash and zsh: eval "$(.venv/bin/register-python-argcomplete tokentrue)"',
+        epilog='completion in bash and zsh:\n  eval "$(.venv/bin/register-python-argcomplete tokentrue)"',
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
