@@ -64,7 +64,9 @@ def run_test(test: str, folder: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.claims", description=__doc__)
-    parser.add_argument("--only", default="", metavar="TEXT", help="claims that hold this text, as do where they stand and their test")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="claims that hold this text, as do where they stand and their test"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     sys.dont_write_bytecode = True  # two changes of one file within a second look the same to its cache
