@@ -37,7 +37,7 @@ from benchmarks.harness.command import (
     fill_defaults,
     sampling_fields,
 )
-from benchmarks.harness.models import EvalModels, weights_digest
+from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive, seed
 from benchmarks.harness.plan import EvalCell, drop_ports
 from benchmarks.harness.published import Protocol, Settings, compare_cells
@@ -93,9 +93,7 @@ def prepare(options: argparse.Namespace) -> AimePlan:
         "single": MESSAGE,
         "recipe": drop_ports(recipe.model_dump(mode="json", exclude=NOT_IN_CONFIG)),
     }
-    digests = {name: digest for name in ("model", "untrained") if (digest := weights_digest(getattr(options, name)))}
-    weights = {"weights": digests} if digests else {}
-    folder = create_folder(options, f"aime-{Path(options.model).name}", {**settings, **weights})
+    folder = create_folder(options, f"aime-{Path(options.model).name}", settings)
     models = EvalModels.from_options(options, recipe)
     cells = [
         models.make_cell(

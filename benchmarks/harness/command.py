@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from benchmarks.harness.models import EvalModels
+from benchmarks.harness.models import EvalModels, weights_digest
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError
 from benchmarks.harness.samples import drop_failed_samples
 from core.config import Recipe
@@ -222,10 +222,11 @@ def fill_defaults(options: argparse.Namespace, **defaults: Any) -> None:
 def create_folder(
     options: argparse.Namespace, name: str, settings: Mapping[str, Any], may_differ: Collection[str] = ()
 ) -> RunFolder:
-    """Create the folder of results that follow from `settings`, models and sampling: --out, or `name` in runs/."""
+    """Create the folder of results that follow from `settings`, weights and sampling: --out, or `name` in runs/."""
     models = {model: getattr(options, model) for model in ("model", "untrained") if model in options}
+    digests = {model: digest for model, path in models.items() if (digest := weights_digest(path))}
     sampling = {"temperature": options.temperature, "top_p": options.top_p}
-    config = {**settings, **models, "sampling": sampling}
+    config = {**settings, **models, **({"weights": digests} if digests else {}), "sampling": sampling}
     return RunFolder.create(options.out or Path("runs") / name, config, may_differ=may_differ)
 
 

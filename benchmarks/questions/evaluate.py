@@ -19,7 +19,7 @@ from typing import cast
 
 from agentic.toolorchestra.rollout import SPEC
 from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, fill_defaults, sampling_fields
-from benchmarks.harness.models import EvalModels, weights_digest
+from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser
 from benchmarks.harness.plan import EvalCell, drop_ports, is_saved
 from benchmarks.harness.published import Protocol, Settings, compare_cells
@@ -61,8 +61,7 @@ def prepare(options: argparse.Namespace) -> QuestionsPlan:
         "file": f"{path.name} sha256:{digest[:12]}",
         "recipe": drop_ports(recipe.model_dump(mode="json", include={"toolorchestra", "roles"})),
     }
-    weights = {"weights": found} if (found := weights_digest(options.model)) else {}
-    folder = create_folder(options, f"{options.protocol}-{Path(options.model).name}", {**settings, **weights})
+    folder = create_folder(options, f"{options.protocol}-{Path(options.model).name}", settings)
     models = EvalModels.from_options(options, recipe)
     seeds = options.seeds or (0,)
     cells = [

@@ -24,7 +24,7 @@ from benchmarks.harness.options import positive
 from benchmarks.harness.plan import EXPECTED_ERRORS
 from benchmarks.questions.evaluate import EVALUATOR as QUESTIONS
 from benchmarks.ruler.evaluate import EVALUATOR as RULER
-from benchmarks.table.data import get_data
+from benchmarks.table.data import find_lacking
 from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, list_published
 from benchmarks.tau2.evaluate import EVALUATOR as TAU2
 from core.report import PublishedScore, build_summary
@@ -103,7 +103,7 @@ def run(evaluation: Evaluation, places: Places, options: argparse.Namespace) -> 
     """Run an evaluation, and return a line for each reason why it did not end."""
     unserved = [model for model in evaluation.models if model not in options.url]
     lacking = [f"a server of {model}: --url {model}=URL" for model in unserved]
-    lacking += get_data(evaluation, places, retrieval=options.retrieval is not None)
+    lacking += find_lacking(evaluation, places, retrieval=options.retrieval is not None)
     if lacking:
         return lacking
     request = {

@@ -148,7 +148,7 @@ def _aime(row: PublishedScore, model: str, places: Places) -> Evaluation:
         *((("untrained", model),) if row.variant == "agent-untrained" else ()),
     )
     models = tuple(dict.fromkeys((model, *_list_roles(AGENTFLOW.load(preset)).values())))
-    return Evaluation("aime", model, f"{row.variant}-aime24", options, models, ("aime24",), preset=preset)
+    return Evaluation("aime", model, f"{row.variant}-aime24", options, models, preset=preset)
 
 
 def _list_roles(recipe: AgentFlowRecipe) -> dict[str, str]:

@@ -26,7 +26,7 @@ from agentic.toolorchestra.rollout import SPEC, ToolOrchestra
 from agentic.toolorchestra.tau2.client import Workers
 from agentic.toolorchestra.tau2.environment import tau2_tasks
 from benchmarks.harness.command import EvalPlan, Evaluator, create_folder, sampling_fields
-from benchmarks.harness.models import EvalModels, weights_digest
+from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser, positive
 from benchmarks.harness.plan import EXPECTED_ERRORS, EvalCell, EvaluationError, drop_ports
 from benchmarks.harness.pooled import pool_results
@@ -100,11 +100,10 @@ def prepare(options: argparse.Namespace) -> Tau2Plan:
         "split": options.split,
         "recipe": drop_ports(recipe.model_dump(mode="json", include={"toolorchestra", "roles"})),
     }
-    weights = {"weights": digest} if (digest := weights_digest(options.model)) else {}
     players = (options.model or NOTHING, _user(recipe, options.user))
     name = "-".join(["tau2", options.protocol, *(Path(player).name for player in players if player)])
     may_differ = [f"{WORLD_OPTIONS}.{option}" for option in LOCATION]
-    folder = create_folder(options, name, {**settings, **weights}, may_differ)
+    folder = create_folder(options, name, settings, may_differ)
     cells = [
         models.make_cell(
             folder,

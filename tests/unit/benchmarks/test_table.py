@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.harness.plan import EvaluationError
-from benchmarks.table import command, data
-from benchmarks.table.data import LENGTHS
+from benchmarks.table import command
+from benchmarks.table.data import find_lacking
 from benchmarks.table.evaluations import Evaluation, Places, find_evaluation, list_published
-from core.data import DataError
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 
@@ -64,8 +63,6 @@ def test_an_evaluation_runs_when_all_its_servers_are_named_and_is_told_otherwise
 ) -> None:
     files = tmp_path / "memagent-eval"
     files.mkdir()
-    for length in LENGTHS:
-        (files / f"eval_{length}.json").write_text("[]")
     requests: list[dict[str, Any]] = []
 
     def evaluate(**request: Any) -> int:
@@ -76,7 +73,6 @@ def test_an_evaluation_runs_when_all_its_servers_are_named_and_is_told_otherwise
         run = staticmethod(evaluate)
 
     monkeypatch.setitem(command.EVALUATORS, "ruler", Recorder)  # type: ignore[arg-type]
-    monkeypatch.setattr(data, "prepare", lambda name, out: None)
     words = ["--runs", str(tmp_path / "runs"), "--data", str(tmp_path), "--only", "ruler", "--tasks", "3"]
     assert command.main([*words, "--url", "BytedTsinghua-SIA/RL-MemoryAgent-7B=http://host:1"]) == 1
     out = capsys.readouterr().out
@@ -89,12 +85,13 @@ def test_an_evaluation_runs_when_all_its_servers_are_named_and_is_told_otherwise
 
 
 def test_what_is_missing_is_told_with_the_way_to_get_it(tmp_path: Path) -> None:
-    evaluation = next(each for each in list_evaluations() if each.data[0] == "frames")
+    evaluation = next(each for each in list_evaluations() if "frames" in each.data)
     (tmp_path / "frames.jsonl").write_text("{}\n")
-    (tmp_path / "frames.jsonl.sha256").write_text("0000  frames.jsonl\n")
-    evaluation = replace(evaluation, data=(*evaluation.data, "hle"))
-    told = "\n".join(data.get_data(evaluation, Places(data=tmp_path), retrieval=False))
-    assert f"{tmp_path / 'frames.jsonl'}: is not the file that frames.jsonl.sha256 describes" in told
+    evaluation = replace(evaluation, data=(*evaluation.data, "hle", "essays", "tau2"))
+    told = "\n".join(find_lacking(evaluation, Places(data=tmp_path), retrieval=False))
+    assert "frames.jsonl: missing" not in told
+    assert "essays: missing. Get it: tokentrue data download essays" in told
+    assert "TAU2_DATA: missing. Get it: see benchmarks/tau2/README.md" in told
     assert f"{tmp_path / 'hle.jsonl'}: missing. Get it: copy evaluation/hle.jsonl of NVlabs/ToolOrchestra" in told
     assert "retrieval service: tokentrue data download frames-corpus" in told
     assert "secrets/openai_api_key: the key of the models behind paid interfaces" in told
@@ -135,33 +132,3 @@ def test_what_a_folder_holds_is_no_longer_missing(tmp_path: Path, capsys: pytest
     assert lacking == before - 1
     assert "7 rows (RL-MemAgent-7B, ruler-hqa)" in text
     assert "Comparisons of official scores in the tables: 1." in text
-
-
-def test_essays_are_fetched_or_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluation = next(each for each in list_evaluations() if each.data == ("essays",))
-    places = Places(data=tmp_path)
-
-    def fetch(name: str, out: Path) -> None:
-        assert (name, out) == ("essays", tmp_path)
-        raise DataError("no network")
-
-    monkeypatch.setattr(data, "prepare", fetch)
-    (line,) = data.get_data(evaluation, places, retrieval=False)
-    assert "missing. Get it: tokentrue data download essays" in line
-    assert "(no network)" in line
-    (tmp_path / "essays").mkdir()
-    assert "no .txt file" in data.get_data(evaluation, places, retrieval=False)[0]
-    (tmp_path / "essays" / "a.txt").write_text("A long day.")
-    assert data.get_data(evaluation, places, retrieval=False) == []
-
-
-def test_a_link_to_a_file_that_has_gone_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched = tmp_path / "cache.json"
-    fetched.write_text("[]")
-    monkeypatch.setattr(data, "fetch_hub_file", lambda hub, name: fetched)
-    folder = tmp_path / "data" / "memagent-eval"
-    folder.mkdir(parents=True)
-    (folder / f"eval_{LENGTHS[0]}.json").symlink_to(tmp_path / "gone.json")
-    evaluation = next(each for each in list_evaluations() if each.data == ("memagent-eval",))
-    assert data.get_data(evaluation, Places(data=folder.parent), retrieval=False) == []
-    assert all((folder / f"eval_{length}.json").resolve() == fetched for length in LENGTHS)
