@@ -60,6 +60,24 @@ def test_a_row_keeps_its_mask_and_the_trainers_log_probs_go_to_their_turns(tmp_p
     assert (rollout.turns[1].base, rollout.turns[1].prompt) == ((0, 4), [5])
 
 
+def test_what_is_kept_reads_as_before_without_what_was_deleted(tmp_path: Path, tokenizer: Any) -> None:
+    """The first rollout, whose line has the head and the first texts, is deleted with it."""
+    path, rng, policy = tmp_path / "r.jsonl.gz", Random(2), FakePolicy(tokenizer)
+    log = RolloutLog(path, lambda ids: token_bytes(tokenizer, ids), {"cell": {"variant": "trained"}})
+    for step, group in enumerate([run_group(policy, ASKED, rng, "0", turns=3) for _ in range(3)], start=1):
+        for record in record_group(policy, TASK, group, step, rng):
+            log.append([record])
+    before = list(read_rollouts(path))
+    assert {rollout.source for rollout in before} == {"trained"}
+    assert log.keep(lambda record: record["step"] != 1) == sum(rollout.step == 1 for rollout in before)
+    assert log.keep(lambda record: True) == 0
+    after = list(read_rollouts(path))
+    wanted = [rollout for rollout in before if rollout.step != 1]
+    assert [(one.source, one.prompts) for one in after] == [(one.source, one.prompts) for one in wanted]
+    texts = [[rollout.decode(prompt) for prompt in rollout.prompts] for rollout in after]
+    assert texts == [[tokenizer.decode(prompt) for prompt in rollout.prompts] for rollout in wanted]
+
+
 def test_a_record_torn_anywhere_keeps_its_whole_steps_and_goes_on(tmp_path: Path, tokenizer: Any) -> None:
     path, rng, policy = tmp_path / "r.jsonl.gz", Random(2), FakePolicy(tokenizer)
     log = write(path, tokenizer)
