@@ -22,8 +22,9 @@ import torch
 
 from core.engine import CausalLM, Engine, weights
 from core.rollout.rows import rows_from_groups
-from core.train import pack_rows, start_model
+from core.train import pack_rows
 from core.types import Completion, Row, Sampling, Task, Trajectory, Turn
+from core.worlds import start_model
 
 PEOPLE = "ada ben cleo dan eva finn gus hana ivo jana kai lea max nora otis pia".split()
 RELATIONS, THINGS, MAX_TURNS = "boss friend".split(), "bag coat cup hat key lamp".split(), 5

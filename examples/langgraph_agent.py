@@ -14,7 +14,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
-from agentic.agent.tiny import world
+from agentic.agent import facts
 from core.gateway import Endpoint
 from core.types import Task
 
@@ -25,7 +25,7 @@ def make_graph(chat: ChatOpenAI, number: int) -> Any:
     @tool
     def look_up(thing: str) -> str:
         """Tell who has to do with a thing."""
-        return world.look_up(thing, number)
+        return facts.look_up(thing, number)
 
     model = chat.bind_tools([look_up])
 

@@ -10,7 +10,7 @@ import httpx
 from agents import Agent, ModelBehaviorError, OpenAIChatCompletionsModel, RunConfig, Runner, function_tool
 from openai import AsyncOpenAI
 
-from agentic.agent.tiny import world
+from agentic.agent import facts
 from core.gateway import Endpoint
 from core.types import Task
 
@@ -21,7 +21,7 @@ async def run(task: Task, endpoint: Endpoint) -> str:
     @function_tool
     def look_up(thing: str) -> str:
         """Tell who has to do with a thing."""
-        return world.look_up(thing, task.metadata["world"])
+        return facts.look_up(thing, task.metadata["world"])
 
     # Without a proxy and certificates to look for, a client is made in a millisecond.
     async with httpx.AsyncClient(verify=False, trust_env=False, timeout=None) as http:

@@ -16,8 +16,7 @@ from strands import Agent, tool
 from strands.models.openai import OpenAIModel
 from strands.types.exceptions import MaxTokensReachedException
 
-from agentic.agent import math_agent
-from agentic.agent.tiny import world
+from agentic.agent import facts, math_agent
 from core.gateway import Endpoint
 from core.types import Task
 
@@ -28,7 +27,7 @@ async def run(task: Task, endpoint: Endpoint) -> str:
     @tool
     def look_up(thing: str) -> str:
         """Tell who has to do with a thing."""
-        return world.look_up(thing, task.metadata["world"])
+        return facts.look_up(thing, task.metadata["world"])
 
     return await ask(Agent(make_model(endpoint), tools=[look_up], callback_handler=None), task)
 

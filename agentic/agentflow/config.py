@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from agentic.agentflow.formats import Style
 from agentic.agentflow.released import read_tools
-from core.config import Recipe, RecipeError, Section, WarmStartSection
+from core.config import Recipe, RecipeError, Section
 from core.tools.base import ToolError
 from core.tools.registry import Toolbox, make_tool
 
@@ -95,20 +95,8 @@ class AgentFlowSection(Section):
         yield from self.roles.items()
 
 
-class AgentFlowWarmStart(WarmStartSection):
-    copy_steps: NonNegativeInt = 100
-    """Counts the steps on copying drills, which come first."""
-    lookup_steps: NonNegativeInt = 100
-    """Counts the steps on look-up drills, which come second."""
-
-    @property
-    def total_steps(self) -> int:
-        return self.copy_steps + self.lookup_steps + self.steps
-
-
 class AgentFlowRecipe(Recipe):
     agentflow: AgentFlowSection
-    warm_start: AgentFlowWarmStart | None = None
 
 
 def make_toolbox(config: AgentFlowSection) -> Toolbox:

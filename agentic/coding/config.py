@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from core.config import Recipe, Section, WarmStartSection
+from core.config import Recipe, Section
 from core.gateway import History
 from core.sandbox.workspace import WorkspaceLimits
 
@@ -72,19 +72,8 @@ class CodingSection(Section):
     """Says how many verdicts are kept and returned again for the same task and diff. It needs tests without chance."""
 
 
-class CodingWarmStart(WarmStartSection):
-    copy_steps: NonNegativeInt = 0
-    """Counts the steps on copying drills, which come first."""
-    batch_size: PositiveInt = 16
-
-    @property
-    def total_steps(self) -> int:
-        return self.copy_steps + self.steps
-
-
 class CodingRecipe(Recipe):
     coding: CodingSection
-    warm_start: CodingWarmStart | None = None
 
     @model_validator(mode="after")
     def _model_takes_the_context(self) -> CodingRecipe:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 
-from core.config import Recipe, Section, WarmStartSection
-from core.options import Probability
+from core.config import Recipe, Section
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -21,23 +20,8 @@ class CompactionSection(Section):
     """Trains the summaries, beside the actions and the answer, which always are."""
 
 
-class CompactionWarmStart(WarmStartSection):
-    copy_steps: NonNegativeInt = 0
-    """Counts the steps on copying drills, which come first."""
-    lookup_steps: NonNegativeInt = 0
-    """Counts the steps on lists of facts that are repeated in another order; they come second."""
-    batch_size: PositiveInt = 16
-    guess: Probability = 0.2
-    """Says how often the annotator guesses what he does not know (tiny/demonstrations.py)."""
-
-    @property
-    def total_steps(self) -> int:
-        return self.copy_steps + self.lookup_steps + self.steps
-
-
 class CompactionRecipe(Recipe):
     compaction: CompactionSection
-    warm_start: CompactionWarmStart | None = None
 
     @model_validator(mode="after")
     def _model_takes_the_context(self) -> CompactionRecipe:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from agentic.memagent.prompts import AnswerFormat, Order, Style
-from core.config import Recipe, Section, WarmStartSection
-from core.options import Probability
+from core.config import Recipe, Section
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -35,20 +34,5 @@ class MemAgentSection(Section):
     train_final: bool = True
 
 
-class MemAgentWarmStart(WarmStartSection):
-    copy_steps: NonNegativeInt = 0
-    """Counts the steps on copying drills, which come first."""
-    lookup_steps: NonNegativeInt = 0
-    """Counts the steps on lists of facts that are repeated in another order; they come second."""
-    batch_size: PositiveInt = 16
-    keep: Probability = 0.07
-    """Says how often the annotator keeps a fact that does not matter (tiny/demonstrations.py)."""
-
-    @property
-    def total_steps(self) -> int:
-        return self.copy_steps + self.lookup_steps + self.steps
-
-
 class MemAgentRecipe(Recipe):
     memagent: MemAgentSection
-    warm_start: MemAgentWarmStart | None = None

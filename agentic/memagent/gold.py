@@ -6,15 +6,21 @@ end, then the boxed value. RL is not told any of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
+from agentic.memagent.config import MemAgentRecipe
 from agentic.memagent.rollout import MemAgent
 from core.config import SupervisedSection
+from core.data.tasks import read_tasks
 from core.rollout.method import RolloutError
-from core.text.tokenizer import Ids, encode_text
+from core.text.tokenizer import Ids, Tokenizer, encode_text
 from core.types import Task
+
+Gold = tuple[Ids, Ids]
+"""Pairs the ids of a prompt with those of the right completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class AnnotatorWords:
     """Writes the sentence of the document that holds the fact."""
 
 
-def write_gold_trajectory(method: MemAgent, task: Task, words: AnnotatorWords) -> list[tuple[Ids, Ids]]:
+def write_gold_trajectory(method: MemAgent, task: Task, words: AnnotatorWords) -> list[Gold]:
     """Return the turns of a correct trajectory as pairs of prompt ids and completion ids, updates first.
 
     The prompts are those that `method` makes when the policy writes these completions.
@@ -53,7 +59,7 @@ def write_gold_trajectory(method: MemAgent, task: Task, words: AnnotatorWords) -
 
     needle = words.needle.format(key=asked[0]["key"], value=asked[0]["value"])
     problem, memory, end = encode_text(tokenizer, task.question), method.empty_memory, (tokenizer.eos_token_id,)
-    turns: list[tuple[Ids, Ids]] = []
+    turns: list[Gold] = []
     read = ""
     for section in method.sections(task)[0]:
         # A needle that a chunk's end cuts in two counts as read with its second part.
@@ -69,19 +75,24 @@ def write_gold_trajectory(method: MemAgent, task: Task, words: AnnotatorWords) -
 
 
 def draw_gold_batches(
-    method: MemAgent, tasks: Sequence[Task], words: AnnotatorWords, config: SupervisedSection
-) -> Iterator[list[tuple[Ids, Ids]]]:
-    """Yield batches of `config.batch_size` turns without end. Each epoch has every trajectory of `tasks` once.
+    words: AnnotatorWords,
+) -> Callable[[SupervisedSection, MemAgentRecipe, Any], Iterator[list[Gold]]]:
+    """Return a function that yields batches of turns without end. Each epoch has every training task once.
 
     A batch mixes the turns of several trajectories, so that it does not hold one document alone.
     """
-    rng, size = Random(config.seed), config.batch_size
-    turns: list[tuple[Ids, Ids]] = []
-    while True:
-        for task in rng.sample(tasks, len(tasks)):
-            turns += write_gold_trajectory(method, task, words)
-            if len(turns) >= 8 * size:
-                rng.shuffle(turns)
-                while len(turns) >= size:
-                    yield turns[:size]
-                    turns = turns[size:]
+
+    def draw(config: SupervisedSection, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> Iterator[list[Gold]]:
+        method, tasks = MemAgent(recipe.memagent, tokenizer), read_tasks(recipe.data.train, require_context=True)
+        rng, size = Random(config.seed), config.batch_size
+        turns: list[Gold] = []
+        while True:
+            for task in rng.sample(tasks, len(tasks)):
+                turns += write_gold_trajectory(method, task, words)
+                if len(turns) >= 8 * size:
+                    rng.shuffle(turns)
+                    while len(turns) >= size:
+                        yield turns[:size]
+                        turns = turns[size:]
+
+    return draw

@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from core.config import Recipe, Section, WarmStartSection
-from core.options import Probability
+from core.config import Recipe, Section
 from core.sandbox import Backend, SandboxLimits
 
 PRESETS = Path(__file__).parent / "presets"
@@ -31,20 +30,8 @@ class ReToolSection(Section):
     """Says how many programs' results are kept and shown again. It needs programs without randomness."""
 
 
-class ReToolWarmStart(WarmStartSection):
-    copy_steps: NonNegativeInt = 0
-    """Counts the steps on copying drills, which come first."""
-    answer_at_once: Probability = 0.3
-    """Says how often a demonstration answers without a program."""
-
-    @property
-    def total_steps(self) -> int:
-        return self.copy_steps + self.steps
-
-
 class ReToolRecipe(Recipe):
     retool: ReToolSection
-    warm_start: ReToolWarmStart | None = None
 
     @model_validator(mode="after")
     def _model_takes_the_context(self) -> ReToolRecipe:

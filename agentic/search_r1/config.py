@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from agentic.search_r1.prompts import Prompt
-from core.config import Recipe, Section, WarmStartSection
+from core.config import Recipe, Section
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -31,19 +31,8 @@ class SearchR1Section(Section):
     """Chooses the first message (prompts.py)."""
 
 
-class SearchR1WarmStart(WarmStartSection):
-    copy_steps: NonNegativeInt = 0
-    """Counts the steps on copying drills, which come first."""
-    batch_size: PositiveInt = 16
-
-    @property
-    def total_steps(self) -> int:
-        return self.copy_steps + self.steps
-
-
 class SearchR1Recipe(Recipe):
     search_r1: SearchR1Section
-    warm_start: SearchR1WarmStart | None = None
 
     @model_validator(mode="after")
     def _rows_are_segments(self) -> SearchR1Recipe:

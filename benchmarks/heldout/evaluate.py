@@ -10,7 +10,7 @@
 | untrained | what training started from, or --untrained | the same |
 | untrained-greedy | the same, at temperature 0 | the same |
 | rejection, supervised | what `tokentrue train --baseline` made of that in the run | the same |
-| others | as untrained | BASELINES of agentic/METHOD/tiny/baselines.py: name -> (recipe, tokenizer) -> Method |
+| others | as untrained | the baselines of agentic/METHOD/world.py |
 
 --run evaluates all variants that it has a model for, on the first 256 tasks. --model evaluates `trained`, and with
 --untrained also `untrained` and `untrained-greedy`, on all tasks. A method's own baselines are made for the tasks of
@@ -24,7 +24,8 @@ killed one stopped, and more --tasks add to what is there.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -38,12 +39,15 @@ from benchmarks.harness.run import Build, build_result, evaluate_cell, open_meth
 from benchmarks.harness.samples import Samples, flat
 from core.config import Recipe
 from core.data.tasks import read_tasks
-from core.rollout.method import method_spec, preset_module
+from core.rollout.method import method_spec
 from core.rollout.roles import open_roles
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
 from core.train import open_frozen_model
 from core.types import Task
+from core.worlds import World, find_world
+
+Compare = Callable[[Sequence[EvalResult]], Sequence[EvalResult]]
 
 TASKS_OF_A_RUN = 256
 
@@ -59,12 +63,14 @@ class HeldoutPlan(EvalPlan):
     tasks: Sequence[Task]
     labels: Sequence[str]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    compare: Compare | None = None
 
 
 def prepare(options: argparse.Namespace) -> HeldoutPlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     spec = method_spec(options.method)
-    builds = {**dict.fromkeys(MODEL_VARIANTS, spec.build), **load_baselines(options.method)}
+    world = find_world(options.method) or World()
+    builds = {**dict.fromkeys(MODEL_VARIANTS, spec.build), **world.baselines}
     if unknown := [variant for variant in options.variants or () if variant not in builds]:
         raise EvaluationError(f"unknown variant {unknown[0]!r}; {spec.name} has: {', '.join(builds)}")
     target = open_target(options, spec, preset="paper", name=f"heldout-{spec.name}")
@@ -103,17 +109,11 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
     ]
     labels = ["kind"] if options.by is None else _check_labels(options.by, tasks, path)
     save_published(folder, (), recipe.departures)
-    return HeldoutPlan(folder, models, cells, builds, tasks, labels, spec.left_out)
-
-
-def load_baselines(method: str) -> Mapping[str, Build]:
-    """Return BASELINES of agentic/`method`/tiny/baselines.py; none without that file."""
-    module = preset_module(method, "tiny", "baselines")
-    return module.BASELINES if module else {}
+    return HeldoutPlan(folder, models, cells, builds, tasks, labels, spec.left_out, world.compare)
 
 
 async def evaluate(plan: HeldoutPlan) -> None:
-    """Run every cell that the folder lacks and save it there.
+    """Run every cell that the folder lacks and save it there. Then compare the variants, if the world says how.
 
     Raises:
         EvaluationError: a cell is there with other settings (checked before anything runs), or cannot be run.
@@ -125,14 +125,27 @@ async def evaluate(plan: HeldoutPlan) -> None:
             add_labels(cell, plan)
         else:
             missing.append(cell)
-    if not missing:
-        return
-    await models.check_servers(missing)
-    async with open_roles(models.recipe, models.tokenizer(missing[0].model_path), open_frozen_model) as roles:
-        for cell in missing:
-            opener = partial(open_method, plan.variants[cell.variant], models, cell, roles)
-            result = await evaluate_cell(cell, plan.tasks, plan.folder, opener, partial(heldout_result, plan))
-            report_left_out(result, plan.folder, plan.left_out)
+    if missing:
+        await models.check_servers(missing)
+        async with open_roles(models.recipe, models.tokenizer(missing[0].model_path), open_frozen_model) as roles:
+            for cell in missing:
+                opener = partial(open_method, plan.variants[cell.variant], models, cell, roles)
+                result = await evaluate_cell(cell, plan.tasks, plan.folder, opener, partial(heldout_result, plan))
+                report_left_out(result, plan.folder, plan.left_out)
+    if plan.compare is not None:
+        compare_variants(plan, plan.compare)
+
+
+def compare_variants(plan: HeldoutPlan, compare: Compare) -> None:
+    """Save what a comparison adds to all results of the folder that are on the same tasks with the same seed."""
+    names = {cell.data for cell in plan.cells}
+    together: dict[object, list[EvalResult]] = defaultdict(list)
+    for result in plan.folder.evaluations():
+        if result.data in names:
+            together[result.data, result.seed, *result.notes["task_ids"]].append(result)
+    for results in together.values():
+        for result in compare(results):
+            plan.folder.save_evaluation(result)
 
 
 def report_left_out(result: EvalResult, folder: RunFolder, left_out: Mapping[str, str]) -> None:

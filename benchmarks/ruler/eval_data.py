@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agentic.memagent.tiny.words import KEYS, VALUES
+from agentic.memagent.world import KEYS, VALUES
 from benchmarks.harness.plan import file_fingerprint
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.sample import Budget, TaskFamily

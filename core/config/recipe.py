@@ -186,9 +186,6 @@ class InferenceSection(Section):
 class SupervisedSection(Section):
     """Describes supervised training on demonstrations."""
 
-    source: str = "tiny"
-    """Names the folder of the method whose module draws the examples: agentic/METHOD/SOURCE/, where the cold start
-    takes warm_start.py and the baseline supervised.py."""
     seed: int = 0
     steps: NonNegativeInt = 800
     """Counts the steps on demonstrations."""
@@ -202,13 +199,17 @@ class SupervisedSection(Section):
 class WarmStartSection(SupervisedSection):
     """Describes the supervised cold start before RL."""
 
+    copy_steps: NonNegativeInt = 0
+    """Counts the steps on copying drills, which come first."""
+    lookup_steps: NonNegativeInt = 0
+    """Counts the steps on look-up drills, which come second: lists of facts that are repeated in another order."""
     threads: PositiveInt | None = None
     """Sets PyTorch's threads: the cold start runs alone, before the seeds. None takes `inference.threads`."""
 
     @property
     def total_steps(self) -> int:
-        """Return all steps, those on a method's drills included."""
-        return self.steps
+        """Return all steps, those on drills included."""
+        return self.copy_steps + self.lookup_steps + self.steps
 
     @model_validator(mode="after")
     def _takes_a_step(self) -> Self:
@@ -292,6 +293,8 @@ class Recipe(Section):
     algorithm: AlgorithmSection
     optimizer: OptimizerSection
     inference: InferenceSection = InferenceSection()
+    world: str = "world"
+    """Names the module of the method whose World has the demonstrations: agentic/METHOD/WORLD.py (core/worlds)."""
     warm_start: WarmStartSection | None = None
     rejection: RejectionSection | None = None
     """Describes the baseline of `--baseline rejection`: what as many rollouts teach without GRPO."""

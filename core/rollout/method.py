@@ -6,9 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 from core.config import Recipe, RecipeError, load
@@ -87,13 +85,6 @@ class PolicyFault(RolloutError):
     def __init__(self, kind: str, message: str, turns: Sequence[Turn]):
         super().__init__(kind, message)
         self.turns = tuple(turns)
-
-
-def preset_module(method: str, folder: str, name: str) -> ModuleType | None:
-    """Import agentic.`method`.`folder`.`name`, which serves one preset. Return None if the method has no such file."""
-    package = f"agentic.{method}.{folder}"
-    path = f"{package}.{name}"
-    return import_module(path) if find_spec(package) and find_spec(path) else None
 
 
 def method_spec(method: str) -> MethodSpec:

@@ -1,7 +1,7 @@
 """Trains a model: GRPO and supervised steps on packed rows, the loop of a run, its memory plan and its checkpoints.
 
-README.md shows what to import. The modules `checkpoint` and `memory` are public as a whole. So are `command`, which is
-`tokentrue train`, and `start_model`, which nothing else here needs.
+README.md shows what to import. The modules `checkpoint` and `memory` are public as a whole. So is `command`, which is
+`tokentrue train`.
 """
 
 from core.train import checkpoint, memory
@@ -9,20 +9,15 @@ from core.train.loop import GRPOLoop, SampledBatch, make_trainer
 from core.train.packing import pack_rows
 from core.train.rollout_engine import open_frozen_model
 from core.train.trainer import Trainer
-from core.train.warm_start import Example, batch_by_length, copying_drill
 
 __all__ = [
-    "Example",
     "GRPOLoop",
     "SampledBatch",
     "Trainer",
-    "batch_by_length",
     "checkpoint",
     "command",
-    "copying_drill",
     "make_trainer",
     "memory",
     "open_frozen_model",
     "pack_rows",
-    "start_model",
 ]

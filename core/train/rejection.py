@@ -24,8 +24,9 @@ from core.runs.run_folder import StepLog
 from core.text.tokenizer import Tokenizer
 from core.train.loop import TrainingError, sample_batch
 from core.train.rollout_engine import open_engine
-from core.train.warm_start import Example, make_schedule, train_supervised
+from core.train.warm_start import make_schedule, train_supervised
 from core.types import Task, Trajectory
+from core.worlds import Example
 
 
 async def run_rejection(

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from random import Random
 
 import torch
 
@@ -16,15 +15,12 @@ from core.config import OptimizerSection, Recipe, RecipeError
 from core.engine import weights
 from core.engine.lora import add_adapters
 from core.hub import resolve
-from core.rollout.method import preset_module
 from core.runs.progress import Progress, Show
 from core.runs.run_folder import StepLog
 from core.text.tokenizer import load_tokenizer
 from core.train import checkpoint
 from core.train.trainer import Trainer
-
-Example = tuple[Sequence[int], Sequence[int]]
-"""Pairs prompt ids with completion ids; the loss is on the completion."""
+from core.worlds import Example, find_world
 
 SAVE_SECONDS = 60.0
 """Bounds the work that a killed supervised training repeats, where a checkpoint is written in a few seconds."""
@@ -38,18 +34,19 @@ def run_warm_start(recipe: Recipe, folder: Path, metrics: StepLog, show: Show | 
     Raises:
         RecipeError: the recipe has a warm start, but the method has none.
     """
-    if recipe.warm_start is None:
+    config = recipe.warm_start
+    if config is None:
         return resolve(recipe.model.path)
-    source = recipe.warm_start.source
-    module = preset_module(recipe.method, source, "warm_start")
-    if module is None:
+    world = find_world(recipe.method, recipe.world)
+    if world is None or world.demonstrate is None or (config.lookup_steps and world.lookup is None):
+        lacking = "lookup" if world is not None and world.demonstrate is not None else "demonstrate"
         raise RecipeError(
-            f"warm_start: agentic/{recipe.method}/{source}/warm_start.py is missing; write one with a function "
-            "batches(config, recipe, tokenizer), or set `warm_start: null`"
+            f"warm_start: agentic/{recipe.method}/{recipe.world}.py is missing, or its WORLD lacks `{lacking}`; write "
+            "it (core/worlds), or set `warm_start: null`"
         )
     if not folder.is_dir():
-        start, config = resolve(recipe.model.path), recipe.warm_start
-        batches = module.batches(config, recipe, load_tokenizer(start))
+        start = resolve(recipe.model.path)
+        batches = world.draw_warm_start(config, recipe, load_tokenizer(start))
         schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.total_steps)
         with _use_threads(config.threads):
             train_supervised(recipe, start, batches, folder, metrics, stage="warm_start", schedule=schedule, show=show)
@@ -76,35 +73,18 @@ def run_supervised(recipe: Recipe, start: Path, folder: Path, show: Show | None 
     """
     config, model = recipe.supervised, folder / "model"
     assert config is not None, "check_baseline has seen to it"
-    module = preset_module(recipe.method, config.source, "supervised")
-    if module is None:
+    world = find_world(recipe.method, recipe.world)
+    if world is None or (world.solve is None and world.draw_supervised is None):
         raise RecipeError(
-            f"supervised: agentic/{recipe.method}/{config.source}/supervised.py is missing; write one with a function "
-            "batches(config, recipe, tokenizer) that yields the turns of whole correct trajectories"
+            f"supervised: agentic/{recipe.method}/{recipe.world}.py is missing, or its WORLD lacks `solve`; write one "
+            "that yields the turns of whole correct trajectories (core/worlds)"
         )
     if not model.is_dir():
-        batches = module.batches(config, recipe, load_tokenizer(start))
+        batches = world.draw_solutions(config, recipe, load_tokenizer(start))
         metrics = StepLog(folder / "metrics.jsonl")
         schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, config.steps)
         train_supervised(recipe, start, batches, model, metrics, stage="supervised", schedule=schedule, show=show)
     return model
-
-
-def copying_drill(rng: Random, token_ids: Sequence[int]) -> Example:
-    """Draw 8 to 24 of the `token_ids` as a prompt and repeat them as its completion.
-
-    Copying, once learned, makes extraction easy.
-    """
-    sequence = tuple(rng.choices(token_ids, k=rng.randint(8, 24)))
-    return sequence, sequence
-
-
-def batch_by_length(rng: Random, examples: Iterable[Example], size: int) -> list[list[Example]]:
-    """Make batches of `size` in random order. Examples of similar length come together, so attention pads little."""
-    ordered = sorted(examples, key=lambda example: len(example[0]))
-    batches = [ordered[i : i + size] for i in range(0, len(ordered), size)]
-    rng.shuffle(batches)
-    return batches
 
 
 def make_schedule(recipe: Recipe, lr: float, lr_warmup_steps: int, steps: int) -> OptimizerSection:

@@ -17,18 +17,19 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("core", "agentic", "benchmarks", "scripts", "examples")
 
 # Every import between packages that exists, and no other one is allowed. A name without a folder is a package or a
-# module of core/. `agentic/tiny` is what belongs to the presets `tiny` and `laptop`.
+# module of core/. `agentic/world` is what belongs to the presets `tiny` and `laptop`.
 IMPORTS = """
-examples     -> agentic agentic/tiny engine gateway rollout train types
+examples     -> agentic agentic/world engine gateway rollout train types worlds
 scripts      -> agentic benchmarks config data engine gateway hub inspect options policy report rollout runs serving
-                text train training_options types
-benchmarks   -> agentic agentic/tiny algorithms config data engine hub options policy report rewards
-                rollout runs seeds text train types
-agentic/tiny -> agentic config data gateway policy report rewards rollout runs seeds serving text train types
+                text train training_options types worlds
+benchmarks   -> agentic agentic/world algorithms config data engine hub options policy report rewards
+                rollout runs seeds text train types worlds
+agentic/world -> agentic config data gateway policy rewards rollout runs seeds serving text types worlds
 agentic      -> config gateway options policy retrieval rewards rollout sandbox seeds text tools types
 backends     -> algorithms config data options policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rollout runs seeds text train types
-train        -> algorithms config data engine hub policy rollout runs seeds text training_options types
+train        -> algorithms config data engine hub policy rollout runs seeds text training_options types worlds
+worlds       -> config data rollout runs text types
 engine       -> http_client hub options policy serving text types
 gateway      -> policy rollout seeds serving text types
 tools        -> options retrieval sandbox
@@ -45,8 +46,11 @@ data         -> types
 """
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
-INSIDE_CORE = "backends backends.slime engine gateway inspect report retrieval sandbox sandbox.workspace train"
+INSIDE_CORE = "backends backends.slime engine gateway inspect report retrieval sandbox sandbox.workspace train worlds"
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
+
+WORLD_FILES = {"facts", "gold", "laptop", "scripted_experts", "scripted_roles", "world"}
+"""Names the modules of a method that serve its made-up world."""
 
 MAX_METHOD_LINES = 600
 """What one reads in a sitting."""
@@ -84,8 +88,8 @@ MODULES = find_modules()
 def package(module: str) -> str:
     """Return the name of a module's package in the table."""
     top, *rest = module.split(".")
-    if top == "agentic" and rest[1:2] in (["tiny"], ["laptop"]):
-        return "agentic/tiny"
+    if top == "agentic" and rest[1:2] and rest[1] in WORLD_FILES:
+        return "agentic/world"
     return rest[0] if top == "core" and rest else top
 
 
@@ -256,15 +260,17 @@ def test_a_library_is_imported_in_one_place(library: str, importers: str) -> Non
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("agentic/*/rollout.py")), ids=lambda path: path.parent.name)
-def test_importing_a_rollout_brings_neither_engine_nor_report(path: Path) -> None:
+def test_importing_a_rollout_brings_no_engine_no_report_and_no_world(path: Path) -> None:
     modules = closure(f"agentic.{path.parent.name}.rollout")
-    assert [name for name in sorted(modules) if package(name) in ("engine", "report")] == []
+    assert [name for name in sorted(modules) if package(name) in ("engine", "report", "agentic/world", "worlds")] == []
 
 
 def test_a_method_is_read_in_a_sitting() -> None:
-    """The reading set is the Python files of the method's folder, without tiny/ and other folders."""
+    """The reading set is the Python files of the method's folder, without its world and its folders."""
     lines = {
-        path.parent.name: sum(len(file.read_text().splitlines()) for file in path.parent.glob("*.py"))
+        path.parent.name: sum(
+            len(file.read_text().splitlines()) for file in path.parent.glob("*.py") if file.stem not in WORLD_FILES
+        )
         for path in ROOT.glob("agentic/*/rollout.py")
     }
     too_long = {name: count for name, count in lines.items() if count > LONGER.get(name, MAX_METHOD_LINES)}

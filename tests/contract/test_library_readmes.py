@@ -11,8 +11,8 @@ import torch
 
 from core.engine import Engine
 from core.runs.run_folder import RunFolder
-from core.train import start_model
 from core.types import Sampling
+from core.worlds import start_model
 from scripts import tokentrue
 from tests.contract.test_import_rules import LIBRARIES, ROOT, read_door
 

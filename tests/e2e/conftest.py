@@ -17,8 +17,7 @@ import yaml
 
 from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import MemAgent
-from agentic.memagent.tiny import start_model
-from agentic.memagent.tiny.words import KEYS, VALUES
+from agentic.memagent.world import ANSWER, KEYS, VALUES, WORLD
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.niah import Niah
 from core.config import OptimizerSection
@@ -44,7 +43,7 @@ MEMAGENT = {
 def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recipe: six steps of two tasks, ten tasks, a checkpoint every other step."""
     folder = tmp_path_factory.mktemp("recipe")
-    model = start_model.build(folder / "model", seed=0)
+    model = WORLD.build_model(folder / "model", seed=0)
     tokenizer = load_tokenizer(model)
     family = Niah(value_type="words", num_k=2, key_words=KEYS, value_words=ANSWERS)
     tasks: list[Task] = []
@@ -81,7 +80,7 @@ def teach_guessing(folder: Path, tokenizer: Any, tasks: list[Task]) -> None:
         for task in rng.sample(tasks, 5):
             problem = encode_text(tokenizer, task.question)
             memory, note = (encode_text(tokenizer, f" {rng.choice(ANSWERS)}") for _ in range(2))
-            answer = encode_text(tokenizer, start_model.ANSWER.format(value=rng.choice(ANSWERS)))
+            answer = encode_text(tokenizer, ANSWER.format(value=rng.choice(ANSWERS)))
             section = rng.choice(method.sections(task)[0])
             update = method.update.render(problem=problem, section=section, memory=memory)
             examples.append((update, (*note, end)))

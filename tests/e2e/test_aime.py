@@ -11,7 +11,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from agentic.memagent.tiny import start_model
+from agentic.memagent.world import WORLD
 from benchmarks.aime import evaluate as cli
 from core.runs.files import read_json
 from core.runs.run_folder import RunFolder
@@ -42,7 +42,7 @@ RECIPE = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model from nothing, with room for long problems."""
-    folder = start_model.build(tmp_path_factory.mktemp("aime") / "model", seed=0)
+    folder = WORLD.build_model(tmp_path_factory.mktemp("aime") / "model", seed=0)
     config = read_json(folder / "config.json")
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
     return folder

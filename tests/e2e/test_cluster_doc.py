@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agentic.memagent.tiny import start_model
+from agentic.memagent.world import WORLD
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = REPOSITORY / "docs" / "cluster.md"
@@ -97,7 +97,7 @@ class Image:
         skip = shutil.ignore_patterns(".*", "__pycache__")
         for package in ("agentic", "benchmarks", "core", "scripts", "docker"):
             shutil.copytree(REPOSITORY / package, self.root / package, ignore=skip)
-        model = start_model.build(folder / "hub", seed=0)
+        model = WORLD.build_model(folder / "hub", seed=0)
         self.tool("bin/ray", PYTHON + RAY.format(calls=str(self.calls)))
         self.tool("bin/hf", PYTHON + HF.format(model=str(model)))
         self.tool("bin/docker", '#!/bin/sh\n[ "$1" != build ] || [ -f "$3" ]\n')

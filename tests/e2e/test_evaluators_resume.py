@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic.memagent.tiny import start_model
+from agentic.memagent.world import WORLD
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.niah import Niah
 from core.data import write_jsonl
@@ -25,7 +25,7 @@ from core.runs.files import read_batches, read_json
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
-from core.train.start_model import build, train_tokenizer
+from core.worlds.start_model import build, train_tokenizer
 
 from .conftest import REPOSITORY, Launcher, environment
 
@@ -90,7 +90,7 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
 def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """The arguments of each evaluator, on untrained models of a few thousand parameters."""
     folder = tmp_path_factory.mktemp("models")
-    model = start_model.build(folder / "memagent", seed=0)
+    model = WORLD.build_model(folder / "memagent", seed=0)
     family = Niah(value_type="words", num_k=2, key_words=("a", "b", "c"), value_words=("d", "e", "f"))
     tasks = generate(family, length=150, count=12, tokenizer=load_tokenizer(model), split="test", budget="document")
     write_jsonl(folder / "held.jsonl", tasks)

@@ -20,20 +20,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from agentic.coding.repairs.generate import draw_record
-from agentic.search_r1.tiny import world
-from agentic.toolorchestra.tiny import facts
 from core.data import write_jsonl
 from core.data.files import write_records
 from core.policy.server_process import find_free_port
 from core.runs.files import read_jsonl
+from core.worlds import SPLITS, find_world
 from scripts.services import Service, run_services
 from tests import kit
 from tests.e2e.conftest import Launcher
@@ -49,7 +46,7 @@ SIZES = {
     "rollout.group_size": 2, "run.steps": 4, "run.eval_every": 2, "run.eval_tasks": 2, "run.save_every": 1,
     "run.record_every": 1, "run.seeds": [0], "model.device": "cpu", "model.dtype": "float32",
 }  # fmt: skip
-LOOKUP = {"run": "agentic.agent.tiny.lookup_agent.run", "reward": "agentic.agent.rewards.exact", "max_turns": 3}
+LOOKUP = {"run": "agentic.agent.world.run", "reward": "agentic.agent.rewards.exact", "max_turns": 3}
 OWN = {
     "agentflow": {"model.max_model_len": 384, "warm_start.lookup_steps": 1},
     "compaction": {"warm_start.lookup_steps": 1},
@@ -60,7 +57,7 @@ OWN = {
     "retool": {"rollout.concurrency": 1},
     "toolorchestra": {"warm_start.copy_steps": None, "toolorchestra.search.max_retries": 30},
 }
-SERVERS = {"retrieval": "core.retrieval", "experts": "agentic.toolorchestra.tiny.scripted_experts"}
+SERVERS = {"retrieval": "core.retrieval", "experts": "agentic.toolorchestra.scripted_experts"}
 CLIENTS = 4
 PACES = ("as it is", "stopped for a second", "slowed")
 
@@ -69,14 +66,11 @@ def make_arguments(method: str, folder: Path, preset: Path) -> list[str]:
     """Make the model and the data of a small run, and return its arguments."""
     if method == "memagent":
         return ["--preset", str(preset)]
-    tiny = f"agentic.{method}.tiny"
-    import_module(f"{tiny}.start_model").build(folder / "model", seed=0)
-    pages = {"compaction": [(4, 6)]}.get(method, [])
-    for split in ("train", "dev"):
-        if method == "coding":
-            write_records(folder / f"{split}.jsonl", [draw_record(split, number, "function") for number in range(6)])
-        else:
-            write_jsonl(folder / f"{split}.jsonl", import_module(f"{tiny}.tasks").generate(split, 6, *pages))
+    world = find_world(method)
+    assert world is not None
+    world.build_model(folder / "model")
+    for split in SPLITS[:2]:
+        write_jsonl(folder / f"{split}.jsonl", world.draw_tasks(split, 6), world.to_record)
     files = {"data.train": folder / "train.jsonl", "data.eval": folder / "dev.jsonl", "model.path": folder / "model"}
     values = {key: value for key, value in (SIZES | OWN[method] | files).items() if value is not None}
     return ["--preset", "tiny", *(word for key, value in values.items() for word in ("--set", f"{key}={value}"))]
@@ -85,8 +79,10 @@ def make_arguments(method: str, folder: Path, preset: Path) -> list[str]:
 @contextmanager
 def serve_tools(method: str, folder: Path) -> Iterator[list[str]]:
     """Run a method's services, and yield the arguments that name them."""
-    write_corpus = {"search_r1": world.write_corpus, "toolorchestra": facts.write_corpus}[method]
-    write_corpus(folder / "corpus.jsonl")
+    world = find_world(method)
+    assert world is not None
+    assert world.passages is not None
+    write_records(folder / "corpus.jsonl", world.passages())
     own = {"retrieval": f"--threads 1 --corpus {folder / 'corpus.jsonl'}"}
     if method == "toolorchestra":
         own["experts"] = ""

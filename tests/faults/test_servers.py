@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from pydantic import BaseModel
 
-from agentic.toolorchestra.tiny.scripted_experts import ChatBody, make_service
+from agentic.toolorchestra.scripted_experts import ChatBody, make_service
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server

@@ -93,7 +93,7 @@ def ask_gateway(rng: random.Random) -> Requests:
 SERVERS: dict[str, Callable[[random.Random], Requests]] = {
     "core.engine.server --model {model} --device cpu --kv-tokens 4096": ask_engine,
     "core.retrieval --corpus {corpus} --encoder hashing": ask_retrieval,
-    "agentic.toolorchestra.tiny.scripted_experts": ask_expert,
+    "agentic.toolorchestra.scripted_experts": ask_expert,
     "scripts.serve_gateway --model {chat_model} --device cpu --kv-tokens 4096 --record {folder}": ask_gateway,
 }
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentic.memagent.rollout import SPEC
-from agentic.memagent.tiny import start_model
-from agentic.memagent.tiny.words import KEYS, VALUES
+from agentic.memagent.world import KEYS, VALUES, WORLD
 from core.policy.server_process import (
     Backend,
     find_free_port,
@@ -79,7 +78,7 @@ def make_data(folder: Path) -> list[str]:
     """Make the data of run.sh; return the options that name it."""
     keys, values = folder / "keys.txt", folder / "values.txt"
     if not values.is_file():
-        start_model.build(folder / "model", seed=0)
+        WORLD.build_model(folder / "model", seed=0)
         keys.write_text("\n".join(KEYS))
         values.write_text("\n".join(VALUES))
     words = ["--key-words", str(keys), "--value-words", str(values)]

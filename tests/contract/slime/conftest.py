@@ -18,8 +18,8 @@ from core.policy.server_process import serve
 from core.policy.sglang import SGLangPolicy
 from core.rollout.method import MethodSpec
 from core.text.tokenizer import load_tokenizer
-from core.train.start_model import TOOL_TEMPLATE
 from core.types import Completion, Sampling, Task
+from core.worlds import TOOL_TEMPLATE
 from tests.contract.slime import (
     scored_memagent,
     scripted_agentflow,

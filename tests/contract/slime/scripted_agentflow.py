@@ -10,11 +10,8 @@ from random import Random
 from typing import Any
 
 from agentic.agentflow.rollout import SPEC
-from agentic.agentflow.tiny.demonstrations import ANSWER
-from agentic.agentflow.tiny.facts import look_up
-from agentic.agentflow.tiny.questions import CODER, ToyQuestion
-from agentic.agentflow.tiny.scripted_roles import ScriptedRole, is_result
-from agentic.agentflow.tiny.tasks import solve
+from agentic.agentflow.scripted_roles import ScriptedRole
+from agentic.agentflow.world import ANSWER, CODER, ToyQuestion, is_result, look_up, solve
 from core.config import Recipe
 from core.policy.base import PolicyError
 from core.types import Task

@@ -16,9 +16,8 @@ from typing import Any
 from aiohttp import web
 
 from agentic.search_r1.rollout import SPEC
-from agentic.search_r1.tiny import tasks, world
-from agentic.search_r1.tiny.demonstrations import ANSWER, SEARCH
-from agentic.search_r1.tiny.supervised import write_right_turn
+from agentic.search_r1.world import ANSWER, SEARCH, WORLD, write_passages, write_right_turn
+from core.data.files import write_records
 from core.retrieval.server import RetrievalServer
 from core.types import Task
 from tests.contract.slime.case import Case
@@ -40,7 +39,7 @@ def start_service() -> str:
     stack = ExitStack()
     atexit.register(stack.close)
     corpus = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "corpus.jsonl"
-    world.write_corpus(corpus)
+    write_records(corpus, write_passages())
     return stack.enter_context(serve_corpus(corpus, FailingServer))
 
 
@@ -68,7 +67,7 @@ def policy(prompt: str, chance: Random) -> str:
 
 
 def make_tasks(count: int) -> list[Task]:
-    return tasks.generate("train", count)
+    return WORLD.draw_tasks("train", count)
 
 
 def lose(task: Task) -> Task:

@@ -16,10 +16,7 @@ from typing import Any
 import pytest
 
 from agentic.agent.rollout import SPEC, build
-from agentic.agent.tiny import start_model
-from agentic.agent.tiny.demonstrations import write_call
-from agentic.agent.tiny.tasks import generate
-from agentic.agent.tiny.world import find_facts
+from agentic.agent.world import WORLD, find_facts, write_call
 from core.data import write_jsonl
 from core.policy.base import Roles
 from core.rollout.rows import rows_from_groups
@@ -47,7 +44,7 @@ def require_framework(example: str) -> None:
 @pytest.mark.parametrize("example", EXAMPLES)
 async def test_an_agent_of_a_framework_is_trained_on_the_tokens_that_were_sampled(example: str) -> None:
     require_framework(example)
-    tokenizer: Any = start_model.train_tokenizer()
+    tokenizer: Any = WORLD.train_tokenizer()
     recipe = SPEC.load("tiny", [f"agent.agents.lookup.run=examples.{example}.run"])
     owner = find_facts("lamp", world=7)["owner"]
     task = Task("1", "Who is the owner of the lamp?", (owner,), metadata={"world": 7})
@@ -70,7 +67,7 @@ async def test_the_strands_agent_of_mathematics_computes_in_the_sandbox(isolatio
     require_framework("strands_agent")
     agent = {"run": "examples.strands_agent.solve", "reward": "agentic.agent.rewards.boxed"}
     recipe = SPEC.load("tiny", [f"agent.agents={json.dumps({'math': agent})}", "model.max_model_len=2000"])
-    tokenizer: Any = start_model.train_tokenizer()
+    tokenizer: Any = WORLD.train_tokenizer()
     call = {"name": "python", "arguments": {"code": "print(6 * 7)"}}
     words = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>", "So it is \\boxed{42}."]
     policy, team = script_policy(tokenizer, words), build(recipe, tokenizer)
@@ -86,9 +83,9 @@ async def test_the_strands_agent_of_mathematics_computes_in_the_sandbox(isolatio
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    start_model.build(folder / "model", seed=0)
-    write_jsonl(folder / "train.jsonl", generate("train", 2048))
-    write_jsonl(folder / "dev.jsonl", generate("dev", 64))
+    WORLD.build_model(folder / "model", seed=0)
+    write_jsonl(folder / "train.jsonl", WORLD.draw_tasks("train", 2048))
+    write_jsonl(folder / "dev.jsonl", WORLD.draw_tasks("dev", 64))
     return folder
 
 

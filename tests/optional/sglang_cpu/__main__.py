@@ -29,7 +29,7 @@ from typing import Any
 import aiohttp
 import torch
 
-from agentic.memagent.tiny import start_model
+from agentic.memagent.world import WORLD
 from core.policy.server_process import serve
 from core.policy.sglang import SGLangPolicy
 from tests.contract.conftest import SIZES
@@ -60,7 +60,7 @@ def main() -> None:
             server = LiveServer("sglang", args.sglang_python, (*ON_CPU, "--max-running-requests", "128"))
             shown = checks.show(compare_trainings(server, args, folder))
         else:
-            model = args.model or start_model.build(folder / "model", seed=0)
+            model = args.model or WORLD.build_model(folder / "model", seed=0)
             shown = run(args.sglang_python, model, folder, args.log or folder)
     sys.exit(0 if all(shown) else 1)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import aiohttp
 import torch
 
-from agentic.memagent.tiny import start_model
+from agentic.memagent.world import WORLD
 from core.engine import weights
 from core.policy.base import PolicyError
 from core.policy.server_process import serve
@@ -62,7 +62,7 @@ def main() -> None:
             server = LiveServer("vllm", args.vllm_python, (*ON_CPU, "--max-num-seqs", "128"), ENVIRONMENT, VLLM)
             shown = checks.show(compare_trainings(server, args, folder))
         else:
-            model = args.model or start_model.build(folder / "model", seed=0)
+            model = args.model or WORLD.build_model(folder / "model", seed=0)
             shown = run(args.vllm_python, model, folder, args.log or folder)
     sys.exit(0 if all(shown) else 1)
 

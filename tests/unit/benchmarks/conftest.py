@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentic.memagent.rollout import SPEC
-from agentic.memagent.tiny import start_model
+from agentic.memagent.world import WORLD
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvalCell
 from core.policy.base import Policy
@@ -63,7 +63,7 @@ class ScriptedModels(EvalModels):
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model.build(tmp_path_factory.mktemp("tiny"), seed=0)
+    return WORLD.build_model(tmp_path_factory.mktemp("tiny"), seed=0)
 
 
 @pytest.fixture(scope="session")

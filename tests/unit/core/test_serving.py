@@ -164,7 +164,7 @@ def test_a_server_that_other_machines_reach_needs_a_key(tmp_path: Path) -> None:
         ("core.engine.server", ["--model", "nowhere"]),
         ("scripts.serve_gateway", ["--model", "nowhere"]),
         ("core.retrieval.__main__", ["--corpus", "nowhere"]),
-        ("agentic.toolorchestra.tiny.scripted_experts", []),
+        ("agentic.toolorchestra.scripted_experts", []),
     ],
 )
 def test_every_server_refuses_to_open_itself_to_other_machines_without_a_key(

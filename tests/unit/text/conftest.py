@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent.tiny import start_model
+from agentic.memagent.world import WORLD
 from core.text.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the tiny model, whose tokenizer has a chat template and prompt tags that are special tokens."""
-    return start_model.build(tmp_path_factory.mktemp("tiny") / "model", seed=0)
+    return WORLD.build_model(tmp_path_factory.mktemp("tiny") / "model", seed=0)
 
 
 @pytest.fixture(scope="session")

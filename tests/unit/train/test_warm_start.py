@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 from random import Random
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +13,8 @@ from agentic.memagent.rollout import SPEC
 from core.config import RecipeError, WarmStartSection
 from core.runs.run_folder import StepLog
 from core.train import warm_start as module
-from core.train.warm_start import batch_by_length, run_warm_start
+from core.train.warm_start import run_warm_start
+from core.worlds import World, batch_by_length
 
 
 def test_like_lengths_come_together_in_random_order_and_none_is_lost():
@@ -36,21 +36,21 @@ def test_a_recipe_without_one_starts_from_its_model(tmp_path):
 
 
 def test_a_method_without_one_is_told_how(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "preset_module", lambda method, folder, name: None)
-    with pytest.raises(RecipeError, match=r"agentic/memagent/tiny/warm_start\.py is missing.*warm_start: null"):
+    monkeypatch.setattr(module, "find_world", lambda method, name: None)
+    with pytest.raises(RecipeError, match=r"agentic/memagent/world\.py is missing.*`demonstrate`.*warm_start: null"):
         run_warm_start(SPEC.load("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
 
 
 def test_its_threads_are_its_own(model, tmp_path, monkeypatch):
     used = []
 
-    def batches(config, recipe, tokenizer):
+    def demonstrate(rng, recipe, tokenizer):
         used.append(torch.get_num_threads())
         yield [((1, 2), (3, 4))]
 
-    monkeypatch.setattr(module, "preset_module", lambda method, folder, name: SimpleNamespace(batches=batches))
+    monkeypatch.setattr(module, "find_world", lambda method, name: World(demonstrate=demonstrate, in_order=True))
     recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu"])
-    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=1, threads=2)})
+    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=1, batch_size=1, threads=2)})
     before = torch.get_num_threads()
     run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
     assert (before, used, torch.get_num_threads()) == (1, [2], 1)
@@ -59,14 +59,14 @@ def test_its_threads_are_its_own(model, tmp_path, monkeypatch):
 def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatch):
     drawn = []
 
-    def batches(config, recipe, tokenizer):
+    def demonstrate(rng, recipe, tokenizer):
         for number in range(100):
             drawn.append(number)
             yield [((1, 2), (3, 4))]
 
-    monkeypatch.setattr(module, "preset_module", lambda method, folder, name: SimpleNamespace(batches=batches))
+    monkeypatch.setattr(module, "find_world", lambda method, name: World(demonstrate=demonstrate, in_order=True))
     recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu", "model.dtype=bfloat16"])
-    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=3)})
+    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=3, batch_size=1)})
     folder = run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
     assert drawn == [0, 1, 2]
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}

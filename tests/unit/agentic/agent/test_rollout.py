@@ -12,7 +12,7 @@ import pytest
 
 from agentic.agent.rewards import boxed, exact
 from agentic.agent.rollout import SPEC, build
-from agentic.agent.tiny import start_model
+from agentic.agent.world import WORLD
 from core.config import RecipeError
 from core.data import read_tasks, write_jsonl
 from core.data.files import DataError
@@ -64,7 +64,7 @@ async def zero(task: Task, answer: str) -> float:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return start_model.train_tokenizer()
+    return WORLD.train_tokenizer()
 
 
 def load(agents: dict[str, dict[str, Any]], *overrides: str) -> Any:

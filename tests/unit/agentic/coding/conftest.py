@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from agentic.coding.tiny import start_model
+from agentic.coding.world import WORLD
 from core.text.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="session")
 def coding_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return start_model.build(tmp_path_factory.mktemp("coding") / "model", seed=0)
+    return WORLD.build_model(tmp_path_factory.mktemp("coding") / "model", seed=0)
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,7 @@ from typing import Any
 
 from agentic.coding.repairs.generate import draw_record
 from agentic.coding.rollout import SPEC
-from agentic.coding.tiny.demonstrations import DONE, write_edit
-from agentic.coding.tiny.start_model import train_tokenizer
+from agentic.coding.world import DONE, WORLD, write_edit
 from core.policy.base import Roles
 from core.rollout.runner import Runner
 from core.text.tokenizer import encode_text
@@ -202,4 +201,4 @@ def kill_midway(backend: str, count: int) -> tuple[int, dict[str, list[str]]]:
 
 
 if __name__ == "__main__":
-    asyncio.run(run_rollouts(train_tokenizer(), sys.argv[1], int(sys.argv[2])))
+    asyncio.run(run_rollouts(WORLD.train_tokenizer(), sys.argv[1], int(sys.argv[2])))

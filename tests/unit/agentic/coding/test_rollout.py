@@ -11,8 +11,8 @@ import pytest
 from agentic.coding.prompts import INSTRUCTIONS
 from agentic.coding.repairs.generate import draw_record
 from agentic.coding.rollout import SPEC, CodingAgent
-from agentic.coding.tiny.demonstrations import DONE, write_edit
 from agentic.coding.tools import number_lines, shorten
+from agentic.coding.world import DONE, write_edit
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy

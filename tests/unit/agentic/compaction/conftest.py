@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from agentic.compaction.rollout import SPEC, CompactingReader
-from agentic.compaction.tiny.start_model import train_tokenizer
+from agentic.compaction.world import WORLD
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    return train_tokenizer()
+    return WORLD.train_tokenizer()
 
 
 @pytest.fixture

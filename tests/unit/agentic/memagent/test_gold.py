@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent.gold import AnnotatorWords, draw_gold_batches, write_gold_trajectory
+from agentic.memagent.gold import AnnotatorWords, write_gold_trajectory
 from agentic.memagent.rollout import SPEC, MemAgent
-from agentic.memagent.tiny.supervised import WORDS, batches
-from agentic.memagent.tiny.words import KEYS, VALUES
+from agentic.memagent.world import GOLD, KEYS, VALUES, WORLD
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.niah import Niah
 from core.config import SupervisedSection
@@ -41,7 +40,7 @@ def draw_tasks(family: Niah, tokenizer: Any, count: int) -> list[Task]:
     return list(generate(family, length=300, count=count, tokenizer=tokenizer, split="train", budget="document"))
 
 
-@pytest.mark.parametrize(("family", "words"), [(TINY, WORDS), (Niah(num_k=4), PLAIN)], ids=["tiny", "laptop"])
+@pytest.mark.parametrize(("family", "words"), [(TINY, GOLD), (Niah(num_k=4), PLAIN)], ids=["tiny", "laptop"])
 async def test_a_policy_that_writes_them_sees_their_prompts_and_has_the_reward(
     method: MemAgent, tokenizer: Any, family: Niah, words: AnnotatorWords
 ) -> None:
@@ -64,25 +63,26 @@ async def test_a_policy_that_writes_them_sees_their_prompts_and_has_the_reward(
 def test_a_task_without_its_needle_is_named(method: MemAgent, tokenizer: Any) -> None:
     (task,) = draw_tasks(TINY, tokenizer, 1)
     with pytest.raises(RolloutError, match="lacks the sentence 'One of the special magic words for"):
-        write_gold_trajectory(method, replace(task, context="The grass is green."), WORDS)
+        write_gold_trajectory(method, replace(task, context="The grass is green."), GOLD)
     with pytest.raises(RolloutError, match=r"takes \d+ tokens of 48"):
-        write_gold_trajectory(method, task, replace(WORDS, fact="A long note. " * 20))
+        write_gold_trajectory(method, task, replace(GOLD, fact="A long note. " * 20))
     with pytest.raises(RolloutError, match="it must ask for one needle, and asks for 0"):
-        write_gold_trajectory(method, replace(task, metadata={}), WORDS)
+        write_gold_trajectory(method, replace(task, metadata={}), GOLD)
 
 
 def test_every_trajectory_comes_once_in_an_epoch_and_batches_follow_the_seed(
     method: MemAgent, tokenizer: Any, tmp_path: Any
 ) -> None:
     tasks = draw_tasks(TINY, tokenizer, 16)
-    turns = [turn for task in tasks for turn in write_gold_trajectory(method, task, WORDS)]
+    turns = [turn for task in tasks for turn in write_gold_trajectory(method, task, GOLD)]
     config = SupervisedSection(batch_size=4)
-    drawn = list(islice(draw_gold_batches(method, tasks, WORDS, config), len(turns) // 4 - 8))
-    assert all(len(batch) == 4 for batch in drawn)
-    assert not Counter(turn for batch in drawn for turn in batch) - Counter(turns)
     write_jsonl(tmp_path / "train.jsonl", tasks)
     recipe = SPEC.load("tiny", [f"data.train={tmp_path / 'train.jsonl'}"])
-    again = list(islice(batches(config, recipe, tokenizer), len(drawn)))
-    other = list(islice(batches(SupervisedSection(batch_size=4, seed=1), recipe, tokenizer), len(drawn)))
+    drawn = list(islice(WORLD.draw_solutions(config, recipe, tokenizer), len(turns) // 4 - 8))
+    assert all(len(batch) == 4 for batch in drawn)
+    assert not Counter(turn for batch in drawn for turn in batch) - Counter(turns)
+    again = list(islice(WORLD.draw_solutions(config, recipe, tokenizer), len(drawn)))
+    seeded = SupervisedSection(batch_size=4, seed=1)
+    other = list(islice(WORLD.draw_solutions(seeded, recipe, tokenizer), len(drawn)))
     assert again == drawn
     assert other != drawn

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from agentic.memagent.config import MemAgentRecipe
-from agentic.memagent.laptop.demonstrations import NOTHING
-from agentic.memagent.laptop.warm_start import batches
+from agentic.memagent.laptop import NOTHING, WORLD
 from agentic.memagent.prompts import EMPTY_MEMORY
 from agentic.memagent.rollout import SPEC
 from benchmarks.ruler.generate import generate
@@ -31,7 +30,9 @@ def turns(recipe: MemAgentRecipe, tokenizer: Any) -> list[tuple[str, str]]:
     """Prompts and completions of the whole cold start, as text."""
     config = recipe.warm_start
     assert config is not None
-    examples = [example for batch in islice(batches(config, recipe, tokenizer), config.steps) for example in batch]
+    examples = [
+        example for batch in islice(WORLD.draw_warm_start(config, recipe, tokenizer), config.steps) for example in batch
+    ]
     assert len(examples) == config.steps * config.batch_size
     assert all(completion[-1] == tokenizer.eos_token_id for _, completion in examples)
     return [(tokenizer.decode(prompt), tokenizer.decode(completion[:-1])) for prompt, completion in examples]
@@ -65,13 +66,3 @@ def test_every_turn_is_right(turns: list[tuple[str, str]]) -> None:
             assert completion == NOTHING
             kinds["other keys" if " is: " in section else "noise"] += 1
     assert min(kinds.values()) > 5
-
-
-def test_the_seed_alone_decides(recipe: MemAgentRecipe, tokenizer: Any) -> None:
-    config = recipe.warm_start
-    assert config is not None
-    first, again, other = (
-        list(islice(batches(config.model_copy(update={"seed": seed}), recipe, tokenizer), 2)) for seed in (0, 0, 1)
-    )
-    assert first == again
-    assert first != other

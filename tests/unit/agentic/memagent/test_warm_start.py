@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentic.memagent.config import MemAgentRecipe, MemAgentWarmStart
+from agentic.memagent.config import MemAgentRecipe
 from agentic.memagent.rollout import SPEC
-from agentic.memagent.tiny import start_model
-from agentic.memagent.tiny.warm_start import batches
-from core.config import RecipeError
+from agentic.memagent.world import WORLD
+from core.config import RecipeError, WarmStartSection
 from core.runs.files import read_jsonl
 from core.runs.run_folder import StepLog
 from core.train.warm_start import run_warm_start
 
-SHORT = MemAgentWarmStart(copy_steps=1, lookup_steps=1, steps=3, batch_size=2)
+SHORT = WarmStartSection(copy_steps=1, lookup_steps=1, steps=3, batch_size=2)
 
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    start = start_model.build(tmp_path_factory.mktemp("start") / "model", SHORT.seed)
+    start = WORLD.build_model(tmp_path_factory.mktemp("start") / "model")
     return SPEC.load("tiny", [f"model.path={start}"])
-
-
-def test_batches_follow_the_seed_alone_and_drills_come_first(recipe: MemAgentRecipe, tokenizer: Any) -> None:
-    config = MemAgentWarmStart(copy_steps=3, lookup_steps=3, steps=12, batch_size=4)
-    drawn = [list(islice(batches(config, recipe, tokenizer), config.total_steps)) for _ in range(2)]
-    other = list(islice(batches(config.model_copy(update={"seed": 1}), recipe, tokenizer), config.total_steps))
-    assert drawn[0] == drawn[1]
-    assert all(ours != theirs for ours, theirs in zip(drawn[0], other, strict=True))
-    template = set(tokenizer.all_special_ids)
-    for step, batch in enumerate(drawn[0]):
-        assert len(batch) == 4
-        assert all((prompt == completion) == (step < 3) for prompt, completion in batch)
-        assert all(bool(set(prompt) & template) == (step >= 6) for prompt, _ in batch)
 
 
 class KilledLog(StepLog):
@@ -83,7 +68,6 @@ def test_a_stage_that_was_killed_starts_anew_and_a_finished_one_is_left_alone(
     ("overrides", "named"),
     [
         (["warm_start.copy_steps=-1"], r"warm_start\.copy_steps"),
-        (["warm_start.keep=1.5"], r"warm_start\.keep"),
         (["warm_start.steps=0", "warm_start.copy_steps=0", "warm_start.lookup_steps=0"], "warm_start: null"),
     ],
 )

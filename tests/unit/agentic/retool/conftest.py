@@ -7,7 +7,7 @@ import pytest
 
 from agentic.retool import rollout
 from agentic.retool.rollout import SPEC, ReTool
-from agentic.retool.tiny.start_model import train_tokenizer
+from agentic.retool.world import WORLD
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.text.tokenizer import encode_text
@@ -18,7 +18,7 @@ Play = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    return train_tokenizer()
+    return WORLD.train_tokenizer()
 
 
 @pytest.fixture

@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 
 from agentic.search_r1.rollout import SPEC, SearchR1
-from agentic.search_r1.tiny import world
-from agentic.search_r1.tiny.start_model import train_tokenizer
+from agentic.search_r1.world import WORLD, write_passages
+from core.data.files import write_records
 from tests.kit import serve_corpus
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
-    return train_tokenizer()
+    return WORLD.train_tokenizer()
 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a retrieval service over the corpus of the preset `tiny`."""
     corpus = tmp_path_factory.mktemp("world") / "corpus.jsonl"
-    world.write_corpus(corpus)
+    write_records(corpus, write_passages())
     with serve_corpus(corpus) as url:
         yield url
 

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from agentic.search_r1.prompts import INFORMATION, INSTRUCTIONS, INVALID
 from agentic.search_r1.rollout import SPEC, SearchR1, read_action
-from agentic.search_r1.tiny.world import find_facts, write_passage
+from agentic.search_r1.world import find_facts, write_passage
 from core.config import RecipeError
 from core.data import DataError, read_tasks
 from core.policy.base import Roles

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from agentic.toolorchestra.tiny.scripted_experts import make_service
+from agentic.toolorchestra.scripted_experts import make_service
 
 QUESTION = {"role": "user", "content": "What is 3 plus 4?"}
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import dataclass, replace
-from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory, Turn
+from core.worlds import World
 
 from ..conftest import ScriptedModels
 
@@ -184,10 +182,9 @@ def run(model: Path, tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def own_variant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """agentic/memagent/tiny/baselines.py as it might be."""
-    module: Any = module_from_spec(ModuleSpec("agentic.memagent.tiny.baselines", None))
-    module.BASELINES = {"reader": lambda recipe, tokenizer: MemAgent(recipe.memagent, tokenizer)}
-    monkeypatch.setitem(sys.modules, "agentic.memagent.tiny.baselines", module)
+    """MemAgent's world as it might be."""
+    baselines = {"reader": lambda recipe, tokenizer: MemAgent(recipe.memagent, tokenizer)}
+    monkeypatch.setattr("agentic.memagent.world.WORLD", World(baselines=baselines))
 
 
 def test_a_methods_own_variant_run_with_the_model_that_training_starts_from(run, model, own_variant, capsys):

@@ -18,7 +18,7 @@ from benchmarks.tau2.tasks import main as write_tasks
 from core.data.tasks import read_tasks
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
-from core.train.start_model import build, train_tokenizer
+from core.worlds.start_model import build, train_tokenizer
 
 FAKE = Path(__file__).parents[2] / "agentic" / "toolorchestra" / "tau2" / "fake_worker.py"
 

@@ -1,0 +1,32 @@
+"""This package makes the start model, the data, the warm start and the baselines of a preset from one World.
+
+README.md shows what to import. `command` and `start_model`, which imports PyTorch, are public as whole modules.
+"""
+
+from core.worlds.world import (
+    CHAT_TEMPLATE,
+    SPLITS,
+    TOOL_TEMPLATE,
+    Example,
+    Split,
+    World,
+    batch_by_length,
+    draw_batches,
+    encode_turn,
+    find_world,
+)
+
+__all__ = [
+    "CHAT_TEMPLATE",
+    "SPLITS",
+    "TOOL_TEMPLATE",
+    "Example",
+    "Split",
+    "World",
+    "batch_by_length",
+    "command",
+    "draw_batches",
+    "encode_turn",
+    "find_world",
+    "start_model",
+]

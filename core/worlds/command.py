@@ -1,0 +1,73 @@
+"""Write the files of a method's made-up world.
+
+tokentrue data world search_r1 --out runs/data/search_r1-tiny        # model/, corpus.jsonl, word lists
+tokentrue data world search_r1 --split test --domain four-things --count 256 --out test-four.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.data.files import write_jsonl, write_records
+from core.worlds.world import World, find_world
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    try:
+        world = find_world(options.method)
+    except ModuleNotFoundError:
+        world = None
+    if world is None:
+        parser.error(f"agentic/{options.method}/world.py is missing; is {options.method!r} a method with a world?")
+    domains = (*world.domains, *world.rewrites)
+    try:
+        if options.split is None:
+            write_world(world, options.out, options.seed)
+        elif not domains:
+            parser.error(f"the world of {options.method} draws no tasks; its data come from another command")
+        elif options.split not in world.splits:
+            parser.error(f"--split {options.split}: {options.method} has {', '.join(world.splits)}")
+        elif options.domain not in (None, *domains):
+            parser.error(f"--domain {options.domain}: {options.method} has {', '.join(domains)}")
+        else:
+            tasks = world.draw_tasks(options.split, options.count, options.seed, options.domain)
+            write_jsonl(options.out, tasks, world.to_record)
+    except (ValueError, OSError) as error:
+        print(f"error: --out {options.out}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def write_world(world: World, folder: Path, seed: int) -> None:
+    """Write the word lists, the passages and the start model of a world, the model last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, words in world.word_lists.items():
+        (folder / f"{name}.txt").write_text("\n".join(words) + "\n")
+    if world.passages is not None:
+        write_records(folder / "corpus.jsonl", world.passages())
+    if world.corpus is not None:
+        world.build_model(folder / "model", seed)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue data world",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("method", metavar="METHOD", help="a folder of agentic/ with a world.py")
+    parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="a folder, or with --split a file")
+    parser.add_argument("--split", metavar="NAME", help="write tasks of this split instead of the start model")
+    parser.add_argument("--domain", metavar="NAME", help="what the tasks are like (default: as in training)")
+    parser.add_argument("--count", type=int, default=64, help="how many tasks (default: 64)")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

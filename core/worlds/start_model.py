@@ -1,0 +1,106 @@
+"""Builds the start models of `tiny` presets: a byte-level BPE tokenizer over a method's own words, and a small Qwen2.
+
+`build` writes a Hugging Face folder that `AutoTokenizer` and any Qwen2 loader read. The tokenizer is trained inside
+`Qwen2Tokenizer` because `AutoTokenizer` replaces every other pre-tokenizer by that class's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+from core.worlds.world import CHAT_TEMPLATE
+
+
+def build(folder: Path, tokenizer: PreTrainedTokenizerBase, seed: int) -> Path:
+    """Write the tokenizer and untrained weights to `folder`; vocabulary size and `seed` determine the weights."""
+    tokenizer.save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(model_config(tokenizer))
+        _prewire(model)
+    model.save_pretrained(folder)
+    return folder
+
+
+def train_tokenizer(
+    corpus: Iterable[str],
+    *,
+    words: Sequence[str],
+    tags: Sequence[str] = (),
+    plain_tokens: Sequence[str] = (),
+    vocab_size: int,
+    chat_template: str = CHAT_TEMPLATE,
+) -> PreTrainedTokenizerBase:
+    """Train the BPE on `corpus`; every word with its leading space becomes one token.
+
+    `tags` are special tokens: one id each, which text encoded with `split_special_tokens=True` never produces.
+    `plain_tokens` have an id of their own, too, and are text, as Qwen3's end of a thought.
+
+    Raises:
+        ValueError: `vocab_size` leaves a word in pieces.
+    """
+    base = Qwen2Tokenizer(
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        extra_special_tokens=["<|im_start|>", *tags],
+        chat_template=chat_template,
+    )
+    tokenizer = base.train_new_from_iterator(corpus, vocab_size=vocab_size, show_progress=False)
+    split = [word for word in words if len(tokenizer.encode(f" {word}")) != 1]
+    if split:
+        raise ValueError(f"vocab_size={vocab_size} leaves {len(split)} words in pieces, such as {split[0]!r}: raise it")
+    tokenizer.add_tokens(list(plain_tokens))
+    return tokenizer
+
+
+def model_config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
+    """Return the sizes of a model of 0.6 to 0.7M parameters.
+
+    `initializer_range` is near 1/sqrt(width) instead of 0.02, because so small a model learns faster from it.
+    """
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=352,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        initializer_range=0.05,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+@torch.no_grad()
+def _prewire(model: Any, strength: float = 6.0) -> None:
+    """Write in the attention patterns that small transformers learn late, so that copying takes seconds to learn.
+
+    Heads of layer 0 look 1 to 4 tokens back (biases of query and key under the rotary embedding). In the later layers
+    the output projection undoes the value projection, as in mimetic initialization (arXiv 2305.09828). Everything stays
+    trainable.
+    """
+    config = model.config
+    heads, groups = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
+    width = config.hidden_size // heads
+    torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.2)
+    first, *later = (layer.self_attn for layer in model.model.layers)
+    # A constant key, and a constant query rotated by `back` positions: their product is largest `back` tokens ago. The
+    # two rows of a bias are the first and second coordinates of the rotary pairs.
+    frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(0, width, 2) / width)
+    first.k_proj.bias.view(-1, 2, width // 2)[:, 0] = strength
+    for head, back in enumerate((1, 4, 2, 3)):
+        rotated = torch.stack((torch.cos(back * frequencies), -torch.sin(back * frequencies)))
+        first.q_proj.bias.view(heads, 2, -1)[head] = strength * rotated
+    for attention in later:
+        torch.nn.init.orthogonal_(attention.v_proj.weight)
+        # The value rows of a key/value head, once for each of the query heads (`groups`) that share it.
+        values = attention.v_proj.weight.view(-1, 1, width, config.hidden_size).expand(-1, groups, -1, -1)
+        attention.o_proj.weight.copy_(values.reshape(-1, config.hidden_size).T)

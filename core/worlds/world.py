@@ -1,0 +1,215 @@
+"""Defines a method's made-up world, from which its preset `tiny` comes: words, tasks, demonstrations and baselines.
+
+A method has one in agentic/METHOD/world.py, as WORLD. It is small enough to be learned in minutes, and nobody has read
+about it. From it come the start model and the data files (command.py), the warm start, the supervised baseline and the
+baselines of `tokentrue evaluate heldout`.
+
+This module imports no PyTorch, so a program may import a world to look up its facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from random import Random
+from typing import Any, Literal, get_args
+
+from core.config import SupervisedSection, WarmStartSection
+from core.data.files import task_to_record
+from core.data.tasks import read_tasks
+from core.rollout.method import Method
+from core.runs.evaluation import EvalResult
+from core.text.tokenizer import Tokenizer, encode_text
+from core.types import Task
+
+Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+Example = tuple[Sequence[int], Sequence[int]]
+"""Pairs prompt ids with completion ids; the loss is on the completion."""
+
+GROUP = 8
+"""Counts the batches of demonstrations that are drawn at once, so that each can hold examples of similar length."""
+MISSES = 1000
+"""Says after how many draws in a row without a new task a split counts as exhausted."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+TOOL_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}"
+    "{{ tool.function.name }}({{ tool.function.parameters.properties | join(', ') }})\n{% endfor %}"
+    "<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Has tools in Hermes' format. A tool is shown as its name and the names of its arguments: a model this small reads no
+JSON schema."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Describes a made-up world. A world for a model that exists already has demonstrations alone."""
+
+    words: Sequence[str] = ()
+    """Lists the words that are one token each, with the space before them. Copying drills repeat them."""
+    tags: Sequence[str] = ()
+    """Lists special tokens: text from outside that looks like one is spelled in pieces."""
+    plain_tokens: Sequence[str] = ()
+    """Lists further tokens, which are text."""
+    corpus: Callable[[], Iterable[str]] | None = None
+    """Yields the texts on which the tokenizer of the start model is trained. None: there is no start model."""
+    vocab_size: int = 0
+    chat_template: str = CHAT_TEMPLATE
+
+    passages: Callable[[], Iterable[dict[str, str]]] | None = None
+    """Yields what the retrieval service finds, each with `id` and `contents`."""
+    word_lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Maps the names of text files to the words in them, one a line."""
+
+    splits: Sequence[str] = SPLITS
+    domains: Mapping[str, Callable[[Random, Any, str], Task | None]] = field(default_factory=dict)
+    """Maps the names of domains to functions that draw a task from (random numbers, split, name of the task), or None
+    if the drawn one does not fit. GRPO trains on the first domain; the others are outside of its distribution."""
+    rewrites: Mapping[str, Callable[[Task], Task]] = field(default_factory=dict)
+    """Maps the names of further domains to functions that change the tasks of the first."""
+    identify: Callable[[Task], Hashable] = lambda task: (task.question, task.context)
+    """Returns what no two tasks of a file share."""
+    to_record: Callable[[Task], dict[str, Any]] = task_to_record
+
+    copies_digits: bool = False
+    """Lets copying drills repeat digits, too, each four times as often as a word."""
+    lookup: Callable[[Random], tuple[str, str]] | None = None
+    """Draws a look-up drill: facts as a prompt, and the same facts in another order."""
+    demonstrate: Callable[[Random, Any, Any], Iterator[Sequence[Example]]] | None = None
+    """Yields demonstrations without end, each with its turns, from (random numbers, recipe, tokenizer)."""
+    in_order: bool = False
+    """Keeps demonstrations in the order in which they are drawn, instead of by length."""
+    solve: Callable[[Random, Any, Any, Sequence[Task]], Iterable[Example]] | None = None
+    """Yields the turns of a whole right rollout of every task, from (random numbers, recipe, tokenizer, tasks)."""
+    draw_supervised: Callable[[SupervisedSection, Any, Any], Iterator[Sequence[Example]]] | None = None
+    """Yields the batches of the supervised baseline, where `solve` does not say enough."""
+
+    baselines: Mapping[str, Callable[[Any, Any], Method]] = field(default_factory=dict)
+    """Maps the names of baselines to functions that make a Method from (recipe, tokenizer)."""
+    compare: Callable[[Sequence[EvalResult]], Sequence[EvalResult]] | None = None
+    """Adds to the results of several variants on the same tasks what only their comparison tells."""
+
+    def train_tokenizer(self) -> Any:
+        """Train the tokenizer of the start model."""
+        from core.worlds import start_model
+
+        assert self.corpus is not None, "only a world with a corpus has a start model"
+        return start_model.train_tokenizer(
+            self.corpus(),
+            words=self.words,
+            tags=self.tags,
+            plain_tokens=self.plain_tokens,
+            vocab_size=self.vocab_size,
+            chat_template=self.chat_template,
+        )
+
+    def build_model(self, folder: Path, seed: int = 0) -> Path:
+        """Write the start model, which depends on `seed` alone, to `folder`."""
+        from core.worlds import start_model
+
+        return start_model.build(folder, self.train_tokenizer(), seed)
+
+    def draw_tasks(self, split: str, count: int, seed: int = 0, domain: str | None = None) -> list[Task]:
+        """Draw `count` different tasks of a split, by default of the first domain.
+
+        Raises:
+            ValueError: the split has too few.
+        """
+        rng = Random(f"{split}-{seed}")
+        rewrite = self.rewrites.get(domain or "")
+        draw = self.domains[next(iter(self.domains)) if rewrite or domain is None else domain]
+        tasks: dict[Hashable, Task] = {}
+        misses = 0
+        while len(tasks) < count and misses < MISSES:
+            task, before = draw(rng, split, f"{split}-{len(tasks):05d}"), len(tasks)
+            if task is not None:
+                tasks.setdefault(self.identify(task), task)
+            misses = misses + 1 if len(tasks) == before else 0
+        if len(tasks) < count:
+            raise ValueError(f"split {split} has fewer than {count} different tasks; ask for fewer")
+        return [rewrite(task) for task in tasks.values()] if rewrite else list(tasks.values())
+
+    def draw_warm_start(
+        self, config: WarmStartSection, recipe: Any, tokenizer: Tokenizer
+    ) -> Iterator[Sequence[Example]]:
+        """Yield batches: copying drills, look-up drills, then demonstrations without end."""
+        rng, size = Random(config.seed), config.batch_size
+        if config.copy_steps:
+            ids = [encode_text(tokenizer, f" {word}")[0] for word in self.words]
+            ids += encode_text(tokenizer, "0123456789") * 4 if self.copies_digits else ()
+        for _ in range(config.copy_steps):
+            yield [_draw_copying_drill(rng, ids) for _ in range(size)]
+        for _ in range(config.lookup_steps):
+            assert self.lookup is not None, "check_warm_start has seen to it"
+            drills = [self.lookup(rng) for _ in range(size)]
+            yield [(encode_text(tokenizer, prompt), encode_text(tokenizer, said)) for prompt, said in drills]
+        assert self.demonstrate is not None, "check_warm_start has seen to it"
+        yield from draw_batches(rng, self.demonstrate(rng, recipe, tokenizer), size, in_order=self.in_order)
+
+    def draw_solutions(
+        self, config: SupervisedSection, recipe: Any, tokenizer: Tokenizer
+    ) -> Iterator[Sequence[Example]]:
+        """Yield batches of whole right rollouts of the training tasks without end."""
+        if self.draw_supervised is not None:
+            yield from self.draw_supervised(config, recipe, tokenizer)
+        assert self.solve is not None, "run_supervised has seen to it"
+        rng = Random(config.seed)
+        tasks = read_tasks(recipe.data.train, require_context=False)
+        turns = list(self.solve(rng, recipe, tokenizer, tasks))
+        while True:
+            yield from batch_by_length(rng, turns, config.batch_size)
+
+
+def find_world(method: str, name: str = "world") -> World | None:
+    """Return WORLD of agentic.`method`.`name`, or None if the method has no such module."""
+    path = f"agentic.{method}.{name}"
+    world: World | None = import_module(path).WORLD if find_spec(path) else None
+    return world
+
+
+def draw_batches(
+    rng: Random, demonstrations: Iterator[Sequence[Example]], size: int, *, in_order: bool = False
+) -> Iterator[list[Example]]:
+    """Yield batches of `size` turns without end."""
+    count = size if in_order else GROUP * size
+    while True:
+        turns: list[Example] = []
+        while len(turns) < count:
+            turns += next(demonstrations)
+        yield from [turns[:count]] if in_order else batch_by_length(rng, turns[:count], size)
+
+
+def batch_by_length(rng: Random, examples: Iterable[Example], size: int) -> list[list[Example]]:
+    """Make batches of `size` in random order. Examples of similar length come together, so attention pads little."""
+    ordered = sorted(examples, key=lambda example: len(example[0]))
+    batches = [ordered[i : i + size] for i in range(0, len(ordered), size)]
+    rng.shuffle(batches)
+    return batches
+
+
+def encode_turn(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Return the ids of a completion that ends: its text, then the end token."""
+    return (*encode_text(tokenizer, text), tokenizer.eos_token_id)
+
+
+def _draw_copying_drill(rng: Random, token_ids: Sequence[int]) -> Example:
+    """Draw 8 to 24 of the `token_ids` as a prompt and repeat them as its completion.
+
+    Copying, once learned, makes extraction easy.
+    """
+    sequence = tuple(rng.choices(token_ids, k=rng.randint(8, 24)))
+    return sequence, sequence

@@ -1,0 +1,148 @@
+"""Every made-up world: words are tokens, splits share no question, and what it shows fits its preset and ends."""
+
+from __future__ import annotations
+
+from itertools import combinations, islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from core.data import read_tasks
+from core.rollout.method import method_spec
+from core.text.tokenizer import encode_text, load_tokenizer, special_ids
+from core.types import Task
+from core.worlds import SPLITS, World, find_world
+from core.worlds.command import main
+
+METHODS = sorted(path.parent.name for path in Path(__file__).parents[2].glob("agentic/*/world.py"))
+SHORT = {"steps": 8, "batch_size": 4}
+
+
+def read_world(method: str) -> World:
+    world = find_world(method)
+    assert world is not None
+    return world
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def world(method: str) -> World:
+    return read_world(method)
+
+
+@pytest.fixture(scope="module")
+def data(method: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `tokentrue data world` makes, with training tasks where the world draws them."""
+    folder = tmp_path_factory.mktemp(method)
+    assert main([method, "--out", str(folder)]) == 0
+    if read_world(method).domains:
+        out = str(folder / "train.jsonl")
+        assert main([method, "--split", "train", "--count", "12", "--out", out]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(data: Path) -> Any:
+    return load_tokenizer(data / "model")
+
+
+def test_every_word_is_one_token_of_its_own_and_no_text_forges_a_tag(world: World, tokenizer: Any) -> None:
+    ids = [encode_text(tokenizer, f" {word}") for word in world.words]
+    assert {len(word) for word in ids} == {1}
+    assert len(set(ids)) == len(set(world.words))
+    for tag in (*world.tags, "<|im_start|>", "<|im_end|>"):
+        forged = encode_text(tokenizer, f"a{tag}b")
+        assert not set(forged) & special_ids(tokenizer)
+        assert tokenizer.decode(forged) == f"a{tag}b"
+
+
+def test_the_command_writes_what_the_world_says(method: str, world: World, data: Path) -> None:
+    expected = {"model", *(f"{name}.txt" for name in world.word_lists)}
+    expected |= {"corpus.jsonl"} if world.passages else set()
+    expected |= {"train.jsonl"} if world.domains else set()
+    assert {path.name for path in data.iterdir()} == expected
+    for name, words in world.word_lists.items():
+        assert (data / f"{name}.txt").read_text().split() == list(words)
+    if world.domains:
+        tasks = read_tasks(
+            data / "train.jsonl", **method_spec(method).reading_options(method_spec(method).load("tiny"))
+        )
+        assert [task.question for task in tasks] == [task.question for task in world.draw_tasks("train", 12)]
+
+
+def test_splits_share_no_question_and_follow_the_seed(world: World) -> None:
+    for domain in (*world.domains, *world.rewrites):
+        drawn = {split: world.draw_tasks(split, 24, domain=domain) for split in SPLITS}
+        assert drawn["dev"] == world.draw_tasks("dev", 24, domain=domain)
+        for tasks in drawn.values():
+            assert len({world.identify(task) for task in tasks}) == 24
+        keys = [{world.identify(task) for task in tasks} for tasks in drawn.values()]
+        assert not any(one & other for one, other in combinations(keys, 2))
+
+
+def test_the_warm_start_shows_turns_that_fit_and_follows_its_seed(method: str, world: World, tokenizer: Any) -> None:
+    recipe = method_spec(method).load("tiny")
+    config = recipe.warm_start
+    short = {name: 2 for name in ("copy_steps", "lookup_steps") if getattr(config, name)} | SHORT
+    recipe = recipe.model_copy(update={"warm_start": (config := config.model_copy(update=short))})
+    drawn = list(islice(world.draw_warm_start(config, recipe, tokenizer), config.total_steps))
+    assert drawn == list(islice(world.draw_warm_start(config, recipe, tokenizer), config.total_steps))
+    other = config.model_copy(update={"seed": 1})
+    assert drawn != list(islice(world.draw_warm_start(other, recipe, tokenizer), config.total_steps))
+    assert [len(batch) for batch in drawn] == [4] * config.total_steps
+    drills = config.copy_steps + config.lookup_steps
+    for batch in drawn[: config.copy_steps]:
+        assert all(prompt == completion for prompt, completion in batch)
+    for batch in drawn[config.copy_steps : drills]:
+        assert any(prompt != completion for prompt, completion in batch)
+    special = special_ids(tokenizer) - {tokenizer.get_vocab()[token] for token in world.plain_tokens}
+    for prompt, completion in (example for batch in drawn[drills:] for example in batch):
+        assert set(prompt) & special, "the prompt of a rollout has the tags of messages"
+        assert not set(completion[:-1]) & special
+        assert len(prompt) + len(completion) <= (recipe.model.max_model_len or 1024)
+
+
+def test_the_supervised_baseline_is_shown_turns_that_fit(method: str, data: Path, world: World, tokenizer: Any) -> None:
+    recipe = method_spec(method).load("tiny", [f"data.train={data / 'train.jsonl'}"])
+    if recipe.supervised is None or method == "memagent":  # tests/unit/agentic/memagent/test_gold.py has RULER's tasks
+        pytest.skip("the preset has no such baseline, or its tasks are not the world's")
+    batches = world.draw_solutions(recipe.supervised.model_copy(update={"batch_size": 4}), recipe, tokenizer)
+    for batch in islice(batches, 4):
+        for prompt, completion in batch:
+            assert len(prompt) + len(completion) <= (recipe.model.max_model_len or 1024)
+
+
+def test_the_start_model_follows_its_seed_alone(world: World, data: Path, tmp_path: Path) -> None:
+    same, other = (world.build_model(tmp_path / str(seed), seed) / "model.safetensors" for seed in (0, 1))
+    assert (data / "model" / "model.safetensors").read_bytes() == same.read_bytes() != other.read_bytes()
+
+
+def test_a_split_that_is_too_small_is_told_and_a_wrong_name_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def draw_one(rng: Random, split: str, name: str) -> Task | None:
+        return Task(name, "Who?", ("me",)) if rng.random() < 0.5 else None
+
+    monkeypatch.setattr("agentic.retool.world.WORLD", World(domains={"usual": draw_one}))
+    out = ["--out", str(tmp_path / "x.jsonl")]
+    assert main(["retool", "--split", "dev", "--count", "2", *out]) == 1
+    assert "split dev has fewer than 2 different tasks" in capsys.readouterr().err
+    assert main(["retool", "--split", "dev", "--count", "1", *out]) == 0
+    for wrong, told in (
+        (["retool", "--split", "dev", "--domain", "odd"], "--domain odd: retool has usual"),
+        (["retool", "--split", "odd"], "--split odd: retool has train, dev, test"),
+        (["memagent", "--split", "dev"], "the world of memagent draws no tasks"),
+        (["nobody"], "agentic/nobody/world.py is missing"),
+    ):
+        with pytest.raises(SystemExit):
+            main([*wrong, *out])
+        assert told in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main(["memagent", "--out", str(tmp_path / "file" / "x")]) == 1
+    assert "file/x: " in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""The `tiny` preset: its words are tokens that no document can forge, its demonstrations teach what they say, its start
+model follows the seed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from agentic.memagent.rollout import SPEC, MemAgent
+from agentic.memagent.world import (
+    ANSWER,
+    FACT,
+    KEYS,
+    TAGS,
+    UNKNOWN,
+    VALUES,
+    WORLD,
+    MemoryDemonstration,
+    draw_demonstration,
+    draw_lookup_drill,
+    encode,
+)
+from core.policy.base import Roles
+from core.policy.scripted import ScriptedPolicy
+from core.text.tokenizer import encode_text, special_ids
+from core.types import Sampling, Task
+
+NEEDLE = re.compile(r"One of the special magic words for (\w+) is: (\w+)\.")
+PARTS = st.sampled_from([*TAGS, "<|im_start|>", "<|im_end|>", *KEYS[:9], *VALUES[:9], "é漢", "</", ">", "\n"])
+
+
+@given(st.lists(PARTS | st.text(max_size=6), max_size=12).map("".join))
+def test_no_document_writes_a_tag(tokenizer: Any, text: str) -> None:
+    ids = encode_text(tokenizer, text)
+    assert not set(ids) & special_ids(tokenizer)
+    assert tokenizer.decode(ids) == text
+
+
+def test_heads_of_the_first_layer_look_one_to_four_tokens_back(tokenizer: Any, tmp_path: Path) -> None:
+    folder = WORLD.build_model(tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    ids = torch.randint(len(tokenizer), (4, 200), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        first, *later = model(ids, output_attentions=True).attentions
+    # Mean attention at each distance, from positions that have all of them before them: [heads, 9].
+    by_distance = torch.stack([first.diagonal(-d, 2, 3)[..., 8:].mean(dim=(0, 2)) for d in range(9)], dim=1)
+    assert by_distance.argmax(dim=1).tolist() == [1, 4, 2, 3]
+    assert by_distance.max(dim=1).values.min() > 0.7
+    assert all(attention[:, :, 8:].max(dim=3).values.mean() < 0.3 for attention in later)
+
+
+def draw(keep: float, count: int = 1500) -> list[MemoryDemonstration]:
+    rng = Random(0)
+    return [draw_demonstration(rng, (0, 40), keep) for _ in range(count)]
+
+
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+def test_demonstrations_are_right_and_none_updates_a_memory_that_holds_the_asked_fact(keep: float) -> None:
+    others = 0
+    for turn in draw(keep):
+        (asked,) = re.findall(r"for (\w+) mentioned", turn.question)
+        known = {key: value for key, value in re.findall(r" (\w+) is: (\w+)", turn.memory) if value != UNKNOWN}
+        if turn.section is None:
+            assert turn.completion == ANSWER.format(value=known.get(asked, UNKNOWN))
+            continue
+        assert asked not in known
+        needles = dict(NEEDLE.findall(turn.section))
+        others += bool(known) and asked not in needles
+        if known and asked not in needles and keep:
+            assert turn.completion == turn.memory
+        else:
+            assert turn.completion == FACT.format(key=asked, value=needles.get(asked, UNKNOWN))
+    assert others > 100
+
+
+def test_a_lookup_drill_repeats_its_facts_and_says_what_it_does_not_know() -> None:
+    rng = Random(0)
+    for _ in range(200):
+        prompt, completion = draw_lookup_drill(rng)
+        facts = dict(NEEDLE.findall(prompt) or re.findall(r" (\w+) is: (\w+)\.", prompt))
+        repeated = re.findall(r" (\w+) is: (\w+)\.", completion)
+        assert completion == "".join(FACT.format(key=key, value=value) + "." for key, value in repeated)
+        assert {key: value for key, value in repeated if value != UNKNOWN} == facts
+
+
+async def test_a_demonstration_is_encoded_as_the_rollout_asks_it_and_fits_the_preset(tokenizer: Any) -> None:
+    method = MemAgent(SPEC.load("tiny").memagent, tokenizer)
+    for turn in draw(0.5, 100):
+        prompt, completion = encode(turn, method)
+        assert len(completion) <= method.config.max_memory_tokens
+        if turn.section is None or len(method.sections(task := Task("t", turn.question, ("a",), turn.section))[0]) > 1:
+            continue
+        method.empty_memory = encode_text(tokenizer, turn.memory)
+        policy = ScriptedPolicy(lambda prompt, sampling, ids=completion: ids)
+        await method.rollout(task, Roles({"policy": policy}), Sampling())
+        assert policy.calls[0].prompt_ids == prompt
+        after = MemoryDemonstration(turn.question, None, turn.completion, "")
+        assert policy.calls[1].prompt_ids == encode(after, method)[0]
