@@ -305,7 +305,7 @@ def encode(turn: RoutingDemonstration, renderer: Renderer) -> Example:
     """Encode a turn just as the rollout asks the orchestrator."""
     prompt = renderer.render(question_messages("compact", renderer, turn.task, "", turn.lines, None))
     tokenizer = renderer.tokenizer
-    thought, end = encode_text(tokenizer, turn.thought), tokenizer.convert_tokens_to_ids(THOUGHT_END)
+    thought, end = encode_text(tokenizer, turn.thought), tokenizer.get_added_vocab()[THOUGHT_END]
     return prompt, (*thought, end, *encode_turn(tokenizer, turn.call))
 
 

@@ -44,14 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_world(world: World, folder: Path, seed: int) -> None:
-    """Write the word lists, the passages and the start model of a world, the model last."""
+    """Write the passages, the start model and the word lists of a world."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, words in world.word_lists.items():
-        (folder / f"{name}.txt").write_text("\n".join(words) + "\n")
     if world.passages is not None:
         write_records(folder / "corpus.jsonl", world.passages())
     if world.corpus is not None:
         world.build_model(folder / "model", seed)
+    for name, words in world.word_lists.items():
+        (folder / f"{name}.txt").write_text("\n".join(words) + "\n")
 
 
 def make_parser() -> argparse.ArgumentParser:

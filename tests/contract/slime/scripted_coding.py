@@ -14,8 +14,8 @@ from agentic.coding.prompts import SUBAGENT, SUMMARY_REQUEST
 from agentic.coding.repairs.generate import draw_record
 from agentic.coding.repairs.mutations import list_mutations
 from agentic.coding.rollout import SPEC
-from agentic.coding.world import DONE, write_edit
 from agentic.coding.tools import number_lines
+from agentic.coding.world import DONE, write_edit
 from core.policy.base import PolicyError
 from core.types import Task
 from tests.contract.slime.case import Case
