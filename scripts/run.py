@@ -171,7 +171,12 @@ def fill(command: str, **values: object) -> list[str]:
 
 
 def run_command(words: Sequence[str]) -> int:
-    return subprocess.run(with_our_python(words)).returncode
+    """Run a command and return its exit status. What was killed says nothing itself, so say it here."""
+    status = subprocess.run(with_our_python(words)).returncode
+    if status < 0:
+        print(f"error: signal {-status} ended {shlex.join(words)}; run again to go on", file=sys.stderr)
+        return 128 - status
+    return status
 
 
 def with_our_python(words: Sequence[str]) -> list[str]:
