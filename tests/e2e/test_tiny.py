@@ -96,7 +96,8 @@ EXPECTED = {
     ),
     "toolorchestra": Expected(
         settings=GRADIENT
-        | {"warm_start.steps": 16, "warm_start.batch_size": 8, "warm_start.copy_steps": None, "rollout.group_size": 4},
+        | {"warm_start.steps": 16, "warm_start.batch_size": 8, "warm_start.copy_steps": None, "rollout.group_size": 4}
+        | {"optimizer.lr": 1e-5},  # so that the second step has rewards that differ, too
         options="--by kind preference case",
         variants="best cheapest most-expensive search-own",
         logged="turns expert_failures",
