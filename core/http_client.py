@@ -100,7 +100,7 @@ class HTTPClient:
         """Return what the server answers to one request.
 
         Raises:
-            ServiceError: there was no answer, or its status is not 200.
+            ServiceError: the URL is none, there was no answer, or its status is not 200.
         """
         import aiohttp
 
@@ -108,6 +108,8 @@ class HTTPClient:
         try:
             async with self._http().post(where, json=body, headers=headers) as response:
                 reply = await response.read()
+        except aiohttp.InvalidURL as error:
+            raise self.error("bad_request", f"{where}: not a URL; write it as http://HOST:PORT/PATH") from error
         except (aiohttp.ClientError, TimeoutError) as error:  # `attempt_s` gives TimeoutError
             raise self.error("unavailable", f"{where}: {type(error).__name__}: {error}") from error
         if response.status != 200:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
@@ -98,6 +99,7 @@ def test_mutated_replies_are_hits_or_the_one_error():
     assert 2000 < refused < 3000
 
 
-async def test_what_is_no_url():
-    with pytest.raises(RetrievalError, match="has no scheme"):
-        await RetrievalClient(url="host/retrieve").search(["oak"])
+@pytest.mark.parametrize(("url", "said"), [("host/retrieve", "has no scheme"), ("http://host:port/x", "not a URL")])
+async def test_what_is_no_url_is_not_tried_again(url: str, said: str):
+    with pytest.raises(RetrievalError, match=said):
+        await asyncio.wait_for(RetrievalClient(url=url, backoff_s=60.0).search(["oak"]), 10.0)
