@@ -17,7 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.queues import SimpleQueue
@@ -174,11 +174,7 @@ def _open_pool(workers: int, show: Show) -> Iterator[ProcessPoolExecutor]:
     context = get_context("spawn")
     lines: SimpleQueue[ProgressLine | None] = context.SimpleQueue()
 
-    def relay() -> None:
-        while line := lines.get():
-            show(line)
-
-    thread = threading.Thread(target=relay, daemon=True)
+    thread = threading.Thread(target=_relay, args=(lines, show), daemon=True)
     thread.start()
     with ProcessPoolExecutor(
         workers, mp_context=context, initializer=_start_worker, initargs=(lines,), max_tasks_per_child=1
@@ -187,6 +183,13 @@ def _open_pool(workers: int, show: Show) -> Iterator[ProcessPoolExecutor]:
     # Not after an error: a worker that was killed may have kept the lock of the queue.
     lines.put(None)
     thread.join()
+
+
+def _relay(lines: SimpleQueue[ProgressLine | None], show: Show) -> None:
+    """Show lines until None comes. Workers wait while nobody takes their lines, also when the console is gone."""
+    while line := lines.get():
+        with suppress(OSError, SystemExit):  # rich exits when its pipe is broken
+            show(line)
 
 
 def _is_large(recipe: Recipe) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from core.engine import weights
 from core.rollout.method import method_spec
 from core.runs import trackers
+from core.runs.progress import ProgressLine
 from core.runs.run_folder import RunFolder
 from core.train import command as train
 from core.train import memory
@@ -167,3 +169,17 @@ def test_seeds_that_train_at_once_share_the_cores(monkeypatch, threads, processe
     overrides = [] if threads is None else [f"inference.threads={threads}"]
     train._set_threads(method_spec("memagent").load("laptop", overrides), processes)
     assert numbers == [expected]
+
+
+def test_lines_of_workers_are_taken_when_the_console_is_gone() -> None:
+    """Else the pipe fills, and the workers wait for ever."""
+    lines, shown = get_context("spawn").SimpleQueue(), list[str]()
+    for line in (ProgressLine("one", 0, 1), ProgressLine("two", 0, 1), None):
+        lines.put(line)
+
+    def show(line: ProgressLine) -> None:
+        shown.append(line.label)
+        raise SystemExit(1)  # as rich does when its pipe is broken
+
+    train._relay(lines, show)
+    assert shown == ["one", "two"]
