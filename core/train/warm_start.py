@@ -122,7 +122,6 @@ def train_supervised(
     steps = schedule.lr_decay_steps
     assert steps is not None, "make_schedule sets it"
     partial = folder.with_name(f".{folder.name}.partial")
-    saved_at, saving = time.monotonic(), 0.0
     with Progress(steps, label=label or stage.replace("_", " "), show=show) as progress:
         progress.tell("loading the model")
         model = weights.load(start, recipe.model.dtype, recipe.model.device)
@@ -134,6 +133,7 @@ def train_supervised(
         done = trainer.steps
         metrics.rewind(stage, done)
         progress.resume(done)
+        saved_at, saving = time.monotonic(), 0.0
         for step, batch in zip(range(done + 1, steps + 1), islice(batches, done, None), strict=False):
             started = time.perf_counter()
             stats = trainer.supervised_step(batch)

@@ -20,7 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         world = find_world(options.method)
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if not f"agentic.{options.method}".startswith(error.name or " "):
+            raise  # the world is there, and imports what is not
         world = None
     if world is None:
         parser.error(f"agentic/{options.method}/world.py is missing; is {options.method!r} a method with a world?")
@@ -37,7 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             tasks = world.draw_tasks(options.split, options.count, options.seed, options.domain)
             write_jsonl(options.out, tasks, world.to_record)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
         print(f"error: --out {options.out}: {error}", file=sys.stderr)
         return 1
     return 0

@@ -154,10 +154,10 @@ class World:
         for _ in range(config.copy_steps):
             yield [_draw_copying_drill(rng, ids) for _ in range(size)]
         for _ in range(config.lookup_steps):
-            assert self.lookup is not None, "check_warm_start has seen to it"
+            assert self.lookup is not None, "run_warm_start has seen to it"
             drills = [self.lookup(rng) for _ in range(size)]
             yield [(encode_text(tokenizer, prompt), encode_text(tokenizer, said)) for prompt, said in drills]
-        assert self.demonstrate is not None, "check_warm_start has seen to it"
+        assert self.demonstrate is not None, "run_warm_start has seen to it"
         yield from draw_batches(rng, self.demonstrate(rng, recipe, tokenizer), size, in_order=self.in_order)
 
     def draw_solutions(
