@@ -101,7 +101,7 @@ def write_model_card(
     seeds = ", ".join(map(str, summary["seeds"])) or "none"
     whose = "the evaluation of these weights" if results else "the run, whichever of them these weights are"
     slime = config.get("slime")
-    engine = f" --backend {slime.get('framework', 'slime')}" if slime and not run.seeds else ""
+    backend = f" --backend {slime.get('framework', 'slime')}" if slime and not run.seeds else ""
     start = f"[{base_model}](https://huggingface.co/{base_model})" if base_model else f"`{config['model']['path']}`"
     return f"""---
 {yaml.safe_dump(front, sort_keys=False)}---
@@ -126,7 +126,7 @@ Over seeds {seeds} of {whose}.
 At commit `{commit}` of the repository that this comes from:
 
 ```
-bash agentic/{method}/run.sh --preset recipe.yaml{engine}
+bash agentic/{method}/run.sh --preset recipe.yaml{backend}
 bash agentic/{method}/evaluate.sh --model {name} --serve sglang
 ```
 """

@@ -16,7 +16,7 @@ from core.text.tool_calls import ToolSchema
 
 RELATIONS = ("owner", "maker", "buyer", "keeper")
 ASKED = RELATIONS[0]
-"""Is what every question asks for."""
+"""Names what every question asks for."""
 THINGS = tuple(
     """
     anchor apple basket bell bench blanket boat bottle brick broom brush bucket button camera candle canoe carpet cart

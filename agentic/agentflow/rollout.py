@@ -59,8 +59,8 @@ class AgentFlow(Method):
             )
             for role, section in config.every_role()
         }
-        engines = (section.role for _, section in config.every_role())
-        self.needs = tuple(dict.fromkeys(engine for engine in engines if engine != POLICY))
+        roles = (section.role for _, section in config.every_role())
+        self.needs = tuple(dict.fromkeys(role for role in roles if role != POLICY))
         self.grader = MathGrader()
         self.answer_judge = Judge()
 

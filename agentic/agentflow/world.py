@@ -63,7 +63,7 @@ ENTITIES = tuple(
 OTHER_ENTITIES = (
     "stove sword table tent towel tray trumpet umbrella vase violin wagon wallet wheel whistle window yarn".split()
 )
-"""Are in no question of training and in no demonstration; the policy meets them in the drills alone."""
+"""Lists what is in no question of training and in no demonstration; the policy meets them in the drills alone."""
 WORDS = (*ATTRIBUTES, *ENTITIES, *OTHER_ENTITIES)
 UNKNOWN = "unknown"
 TAGS = ("<step>", "<analysis>", "<memory>", "<final>", "<command>", "<verify>")
@@ -72,13 +72,13 @@ TAGS = ("<step>", "<analysis>", "<memory>", "<final>", "<command>", "<verify>")
 CODER, GENERATOR = "python_coder", "base_generator"
 SYMBOLS = {"plus": "+", "minus": "-", "times": "*"}
 Operand = int | str
-"""Is a number, or a fact to look up, such as `price of lamp`."""
+"""Holds a number, or a fact to look up, such as `price of lamp`."""
 
 ANSWER = "\\boxed{{ {answer}}}"
 FINAL = 0.25
-"""Is the share of final turns."""
+"""Sets the share of final turns."""
 TWO_FACTS = 0.4
-"""Is the share of additional questions about two facts, which take longest to learn to read."""
+"""Sets the share of additional questions about two facts, which take longest to learn to read."""
 
 
 def look_up(query: str) -> str:
@@ -186,7 +186,7 @@ DOMAINS = {
 """Names the domains of tasks. GRPO sees the first alone; a question of another has at least one of its numbers or
 things. The warm start has numbers of three digits in its demonstrations, and the other things in its drills."""
 SHOWN = ToyDomain(digits=(1, 2, 2, 3, 4))
-"""Is the domain of the demonstrations."""
+"""Describes the domain of the demonstrations."""
 
 
 def draw_operation(rng: Random) -> str:

@@ -57,7 +57,7 @@ UNKNOWN = "unknown"
 ANSWER = "\\boxed{{{}}}"
 FACTS_OF_A_SUMMARY = 2
 GUESS = 0.2
-"""Is the chance that the annotator guesses what he does not know."""
+"""Sets the chance that the annotator guesses what he does not know."""
 SHOWN_PAGES = (1, 6)
 """Bounds the pages of a demonstration, which may be shorter than the tasks."""
 

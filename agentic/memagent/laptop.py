@@ -25,13 +25,13 @@ NOTHING = "Nothing relevant yet."
 ANSWER = "\\boxed{{{value}}}"
 UNKNOWN = "unknown"
 NEEDLE = "One of the special magic numbers for {key} is: {value}."
-"""Is RULER's sentence that holds a fact."""
+"""Writes RULER's sentence that holds a fact."""
 ANSWERS = 0.2
-"""Is the share of final turns; the other demonstrations read a section."""
+"""Sets the share of final turns; the other demonstrations read a section."""
 HOLDS = 0.45
-"""Is the share of sections that hold the asked key, where the document has a section of each kind."""
+"""Sets the share of sections that hold the asked key, where the document has a section of each kind."""
 OTHER_KEYS = 0.8
-"""Is the share of sections with other keys among those without the asked one."""
+"""Sets the share of sections with other keys among those without the asked one."""
 
 
 def demonstrate(rng: Random, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:

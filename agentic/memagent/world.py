@@ -77,9 +77,9 @@ ANSWER = "\\boxed{{ {value}}}"
 FACT = " {key} is: {value}"
 UNKNOWN = "unknown"
 ANSWERS = 0.1
-"""Is the share of final turns."""
+"""Sets the share of final turns."""
 KEEP = 0.07
-"""Is the chance that the annotator keeps a fact that does not matter."""
+"""Sets the chance that the annotator keeps a fact that does not matter."""
 FULL_SECTION = 90
 """Counts the words of the longest section, about a chunk of the `tiny` preset."""
 

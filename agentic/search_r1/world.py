@@ -73,7 +73,7 @@ WORDS = (*ADJECTIVES, *NOUNS, *FIRST_NAMES, *LAST_NAMES, *TOWNS)
 OF_A_THING, OF_A_PERSON = ("owner", "maker"), ("home", "birth")
 """Name the facts of a thing, which are persons, and those of a person, which are towns."""
 OWNER, HOME = OF_A_THING[0], OF_A_PERSON[0]
-"""Are the facts that questions ask for."""
+"""Lists the facts that questions ask for."""
 ASKS = {1: f"Who is the {OWNER} of the {{}}?", 2: f"Where is the {HOME} of the {OWNER} of the {{}}?"}
 """Maps the number of searches that a question takes to its words."""
 FORMS = ("{ask} Beside it {others}.", "Here {others}. {ask}")

@@ -148,10 +148,10 @@ BEST: Mapping[str, Mapping[str, Route]] = {
     "hard": {"cheap": (STRONG,), "fast": (STRONG,), "own": (STRONG,)},
 }
 REQUESTS = ("Call {alias}.", "{alias}, please.", "Call {alias} and no other.", "Only {alias} will do.")
-"""Are wishes of users who order a tool. No user of a task does; users of the preference `own` name it as a
+"""Lists wishes of users who order a tool. No user of a task does; users of the preference `own` name it as a
 favourite, and chance draws their calls too."""
 REQUESTED = 0.4
-"""Is the share of such users."""
+"""Sets the share of such users."""
 
 
 def assign_split(text: str) -> Split:

@@ -68,7 +68,7 @@ def protocol(variant: str, preset: str) -> Protocol:
 def agent_settings(recipe: AgentFlowRecipe, budget: int, sampling: Sampling, samples: int) -> Settings:
     """Return what an agent's score follows from, with our models and tools."""
     section = recipe.agentflow
-    engines = dict.fromkeys(role.role for _, role in section.every_role())
+    roles = dict.fromkeys(role.role for _, role in section.every_role())
     return {
         "prompts": section.format,
         "max_steps": section.max_steps,
@@ -80,7 +80,7 @@ def agent_settings(recipe: AgentFlowRecipe, budget: int, sampling: Sampling, sam
         "frequency penalty": section.planner.next_step.frequency_penalty,
         "samples of a problem": samples,
         "step without a tool": "shown with the reason, not verified",
-        **{f"model of {engine}": drop_ports(recipe.roles.get(engine)) for engine in engines if engine != "policy"},
+        **{f"model of {role}": drop_ports(recipe.roles.get(role)) for role in roles if role != "policy"},
         **{f"tool {name}": tool.path for name, tool in section.tools.items()},
     }
 

@@ -20,7 +20,7 @@ Generate = Callable[[Sequence[GenerationRequest]], list[GenerationSample]]
 
 
 class EmbeddedSide:
-    """Runs the embedded backend on `model`, with pages for all requests at once, of up to `longest` tokens each."""
+    """Runs our engine on `model`, with pages for all requests at once, of up to `longest` tokens each."""
 
     def __init__(self, model: CausalLM, requests: int, longest: int):
         pages = requests * math.ceil(longest / 16)

@@ -1,4 +1,4 @@
-"""Makes the embedded backend a Policy: coroutines await their completions while one driver steps the engine."""
+"""Makes the engine a Policy: coroutines await their completions while one driver steps the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serves the embedded backend over SGLang's wire format: `tokentrue serve model --model PATH_OR_HUB_ID`.
+"""Serves the engine over SGLang's wire format: `tokentrue serve model --model PATH_OR_HUB_ID`.
 
 It has the endpoints that SGLang clients, SGLang's router and slime use, slime's discovery of external engines included.
 Departures: a request holds one prompt; `stream` sends the whole completion as a single event; new weights do not wait

@@ -57,7 +57,7 @@ _STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable":
 
 
 class Codec(Protocol):
-    """Reads and writes one codec. The modules openai_chat, openai_responses and anthropic_messages are codecs."""
+    """Reads and writes the bodies of one protocol, as openai_chat, openai_responses and anthropic_messages do."""
 
     def read_request(self, value: Any) -> AgentRequest: ...
     def write_reply(self, answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]: ...

@@ -55,8 +55,8 @@ CLOCK = "clock.jsonl"
 LOCK = ".lock"
 """Names the locked file. `--fresh` does not delete it: two processes could then lock two files of this name."""
 
-SERVERS = "servers"
 VIEW_FILE = "view.html"
+SERVERS = "servers"
 """Names the folder of the logs of rollout servers that the run started."""
 
 CREATE_WAIT_S = 1.0

@@ -148,8 +148,7 @@ class Evaluator:
         for result in folder.evaluations():
             folder.save_evaluation(replace(result, seconds=0.0, notes={**result.notes, "cpu_seconds": 0.0}))
         write_report(folder)
-        paths = [*self.out.glob("*.md"), *self.out.glob("aime.json"), *self.out.glob("tau2.json")]
-        found: dict[str, str | EvalResult] = {path.name: path.read_text() for path in paths}
+        found: dict[str, str | EvalResult] = {path.name: path.read_text() for path in self.out.glob("*.md")}
         return found | {f"{r.variant} {r.data} {r.length} {r.seed}": r for r in folder.evaluations()}
 
 
