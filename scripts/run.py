@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # these need the installed packages, and --help does not
     from core.config import ExperimentSection
 
 TAIL_LINES = 20
+STOP_S = 15.0
+"""Limits the seconds that a command may take to end after Ctrl-C before it is killed."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -172,7 +174,15 @@ def fill(command: str, **values: object) -> list[str]:
 
 def run_command(words: Sequence[str]) -> int:
     """Run a command and return its exit status. What was killed says nothing itself, so say it here."""
-    status = subprocess.run(with_our_python(words)).returncode
+    with subprocess.Popen(with_our_python(words)) as process:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            # A terminal's Ctrl-C went to the command too, which closes what it has open.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_S)
+            process.kill()
+            raise
     if status < 0:
         print(f"error: signal {-status} ended {shlex.join(words)}; run again to go on", file=sys.stderr)
         return 128 - status

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
+import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -111,6 +115,25 @@ def test_a_run_makes_what_is_missing_logs_evaluations_and_goes_on_with_what_fail
     assert experiment.run() == 0
     assert (tmp_path / "three").exists()
     assert (tmp_path / "reported").exists()
+
+
+def test_ctrl_c_lets_a_command_end_in_order(tmp_path: Path) -> None:
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    code = (
+        "import pathlib, time\n"
+        f"try:\n    pathlib.Path({str(started)!r}).touch(); time.sleep(60)\n"
+        f"except KeyboardInterrupt:\n    time.sleep(1); pathlib.Path({str(ended)!r}).touch()"
+    )
+    ours = f"from scripts import run; run.run_command(['python', '-c', {code!r}])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ours], cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    while not started.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait(30)
+    assert ended.exists()
 
 
 def test_an_experiment_does_not_belong_to_what_a_run_follows_from() -> None:
