@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,11 @@ def run(evaluation: Evaluation, places: Places, options: argparse.Namespace) -> 
         **({"concurrency": options.concurrency} if options.concurrency else {}),
     }
     print(f"running {evaluation.name}", flush=True)
-    status = EVALUATORS[evaluation.benchmark].run(**request)
+    try:
+        status = EVALUATORS[evaluation.benchmark].run(**request)
+    except Exception:  # the other evaluations and the table do not depend on it
+        traceback.print_exc()
+        status = 1
     return [] if status == 0 else ["it failed; its error is above"]
 
 

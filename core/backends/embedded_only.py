@@ -15,7 +15,7 @@ def refuse_embedded_only(recipe: Recipe, backend: str) -> None:
     for key, value, default in _find_marked(recipe, ""):
         if value != default:
             text = default if isinstance(default, str) else json.dumps(default)
-            raise RecipeError(f"{key} is for the embedded backend and is {value}; on {backend} set {key}={text}")
+            raise RecipeError(f"{key} is for the embedded backend alone; on {backend} set {key}={text}")
 
 
 def _find_marked(section: Section, prefix: str) -> Iterator[tuple[str, Any, Any]]:

@@ -112,7 +112,7 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
         (["model.lora={rank: 8}"], "on slime set model.lora=null"),
         (
             ["model.compile=true"],
-            "for the embedded backend and is True; on slime set model.compile=false",
+            "for the embedded backend alone; on slime set model.compile=false",
         ),
         (["optimizer.name=adamw8bit"], "is adamw8bit; on slime set optimizer.name=adamw"),
         (["inference.servers=[http://a:1]"], "on slime set inference.servers=[]"),
