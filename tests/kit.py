@@ -20,6 +20,7 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from core.config import Recipe
 from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
@@ -34,6 +35,7 @@ from core.types import Sampling
 from core.worlds import CHAT_TEMPLATE
 
 T = TypeVar("T")
+R = TypeVar("R", bound=Recipe)
 
 # Reasons to skip a test: each begins with "needs" and ends with the fix. The end of a run lists them.
 BUBBLEWRAP = "needs bubblewrap: apt-get install bubblewrap"
@@ -99,6 +101,16 @@ def save_model(folder: Path, seed: int, config: Any = Qwen2Config, model: Any = 
     torch.manual_seed(seed)
     model(config(**{**SIZES, **sizes})).save_pretrained(folder)
     return folder
+
+
+def make_recipe(kind: type[R], **sections: Any) -> R:
+    """Make a small recipe of a kind; `sections` replace those that it has by itself."""
+    smallest = {
+        "method": "given", "preset": "test", "follows": "nothing", "model": {"path": "none"}, "data": {"train": "none"},
+        "rollout": {"tasks_per_step": 1, "group_size": 2}, "algorithm": {"name": "grpo", "kl_loss_coef": 0},
+        "optimizer": {"lr": 1e-3}, "run": {"steps": 1},
+    }  # fmt: skip
+    return kind.model_validate({**smallest, **sections})
 
 
 def script_policy(tokenizer: Any, answers: Sequence[str | Sequence[int] | Exception], *, last: bool = True) -> Any:

@@ -103,14 +103,6 @@ def test_the_agent_is_a_variant_beside_the_single_call(
     assert "sampling.temperature: 0.7 in the folder, 0.1 asked for" in capsys.readouterr().err
 
 
-def test_each_variant_has_its_model(model: Path, preset: Path, problems: Path, tmp_path: Path) -> None:
-    command = arguments(model, preset, problems, tmp_path, "--untrained", "owner/start", "--budget", "77")
-    plan = cli.prepare(cli.make_parser().parse_args(command))
-    named = {cell.variant: cell.model for cell in plan.cells}
-    assert named == {"single": "owner/start", "agent-untrained": "owner/start", "agent": str(model)}
-    assert plan.models.recipe.dump()["agentflow"]["planner"]["final"]["max_tokens"] == 77
-
-
 def test_what_cannot_be_is_said(model: Path, preset: Path, problems: Path, tmp_path: Path, capsys: Any) -> None:
     assert cli.main(arguments(model, preset, problems, tmp_path, "--variants", "agent-untrained")) == 1
     assert "--untrained" in capsys.readouterr().err

@@ -113,9 +113,3 @@ def test_the_documented_frames_command_ends_with_a_report(
     assert "cost" in (out / "table.md").read_text()
     assert world.queries == ["lamp"] * 3
     assert "note" not in capsys.readouterr().out, "nothing of the file is left out"
-
-
-@pytest.mark.parametrize("data", ["data/frames.jsonl", "data/hle.jsonl"])
-def test_the_documented_commands_differ_in_their_data_alone(data: str) -> None:
-    name = Path(data).stem
-    assert [word.replace(name, "frames") for word in documented(data)] == documented("data/frames.jsonl")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests import kit
 from tests.e2e.conftest import Launcher
 from tests.e2e.test_resume import arguments, assert_same_run, records, weights_moved
 
@@ -43,44 +42,23 @@ def test_workers_end_with_a_parent_that_is_killed(launcher: Launcher, preset: Pa
     command = arguments(preset, run, PARALLEL)
 
     pid = launcher.start(command)
-    wait_until(lambda: len(children(pid)) > len(SEEDS), 60)  # and the resource tracker
-    workers = children(pid)
+    kit.wait_until(lambda: len(kit.list_descendants(pid)) > len(SEEDS), 60)  # and the resource tracker
+    workers = kit.list_descendants(pid)
     launcher.kill(pid)
     assert launcher.wait() == -9
-    wait_until(lambda: not any(map(alive, workers)), 30)  # each first ends its imports
+    kit.wait_until(lambda: not any(map(kit.is_running, workers)), 30)  # each first ends its imports
 
     pid = launcher.start(command)
-    wait_until(lambda: all(trains(run / f"seed-{seed}") for seed in SEEDS), 60)
-    workers = children(pid)
+    kit.wait_until(lambda: all(trains(run / f"seed-{seed}") for seed in SEEDS), 60)
+    workers = kit.list_descendants(pid)
     assert len(workers) >= len(SEEDS)
     launcher.kill(pid)
     assert launcher.wait() == -9
-    wait_until(lambda: not any(map(alive, workers)), 10)
+    kit.wait_until(lambda: not any(map(kit.is_running, workers)), 10)
     assert not all((run / f"seed-{seed}" / "checkpoints" / "step-000004").is_dir() for seed in SEEDS)
 
     launcher.run(command)
     assert_same_run(run, one_by_one)
-
-
-def wait_until(true: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"not so after {seconds} s"
-        time.sleep(0.02)
-
-
-def children(pid: int) -> set[Path]:
-    """The processes that `pid` has started, as folders of /proc."""
-    listed = "".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
-    return {Path("/proc") / child for child in listed.split()}
-
-
-def alive(process: Path) -> bool:
-    """Whether it still runs; one that ended and was not reaped yet has no command line."""
-    try:
-        return bool((process / "cmdline").read_bytes())
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def trains(seed: Path) -> bool:

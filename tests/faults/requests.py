@@ -7,23 +7,8 @@ from random import Random
 from typing import Any
 
 NUMBERS = (
-    0,
-    1,
-    2,
-    -1,
-    7,
-    63,
-    1 << 31,
-    1 << 63,
-    -(1 << 63),
-    10**400,
-    0.5,
-    1.0,
-    1e-40,
-    1e308,
-    float("nan"),
-    float("inf"),
-)
+    0, 1, 2, -1, 7, 63, 1 << 31, 1 << 63, -(1 << 63), 10**400, 0.5, 1.0, 1e-40, 1e308, float("nan"), float("inf"),
+)  # fmt: skip
 TEXTS = ("", "a", "fox", "What is 3 plus 4?", "sage", "x" * 3000, "\ud800", "\0", "../..", "NaN", "/")
 JUNK = (None, True, [], {}, [[]], {"a": [{}]}, *NUMBERS, *TEXTS)
 

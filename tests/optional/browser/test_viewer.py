@@ -5,19 +5,16 @@ Needs Chromium: `apt-get install chromium`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from core.inspect.tokens import SeededRollout, render_view, show_piece, show_text, write_record_view
+from core.inspect.tokens import show_piece, show_text, write_record_view
 from core.runs.record import RecordedRollout, RolloutLog, read_rollouts, record_rollout
 from core.types import Completion, Task, Trajectory, Turn
 from tests import kit
 from tests.optional.browser.chromium import Browser, find_browser, open_browser
-from tests.unit.inspect.test_tokens import make_rollout
 
 pytestmark = [pytest.mark.optional, pytest.mark.timeout(600)]
 
@@ -100,32 +97,3 @@ def test_a_markup_that_got_into_the_page_would_not_run(browser: Browser, tmp_pat
         browser.open(tmp_path / "fault.html")
         assert browser.evaluate("document.title") != "taken"
         assert any("Content Security Policy" in told["entry"]["text"] for told in browser.events_of("Log.entryAdded"))
-
-
-def test_a_page_of_64_rollouts_opens_and_every_key_works(browser: Browser, tmp_path: Path) -> None:
-    rng = Random(0)
-    rollouts = [SeededRollout(0, make_rollout(rng, 8, 600, 325)) for _ in range(64)]
-    page = tmp_path / "view.html"
-    page.write_text(render_view("run", rollouts), encoding="utf-8")
-    assert page.stat().st_size < 5_000_000
-    began = time.monotonic()
-    browser.open(page)
-    browser.wait_for("document.querySelectorAll('#list button').length === 64")
-    print(f"{page.stat().st_size:,} bytes, shown after {time.monotonic() - began:.1f} s")
-    tokens = "document.querySelectorAll('#main .sampled .token').length"
-    assert browser.evaluate(tokens) == 8 * 325
-    browser.press("g")
-    assert browser.evaluate(tokens) == 64 * 8 * 325
-    browser.press("g", "j", "j", "ArrowRight", "ArrowRight", "3")
-    shown, logprob = rollouts[2].rollout, rollouts[2].rollout.turns[0].logprobs[1]
-    status = browser.evaluate("document.getElementById('status').textContent")
-    assert status.startswith(f"token 2 of 325 · id {shown.turns[0].sampled[1]} · ")
-    assert f"log-prob {logprob:.4f}" in status
-    word = shown.decode(shown.turns[7].sampled[-1:]).strip()
-    browser.press("/", *word, "Enter")
-    found = browser.evaluate("document.querySelectorAll('#list button').length")
-    assert (
-        1
-        <= found
-        == sum(word in one.rollout.decode(turn.prompt + turn.sampled) for one in rollouts for turn in one.rollout.turns)
-    )

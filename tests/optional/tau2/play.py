@@ -18,7 +18,7 @@ from benchmarks.tau2.protocols import WORLDS, Recorded
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.types import Sampling, Task, Trajectory
-from tests.kit import train_tokenizer
+from tests import kit
 
 Action = Mapping[str, Any]
 
@@ -101,7 +101,7 @@ async def do_nothing(workers: Workers, task: Task) -> float:
 
 
 def make_tokenizer() -> Any:
-    return train_tokenizer(
+    return kit.train_tokenizer(
         "user assistant tool",
         400,
         template="{% if tools %}<|im_start|>tools\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n"
@@ -151,20 +151,9 @@ def make_recipe(**changes: Any) -> ToolOrchestraRecipe:
         "budget": {"total": 200000, "result_tokens": 100000},
         "environment": {"path": WORLDS, "options": {"user": "scripted"}},
     }
-    return ToolOrchestraRecipe.model_validate(
-        {
-            "method": "toolorchestra",
-            "preset": "test",
-            "follows": "nothing",
-            "model": {"path": "none"},
-            "data": {"train": "none"},
-            "rollout": {"tasks_per_step": 1, "group_size": 2},
-            "algorithm": {"name": "grpo", "kl_loss_coef": 0},
-            "optimizer": {"lr": 0},
-            "run": {"steps": 1},
-            "roles": {"strong": "http://127.0.0.1:9"},
-            "toolorchestra": {**section, **changes},
-        }
+    roles = {"strong": "http://127.0.0.1:9"}
+    return kit.make_recipe(
+        ToolOrchestraRecipe, method="toolorchestra", roles=roles, toolorchestra={**section, **changes}
     )
 
 

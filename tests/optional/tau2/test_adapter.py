@@ -94,29 +94,6 @@ async def test_limits_and_errors_are_tau2s_own(tau2: Workers) -> None:
     await environment.close()
 
 
-async def test_an_agent_that_says_nothing_ends_it(tau2: Workers) -> None:
-    task = (await tau2_tasks(tau2, "telecom"))[0]
-    environment = Tau2Environment(tau2, user=ScriptedUser(task))
-    await environment.reset(task)
-    assert (await environment.user_turn(" ")).done
-    assert await environment.evaluate() == 0.0
-    assert environment.simulation is not None
-    assert environment.simulation["termination_reason"] == "agent_error"
-    await environment.close()
-
-
-async def test_a_user_that_fails_is_an_environment_fault(tau2: Workers) -> None:
-    async def broken(messages: object, tools: object) -> dict[str, str]:
-        raise TimeoutError("no reply")
-
-    task = (await tau2_tasks(tau2, "telecom"))[0]
-    environment = Tau2Environment(tau2, user=broken)
-    with pytest.raises(EnvironmentFault, match="user gave no reply") as caught:
-        await environment.reset(task)
-    assert caught.value.kind == "env_user"
-    await environment.close()
-
-
 async def test_the_judge_of_assertions_is_asked(tau2: Workers) -> None:
     tasks = await tau2_tasks(tau2, "retail")
     task = next(t for t in tasks if t.metadata["criteria"]["nl_assertions"] and not solution(t)[1:])

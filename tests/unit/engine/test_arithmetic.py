@@ -24,15 +24,6 @@ def test_bfloat16_must_be_clearly_faster(speeds: Speeds, chosen: str) -> None:
     assert speeds.choose() == chosen
 
 
-def test_a_model_is_timed_once(qwen2, monkeypatch):
-    calls = []
-    monkeypatch.setattr(arithmetic, "_time_linear", lambda *arguments: calls.append(arguments) or 1.0)
-    arithmetic.measure_speeds.cache_clear()
-    assert {choose_dtype(weights.load_config(qwen2), CPU)[0] for _ in range(2)} == {"float32"}
-    assert len(calls) == 2 * len(arithmetic.ROWS)
-    arithmetic.measure_speeds.cache_clear()
-
-
 def test_the_probe_leaves_threads_and_random_numbers_alone(qwen2):
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     arithmetic.measure_speeds.cache_clear()

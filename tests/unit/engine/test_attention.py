@@ -210,8 +210,3 @@ def test_a_prefill_computes_what_its_prompts_take_apart(starts, lengths, product
     # Causality needs half of the square of the new tokens. For an uncut prompt the kernel skips the rest by itself.
     needed = sum(n * s + (n * (n + 1) // 2 if s else n * n) for s, n in zip(starts, lengths, strict=True))
     assert together <= 1.55 * needed
-
-
-def test_equal_prompts_take_one_call(products):
-    prefill([16] * 8 + [0] * 8, [5] * 8 + [20] * 8)
-    assert len(products) == 2

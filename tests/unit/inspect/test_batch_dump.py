@@ -228,10 +228,6 @@ def test_a_fault_is_found_and_named(policy: FakePolicy, tmp_path: Path, framewor
         assert found & kinds, f"{fault} {repeat}: {found}"
 
 
-def test_a_hundred_faults_are_planted_in_each_format() -> None:
-    assert REPEATS * len(FAULTS) == 100
-
-
 def test_a_batch_without_what_is_compared_is_refused(policy: FakePolicy, tmp_path: Path) -> None:
     lines = make_lines(policy, 1, Random(0))
     path = write_batch(tmp_path / "1.pt", "verl", lines, policy.tokenizer.pad_token_id)

@@ -176,10 +176,6 @@ def forged_special(policy: FakePolicy, trajectory: Trajectory, rng: Random) -> T
 # -- faults in a recorded rollout
 
 
-def whole_turn(record: Record, place: int) -> list[int]:
-    return [*RecordedRollout.model_validate(record).prompts[place], *record["turns"][place]["sampled"]]
-
-
 def changed_ids(policy: FakePolicy, record: Record, rng: Random) -> None:
     ids = record["turns"][rng.randrange(3)]["sampled"]
     place = rng.randrange(len(ids) - 1)
@@ -322,10 +318,6 @@ def test_a_fault_in_a_dump_of_slime_is_found_and_named(policy: FakePolicy, tmp_p
         found = find_drift(write_dump(tmp_path / f"{repeat}.pt", samples), policy, scored=scored)
         assert found
         assert found[0][1] & kinds, f"{fault} {repeat}: {found}"
-
-
-def test_a_hundred_faults_are_planted() -> None:
-    assert REPEATS * (len(RECORD_FAULTS) + len(DUMP_FAULTS)) == 100
 
 
 # -- the parts

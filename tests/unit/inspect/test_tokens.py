@@ -6,31 +6,23 @@ import base64
 import gzip
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 import torch
 
-from core.inspect import tokens
 from core.inspect.tokens import (
     MAX_PIECE,
-    MAX_PROMPT,
-    find_segments,
-    pack_rollouts,
-    refresh_view,
-    render_view,
     show_piece,
     show_text,
     write_view,
 )
 from core.inspect.view import main
-from core.runs.record import RecordedRollout, RolloutLog, read_rollouts, record_rollout
+from core.runs.record import RolloutLog, record_rollout
 from core.runs.run_folder import RunFolder
 from core.types import Task, Trajectory
 from tests import kit
@@ -91,44 +83,6 @@ def test_a_token_of_a_megabyte_and_a_broken_character_are_shown_short(empty: Run
     assert show_text("a\u2028b") == "a‹U+2028›b"
 
 
-def make_rollout(rng: Random, turns: int, prompt: int, sampled: int) -> RecordedRollout:
-    """A conversation that goes on from all before it, in a vocabulary of 150,000 ids."""
-    made, length = [], 0
-    for place in range(turns):
-        made.append(
-            {
-                "role": "policy", "trained": True, "base": (place - 1, length) if place else None,
-                "prompt": [rng.randrange(150_000) for _ in range(prompt)],
-                "sampled": [rng.randrange(150_000) for _ in range(sampled)],
-                "logprobs": [-rng.expovariate(1) for _ in range(sampled)],
-                "trainer_logprobs": [-rng.expovariate(1) for _ in range(sampled)],
-                "weight_version": "1", "finish_reason": "stop",
-            }
-        )  # fmt: skip
-        length += prompt + sampled
-    pieces = {token: f" w{token}" for turn in made for token in (*turn["prompt"], *turn["sampled"])}
-    return RecordedRollout.model_validate(
-        {"version": 2, "stage": "train", "step": 1, "group": 0, "task_id": "t", "question": "?", "answers": [],
-         "status": "completed", "reward": rng.random(), "advantage": 0.5, "turns": made, "pieces": pieces}
-    )  # fmt: skip
-
-
-def test_64_rollouts_of_8_turns_fit_into_5_megabytes() -> None:
-    """Random ids and log-probs compress worst. 2,600 tokens are sampled in each, and 4,800 are given."""
-    rng = Random(0)
-    rollouts = [tokens.SeededRollout(0, make_rollout(rng, 8, 600, 325)) for _ in range(64)]
-    assert len(render_view("run", rollouts)) < 5_000_000
-
-
-def test_the_middle_of_a_long_prompt_is_left_out_and_counted() -> None:
-    rollout = make_rollout(Random(0), 2, MAX_PROMPT + 500, 3)
-    first, second = pack_rollouts([tokens.SeededRollout(0, rollout)])["rollouts"][0]["turns"]
-    for turn, whole in zip((first, second), rollout.turns, strict=True):
-        half = MAX_PROMPT // 2
-        assert turn["prompt"] == [*whole.prompt[:half], -500, *whole.prompt[-half:]]
-        assert turn["sampled"] == whole.sampled
-
-
 def test_rollouts_are_chosen_by_task_by_step_and_by_reward(empty: RunFolder, capsys: pytest.CaptureFixture) -> None:
     for seed in (0, 1):
         for step in (1, 2):
@@ -150,26 +104,6 @@ def test_rollouts_are_chosen_by_task_by_step_and_by_reward(empty: RunFolder, cap
     assert main([str(empty.path / "seed-0")]) == 2
 
 
-def test_segments_are_the_conversations_of_a_rollout(empty: RunFolder) -> None:
-    """A sub-agent between two turns of its caller, a compaction, and a conversation of which nothing was known."""
-    written = [
-        ("S: go", "ask"),
-        ("S: help", "a"),
-        ("S: helpa?", "b"),
-        ("S: goask: b", "done"),
-        ("S: sum", "c"),
-        ("X", ""),
-    ]
-    record_texts(empty.rollouts_path(0), 1, [[Written("policy", True, *texts) for texts in written]])
-    (rollout,) = read_rollouts(empty.rollouts_path(0))
-    assert find_segments(rollout) == [
-        {"turns": [0, 3], "base": None},
-        {"turns": [1, 2], "base": (0, 3)},
-        {"turns": [4], "base": (0, 3)},
-        {"turns": [5], "base": None},
-    ]
-
-
 def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_path: Path) -> None:
     call = {"tool": "search", "seconds": 0.25, "said": HOSTILE}
     trajectory = Trajectory("t", (), reward=1.0, log={"calls": [call, "odd"], "answer": "x"})
@@ -185,11 +119,6 @@ def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_pat
     assert main([str(tmp_path / "rollout_7.pt")]) == 0
     (rollout,) = unpack((tmp_path / "view.html").read_text())["rollouts"]
     assert (rollout["step"], rollout["turns"][0]["sampled"]) == (7, [2, 3])
-
-
-def test_no_record_writes_no_page(empty: RunFolder) -> None:
-    assert write_view(empty) == 0
-    assert not (empty.path / "view.html").exists()
 
 
 def test_the_script_shows_every_token_under_every_key(empty: RunFolder) -> None:
@@ -208,15 +137,3 @@ def test_the_script_shows_every_token_under_every_key(empty: RunFolder) -> None:
     assert seen["status"].startswith('token 1 of 7 · id 104 · "h" · log-prob -0.5000 (p 0.6065)')
     assert (seen["found"], seen["foundCount"]) == ("1 of 3 rollouts", len("willow"))
     assert len(set(seen["tints"])) == 6
-
-
-def test_the_viewer_is_written_again_only_when_the_record_grew(run: RunFolder) -> None:
-    refresh_view(run)
-    view, record = run.path / "view.html", run.rollouts_path(run.seeds[0])
-    view.write_text("chosen by hand")
-    refresh_view(run)
-    assert view.read_text() == "chosen by hand"
-    later = view.stat().st_mtime_ns + 1
-    os.utime(record, ns=(later, later))
-    refresh_view(run)
-    assert view.read_text().startswith("<!doctype html>")

@@ -70,10 +70,6 @@ def test_seeds_that_agree_keep_the_width_of_their_tasks() -> None:
     assert (agreeing.low, agreeing.high) == pytest.approx(wilson(150, 300))
 
 
-def test_each_seed_has_the_same_weight() -> None:
-    assert mean_ci([[1.0] * 90, [0.0] * 10]).mean == pytest.approx(0.5)
-
-
 def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     chance = random.Random(0)
     hits = 0
@@ -153,26 +149,6 @@ def test_retention_finds_the_rate_it_was_made_from(rate: float, start: float) ->
     assert fit.high is not None
     assert fit.low <= fit.per_turn + 2e-3
     assert fit.high >= fit.per_turn - 2e-3
-
-
-def test_two_lengths_say_little_about_retention() -> None:
-    """A rate above 1 from two lengths has an interval with 1 in it, which narrows with more tasks."""
-    few, many = (fit_retention([2, 32], [0.9, 0.91], [n, n]) for n in (32, 3200))
-    assert few.per_turn is not None
-    assert few.low is not None
-    assert few.high is not None
-    assert few.low < 1 < few.per_turn < few.high
-    assert many.low is not None
-    assert many.high is not None
-    assert many.high - many.low < (few.high - few.low) / 5
-
-
-def test_retention_trusts_points_with_more_evidence() -> None:
-    true, off = 0.9**10, 0.02
-    light, heavy = (fit_retention([0, 10, 10], [1.0, true, off], [100, 1000, n]).per_turn for n in (5, 5000))
-    assert light is not None
-    assert heavy is not None
-    assert abs(light - 0.9) < abs(heavy - 0.9)
 
 
 def test_retention_leaves_out_zeros_and_counts_them() -> None:

@@ -83,19 +83,6 @@ def test_tasks_that_all_seeds_share_are_not_counted_as_many_tasks(empty: RunFold
     assert shared["ci95"][1] > own["ci95"][1]
 
 
-def test_the_headline_is_the_data_set_with_most_results_or_the_chosen_one(empty: RunFolder) -> None:
-    empty.save_evaluation(result("trained", 500, [1.0], data="other"))
-    for seed in (0, 1):
-        empty.save_evaluation(result("trained", 500, [0.0], seed, data="niah"))
-    summary = build_summary(empty)
-    assert summary["data"] == "niah"
-    assert summary["other_data"]["other"]["variants"]["trained"]["500"]["score"]["mean"] == 1.0
-    named = build_summary(empty, "other")
-    assert (named["data"], list(named["other_data"])) == ("other", ["niah"])
-    with pytest.raises(ValueError, match="no evaluation of 'qa'; it has: niah, other"):
-        build_summary(empty, "qa")
-
-
 def test_a_whole_run_is_summarized(run: RunFolder) -> None:
     summary = write_report(run)
     assert json.loads((run.path / "summary.json").read_text()) == summary

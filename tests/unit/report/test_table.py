@@ -13,7 +13,6 @@ from core.report.table import (
     markdown,
     means_table,
     published_table,
-    render_table,
     split_table,
 )
 from core.runs.evaluation import EvalResult
@@ -79,14 +78,6 @@ def test_markdown_stays_a_table_whatever_the_text(hostile: str) -> None:
     assert lines[2].replace("\\|", "").count("|") == 3
 
 
-def test_data_with_lengths_has_a_column_for_each(run: RunFolder) -> None:
-    published = [PublishedScore.from_json(row) for row in run.published["rows"]]
-    text = render_table(build_summary(run), published)
-    for part in ("official score", "strict score", "| trained |", "RL-MemAgent-14B", "- chunks of 96 tokens", "cost"):
-        assert part in text
-    assert "| variant | 480 | 1.9K | 7.5K | 30K | 120K | r per turn |" in text
-
-
 def heldout_result(variant: str, scores: list[int], calls: list[tuple[int, int]], **fields: object) -> EvalResult:
     """Return a result of four tasks, two of each kind; `calls` counts search and expert-1 for each task."""
     search, expert = [a for a, _ in calls], [b for _, b in calls]
@@ -128,13 +119,3 @@ def test_shares_of_the_calls_are_split_by_label(flat: RunFolder) -> None:
     assert (shares["fact", "trained"], shares["sum", "trained"]) == (["100", "0"], ["0", "100"])
     assert (shares["sum", "untrained"], shares["sum", "always"]) == (["50", "50"], ["–", "–"])
     assert [row[:3] for row in rows[3:6]] == [["fact", variant, "2"] for variant in ("untrained", "trained", "always")]
-
-
-def test_data_without_lengths_has_no_retention(flat: RunFolder) -> None:
-    published = [PublishedScore("M-7B", "dev", 0, 0.9, "Table 1")]
-    text = render_table(build_summary(flat), published)
-    assert "| sum | trained | 2 |" in text
-    assert "| M-7B | dev | – | official | 90.0 | – | – | – | – | Table 1 |" in text
-    assert "trained minus each other variant" in text
-    assert "in the tables: 2." in text
-    assert "r per turn" not in text

@@ -6,10 +6,8 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-import faiss
 import pytest
 
-from core.retrieval.__main__ import set_threads
 from core.retrieval.batching import Batcher, OverloadError
 
 
@@ -49,14 +47,6 @@ async def test_what_arrives_during_a_batch_makes_the_next_one():
     assert gate.batches == [["a"], ["b", "c", "d"], ["e", "f", "g", "h", "i"], ["j"]]
 
 
-async def test_a_batch_may_wait_to_fill_up():
-    gate = Gate()
-    gate.opened.set()
-    async with Batcher(gate, max_wait_s=0.2) as batcher:
-        await asyncio.gather(*(batcher.search([query], 1) for query in "abc"))
-    assert gate.batches == [["a", "b", "c"]]
-
-
 async def test_too_much_waiting_is_refused_and_then_taken_again():
     gate = Gate()
     async with Batcher(gate, max_pending=2) as batcher:
@@ -93,13 +83,3 @@ async def test_a_search_that_fails_fails_its_batch_and_no_other():
         with pytest.raises(RuntimeError, match="poisoned"):
             await batcher.search(["poison"], 1)
         assert await batcher.search(["a"], 1) == ["a@1"]
-
-
-async def test_the_number_of_threads_holds_where_the_search_runs():
-    """OpenMP keeps it for each thread."""
-
-    def search(queries: Sequence[str], topks: Sequence[int]) -> list[int]:
-        return [faiss.omp_get_max_threads() for _ in queries]
-
-    async with Batcher(search, prepare=lambda: set_threads(3)) as batcher:
-        assert await batcher.search(["a"], 1) == [3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -60,26 +59,6 @@ def test_vectors_are_the_same_in_every_process():
     assert runs == {f"{HashingEncoder(64).encode(['a red fox'], 'query')[0]}\n".encode()}
 
 
-def test_retrieves_the_evidence_of_real_questions(shared_data: Path):
-    """Each has two documents as evidence, of which it often names but one: two thirds of them are in the first ten."""
-    records = json.loads((shared_data / "hotpotqa_dev_distractor_75.json").read_text())
-    documents = {
-        title: f"{title}\n{''.join(sentences)}"
-        for record in records
-        for title, sentences in zip(record["context"]["title"], record["context"]["sentences"], strict=True)
-    }
-    titles = list(documents)
-    encoder = HashingEncoder()
-    passages = encoder.encode(list(documents.values()), "passage")
-    questions = encoder.encode([record["question"] for record in records], "query")
-    best = np.argsort(-questions @ passages.T, axis=1)[:, :10]
-    recalls = []
-    for record, rows in zip(records, best, strict=True):
-        evidence = set(record["supporting_facts"]["title"])
-        recalls.append(len(evidence & {titles[row] for row in rows}) / len(evidence))
-    assert np.mean(recalls) > 0.66
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [("word2vec", "FAMILY=PATH"), ("hashing=big", "no dimension"), ("e5=/no/such/folder", "neither a model folder")],
@@ -87,11 +66,6 @@ def test_retrieves_the_evidence_of_real_questions(shared_data: Path):
 def test_unknown_encoders_are_named_with_the_fix(name: str, message: str):
     with pytest.raises(EncoderError, match=message):
         make_encoder(name)
-
-
-def test_hashing_with_a_dimension():
-    assert make_encoder("hashing").dimension == 1024
-    assert make_encoder("hashing=384").dimension == 384
 
 
 @pytest.fixture(scope="module")

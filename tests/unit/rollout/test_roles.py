@@ -19,21 +19,8 @@ from tests import kit
 
 
 def recipe(roles: dict[str, str], kv_tokens: int = 1024) -> Recipe:
-    return Recipe.model_validate(
-        {
-            "method": "any",
-            "preset": "test",
-            "follows": "nothing",
-            "model": {"path": "unused", "device": "cpu"},
-            "data": {"train": "unused"},
-            "rollout": {"tasks_per_step": 1, "group_size": 1},
-            "algorithm": {"name": "grpo", "kl_loss_coef": 0},
-            "optimizer": {"lr": 0.1},
-            "inference": {"kv_tokens": kv_tokens},
-            "run": {"steps": 1},
-            "roles": roles,
-        }
-    )
+    model = {"path": "unused", "device": "cpu"}
+    return kit.make_recipe(Recipe, model=model, inference={"kv_tokens": kv_tokens}, roles=roles)
 
 
 def scripted(recipe: Recipe, tokenizer: Any) -> Policy:

@@ -419,22 +419,9 @@ PROCFS = [
     *(
         read(f"proc_{name.replace('/', '_')}", f"/proc/{name}")
         for name in (
-            "mounts",
-            "loadavg",
-            "locks",
-            "net/tcp",
-            "keys",
-            "key-users",
-            "sysvipc/shm",
-            "self/status",
-            "self/uid_map",
-            "self/cgroup",
-            "self/fd",
-            "self/cmdline",
-            "thread-self/comm",
-            "sys/fs/pipe-user-pages-soft",
-            "sys/kernel/core_pattern",
-        )
+            "mounts loadavg locks net/tcp keys key-users sysvipc/shm self/status self/uid_map self/cgroup self/fd "
+            "self/cmdline thread-self/comm sys/fs/pipe-user-pages-soft sys/kernel/core_pattern"
+        ).split()
     ),
     *(read(f"victim_{name}", f"/proc/{{W['victim']}}/{name}") for name in ("cmdline", "maps", "fd", "task", "syscall")),
     read("root_of_victim", "/proc/{W['victim']}/root{W['file']}"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.convert_checkpoints import ConversionError, ConverterTools, main, to_dist, to_hf
+from scripts.convert_checkpoints import ConversionError, ConverterTools, main, to_hf
 
 # Writes its arguments to the output folder; fails half-way as long as a file `fail` stands beside slime.
 CONVERTER = """
@@ -73,17 +73,6 @@ def test_the_architecture_comes_from_slimes_script(tools):
     assert tools.model_args("small") == ["--num-layers", "2", "--normalization", "RMSNorm", "--name", "a b"]
     with pytest.raises(ConversionError, match=r"--model smal: no file .* slime knows: small"):
         tools.model_args("smal")
-
-
-def test_the_command_for_several_gpus_is_one_torchrun(tools, hf, tmp_path):
-    (conversion,) = to_dist(tools, hf, tmp_path / "dist", "small", gpus=8, extra=["--bf16"])
-    expected = (
-        f"env PYTHONPATH={tools.megatron}:{tools.slime} CUDA_DEVICE_MAX_CONNECTIONS=1 {sys.executable} -m "
-        f"torch.distributed.run --standalone --nproc-per-node=8 {tools.slime}/tools/convert_hf_to_torch_dist.py "
-        f"--num-layers 2 --normalization RMSNorm --name 'a b' --hf-checkpoint {hf} --save {tmp_path}/.dist.partial "
-        "--bf16"
-    )
-    assert shlex.join(conversion.command) == expected
 
 
 def test_to_dist_converts_once(tools, hf, tmp_path, capsys):
@@ -154,14 +143,6 @@ def test_a_missing_tool_is_named_with_its_option(tools, hf, tmp_path, capsys, di
     assert f"error: {option} {tmp_path / 'nowhere'}: has no {file}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "not valid JSON"), ("{}", "has no vocab_size")])
-def test_a_config_that_cannot_be_is_named(tools, hf, tmp_path, capsys, text, message):
-    (hf / "config.json").write_text(text)
-    save(tmp_path / "dist", 20)
-    assert main(["to-hf", *common(tools, hf, tmp_path / "dist"), "--out", str(tmp_path / "out")]) == 1
-    assert f"error: {hf / 'config.json'}: {message}" in capsys.readouterr().err
-
-
 def test_an_iteration_that_is_not_there_is_named(tools, hf, tmp_path):
     dist = tmp_path / "dist"
     with pytest.raises(ConversionError, match="no complete checkpoint iter_"):
@@ -170,10 +151,3 @@ def test_an_iteration_that_is_not_there_is_named(tools, hf, tmp_path):
     save(dist, 40, complete=False)
     with pytest.raises(ConversionError, match=r"iter_0000040: no complete checkpoint\. There are: iter_0000020"):
         to_hf(tools, hf, dist, tmp_path / "out", iterations=[20, 40])
-
-
-def test_the_vocabulary_of_a_model_with_vision_is_that_of_its_text_part(tools, hf, tmp_path):
-    (hf / "config.json").write_text('{"text_config": {"vocab_size": 128}}')
-    save(tmp_path / "dist", 20)
-    (conversion,) = to_hf(tools, hf, tmp_path / "dist", tmp_path / "out")
-    assert conversion.command[-2:] == ["--vocab-size", "128"]

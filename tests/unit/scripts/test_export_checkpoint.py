@@ -98,13 +98,6 @@ def test_the_card_is_filled_from_the_run_folder(run, tmp_path):
     assert SPEC.load(str(out / "recipe.yaml")).dump() == run.config
 
 
-def test_without_a_base_model_on_the_hub_the_card_names_none(run, tmp_path):
-    assert main([str(run.path), "--out", str(tmp_path / "name"), "--license", "mit"]) == 0
-    card = (tmp_path / "name/README.md").read_text()
-    assert "base_model" not in front_matter(card)
-    assert f"started from `{run.config['model']['path']}`" in card
-
-
 def test_weights_may_come_from_a_converted_folder_without_generation_config(run, tmp_path):
     source = checkpoint.steps(run.checkpoints_path(0))[0]
     converted = tmp_path / "iter_0000005"
@@ -115,21 +108,6 @@ def test_weights_may_come_from_a_converted_folder_without_generation_config(run,
     assert "the weights of `iter_0000005`" in (tmp_path / "out/README.md").read_text()
     ends = GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id
     assert ends == [AutoTokenizer.from_pretrained(converted).eos_token_id]
-
-
-def test_the_scores_of_weights_from_a_cluster_come_from_where_they_were_evaluated(run, tmp_path):
-    trained = RunFolder.create(tmp_path / "run", SPEC.load("seed").dump())
-    source = checkpoint.steps(run.checkpoints_path(0))[0]
-    options = ["--license", "mit", "--checkpoint", str(source), "--results", str(run.path)]
-    assert main([str(trained.path), "--out", str(tmp_path / "out"), *options]) == 0
-    card = (tmp_path / "out/README.md").read_text()
-    assert "preset `seed`" in card
-    assert f"- {trained.config['departures'][0]}\n- " in card
-    assert "- a departure of the evaluation\n" in card
-    assert "Over seeds 0, 1 of the evaluation of these weights." in card
-    assert "| trained | 75.0 (" in card
-    assert "bash agentic/memagent/run.sh --preset recipe.yaml --backend slime\n" in card
-    assert SPEC.load(str(tmp_path / "out/recipe.yaml")).dump() == trained.config
 
 
 @pytest.mark.parametrize("problem", ["out", "step", "template", "torn", "run"])

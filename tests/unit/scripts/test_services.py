@@ -15,10 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agentic.toolorchestra.config import PRESETS
-from agentic.toolorchestra.rollout import SPEC
 from core.config import RecipeError
-from core.policy.server_process import find_free_port
 from scripts.services import ADDRESSES, main, read_services, run_services
 from tests.kit import wait_until
 
@@ -129,17 +126,6 @@ def test_another_server_is_not_taken_for_ours(tmp_path: Path, capsys: Any):
         assert "one: somebody listens at port" in fail(tmp_path, capsys, one=service)
 
 
-def test_two_services_with_one_port_are_refused(tmp_path: Path, capsys: Any):
-    port = find_free_port("127.0.0.1")
-    service = {"command": "sleep 3600", "port": port}
-    assert f"two: another service of the file has port {port}" in fail(tmp_path, capsys, one=service, two=service)
-
-
-def test_a_command_that_is_not_there_is_told(two_services: Path, capfd: pytest.CaptureFixture[str]):
-    assert main([str(two_services), "--logs", str(two_services.parent), "--", "no-such-command"]) == 1
-    assert "no-such-command" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -167,13 +153,3 @@ def test_bad_files_are_refused_by_name(tmp_path: Path, text: bytes, message: str
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main([str(tmp_path / "absent.yaml"), "--logs", str(tmp_path), "--", "true"]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'absent.yaml'}: cannot be read (No such file or directory)\n"
-
-
-def test_services_of_presets_are_where_the_presets_look_for_them():
-    for file in (PRESETS.parent / "services").iterdir():
-        services = read_services(file)
-        section = SPEC.load(file.stem).toolorchestra
-        asked = {section.search["url"], *(model.url for model in section.models.values())}
-        for name, service in services.items():
-            address = f"http://{service.host}:{service.port}/" if service.port else f"{{{name}}}/"
-            assert any(url and url.startswith(address) for url in asked), name

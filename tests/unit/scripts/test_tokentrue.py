@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -14,22 +13,6 @@ import pytest
 from scripts import tokentrue, train
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def ask_for_completion(line: str, tmp_path: Path) -> list[str]:
-    """Return what the shell would offer at the end of `line`."""
-    answer = tmp_path / "answer"
-    asked = {
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_IFS": "\n",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line)),
-        "COMP_TYPE": "9",
-    }
-    command = [sys.executable, "-m", "scripts.tokentrue"]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT), **asked}, cwd=tmp_path, check=True)
-    return [word.strip() for word in answer.read_text().split("\n")]
 
 
 def test_help_fits_one_screen_and_imports_no_command() -> None:
@@ -58,17 +41,6 @@ def test_a_commands_help_shows_the_name_that_it_is_called_by(name: str) -> None:
     assert callable(module.main)
 
 
-def test_a_command_gets_the_words_after_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scripts import convert_checkpoints, report
-
-    received = []
-    monkeypatch.setattr(report, "main", received.append)
-    monkeypatch.setattr(convert_checkpoints, "main", lambda words: received.append(words) or 3)
-    assert tokentrue.main(["report", "runs/x", "--data", "test"]) == 0
-    assert tokentrue.main(["convert", "to-hf", "--out", "x"]) == 3
-    assert received == [["runs/x", "--data", "test"], ["to-hf", "--out", "x"]]
-
-
 @pytest.mark.parametrize("words", [["trian"], ["evaluate"], ["evaluate", "rular"], []])
 def test_an_unknown_command_names_those_that_there_are(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -84,31 +56,6 @@ def test_a_missing_package_names_the_script_that_installs(monkeypatch, capsys: p
     assert tokentrue.main(["report", "x"]) == 1
     assert "pydantic is not installed" in (message := capsys.readouterr().err)
     assert "scripts/setup.sh" in message
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("tokentrue ev", ["evaluate"]),
-        ("tokentrue evaluate ", ["ruler", "heldout", "aime", "tau2", "questions", "table"]),
-        (".venv/bin/tokentrue train mem", ["memagent"]),
-        ("tokentrue train memagent --preset ", ["laptop", "one-gpu", "paper", "published", "seed", "tiny"]),
-        ("tokentrue train memagent --backend s", ["slime"]),
-        ("tokentrue convert to-hf --iter", ["--iterations"]),
-        ("tokentrue report ", ["runs/one"]),
-        ("tokentrue data download aime", ["aime24", "aime25"]),
-    ],
-)
-def test_the_shell_completes_commands_options_and_values(line: str, offered: list[str], tmp_path: Path) -> None:
-    (tmp_path / "runs/one").mkdir(parents=True)
-    (tmp_path / "runs/one/config.yaml").touch()
-    completions = ask_for_completion(line, tmp_path)
-    assert [word for word in completions if not word.startswith("-") or word in offered] == offered
-
-
-def test_the_installed_command_is_this_one() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"tokentrue": "scripts.tokentrue:main"}
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,6 @@ from core.engine import weights
 from core.hub import CheckpointError
 from core.train import checkpoint
 from core.train.trainer import Trainer
-from core.types import Row
-
-ROWS = [Row((1, 2, 3, 4), (1, 1), (-4.5, -4.5), 1.0, 0), Row((5, 6, 7), (1,), (-4.5,), -1.0, 1)]
 
 
 def make_trainer(folder: Path) -> Trainer:

@@ -159,18 +159,6 @@ def test_more_steps_of_a_decaying_rate_are_another_recipe(tmp_path: Path, model:
     assert run(tmp_path / "fixed", model, data, fixed, "run.steps=80") == 0
 
 
-@pytest.mark.parametrize(
-    ("threads", "processes", "expected"), [(None, 1, 8), (None, 3, 2), (None, 9, 1), (3, 1, 3), (3, 2, 3)]
-)
-def test_seeds_that_train_at_once_share_the_cores(monkeypatch, threads, processes, expected):
-    numbers: list[int] = []
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    overrides = [] if threads is None else [f"inference.threads={threads}"]
-    train._set_threads(method_spec("memagent").load("laptop", overrides), processes)
-    assert numbers == [expected]
-
-
 def test_lines_of_workers_are_taken_when_the_console_is_gone() -> None:
     """Else the pipe fills, and the workers wait for ever."""
     lines, shown = get_context("spawn").SimpleQueue(), list[str]()

@@ -66,19 +66,14 @@ def make_loop(
     **algorithm: Any,
 ) -> GRPOLoop:
     """Train on four tasks, two of them a step, and evaluate on the first two."""
-    recipe = Recipe.model_validate(
-        {
-            "method": "given",
-            "preset": "test",
-            "follows": "nothing",
-            "model": {"path": str(model), "device": "cpu", "lora": lora},
-            "data": {"train": "none", "eval": "none", "shuffle": False},
-            "rollout": {"tasks_per_step": 2, "group_size": 4, "ahead": ahead},
-            "algorithm": {"name": "grpo", "kl_loss_coef": 0, **algorithm},
-            "optimizer": {"lr": 1e-3},
-            "inference": {"kv_tokens": 1024, "servers": servers},
-            "run": {"steps": 1, "eval_every": 1, "record_every": 0, **(run or {})},
-        }
+    recipe = kit.make_recipe(
+        Recipe,
+        model={"path": str(model), "device": "cpu", "lora": lora},
+        data={"train": "none", "eval": "none", "shuffle": False},
+        rollout={"tasks_per_step": 2, "group_size": 4, "ahead": ahead},
+        algorithm={"name": "grpo", "kl_loss_coef": 0, **algorithm},
+        inference={"kv_tokens": 1024, "servers": servers},
+        run={"steps": 1, "eval_every": 1, "record_every": 0, **(run or {})},
     )
     tasks = [Task(f"t{i}", "?", ("x",)) for i in range(4)]
     folder = RunFolder.create(out, recipe.dump(), may_differ=["run"])

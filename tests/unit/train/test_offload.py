@@ -13,10 +13,8 @@ from core.config import LoRASection, OptimizerSection
 from core.engine import weights
 from core.engine.lora import add_adapters
 from core.engine.model import CausalLM
-from core.rollout.method import method_spec
 from core.train import checkpoint
 from core.train.trainer import Trainer
-from core.train.warm_start import make_schedule
 from tests.unit.train.test_trainer import make_rows, same, snapshot
 
 LORA = LoRASection(rank=4)
@@ -106,8 +104,3 @@ def test_8_bit_moments_are_not_offloaded_and_the_error_names_both_fixes():
     fixes = "set optimizer.cpu_offload=false, or optimizer.name=adamw"
     with pytest.raises(ValueError, match=re.escape(fixes)):
         OptimizerSection(lr=1.0, name="adamw8bit", cpu_offload=True)
-
-
-def test_supervised_training_is_offloaded_too():
-    recipe = method_spec("memagent").load("tiny", ["optimizer.cpu_offload=true"])
-    assert make_schedule(recipe, lr=1.0, lr_warmup_steps=0, steps=1).cpu_offload

@@ -51,13 +51,6 @@ def test_every_row_is_packed_once_within_the_budget(seed, budget):
         assert pack.targets_R.tolist() == expected
 
 
-def test_groups_become_trees():
-    rows = make_rows(0)
-    trees = grow_trees(rows, 4096)
-    assert len(trees) < len(rows)
-    assert sum(tree.length for tree in trees) < sum(len(row.tokens) for row in rows)
-
-
 def test_no_group_gives_up_its_prompt_for_the_few_tokens_that_all_prompts_begin_with():
     """As in chats of one system message: first 32 tokens of every prompt, then 30 of the group's own."""
     rows = [

@@ -15,6 +15,7 @@ from core.train import rejection
 from core.train.loop import TrainingError
 from core.train.warm_start import Example
 from core.types import Completion, Sampling, Task, Trajectory, Turn
+from tests import kit
 
 CONFIG = RejectionSection(lr=1e-3, epochs=2, batch_size=3)
 
@@ -35,19 +36,13 @@ class TwoTurnMethod(Method):
 
 
 def make_recipe(model: Path, steps: int) -> Recipe:
-    return Recipe.model_validate(
-        {
-            "method": "given",
-            "preset": "test",
-            "follows": "nothing",
-            "model": {"path": str(model), "device": "cpu"},
-            "data": {"train": "none", "shuffle": False},
-            "rollout": {"tasks_per_step": 2, "group_size": 3},
-            "algorithm": {"name": "grpo"},
-            "optimizer": {"lr": 1e-3},
-            "inference": {"kv_tokens": 1024},
-            "run": {"steps": steps},
-        }
+    return kit.make_recipe(
+        Recipe,
+        model={"path": str(model), "device": "cpu"},
+        data={"train": "none", "shuffle": False},
+        rollout={"tasks_per_step": 2, "group_size": 3},
+        inference={"kv_tokens": 1024},
+        run={"steps": steps},
     )
 
 

@@ -331,15 +331,6 @@ def test_never_more_logits_than_a_chunk(qwen2, monkeypatch):
     assert sum(sizes) == 2 * trained  # each chunk once forward, and once again in the backward pass
 
 
-def test_a_batch_in_one_chunk_computes_its_logits_once(qwen2):
-    model = weights.load(qwen2)
-    sizes = []
-    model.lm_head.register_forward_hook(lambda module, inputs, logits: sizes.append(len(logits)))
-    rows = make_rows()
-    Trainer(model, optimizer()).grpo_step(rows)
-    assert sizes == [sum(row.trained_tokens for row in rows if row.advantage)]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_pack_bytes_counts_what_a_layer_keeps(any_model, dtype):
     """The second layer adds to the estimate what autograd keeps for it."""

@@ -41,21 +41,6 @@ def test_a_method_without_one_is_told_how(tmp_path, monkeypatch):
         run_warm_start(SPEC.load("tiny"), tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
 
 
-def test_its_threads_are_its_own(model, tmp_path, monkeypatch):
-    used = []
-
-    def demonstrate(rng, recipe, tokenizer):
-        used.append(torch.get_num_threads())
-        yield [((1, 2), (3, 4))]
-
-    monkeypatch.setattr(module, "find_world", lambda method, name: World(demonstrate=demonstrate, in_order=True))
-    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu"])
-    recipe = recipe.model_copy(update={"warm_start": WarmStartSection(steps=1, batch_size=1, threads=2)})
-    before = torch.get_num_threads()
-    run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
-    assert (before, used, torch.get_num_threads()) == (1, [2], 1)
-
-
 def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatch):
     drawn = []
 

@@ -10,7 +10,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agentic.agent.rewards import boxed, exact
 from agentic.agent.rollout import SPEC, build
 from agentic.agent.world import WORLD
 from core.config import RecipeError
@@ -117,15 +116,6 @@ async def test_the_name_of_a_model_says_who_answers_and_what_is_trained(tokenize
     assert [(turn.role, turn.trained) for turn in done.turns] == [("policy", False), ("policy", True), ("judge", False)]
 
 
-def test_roles_that_a_recipe_maps_to_are_needed(tokenizer: Any) -> None:
-    agent = {
-        "run": f"{HERE}.repeat",
-        "reward": f"{HERE}.zero",
-        "model_roles": {"small-*": "judge", "x": "frozen:policy"},
-    }
-    assert build(load({"a": agent}), tokenizer).needs == ("judge",)
-
-
 @pytest.mark.parametrize(
     ("metadata", "agents", "says"),
     [
@@ -142,12 +132,6 @@ def test_a_record_without_a_known_agent_is_named(
     recipe = load(dict.fromkeys(agents, entry))
     with pytest.raises(DataError, match=says):
         read_tasks(tmp_path / "tasks.jsonl", **SPEC.reading_options(recipe))
-
-
-def test_one_agent_takes_records_that_name_none(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "tasks.jsonl", [Task("1", "q", ("x",))])
-    recipe = load({"a": {"run": f"{HERE}.repeat", "reward": f"{HERE}.zero"}})
-    assert len(read_tasks(tmp_path / "tasks.jsonl", **SPEC.reading_options(recipe))) == 1
 
 
 @pytest.mark.parametrize(
@@ -183,9 +167,3 @@ async def test_the_math_agent_computes_in_the_sandbox_and_is_told_its_mistakes(i
     shown = tokenizer.decode(done.turns[-1].prompt_ids)
     for told in ("tool\n42<", "ZeroDivisionError", "code of python must be of type string"):
         assert told in shown
-
-
-def test_rewards() -> None:
-    task = Task("1", "q", ("owner ada", "ada"))
-    assert [exact(task, answer) for answer in (" ada\n", "owner ada", "maker ada", "")] == [1, 1, 0, 0]
-    assert [boxed(task, answer) for answer in ("It is \\boxed{ada}.", "ada")] == [1, 0]

@@ -63,8 +63,3 @@ def test_a_tool_that_cannot_be_made_is_refused(overrides, problem):
     with pytest.raises(RecipeError) as caught:
         make_toolbox(SPEC.load("seed", [ONLY_GENERATOR, *overrides]).agentflow)
     assert problem in str(caught.value)
-
-
-def test_a_tool_has_the_name_of_the_preset():
-    tools = make_toolbox(SPEC.load("seed", [ONLY_GENERATOR, f"agentflow.tools.maths={GENERATOR}"]).agentflow)
-    assert tools.names == ["base_generator", "maths"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import strategies as st
 
 from agentic.agentflow.config import AgentFlowRecipe
 from agentic.agentflow.rollout import SPEC
@@ -52,10 +51,3 @@ def test_two_short_successes_among_eight(name):
     else:  # the plan too; every turn alike, so that a longer rollout weighs more
         assert [per_rollout[i] for i in range(8)] == [t + 1 for t in steps]
         assert weights == pytest.approx([1 / (2 * 2 + 6 * 4)] * len(rows))
-
-
-groups = st.lists(
-    st.tuples(st.one_of(st.none(), st.sampled_from([0.0, 1.0])), st.integers(1, 10), st.integers(1, 30)),
-    min_size=2,
-    max_size=10,
-).filter(lambda members: any(reward is not None for reward, _, _ in members))

@@ -12,18 +12,14 @@ import pytest
 
 from agentic.agentflow import scripted_roles
 from agentic.agentflow.config import AgentFlowRecipe
-from agentic.agentflow.memory import Memory, Step
 from agentic.agentflow.rollout import SPEC, build
-from agentic.agentflow.scripted_roles import ScriptedRole, give_verdict
+from agentic.agentflow.scripted_roles import ScriptedRole
 from agentic.agentflow.world import (
     ANSWER,
     CODER,
     ENTITIES,
-    GENERATOR,
-    OTHER_ENTITIES,
     UNKNOWN,
     WORLD,
-    ScriptedPlanner,
     ToyQuestion,
     compute,
     draw_demonstration,
@@ -31,27 +27,14 @@ from agentic.agentflow.world import (
     list_steps,
     look_up,
     solve,
-    write_right_turns,
 )
-from core.policy.base import PolicyError, Roles
+from core.policy.base import Roles
 from core.rollout.runner import Runner
 from core.sandbox import Sandbox, SandboxUnavailable
 from core.types import Sampling, Task, Trajectory
 from core.worlds import SPLITS
 
 Results = dict[str, str]
-
-
-def test_the_right_steps_of_the_longest_question() -> None:
-    question = ToyQuestion.read("Which item has number 37 times the age of boat?")
-    age = look_up("age of boat")
-    value = str(37 * int(age))
-    assert question.next_step({}) == (GENERATOR, "age of boat")
-    assert question.next_step({"age of boat": age}) == (CODER, f"37 * {age}")
-    assert solve(question) == {"age of boat": age, f"37 * {age}": value, f"item {value}": look_up(f"item {value}")}
-    assert question.needs == 3
-    with pytest.raises(ValueError, match="not a question"):
-        ToyQuestion.read("What is love?")
 
 
 def test_no_fact_and_no_question_is_in_two_splits_nor_in_a_demonstration_of_another() -> None:
@@ -107,28 +90,6 @@ def test_every_demonstration_can_be_done_and_where_there_is_a_choice_chance_make
         shown = [right for right, among in choices if among == number]
         assert len(shown) > 100
         assert least < sum(shown) / len(shown) <= most, number
-
-
-def test_the_supervised_baseline_shows_the_right_steps_of_a_question() -> None:
-    for task in WORLD.draw_tasks("train", 50):
-        *steps, final = write_right_turns(ToyQuestion.read(task.question))
-        for turn in steps:
-            assert turn.completion == right_step(turn.question, read_memory(turn.memory))
-        assert final.completion == ANSWER.format(answer=task.answers[0])
-
-
-def test_questions_of_another_domain_have_its_numbers_or_its_things() -> None:
-    for task in WORLD.draw_tasks("test", 50, domain="larger-numbers"):
-        numbers = ToyQuestion.read(task.question).numbers
-        assert numbers
-        assert all(100 <= int(number) <= 999 for number in numbers)
-    for task in WORLD.draw_tasks("test", 50, domain="other-things"):
-        facts = ToyQuestion.read(task.question).facts
-        assert facts
-        assert all(fact.split()[-1] in OTHER_ENTITIES for fact in facts)
-    rng = Random(0)
-    shown = " ".join(f"{turn.question} {turn.memory}" for turn in (draw_demonstration(rng) for _ in range(1000)))
-    assert not [thing for thing in OTHER_ENTITIES if thing in shown.split()]
 
 
 @pytest.fixture(scope="module")
@@ -206,39 +167,3 @@ async def test_a_planner_that_cannot_choose_answers_one_kind_at_most(
     trajectories = await run(WORLD.baselines[variant](recipe, tokenizer), recipe, tokenizer, tasks)
     assert {task.metadata["kind"] for task, t in zip(tasks, trajectories, strict=True) if t.reward} == kinds
     assert not [turn for t in trajectories for turn in t.turns if turn.role == "planner.next_step"]
-
-
-async def test_random_steps_answer_some_questions_and_far_from_all(recipe: AgentFlowRecipe, tokenizer: Any) -> None:
-    tasks = WORLD.draw_tasks("test", 96)
-    trajectories = await run(WORLD.baselines["random-step"](recipe, tokenizer), recipe, tokenizer, tasks)
-    assert isinstance(WORLD.baselines["random-tool"](recipe, tokenizer), ScriptedPlanner)
-    assert 0.25 < score(trajectories) < 0.6
-
-
-async def test_a_step_too_many_is_wrong_and_bad_steps_are_counted(recipe: AgentFlowRecipe, tokenizer: Any) -> None:
-    """The verifier counts results, so a step that was not needed takes the place of one that was."""
-    tasks = [task for task in WORLD.draw_tasks("test", 24) if ToyQuestion.read(task.question).needs > 1][:8]
-    method = build(recipe, tokenizer)
-    assert score(await run(method, recipe, tokenizer, tasks, lambda question, results: right_step(question, {}))) == 0
-    steps = iter([" no colon", " python_coder : price of lamp", " crystal_ball : all"])
-    (bad,) = await run(build(recipe, tokenizer), recipe, tokenizer, tasks[:1], lambda question, results: next(steps))
-    assert (bad.metrics["parse_errors"], bad.metrics["tool_errors"], bad.reward) == (1, 2, 0)
-
-
-@pytest.mark.parametrize(
-    ("memory", "verdict"),
-    [
-        ((), "CONTINUE"),
-        ((Step("ok", GENERATOR, "price of lamp", result="30"), Step("error", CODER, "x")), "CONTINUE"),
-        ((Step("ok", GENERATOR, "30 * 2", result="unknown"),) * 2, "CONTINUE"),
-        ((Step("ok", CODER, "1 * 1", result="1"), Step("ok", CODER, "2 - 9", result="-7")), "STOP"),
-    ],
-)
-def test_the_verifier_counts_results_and_does_not_judge_them(memory: tuple[Step, ...], verdict: str) -> None:
-    rendered = Memory(memory).render("compact")
-    assert give_verdict(f"<verify>What is the price of lamp times 2?<memory>{rendered}") == verdict
-
-
-async def test_the_verifier_refuses_questions_that_it_cannot_read(recipe: AgentFlowRecipe, tokenizer: Any) -> None:
-    with pytest.raises(PolicyError, match="not a question"):
-        await scripted_roles.verifier(recipe, tokenizer).generate(tokenizer.encode("<verify>Why?<memory>"), Sampling())

@@ -18,7 +18,6 @@ from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows
-from core.sandbox.workspace.isolated import choose_backend
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
 from tests.kit import script_policy
@@ -125,15 +124,6 @@ async def test_every_end_has_a_name_and_what_was_changed_is_graded(isolation: No
     assert (late.log["end"], late.turns) == ("time_limit", ())
 
 
-async def test_a_malformed_call_is_told_and_counted(isolation: None, tokenizer: Any) -> None:
-    method = make(tokenizer)
-    trajectory = await play(method, ["<tool_call>{</tool_call>", call("fly"), call("bash"), DONE])
-    assert {name for name in trajectory.metrics if name.startswith("malformed_")} == {
-        "malformed_not_json", "malformed_unknown_tool", "malformed_missing_argument",
-    }  # fmt: skip
-    assert "there is no tool 'fly'" in show(method, trajectory)
-
-
 async def test_a_sub_agent_has_no_edit_and_is_a_segment(isolation: None, tokenizer: Any) -> None:
     method = make(tokenizer)
     answers = [call("delegate", question="Where is it?"), REPAIR, "It is in the loop.", DONE]
@@ -164,11 +154,6 @@ async def test_a_summary_ends_at_the_time_limit(isolation: None, tokenizer: Any)
     trajectory = await method.rollout(TASK, Roles({"policy": slow}), Sampling(seed=1))
     assert trajectory.log["end"] == "time_limit"
     assert [turn.role for turn in trajectory.turns] == ["act"]
-
-
-@pytest.mark.parametrize(("backend", "sandbox"), [("auto", choose_backend()), ("landlock", "landlock")])
-def test_the_run_folder_is_told_what_isolates(tokenizer: Any, backend: str, sandbox: str) -> None:
-    assert make(tokenizer, f"coding.backend={backend}").sandbox == sandbox
 
 
 async def test_a_broken_record_fails_with_a_name(isolation: None, tokenizer: Any) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import pytest
 
 from agentic.memagent.gold import AnnotatorWords, write_gold_trajectory
 from agentic.memagent.rollout import SPEC, MemAgent
-from agentic.memagent.world import GOLD, KEYS, VALUES, WORLD
+from agentic.memagent.world import GOLD, KEYS, VALUES
 from benchmarks.ruler.generate import generate
 from benchmarks.ruler.niah import Niah
-from core.config import SupervisedSection
-from core.data import write_jsonl
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
@@ -68,21 +64,3 @@ def test_a_task_without_its_needle_is_named(method: MemAgent, tokenizer: Any) ->
         write_gold_trajectory(method, task, replace(GOLD, fact="A long note. " * 20))
     with pytest.raises(RolloutError, match="it must ask for one needle, and asks for 0"):
         write_gold_trajectory(method, replace(task, metadata={}), GOLD)
-
-
-def test_every_trajectory_comes_once_in_an_epoch_and_batches_follow_the_seed(
-    method: MemAgent, tokenizer: Any, tmp_path: Any
-) -> None:
-    tasks = draw_tasks(TINY, tokenizer, 16)
-    turns = [turn for task in tasks for turn in write_gold_trajectory(method, task, GOLD)]
-    config = SupervisedSection(batch_size=4)
-    write_jsonl(tmp_path / "train.jsonl", tasks)
-    recipe = SPEC.load("tiny", [f"data.train={tmp_path / 'train.jsonl'}"])
-    drawn = list(islice(WORLD.draw_solutions(config, recipe, tokenizer), len(turns) // 4 - 8))
-    assert all(len(batch) == 4 for batch in drawn)
-    assert not Counter(turn for batch in drawn for turn in batch) - Counter(turns)
-    again = list(islice(WORLD.draw_solutions(config, recipe, tokenizer), len(drawn)))
-    seeded = SupervisedSection(batch_size=4, seed=1)
-    other = list(islice(WORLD.draw_solutions(seeded, recipe, tokenizer), len(drawn)))
-    assert again == drawn
-    assert other != drawn

@@ -112,18 +112,6 @@ async def test_special_tokens_that_the_model_wrote_stay_out_of_the_next_prompt(t
     assert memory in story.trajectory.turns[0].completion.token_ids  # trained on what was sampled all the same
 
 
-async def test_the_order_of_the_parts(tell, tokenizer):
-    orders = {}
-    for order in ("official", "prefix_friendly"):
-        story = await tell(["one", "\\boxed{acorn}"], prompt_order=order)
-        orders[order] = [story.text(0).index(f"<{name}>") for name in ("problem", "memory", "section")]
-        assert "<section>" not in story.text(1)
-    problem, memory, section = orders["official"]
-    assert problem < memory < section
-    problem, memory, section = orders["prefix_friendly"]
-    assert problem < section < memory
-
-
 async def test_prefix_friendly_prompts_share_everything_before_the_memory(tell, tokenizer):
     first = await tell(["one", "a b c", "x", "\\boxed{acorn}"], prompt_order="prefix_friendly")
     second = await tell(["two", "d", "x", "\\boxed{acorn}"], prompt_order="prefix_friendly")
@@ -134,26 +122,12 @@ async def test_prefix_friendly_prompts_share_everything_before_the_memory(tell, 
 
 
 @pytest.mark.parametrize("style", ["official", "compact"])
-async def test_both_styles_have_all_parts(tell, style):
-    story = await tell(["one", "\\boxed{acorn}"], prompt_style=style)
-    for text, parts in ((story.text(0), (QUESTION, EMPTY_MEMORY, SENTENCE)), (story.text(1), (QUESTION, "one"))):
-        assert all(part in text for part in parts)
-        assert text.startswith("<|im_start|>user\n")
-        assert text.endswith("<|im_start|>assistant\n")
-
-
-@pytest.mark.parametrize("style", ["official", "compact"])
 async def test_the_gate_keeps_the_memory_only_when_it_is_on(tell, style):
     gated = await tell([" hat", KEEP, "x", "\\boxed{acorn}"], gate_update=True, prompt_style=style)
     assert " hat" in gated.text(2)
     assert KEEP not in gated.text(2).split("<memory>")[1]
     plain = await tell([" hat", KEEP, "x", "\\boxed{acorn}"], prompt_style=style)
     assert KEEP in plain.text(2).split("<memory>")[1]
-
-
-async def test_more_than_the_word_keep_is_a_memory(tell):
-    story = await tell([" hat", f"{KEEP} acorn", "x", "\\boxed{acorn}"], gate_update=True)
-    assert f"<memory>{KEEP} acorn</memory>" in story.text(2)
 
 
 @pytest.mark.parametrize("update", [True, False])

@@ -12,7 +12,6 @@ from agentic.memagent.config import MemAgentSection
 from agentic.memagent.rollout import MemAgent
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
-from core.rollout.method import RolloutError
 from core.rollout.runner import Runner
 from core.text.tokenizer import Ids, encode_text
 from core.types import Sampling, Task
@@ -54,13 +53,3 @@ async def test_a_group_of_16_encodes_its_document_once_and_asks_with_the_same_id
     assert len(expected) > 2
     for trajectory in group:
         assert [turn.prompt_ids for turn in trajectory.turns[:-1]] == expected
-
-
-async def test_another_text_of_the_same_name_is_another(tokenizer: Any) -> None:
-    method = MemAgent(CONFIG, tokenizer)
-    assert await method.share_sections(Task("t", "?", ("x",), "Another text.")) != await method.share_sections(TASK)
-
-
-async def test_a_task_without_a_document_fails_by_name(tokenizer: Any) -> None:
-    with pytest.raises(RolloutError, match="field `context` is empty"):
-        await MemAgent(CONFIG, tokenizer).share_sections(Task("t", "?", ("x",), " "))

@@ -10,38 +10,24 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from agentic.memagent.rollout import SPEC, MemAgent
 from agentic.memagent.world import (
     ANSWER,
     FACT,
-    KEYS,
-    TAGS,
     UNKNOWN,
-    VALUES,
     WORLD,
     MemoryDemonstration,
     draw_demonstration,
-    draw_lookup_drill,
     encode,
 )
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
-from core.text.tokenizer import encode_text, special_ids
+from core.text.tokenizer import encode_text
 from core.types import Sampling, Task
 
 NEEDLE = re.compile(r"One of the special magic words for (\w+) is: (\w+)\.")
-PARTS = st.sampled_from([*TAGS, "<|im_start|>", "<|im_end|>", *KEYS[:9], *VALUES[:9], "é漢", "</", ">", "\n"])
-
-
-@given(st.lists(PARTS | st.text(max_size=6), max_size=12).map("".join))
-def test_no_document_writes_a_tag(tokenizer: Any, text: str) -> None:
-    ids = encode_text(tokenizer, text)
-    assert not set(ids) & special_ids(tokenizer)
-    assert tokenizer.decode(ids) == text
 
 
 def test_heads_of_the_first_layer_look_one_to_four_tokens_back(tokenizer: Any, tmp_path: Path) -> None:
@@ -79,16 +65,6 @@ def test_demonstrations_are_right_and_none_updates_a_memory_that_holds_the_asked
         else:
             assert turn.completion == FACT.format(key=asked, value=needles.get(asked, UNKNOWN))
     assert others > 100
-
-
-def test_a_lookup_drill_repeats_its_facts_and_says_what_it_does_not_know() -> None:
-    rng = Random(0)
-    for _ in range(200):
-        prompt, completion = draw_lookup_drill(rng)
-        facts = dict(NEEDLE.findall(prompt) or re.findall(r" (\w+) is: (\w+)\.", prompt))
-        repeated = re.findall(r" (\w+) is: (\w+)\.", completion)
-        assert completion == "".join(FACT.format(key=key, value=value) + "." for key, value in repeated)
-        assert {key: value for key, value in repeated if value != UNKNOWN} == facts
 
 
 async def test_a_demonstration_is_encoded_as_the_rollout_asks_it_and_fits_the_preset(tokenizer: Any) -> None:

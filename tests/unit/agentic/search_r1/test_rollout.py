@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from agentic.search_r1.prompts import INFORMATION, INSTRUCTIONS, INVALID
-from agentic.search_r1.rollout import SPEC, SearchR1, read_action
+from agentic.search_r1.rollout import SPEC, SearchR1
 from agentic.search_r1.world import find_facts, write_passage
 from core.config import RecipeError
 from core.data import DataError, read_tasks
@@ -150,11 +150,6 @@ async def test_a_limit_ends_the_rollout_as_truncated_and_without_a_reward(
     assert all(len(turn.completion.token_ids) <= 16 for turn in done.turns)
 
 
-async def test_a_query_without_a_word_finds_nothing(method: SearchR1) -> None:
-    done = await play(method, "<search> </search>", RIGHT)
-    assert INFORMATION.format("") in show(method, done)
-
-
 @pytest.mark.parametrize(("status", "body"), [(500, "down"), (400, "no"), (200, "{}")])
 async def test_a_failed_search_fails_the_rollout_by_name(tokenizer: Any, status: int, body: str) -> None:
     async def retrieve(request: web.Request) -> web.Response:
@@ -167,13 +162,6 @@ async def test_a_failed_search_fails_the_rollout_by_name(tokenizer: Any, status:
         with pytest.raises(RolloutError, match=url) as failure:
             await play(method, SEARCH, RIGHT)
     assert failure.value.kind == "search_failed"
-
-
-def test_actions() -> None:
-    read = ("<search>\n a b </search>", "x <answer>b\nc</answer> <search>d</search>", "<search>a</answer>", "")
-    assert [read_action(text) for text in read] == [
-        ("search", "a b"), ("answer", "b\nc"), ("invalid", ""), ("invalid", ""),
-    ]  # fmt: skip
 
 
 async def test_the_released_prompt_asks_in_the_words_of_the_paper(service: str, tokenizer: Any) -> None:

@@ -16,7 +16,7 @@ from agentic.toolorchestra.rollout import ToolOrchestra
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.types import Sampling, Task, Trajectory
-from tests.kit import script_policy, train_tokenizer
+from tests.kit import make_recipe, script_policy, train_tokenizer
 
 CHAT_TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
@@ -101,20 +101,11 @@ def recipe(services: Services | None = None, **changes: Any) -> ToolOrchestraRec
         "environment": {"path": "tests.small_env.SmallEnvironmentFactory"},
         "latency": "declared",
     }  # fmt: skip
-    return ToolOrchestraRecipe.model_validate(
-        {
-            "method": "toolorchestra",
-            "preset": "test",
-            "follows": "nothing",
-            "model": {"path": "none"},
-            "data": {"train": "none"},
-            "rollout": {"tasks_per_step": 1, "group_size": 2},
-            "algorithm": {"name": "grpo", "kl_loss_coef": 0},
-            "optimizer": {"lr": 0},
-            "run": {"steps": 1},
-            "roles": {"frozen": "http://127.0.0.1:9"},
-            "toolorchestra": {**section, **changes},
-        }
+    return make_recipe(
+        ToolOrchestraRecipe,
+        method="toolorchestra",
+        roles={"frozen": "http://127.0.0.1:9"},
+        toolorchestra={**section, **changes},
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,14 +48,6 @@ def test_cheap_and_right_gets_all_dear_and_right_the_weight_of_being_right_wrong
     ]
 
 
-def test_the_users_preference_turns_the_order():
-    slow, fast = (1.0, 2.0, 7.0, (SEARCH, CHEAP)), (1.0, 9.0, 2.0, (STRONG,))
-    by_cost = rewards(variant("a", slow), variant("b", fast))
-    by_time = rewards(variant("a", slow, preference="fast"), variant("b", fast, preference="fast"))
-    assert by_cost[0] > by_cost[1]
-    assert by_time[0] < by_time[1]
-
-
 def test_a_failed_rollout_has_no_reward_and_is_in_no_group():
     alone, failed = rewards(variant("a", (1.0, 2.0, 7.0, (SEARCH, CHEAP))), variant("b", None))
     assert alone == [0.0]  # nothing to compare with
@@ -72,9 +63,3 @@ def test_the_best_route_is_its_calls_no_more_and_no_less():
         ]
     )
     assert [r.measures["best_route"] for r in (right, more, other)] == [[1.0], [0.0], [0.0]]
-
-
-def test_results_without_labels_are_left_out() -> None:
-    one = variant("a", (1.0, 2.0, 7.0, (SEARCH,)))
-    assert compare_variants([replace(one, labels={})]) == []
-    assert compare_variants([replace(one, labels={"kind": ["x"], "preference": ["x"]})]) == []

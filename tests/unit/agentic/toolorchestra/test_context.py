@@ -16,14 +16,6 @@ def test_documents_alternate_new_ones_first_and_are_kept_once() -> None:
     assert workspace.documents == ["x", "a", "b", "c"]
 
 
-def test_everything_is_there_when_it_fits(tokenizer: Any) -> None:
-    text = Workspace(["a document"], ["a program"], ["an attempt"]).render(tokenizer, BudgetSection(), 24000)
-    assert text == "Documents:\na document\n\nPython code and outputs:\na program\n\nAttempts:\nan attempt"
-    assert Workspace().render(tokenizer, BudgetSection(), 24000) == ""
-    cut = Workspace(["x" * 100]).render(tokenizer, BudgetSection(document_characters=10), 24000)
-    assert cut == "Documents:\n" + "x" * 10
-
-
 def test_attempts_come_first_then_programs_then_documents_and_the_end_is_kept(tokenizer: Any) -> None:
     names = ("document", "program", "attempt")
     workspace = Workspace(*([f"{name}{i}" for i in range(60)] for name in names))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from agentic.toolorchestra.environment import CallResult, UserReply
-from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import rows_from_groups
 from core.text.tool_calls import ToolCall
@@ -100,22 +99,6 @@ async def test_a_tool_may_end_the_conversation(tell: Tell, monkeypatch: pytest.M
     look = strip_thinking(solution(EMPTY)[0])
     story = await tell([look + look.partition("</think>")[2]], EMPTY)
     assert (len(story.trajectory.turns), story.metrics["answered"], story.trajectory.reward) == (1, 1.0, 0.0)
-
-
-async def test_an_expert_can_be_a_role(tell: Tell, tokenizer: Any) -> None:
-    steps = iter(list(map(strip_thinking, solution(EMPTY))))
-
-    def respond(prompt: tuple[int, ...], sampling: Any) -> tuple[int, ...]:
-        return (*tokenizer.encode(next(steps), add_special_tokens=False), tokenizer.eos_token_id)
-
-    frozen = ScriptedPolicy(respond)
-    models = {name: {"role": "frozen", "price": {"input": 1, "output": 1}} for name in ("clever", "cheap")}
-    texts = [call("call_expert", expert="expert-1")]
-    story = await tell(texts, EMPTY, roles={"frozen": frozen}, models=models)
-    assert story.trajectory.reward == 1.0
-    last = tokenizer.decode(frozen.calls[2].prompt_ids)
-    assert "<|im_start|>assistant\n\n<tool_call>\n" in last
-    assert '"name": "add_data"' in last.rpartition("<tool_call>")[2]
 
 
 @pytest.fixture
@@ -210,14 +193,6 @@ async def test_a_long_dialogue_is_cut_in_its_middle(tell: Tell) -> None:
         assert lengths[0] < max(lengths) < room + 250  # of the template's own
         assert all("My number is" in prompt for prompt in story.prompts)
         assert (story.metrics["drift"] > 0) == (context == "append_only")
-
-
-async def test_compact_actions(tell: Tell) -> None:
-    number, wanted = EMPTY.metadata["number"], EMPTY.metadata["wanted"]
-    texts = [f" get_line {number}", f" add_data number={number} gigabytes={wanted}", " say try again"]
-    for context in ("rebuilt", "append_only"):
-        story = await tell(texts, EMPTY, style="compact", context=context)
-        assert (story.trajectory.reward, story.metrics["malformed"]) == (1.0, 0)
 
 
 async def test_the_environment_must_be_named(tell: Tell) -> None:

@@ -233,27 +233,6 @@ async def test_nothing_from_outside_is_read_as_a_special_token(tell: Tell, servi
         assert second.count(start) == first.count(start) + grown
 
 
-async def test_compact_calls_and_lines(tell: Tell, services: Services) -> None:
-    services.scripts["cheap"] = lambda messages: "42" if "costs 42" in messages[0]["content"] else "7"
-    tools = {"search": [], "call_expert": ["expert-1", "expert-2"], "answer": []}
-    task = replace(QUESTION, metadata={"instruction": "cheap"})
-    texts = [" search", " call expert-3", " call expert-2", " answer"]
-    story = await tell(texts, task, style="compact", tools=tools)
-    assert story.prompts[0] == (
-        "<|im_start|>user\n<task> What does a lamp cost?<wish> cheap<seen><|im_end|>\n<|im_start|>assistant\n"
-    )
-    assert story.prompts[3].partition("<seen>")[2].partition("<|im_end|>")[0] == (
-        " search = [1] Lamp A lamp costs 42.\n ? = unknown choice\n call expert-2 = 42\n"
-    )
-    assert services.asked[0][1]["messages"] == [
-        {
-            "role": "user",
-            "content": "call_expert: What does a lamp cost?\nsearch = [1] Lamp A lamp costs 42.\n? = unknown choice",
-        }
-    ]
-    assert story.trajectory.reward == 1.0
-
-
 async def test_an_expert_can_be_a_role(tell: Tell, tokenizer: Any) -> None:
     def respond(prompt: tuple[int, ...], sampling: Any) -> tuple[int, ...]:
         return (*tokenizer.encode("42", add_special_tokens=False), tokenizer.eos_token_id)

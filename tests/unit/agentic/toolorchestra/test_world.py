@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations, product
+from itertools import product
 from random import Random
 
 import pytest
@@ -13,7 +13,7 @@ from agentic.toolorchestra.experts import Experts, ModelPool
 from agentic.toolorchestra.formats import FORMATS
 from agentic.toolorchestra.prompts import tool_schemas
 from agentic.toolorchestra.rollout import SPEC
-from agentic.toolorchestra.scripted_experts import ATTRIBUTES, SCOUT, THINGS, count_tokens, fact_value, reply
+from agentic.toolorchestra.scripted_experts import SCOUT, THINGS, count_tokens, fact_value, reply
 from agentic.toolorchestra.world import (
     BEST,
     CHEAP,
@@ -28,9 +28,7 @@ from agentic.toolorchestra.world import (
     assign_split,
     draw_demonstration,
     make_up_search,
-    with_other_preference,
     with_other_wish,
-    write_passages,
 )
 from core.policy.base import Roles
 from core.rewards.boxed import find_boxed
@@ -74,44 +72,12 @@ def test_the_stated_route_is_the_only_best_one_for_every_task(split: str) -> Non
         assert sorted(rewards)[-2] < max(rewards), task
 
 
-def test_the_best_route_depends_on_kind_and_on_preference() -> None:
-    assert len({tuple(by_preference.values()) for by_preference in BEST.values()}) == len(BEST)
-    assert len({tuple(BEST[kind][name] for kind in BEST) for name in PREFERENCES}) == len(PREFERENCES)
-
-
 def test_only_the_most_expensive_expert_is_always_right() -> None:
     drawn = WORLD.draw_tasks("test", 200)
     routes = [route for route in ROUTES if route.count(SEARCH) < 2]
     share = {route: sum(outcome(task, route)["accuracy"] for task in drawn) / len(drawn) for route in routes}
     assert share.pop((STRONG,)) == share.pop((SEARCH, STRONG)) == 1.0
     assert max(share.values()) < 0.9
-
-
-def test_splits_share_no_question_and_no_thing_and_follow_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = [{task.question for task in WORLD.draw_tasks(split, 60)} for split in SPLITS]
-    things = [{name for name in THINGS if f" {name}" in " ".join(questions)} for questions in asked]
-    assert all(things)
-    for parts in (asked, things):
-        assert not any(one & other for one, other in combinations(parts, 2))
-    assert WORLD.draw_tasks("test", 30) == WORLD.draw_tasks("test", 30) != WORLD.draw_tasks("test", 30, seed=1)
-    monkeypatch.setattr("agentic.toolorchestra.world.KINDS", {"easy": KINDS["easy"]})
-    with pytest.raises(ValueError, match="fewer than 1000"):
-        WORLD.draw_tasks("dev", 1000)
-
-
-def test_another_preference_changes_nothing_else() -> None:
-    for task in WORLD.draw_tasks("test", 60):
-        other = with_other_preference(task)
-        assert (other.task_id, other.question, other.answers) == (task.task_id, task.question, task.answers)
-        changed = {name for name, value in task.metadata.items() if other.metadata[name] != value}
-        assert changed == {"preference", "case", "instruction", "pref_vec"}
-        assert with_other_preference(with_other_preference(other)).metadata["preference"] == task.metadata["preference"]
-
-
-def test_the_corpus_states_every_fact_once() -> None:
-    texts = [passage["contents"] for passage in write_passages()]
-    assert len(set(texts)) == len(texts) == len(ATTRIBUTES) * len(THINGS)
-    assert f"lamp\nThe price of lamp is {fact_value('price of lamp')}." in texts
 
 
 def test_demonstrations_think_first_call_what_the_rollout_reads_and_show_no_thing_of_another_split() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from benchmarks.aime.statistics import GradedSample, aime_statistics, score_majority
@@ -56,16 +55,6 @@ def test_every_number_of_two_problems_and_four_samples() -> None:
     # A bootstrap of two problems draws both of one with probability 1/4 each: the interval is their range.
     assert (estimates["avg@4"].mean, estimates["avg@4"].low, estimates["avg@4"].high) == (0.5, 0.25, 0.75)
     assert estimates["maj@4"].mean == 0.75
-
-
-def test_repeats_have_an_interval_of_their_own() -> None:
-    """All problems alike, repeats apart: the first says nothing about the second."""
-    samples = [GradedSample(f"t{i}", r, r < 2, "1" if r < 2 else "2") for i in range(5) for r in range(4)]
-    stats = aime_statistics(samples)
-    half = 3.182 * float(np.std([1, 1, 0, 0], ddof=1)) / 2
-    assert stats.repeats == pytest.approx((max(0, 0.5 - half), min(1, 0.5 + half)))
-    assert set(stats.avg) == {0.5}
-    assert aime_statistics(graded("a", ["1"], "1")).repeats is None
 
 
 def test_repeats_that_agree_still_leave_an_interval() -> None:

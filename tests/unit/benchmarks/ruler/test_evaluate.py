@@ -22,12 +22,10 @@ from benchmarks.ruler.evaluate import RulerPlan, count_tasks, evaluate, make_cel
 from benchmarks.ruler.fit import parse_length
 from benchmarks.ruler.variants import make_reader
 from core.data import DataError, write_jsonl
-from core.policy.base import PolicyError
 from core.report.stats import mean_ci
 from core.report.summary import build_summary
 from core.runs.evaluation import EvalResult
 from core.runs.run_folder import RunFolder
-from core.text.tokenizer import encode_text
 from core.types import Sampling, Task
 
 from ..conftest import ScriptedModels
@@ -138,38 +136,6 @@ async def test_scores_equal_what_is_counted_by_hand(tokenizer, model, folder, sh
     assert cell["seconds_per_1k_tokens"] == pytest.approx(1000 * sum(r.seconds for r in results) / tokens)
 
 
-async def test_failed_tasks_count_zero_and_stay_in_the_denominator(tokenizer, model, folder, short):
-    keys = asked_keys(short.tasks(448, 0, 8))
-    broken = {keys[0]: PolicyError("bad_request", "no"), keys[3]: PolicyError("timeout", "late")}
-    models = ScriptedModels(needle_reader(tokenizer, broken))
-    result = (await run(models, folder, model, short, variants=("trained",), tasks=8))["trained", 448, 0]
-    lost = [key in broken for key in keys]
-    assert result.n == 8
-    assert result.scores["official"] == [0.0 if failed else 1.0 for failed in lost]
-    assert sum(result.failures.values()) == sum(lost)
-    assert set(result.failures) == {"bad_request", "timeout"}
-
-
-@pytest.mark.parametrize(
-    ("change", "difference"),
-    [
-        ({"sampling": Sampling(top_p=0.95)}, r"sampling\.temperature was 0\.7, is now 1\.0"),
-        (
-            {"method": METHOD.model_copy(update={"chunk_tokens": 48})},
-            r"settings\.memagent\.chunk_tokens was 96, is now 48",
-        ),
-    ],
-)
-async def test_a_saved_cell_of_another_evaluation_is_neither_taken_nor_overwritten(
-    tokenizer, model, folder, data, change, difference
-):
-    models = ScriptedModels(needle_reader(tokenizer))
-    await run(models, folder, model, data, variants=("trained",))
-    with pytest.raises(EvaluationError, match=rf"448__seed-0.json: .* otherwise: {difference}\. Delete the file"):
-        await run(models, folder, model, data, variants=("trained",), **change)
-    assert len(models.opened) == 2
-
-
 async def test_seeds_on_one_files_tasks_are_no_further_tasks(tokenizer, model, tmp_path, short):
     """Three seeds with the same answers say as much as one; generated tasks are new for every seed."""
     path = tmp_path / "mine.jsonl"
@@ -204,20 +170,6 @@ async def test_a_broken_result_is_named_before_anything_runs(tokenizer, model, f
     with pytest.raises(EvaluationError, match=r"trained__niah__1536__seed-0\.json is not valid JSON.*Delete the file"):
         await run(models, folder, model, data)
     assert models.opened == []
-
-
-async def test_no_turn_exceeds_the_context_made_for_it(tokenizer, model, folder, data):
-    models = ScriptedModels(needle_reader(tokenizer))
-    longest: list[int] = []
-    reply = models.respond
-
-    def measured(prompt, sampling):  # type: ignore[no-untyped-def]
-        longest.append(len(prompt) + sampling.max_new_tokens)
-        return reply(prompt, sampling)
-
-    models.respond = measured
-    await run(models, folder, model, data, variants=("trained",))
-    assert max(longest) <= max(models.contexts) < 192
 
 
 @pytest.mark.parametrize(
@@ -304,13 +256,6 @@ def test_a_tokenizer_without_chat_template_is_refused(model, tmp_path, capsys):
     assert "no chat template" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"), [("448", 448), ("7K", 7168), ("448k", 458752), ("1M", 1048576), ("3.5M", 3670016)]
-)
-def test_lengths_are_read(text, tokens):
-    assert parse_length(text) == tokens
-
-
 @pytest.mark.parametrize("text", ["", "K", "-7K", "0", "7KB", "1.5", "nan"])
 def test_what_is_no_length_is_refused(text):
     with pytest.raises(ValueError, match="not a number of tokens"):
@@ -350,40 +295,3 @@ def test_tasks_of_a_file_are_grouped_by_length(tokenizer, tmp_path):
         official.write_text(json.dumps([record]))
         data = file_data(official, tokenizer=tokenizer)
         assert data.tasks(data.lengths[0], 0, 1)[0].metadata["metric"] == metric
-
-
-async def test_hotpotqa_runs_through_the_whole_pipeline(tokenizer, model, folder, shared_data):
-    questions, pool = (
-        shared_data / name for name in ("hotpotqa_dev_distractor_75.json", "2wikimultihopqa_corpus.json")
-    )
-    texts = (passage["title"] + "\n" + passage["text"] for passage in json.loads(pool.read_text())[:800])
-    english = tokenizer.train_new_from_iterator(texts, vocab_size=4000, show_progress=False)
-    lengths = (7 * 1024, 28 * 1024, 112 * 1024)
-    options = {"hotpotqa": questions, "pool": [pool]}
-    data = ruler_data("hqa", options, tiny=False, lengths=lengths, tokenizer=english)
-    built = {length: data.tasks(length, 0, 2 if length > 7 * 1024 else 4) for length in lengths}
-    data = replace(data, tasks=lambda length, *_: built[length], available=lambda length: len(built[length]))
-    method = SPEC.load("paper", ["memagent.align=document", "memagent.max_chunks=100000"]).memagent
-    answers = {task.question: task.answers[0] for task in built[7 * 1024]}
-
-    def respond(prompt, sampling):  # type: ignore[no-untyped-def]
-        text = english.decode(prompt)
-        answer = next(answer for question, answer in answers.items() if question in text)
-        memory = text.split("<memory>\n")[1].split("\n</memory>")[0]
-        if "<section>" not in text:
-            said = f"So it is \\boxed{{{memory}}}."
-        else:
-            said = answer if answer in text.split("<section>")[1] else memory
-        return (*encode_text(english, said), english.eos_token_id)
-
-    models = ScriptedModels(respond, english, context=8192)
-    cells = await run(models, folder, model, data, variants=("trained",), method=method, tasks=4)
-    for length in lengths:
-        result = cells["trained", length, 0]
-        told = [task.answers[0] in task.context for task in built[length]]
-        assert any(told)
-        assert result.scores["em"] == [float(known) for known in told]
-        assert all(score for score, known in zip(result.scores["strict"], told, strict=True) if known)
-        assert all(0.9 * length < tokens <= length for tokens in result.document_tokens)
-        assert all(calls > length / method.chunk_tokens for calls in result.turns)
-        assert result.failures == {}

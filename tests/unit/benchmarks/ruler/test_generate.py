@@ -7,7 +7,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.ruler.generate import main
-from benchmarks.ruler.tasks import NIAH_TASKS, OPTIONS, TASKS, make_family
 from core.data import read_tasks
 
 
@@ -71,23 +70,3 @@ def test_an_option_that_cannot_be_is_named(
         main(["--task", "niah", "--tokenizer", "t", "--length", "7K", "--count", "1", "--out", "x", option, value])
     assert f"argument {option}: " in (error := capsys.readouterr().err)
     assert message in error
-
-
-def test_words_that_are_no_text_are_named(tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "words").write_bytes(b"\xff")
-    arguments = ["--task", "niah", "--key-words", str(tmp_path / "words"), "--tokenizer", tokenizer, "--count", "1"]
-    assert main([*arguments, "--length", "900", "--out", str(tmp_path / "x")]) == 1
-    assert f"{tmp_path / 'words'}: not UTF-8 text" in capsys.readouterr().err
-
-
-def test_length_or_documents_must_be_given(tokenizer: str) -> None:
-    with pytest.raises(SystemExit):
-        main(["--task", "niah", "--tokenizer", tokenizer, "--count", "1", "--out", "x"])
-
-
-def test_thirteen_official_tasks_and_their_options() -> None:
-    assert len(set(TASKS) - {"niah", "hqa"}) == 13
-    assert len(NIAH_TASKS) == 8
-    assert {"num_k", "pool", "essays"} <= OPTIONS.keys()
-    with pytest.raises(ValueError, match="unknown task 'niah_single_9'"):
-        make_family("niah_single_9")

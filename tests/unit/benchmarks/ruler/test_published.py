@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentic.memagent.rollout import SPEC, answer_reward
+from agentic.memagent.rollout import SPEC
 from benchmarks.ruler import evaluate as command
 from benchmarks.ruler.documents import OFFICIAL_ORDER
 from benchmarks.ruler.eval_data import official_data
@@ -161,13 +161,6 @@ def test_a_long_prompt_loses_its_middle_as_in_the_released_evaluation(model: Pat
     wide.prepare([short])
     shown = [str(tokenizer.decode(r.prompt(short))) for r in (plain, wide)]  # type: ignore[attr-defined]
     assert shown[0] == shown[1]
-
-
-def test_the_reward_looks_where_the_final_prompt_asks_for_the_answer() -> None:
-    says = "Therefore, the answer is the Harbor."
-    assert answer_reward("the_answer_is", says, ["harbor"]) == 1.0
-    assert answer_reward("boxed", says, ["harbor"]) == 0.0
-    assert answer_reward("the_answer_is", "\\boxed{harbor}", ["harbor"]) == 0.0
 
 
 def ten_results(n: int = 2) -> list[EvalResult]:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.ruler.sample import ruler_prompt
 from benchmarks.ruler.score import box_or_all, score
 from core.rewards.qa import extract_the_answer_is
 from core.types import Task
@@ -50,8 +49,3 @@ def test_the_published_evaluation_reads_what_follows_the_answer_is() -> None:
     scores = score(paris, "Rome? No. Therefore, the answer is **Paris**.", extract_the_answer_is)
     assert scores == {"score": 1.0, "strict": 1.0, "em": 1.0, "f1": 1.0}
     assert set(score(paris, "\\boxed{Paris}", extract_the_answer_is).values()) == {0.0}
-
-
-def test_ruler_prompt_needs_a_ruler_task() -> None:
-    with pytest.raises(ValueError, match="was not made by"):
-        ruler_prompt(task("sub_em", "A"))

@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from benchmarks.speed.engines import ContinuousBatchingSide, EmbeddedSide, TransformersSide, max_logprob_error
-from benchmarks.speed.rollout import TOLERANCE, longest_sequence, run_turns
+from benchmarks.speed.rollout import TOLERANCE
 from benchmarks.speed.workload import GenerationRequest, make_checkpoint
 from core.engine import weights
 
@@ -45,14 +45,6 @@ def test_every_side_returns_the_requested_tokens_and_exact_logprobs(side, folder
     error = max_logprob_error(hf, samples)
     assert error is not None
     assert error <= TOLERANCE["float32"]
-
-
-def test_sessions_sample_every_turn_within_the_planned_length(folder):
-    requests = [GenerationRequest((5, 6, 7), 4), GenerationRequest((8,), 3)]
-    longest = longest_sequence(requests, turns=3)
-    samples = run_turns(EmbeddedSide(weights.load(folder), 2, longest).generate, requests, 3, 1280)
-    assert [len(s.token_ids) for s in samples] == [4, 3] * 3
-    assert max(len(s.prompt_ids) + len(s.token_ids) for s in samples) == longest
 
 
 def test_wrong_or_missing_logprobs_are_noticed(folder, hf):

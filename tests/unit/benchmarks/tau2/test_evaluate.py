@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from benchmarks.harness.samples import Sample
 from benchmarks.tau2 import evaluate
 from benchmarks.tau2.tasks import BLOBS, COMMIT, list_departures
 from benchmarks.tau2.tasks import main as write_tasks
-from core.data.tasks import read_tasks
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.worlds.start_model import build, train_tokenizer
@@ -145,15 +143,6 @@ def test_who_played_and_how_long_cannot_change_in_a_folder(
     assert {path.name: path.read_text() for path in (out / "official").iterdir()} == official
 
 
-def test_where_tau2_is_may_change_in_a_folder(tmp_path: Path, model: str) -> None:
-    out = tmp_path / "run"
-    arguments = ("standard", "--user", "scripted", "--trials")
-    assert with_model(out, model, *arguments, "1") == 0
-    place = ["--processes", "1", "--tau2-python", sys.executable, "--tau2-data", str(tmp_path)]
-    assert with_model(out, model, *arguments, "2", *place) == 0
-    assert read_numbers(out, "standard", "tau2-telecom")["trials"] == 2
-
-
 def test_tables_hold_what_earlier_calls_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
     assert evaluate.main(["--variants", "do-nothing", "--domains", "retail", "--out", str(out)]) == 0
@@ -185,29 +174,6 @@ def test_conversations_of_another_tau2_are_not_mixed(
     monkeypatch.setattr(client, "WORKER", other)
     assert run(out) == 1
     assert "played on another tau2-bench (commit was None). Give that one" in capsys.readouterr().err
-
-
-def test_each_user_has_a_folder_unless_another_is_named(
-    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    named = ["--set", "toolorchestra.models.user={url: http://h/v1, name: Qwen/Qwen3-32B}"]
-    options = ["--model", model, "--set", "toolorchestra.max_tokens=12"]
-    for chosen in (["--user", "scripted"], ["--user", "gpt-5"], ["--user", "user", *named]):
-        evaluate.prepare(evaluate.make_parser().parse_args([*options, *chosen]))
-    start = f"tau2-standard-{Path(model).name}"
-    assert {path.name for path in Path("runs").iterdir()} == {
-        f"{start}-scripted",
-        f"{start}-gpt-5",
-        f"{start}-Qwen3-32B",
-    }
-
-
-def test_tasks_as_a_data_file(tmp_path: Path) -> None:
-    path = tmp_path / "tasks.jsonl"
-    assert write_tasks(["--domain", "telecom", "--solo", "--out", str(path)]) == 0
-    easy, hard = read_tasks(path, require_context=False)
-    assert (easy.task_id, hard.metadata["tau2_id"], hard.metadata["solo"]) == ("telecom-solo/easy", "hard", True)
 
 
 def test_an_installation_is_compared_with_the_pin() -> None:

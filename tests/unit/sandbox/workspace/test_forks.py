@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from core.sandbox.workspace import (
     PreparedRepository,
     RepositoryWorkspace,
     WorkspaceError,
-    WorkspaceUnavailable,
 )
 from core.sandbox.workspace.isolated import SERVER, make_environment
 from tests import kit
@@ -153,17 +151,6 @@ async def test_a_server_that_was_killed_is_started_again(landlock: Any) -> None:
         await workspace.start(FILES)
         assert (await workspace.exec("echo alive", timeout_s=60)).stdout == b"alive\n"
     assert SERVER.pid != server
-
-
-async def test_a_fork_that_cannot_be_made_is_told(landlock: Any) -> None:
-    async with landlock() as workspace:
-        await workspace.start(FILES)
-        limits = resource.prlimit(SERVER.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(SERVER.pid, resource.RLIMIT_NOFILE, (5, limits[1]))
-        with pytest.raises(WorkspaceUnavailable, match="a fork: Too many open files"):
-            await landlock().start(FILES)
-        resource.prlimit(SERVER.pid, resource.RLIMIT_NOFILE, limits)
-        assert (await workspace.exec("echo alive", timeout_s=60)).stdout == b"alive\n"
 
 
 async def test_the_server_outlives_the_thread_that_started_it(landlock: Any) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from core.sandbox.workspace import IsolatedWorkspace, RepositoryWorkspace
 from tests import kit
+from tests.unit.sandbox.honeypot import was_called
 
 Make = Callable[..., RepositoryWorkspace]
 
@@ -88,14 +89,6 @@ def bait(folder: Path) -> Iterator[tuple[socket.socket, ...]]:
         for server in (tcp, udp, unix, abstract):
             server.setblocking(False)
         yield tcp, udp, unix, abstract
-
-
-def was_called(server: socket.socket) -> bool:
-    try:
-        server.recv(9) if server.type == socket.SOCK_DGRAM else server.accept()
-    except BlockingIOError:
-        return False
-    return True
 
 
 def port_of(server: socket.socket | None) -> int:

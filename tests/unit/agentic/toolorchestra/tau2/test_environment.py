@@ -225,7 +225,3 @@ async def test_the_scripted_user_does_its_part_and_hangs_up() -> None:
     assert "ok" in (await user(said, []))["content"]
     said += [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "Anything else?"}]
     assert await user(said, []) == {"content": STOP}
-
-
-def test_git_names_a_file_as_we_do() -> None:
-    assert worker.git_blob(b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"
