@@ -134,6 +134,8 @@ class Engine:
     def _check(self, prompt_ids: Sequence[int], sampling: Sampling) -> None:
         if not prompt_ids:
             raise ValueError("input_ids: empty prompt")
+        if isinstance(prompt_ids, str):
+            raise ValueError("input_ids: a text; encode it with the model's tokenizer")
         if min(prompt_ids) < 0 or max(prompt_ids) >= self.vocab_size:
             raise ValueError(f"input_ids: ids must lie in [0, {self.vocab_size})")
         if sampling.max_new_tokens < 1:
