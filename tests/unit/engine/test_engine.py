@@ -86,6 +86,17 @@ def test_session_reuses_its_own_completion(any_model, reference):
     check(second, any_model, reference)
 
 
+def test_weight_update_forgets_the_cache(qwen2, other_qwen2, reference):
+    engine = make_engine(qwen2)
+    engine.submit(prompt(50), Sampling(max_new_tokens=5, seed=1))
+    drain(engine)
+    engine.set_weights(weights.read(engine.model, other_qwen2), "v2")
+    after = engine.submit(prompt(50), Sampling(max_new_tokens=5, seed=1))
+    drain(engine)
+    check(after, other_qwen2, reference)
+    assert after.completion.cached_tokens == 0
+
+
 def test_weight_update_under_a_running_request(qwen2, other_qwen2, reference):
     engine = make_engine(qwen2)
     request = engine.submit(prompt(30), Sampling(max_new_tokens=12, seed=3))
