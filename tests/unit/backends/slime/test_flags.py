@@ -114,7 +114,10 @@ JUDGE = "slime.sglang.models={judge: {path: /data/judge, gpus: 4}}"
             ["model.compile=true"],
             "for the embedded backend alone; on slime set model.compile=false",
         ),
-        (["optimizer.name=adamw8bit"], "optimizer.name is for the embedded backend alone; on slime set optimizer.name=adamw"),
+        (
+            ["optimizer.name=adamw8bit"],
+            "optimizer.name is for the embedded backend alone; on slime set optimizer.name=adamw",
+        ),
         (["inference.servers=[http://a:1]"], "on slime set inference.servers=[]"),
         (["inference.replicas=2"], "on slime set inference.replicas=0"),
         (["rollout.ahead=1", "algorithm.tis=[0, 2]"], "on slime set rollout.ahead=0"),
