@@ -53,7 +53,10 @@ def train_tokenizer(
     tokenizer = base.train_new_from_iterator(corpus, vocab_size=vocab_size, show_progress=False)
     split = [word for word in words if len(tokenizer.encode(f" {word}")) != 1]
     if split:
-        raise ValueError(f"vocab_size={vocab_size} leaves {len(split)} words in pieces, such as {split[0]!r}: raise it")
+        raise ValueError(
+            f"vocab_size={vocab_size} leaves {len(split)} words in pieces, such as {split[0]!r}: raise it in "
+            "the method's WORLD (too high does no harm), and see that its corpus has each word with a space before it"
+        )
     tokenizer.add_tokens(list(plain_tokens))
     return tokenizer
 

@@ -68,6 +68,8 @@ class World:
     corpus: Callable[[], Iterable[str]] | None = None
     """Yields the texts on which the tokenizer of the start model is trained. None: there is no start model."""
     vocab_size: int = 0
+    """Bounds how many tokens the corpus gives, its 256 bytes included. Too many do no harm: training stops when nothing
+    is left to merge."""
     chat_template: str = CHAT_TEMPLATE
 
     passages: Callable[[], Iterable[dict[str, str]]] | None = None
