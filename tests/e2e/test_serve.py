@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 
 def evaluate(model: Path, out: Path, *options: str) -> EvalResult:
-    common = "--variants trained --lengths 448 --tasks 3 --seeds 0 --concurrency 3 --threads 1".split()
+    common = "--preset tiny --variants trained --lengths 448 --tasks 3 --seeds 0 --concurrency 3 --threads 1".split()
     assert main(["--model", str(model), "--out", str(out), "--set", "model.device=cpu", *common, *options]) == 0
     (result,) = load_evaluations(out / "evaluation")
     return result
