@@ -136,6 +136,10 @@ def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
         host = available_bytes(torch.device("cpu")) if memory is None else None
         recipe = settle_dtype(recipe, None)
     except (OSError, CheckpointError) as error:
+        model = Path(recipe.model.path)
+        folders = {Path(file).parent for file in (recipe.experiment.data if recipe.experiment else ())}
+        if not model.exists() and folders & {model, model.parent}:
+            return [f"no memory plan yet: {model} is not there; experiment.data makes it when the run starts"]
         return [f"no memory plan: {str(error).splitlines()[0]}"]
     plan = plan_memory(recipe, config, kind, frozen)
     try:

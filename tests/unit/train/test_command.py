@@ -124,6 +124,14 @@ def test_a_dry_run_without_the_model_has_no_plan(tmp_path: Path, data: Path, cap
     assert capsys.readouterr().out.splitlines()[-1].startswith("# no memory plan: /no/model: no such folder")
 
 
+def test_a_dry_run_tells_that_the_run_itself_makes_the_model(
+    tmp_path: Path, data: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(tmp_path / "run", Path("runs/data/memagent-tiny/model"), data, more=["--dry-run"]) == 0
+    assert "# no memory plan yet: runs/data/memagent-tiny/model is not" in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_a_run_that_does_not_fit_is_refused_before_its_folder_exists(
     no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
 ) -> None:
