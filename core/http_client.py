@@ -100,7 +100,7 @@ class HTTPClient:
         """Return what the server answers to one request.
 
         Raises:
-            ServiceError: the URL is none, there was no answer, or its status is not 200.
+            ServiceError: `url` is no URL, there was no answer, or its status is not 200.
         """
         import aiohttp
 

@@ -56,7 +56,7 @@ class Evaluator(Generic[Plan]):
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Run the command and return its exit status."""
-        return _run(self, self.make_parser().parse_args(arguments))
+        return self._run(self.make_parser().parse_args(arguments))
 
     def run(self, **settings: Any) -> int:
         """Run with options by name and the defaults of the others, as the command does; return its exit status.
@@ -64,7 +64,7 @@ class Evaluator(Generic[Plan]):
         Raises:
             EvaluationError: the evaluator has no such option.
         """
-        return _run(self, self.read_request(settings))
+        return self._run(self.read_request(settings))
 
     def read_request(self, settings: Mapping[str, Any]) -> argparse.Namespace:
         """Return the options of a request. Raises EvaluationError for one that the evaluator does not have."""
@@ -74,33 +74,31 @@ class Evaluator(Generic[Plan]):
             raise EvaluationError(f"no option {sorted(unknown)[0]}; there are: {', '.join(sorted(defaults))}")
         return argparse.Namespace(**{**defaults, **settings})
 
-
-def _run(evaluator: Evaluator[Plan], options: argparse.Namespace) -> int:
-    prepare, evaluate, errors = evaluator.prepare, evaluator.evaluate, evaluator.errors
-    try:
-        check_model_options(options)
-        plan = prepare(options)
-        if threads := options.threads or plan.models.recipe.inference.threads:
-            torch.set_num_threads(threads)
-        # Commands with --run evaluate variants of one run at the same time; the others write common tables.
-        lock = nullcontext() if "run" in options else plan.folder.lock()
-        with lock, start_server(options, plan.models, plan.folder):
-            if getattr(options, "retry_failed", False):
-                drop_failed_samples(plan.folder, plan.cells)
-            with plan.folder.record_time("evaluation"):
-                text = asyncio.run(evaluate(plan))
-            try:
-                summary = write_report(plan.folder)
-            except ValueError as error:
-                raise EvaluationError(f"the results are saved, the report is not: {error}") from error
-    except errors as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    if text is None:
-        print_summary(summary)
-        text = f"report: {plan.folder.path / 'report.html'}"
-    print(text)
-    return 0
+    def _run(self, options: argparse.Namespace) -> int:
+        try:
+            check_model_options(options)
+            plan = self.prepare(options)
+            if threads := options.threads or plan.models.recipe.inference.threads:
+                torch.set_num_threads(threads)
+            # Commands with --run evaluate variants of one run at the same time; the others write common tables.
+            lock = nullcontext() if "run" in options else plan.folder.lock()
+            with lock, start_server(options, plan.models, plan.folder):
+                if getattr(options, "retry_failed", False):
+                    drop_failed_samples(plan.folder, plan.cells)
+                with plan.folder.record_time("evaluation"):
+                    text = asyncio.run(self.evaluate(plan))
+                try:
+                    summary = write_report(plan.folder)
+                except ValueError as error:
+                    raise EvaluationError(f"the results are saved, the report is not: {error}") from error
+        except self.errors as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        if text is None:
+            print_summary(summary)
+            text = f"report: {plan.folder.path / 'report.html'}"
+        print(text)
+        return 0
 
 
 def check_model_options(options: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -111,11 +112,17 @@ class Engine:
         )
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Sample a completion of each prompt, and return them in the order of the prompts."""
+        """Sample a completion of each prompt, and return them in the order of the prompts.
+
+        Raises:
+            ValueError: a prompt can never run; none was sampled then. The message names the field.
+        """
+        for prompt_ids in prompts:
+            self._check(prompt_ids, sampling)
         requests = [self.submit(prompt_ids, sampling) for prompt_ids in prompts]
         while self.has_work():
             self.step()
-        return [request.completion for request in requests if request.completion is not None]
+        return [cast(Completion, request.completion) for request in requests]
 
     def submit(
         self, prompt_ids: Sequence[int], sampling: Sampling, session: str | None = None, request_id: str | None = None
@@ -132,10 +139,10 @@ class Engine:
         return request
 
     def _check(self, prompt_ids: Sequence[int], sampling: Sampling) -> None:
+        if isinstance(prompt_ids, (str, int, Mapping)):
+            raise ValueError("input_ids: a prompt must be a list of ids; encode a text with the model's tokenizer")
         if not prompt_ids:
             raise ValueError("input_ids: empty prompt")
-        if isinstance(prompt_ids, str):
-            raise ValueError("input_ids: a text; encode it with the model's tokenizer")
         if min(prompt_ids) < 0 or max(prompt_ids) >= self.vocab_size:
             raise ValueError(f"input_ids: ids must lie in [0, {self.vocab_size})")
         if sampling.max_new_tokens < 1:

@@ -1,4 +1,4 @@
-"""Defines what a method is to the engines: it turns a task into a Trajectory with a reward."""
+"""Defines what a method is to the backends: it turns a task into a Trajectory with a reward."""
 
 from __future__ import annotations
 

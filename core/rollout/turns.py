@@ -14,7 +14,7 @@ from core.types import Completion, Sampling, Turn
 class Turns:
     """Asks policies on behalf of one rollout and keeps the turns in `recorded`.
 
-    `sampling` is the default of every call. Give a `session` where prompts continue what was sampled: the embedded
+    `sampling` is the default of every call. Give a `session` where prompts continue what was sampled: our
     engine then keeps what it computed for a completion, and a router sends all calls to one server.
     """
 

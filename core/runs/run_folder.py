@@ -209,8 +209,7 @@ class RunFolder:
 
     @property
     def clock(self) -> list[Record]:
-        path = self.path / CLOCK
-        return list(read_jsonl(path)) if path.is_file() else []
+        return list(read_jsonl(self.path / CLOCK))
 
     def sample_paths(self) -> list[Path]:
         """List the records of the evaluations' samples."""

@@ -31,40 +31,45 @@ __all__ = ["convert", "dynamic_filter", "eval_log", "generate", "post_process_re
 
 async def generate(args: Any, sample: Any, sampling_params: Mapping[str, Any], evaluation: bool = False) -> Any:
     """Run one rollout and write it into `sample`. Return it, or a list of Samples when fanned out."""
-    return await find_bridge(method_name(args)).generate(args, sample, sampling_params, evaluation)
+    return await find_bridge(args).generate(args, sample, sampling_params, evaluation)
 
 
 async def reward_func(args: Any, sample: Any, **_: Any) -> Any:
     """Return the reward that the rollout already has; for a list of Samples, the list of theirs."""
-    return await find_bridge(method_name(args)).reward_func(args, sample)
+    return await find_bridge(args).reward_func(args, sample)
 
 
 def convert(args: Any, samples: Sequence[Any]) -> dict[str, list[Any]]:
     """Make slime's training data from the container Samples of one batch."""
-    return find_bridge(method_name(args)).convert(args, samples)
+    return find_bridge(args).convert(args, samples)
 
 
 def post_process_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
     """Return the raw rewards and the advantages of fanned-out Samples."""
-    return find_bridge(method_name(args)).post_process_rewards(args, samples)
+    return find_bridge(args).post_process_rewards(args, samples)
 
 
 def dynamic_filter(args: Any, group: Sequence[Any], **_: Any) -> Any:
     """Tell slime whether to keep a group: its valid rewards must differ."""
-    return find_bridge(method_name(args)).dynamic_filter(args, group)
+    return find_bridge(args).dynamic_filter(args, group)
 
 
 def rollout_log(rollout_id: int, args: Any, samples: Sequence[Any], metrics: Any, seconds: float) -> bool:
     """Log failures by name and the method's metrics. Return False, so that slime logs its own too."""
-    return find_bridge(method_name(args)).rollout_log(rollout_id, args, samples)
+    return find_bridge(args).rollout_log(rollout_id, args, samples)
 
 
 def eval_log(rollout_id: int, args: Any, data: Mapping[str, Any], extra_metrics: Any = None) -> bool:
     """Log failures and metrics of each evaluation set. Return False, so that slime logs its own too."""
-    return find_bridge(method_name(args)).eval_log(rollout_id, args, data)
+    return find_bridge(args).eval_log(rollout_id, args, data)
+
+
+def find_bridge(args: Any) -> SlimeBridge:
+    """Return the bridge of the method that the recipe names. Raises RecipeError for one that is missing or unknown."""
+    return open_bridge(method_name(args))
 
 
 @cache
-def find_bridge(method: str) -> SlimeBridge:
-    """Return the one bridge of a method. Raises RecipeError for an unknown method."""
+def open_bridge(method: str) -> SlimeBridge:
+    """Return the one bridge of a method."""
     return SlimeBridge(method_spec(method))

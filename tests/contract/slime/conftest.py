@@ -118,9 +118,9 @@ def arguments(
         write_jsonl(tmp_path / "train.jsonl", tasks, to_record)
         return rollout_arguments(recipe, url, model, tmp_path / "train.jsonl", **more)
 
-    hooks.find_bridge.cache_clear()
+    hooks.open_bridge.cache_clear()
     yield make
-    hooks.find_bridge.cache_clear()
+    hooks.open_bridge.cache_clear()
 
 
 @pytest.fixture

@@ -206,3 +206,15 @@ def test_bfloat16_gives_the_same_tokens_alone_and_in_a_batch(tmp_path, width, de
 def test_a_penalty_that_training_knows_nothing_of_is_refused(qwen2):
     with pytest.raises(ValueError, match="frequency_penalty"):
         make_engine(qwen2).submit([1], Sampling(frequency_penalty=1.2, max_new_tokens=1))
+
+
+@pytest.mark.parametrize(
+    ("refused", "says"), [("a text", "a list of ids"), (7, "a list of ids"), ([], "empty"), ([10**9], "must lie in")]
+)
+def test_a_prompt_that_cannot_run_is_named_and_leaves_nothing_behind(qwen2, refused, says):
+    engine = make_engine(qwen2)
+    with pytest.raises(ValueError, match=f"input_ids: .*{says}"):
+        engine.generate([prompt(5), refused], Sampling(max_new_tokens=2, seed=0))
+    assert not engine.has_work()
+    (alone,) = engine.generate([prompt(5)], Sampling(max_new_tokens=2, seed=0))
+    assert len(alone.token_ids) <= 2
