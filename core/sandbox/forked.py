@@ -67,11 +67,14 @@ class ForkServer:
         life, its_life = socket.socketpair()
         with its_life, contextlib.ExitStack() as unused:
             unused.enter_context(life)
-            with self._lock:
-                if self._process is None or self._process.poll() is not None:
-                    self._end()
-                    self._start()
-                socket.send_fds(self._control, [b"+"], [its_life.fileno(), *ends])
+            try:
+                with self._lock:
+                    if self._process is None or self._process.poll() is not None:
+                        self._end()
+                        self._start()
+                    socket.send_fds(self._control, [b"+"], [its_life.fileno(), *ends])
+            except ConnectionError as error:
+                raise OSError(self.explain_end()) from error
             unused.pop_all()
         return life
 

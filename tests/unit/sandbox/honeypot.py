@@ -10,6 +10,7 @@ children, descriptors, memory, temporary folders, and the files, servers and pro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -268,15 +269,21 @@ def become_nobody() -> None:
 
     check(libc.unshare(0x20000))
     check(libc.mount(None, b"/", None, 16384 | (1 << 18), None))
+    covered: dict[Path, list[Path]] = {}
     for needed in {Path(sys.base_prefix), Path(sys.prefix), REPOSITORY}:
         closed = next((p for p in reversed(needed.parents) if not p.stat().st_mode & 0o001), None)
-        if closed is None:
-            continue
-        with tempfile.TemporaryDirectory() as aside:
-            check(libc.mount(str(needed).encode(), aside.encode(), None, 4096 | 16384, None))
+        # What lies inside of the repository comes with it.
+        if closed is not None and (needed == REPOSITORY or not needed.is_relative_to(REPOSITORY)):
+            covered.setdefault(closed, []).append(needed)
+    for closed, kept in covered.items():
+        with contextlib.ExitStack() as folders:
+            aside = {needed: folders.enter_context(tempfile.TemporaryDirectory()) for needed in kept}
+            for needed, folder in aside.items():
+                check(libc.mount(str(needed).encode(), folder.encode(), None, 4096 | 16384, None))
             check(libc.mount(b"tmpfs", str(closed).encode(), b"tmpfs", 0, b"mode=755"))
-            needed.mkdir(parents=True)
-            check(libc.mount(aside.encode(), str(needed).encode(), None, 8192, None))
+            for needed, folder in aside.items():
+                needed.mkdir(parents=True, exist_ok=True)
+                check(libc.mount(folder.encode(), str(needed).encode(), None, 8192, None))
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
