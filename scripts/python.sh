@@ -12,12 +12,12 @@ prepare_python() {
   export TOKENIZERS_PARALLELISM=false
 }
 
-# run_method METHOD [options]: `tokentrue run`. Help and a dry run install nothing; help begins with the comment of run.sh.
+# run_method METHOD [options]: `tokentrue run`. Help, which begins with the comment of run.sh, installs nothing.
 run_method() {
-  if [[ " $* " =~ ' '(--help|-h|--dry-run)' ' ]]; then
+  if [[ " $* " =~ ' '(--help|-h)' ' ]]; then
     cd "$(dirname "${BASH_SOURCE[0]}")/.."
     [[ -x .venv/bin/python ]] && python=.venv/bin/python || python=python3
-    [[ $* == *--dry-run* ]] || sed -n '2,/^set /s/^# *//p' "agentic/$1/run.sh"
+    sed -n '2,/^set /s/^# *//p' "agentic/$1/run.sh"
   else
     prepare_python
   fi

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # these need the installed packages, and --help does not
 
 TAIL_LINES = 20
 STOP_S = 15.0
-"""Limits the seconds that a command may take to end after Ctrl-C before it is killed."""
+"""Limits the seconds that a command may take to end after Ctrl-C or SIGTERM before it is killed."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -41,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         return train.main(words)
     plan = make_plan(experiment, options, words)
     if not options.dry_run:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         return plan.run()
     print(plan.describe())
     return train.main(words)
@@ -151,14 +153,19 @@ class Experiment:
 
 def make_plan(experiment: ExperimentSection, options: argparse.Namespace, words: Sequence[str]) -> Experiment:
     """Fill in the commands. `words` are the options, which the training gets as they are."""
-    out = options.out
+    out, method = options.out, options.method
     baseline = options.baseline is not None
     return Experiment(
         out,
-        {Path(file): fill(command, file=file) for file, command in experiment.data.items()},
+        {Path(file): fill(command, method=method, file=file) for file, command in experiment.data.items()},
         {Path(file): Path(logs) for file, logs in experiment.services.items()},
         ["tokentrue", "train", *(word for word in words if word != "--dry-run")],
-        {} if baseline else {out / f"evaluate-{name}.log": fill(c, out=out) for name, c in experiment.evaluate.items()},
+        {}
+        if baseline
+        else {
+            out / f"evaluate-{name}.log": fill(command, method=method, out=out)
+            for name, command in experiment.evaluate.items()
+        },
         experiment.at_once,
         [] if baseline else [fill(command, out=out) for command in experiment.report],
     )
@@ -177,8 +184,10 @@ def run_command(words: Sequence[str]) -> int:
     with subprocess.Popen(with_our_python(words)) as process:
         try:
             status = process.wait()
-        except KeyboardInterrupt:
-            # A terminal's Ctrl-C went to the command too, which closes what it has open.
+        except (KeyboardInterrupt, SystemExit) as end:
+            # A terminal's Ctrl-C went to the command too, which closes what it has open; SIGTERM came to us alone.
+            if isinstance(end, SystemExit):
+                process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_S)
             process.kill()

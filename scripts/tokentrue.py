@@ -27,7 +27,7 @@ class Subcommand(NamedTuple):
 
 GROUPS = {
     "evaluate": "Compare models",
-    "serve": "Start a server, or all services of a run",
+    "serve": "Start servers",
     "inspect": "Look into rollouts",
     "data": "Download, generate or rewrite data sets",
     "convert": "Convert checkpoints",
@@ -36,6 +36,7 @@ GROUPS = {
 COMMANDS = {
     "run": Subcommand("scripts.run", "The experiment of a preset: data, training, evaluations, report"),
     "train": Subcommand("scripts.train", "Train a method on the embedded backend, slime or vime"),
+    "new": Subcommand("scripts.new", "The skeleton of a new method, which runs at once"),
     "evaluate ruler": Subcommand("benchmarks.ruler.evaluate", "RULER or HotpotQA at any document length"),
     "evaluate heldout": Subcommand("benchmarks.heldout.evaluate", "Held-out tasks of any method, with its baselines"),
     "evaluate aime": Subcommand("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),

@@ -40,7 +40,7 @@ def read_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple
         options.preset = DEFAULT_PRESETS[options.backend]
         words += ["--preset", options.preset]
     if options.out is None:
-        options.out = Path("runs") / f"{options.method}-{Path(options.preset).stem}"
+        options.out = Path("runs") / f"{Path(options.method).resolve().name}-{Path(options.preset).stem}"
         words += ["--out", str(options.out)]
     return options, words
 

@@ -255,7 +255,7 @@ def make_parser() -> argparse.ArgumentParser:
         concurrency={"default": None, "help": "tasks at once (default: the recipe's)"},
         deadline={"default": None, "help": "for each task (default: the recipe's)"},
     )
-    parser.add_argument("method", metavar="METHOD", help="a folder of agentic/")
+    parser.add_argument("method", metavar="METHOD", help="a name in agentic/, or a folder of your own")
     parser.add_argument("--data", metavar="FILE", help="the tasks (default: data.eval of the recipe)")
     parser.add_argument("--by", nargs="*", metavar="LABEL", help="metadata that tells tasks apart (default: kind)")
     return parser

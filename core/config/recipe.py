@@ -255,7 +255,7 @@ class RunSection(Section):
 
 class ExperimentSection(Section):
     """Says what `tokentrue run` does around the training. A command begins with `tokentrue` or `python`; no shell runs
-    it. `{out}` stands for the run folder."""
+    it. `{out}` stands for the run folder, `{method}` for the method as `tokentrue run` was given it."""
 
     data: Mapping[str, str] = {}
     """Maps each file to the command that makes it, in their order; what is there is not made again. `{file}` stands for
@@ -294,7 +294,7 @@ class Recipe(Section):
     optimizer: OptimizerSection
     inference: InferenceSection = InferenceSection()
     world: str = "world"
-    """Names the module of the method whose World has the demonstrations: agentic/METHOD/WORLD.py (core/worlds)."""
+    """Names the module of the method whose World has the demonstrations: WORLD.py in its folder (core/worlds)."""
     warm_start: WarmStartSection | None = None
     rejection: RejectionSection | None = None
     """Describes the baseline of `--baseline rejection`: what as many rollouts teach without GRPO."""

@@ -1,7 +1,7 @@
 """Write view.html into a run folder: the tokens of some of its rollouts, with mask, log-probs and advantages.
 
-Without an option it shows the last recorded training step. A single record is a file, such as the rollouts.jsonl.gz of
-a gateway; the page then stands beside it.
+Without an option it shows the last recorded training step. A single record is a file, or the folder of a gateway,
+where rollouts.jsonl.gz is one; the page then stands beside it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from core.runs.run_folder import VIEW_FILE, RunFolder
 
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
+    if (record := options.run_dir / "rollouts.jsonl.gz").is_file():  # the folder of a gateway
+        options.run_dir = record
     try:
         wanted = {"task_id": options.task, "step": options.step, "worst": options.worst}
         if options.run_dir.is_file():

@@ -28,8 +28,8 @@ class Passage:
 class Corpus:
     """Gives passages by row number, from 0; each is parsed when it is asked for. `sha256` covers the whole file."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: str | Path):
+        self.path = path = Path(path)
         try:
             with path.open("rb") as file:
                 self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

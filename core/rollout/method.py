@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from core.config import Recipe, RecipeError, load
 from core.policy.base import Roles
 from core.types import Group, Sampling, Task, Trajectory, Turn
+
+AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
 
 
 class Method(Protocol):
@@ -88,13 +92,43 @@ class PolicyFault(RolloutError):
 
 
 def method_spec(method: str) -> MethodSpec:
-    """Return the SPEC of agentic.`method`.rollout. Raises RecipeError for an unknown method."""
-    folder = Path(__file__).resolve().parents[2] / "agentic"
-    known = sorted(path.parent.name for path in folder.glob("*/rollout.py"))
-    if method not in known:
-        raise RecipeError(f"no method {method!r} in {folder}; there are: {', '.join(known)}")
-    spec: MethodSpec = import_module(f"agentic.{method}.rollout").SPEC
+    """Return the SPEC of a method. Raises RecipeError for an unknown method, or for a SPEC of another name."""
+    module = import_module(f"{find_package(method)}.rollout")
+    spec: MethodSpec = module.SPEC
+    if module.__name__.split(".")[-2] != spec.name:
+        raise RecipeError(f"{module.__file__}: SPEC has the name {spec.name!r}; write that of the folder")
     return spec
+
+
+def find_package(method: str) -> str:
+    """Return the package that holds a method: a name in agentic/, a folder's path, or a package that can be imported.
+
+    A folder's package has the folder's name, and the folder that it lies in goes to `sys.path`: so processes that we
+    spawn find the method, too. Other processes, such as those of a cluster, find it if they can import that name.
+
+    Raises:
+        RecipeError: there is no such method, or Python has another module of its name.
+    """
+    known = sorted(path.parent.name for path in AGENTIC.glob("*/rollout.py"))
+    folder = Path(method).resolve()
+    name = folder.name
+    if method in known or (folder.parent == AGENTIC and name in known):
+        return f"agentic.{name}"
+    spec = find_spec(name) if name.isidentifier() else None
+    places = [Path(place).resolve() for place in (spec and spec.submodule_search_locations) or ()]
+    if method == name and any((place / "rollout.py").is_file() for place in places):
+        return name
+    if not (folder / "rollout.py").is_file():
+        raise RecipeError(
+            f"no method {method!r} in {AGENTIC}; there are: {', '.join(known)}. Name one of your own by its "
+            "folder, such as ./my_method, or as a package that Python can import"
+        )
+    if not name.isidentifier() or (spec is not None and folder not in places):
+        other = f"; {spec.origin or places[0]} has it" if spec else ""
+        raise RecipeError(f"{folder}: Python cannot import it by the name {name!r}{other}. Rename the folder")
+    if spec is None:
+        sys.path.append(str(folder.parent))
+    return name
 
 
 def find_hook(name: str) -> Any:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from core.config import RecipeError
 from core.data.files import write_jsonl, write_records
 from core.worlds.world import World, find_world
 
@@ -20,12 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         world = find_world(options.method)
-    except ModuleNotFoundError as error:
-        if not f"agentic.{options.method}".startswith(error.name or " "):
-            raise  # the world is there, and imports what is not
-        world = None
+    except RecipeError as error:
+        parser.error(str(error))
     if world is None:
-        parser.error(f"agentic/{options.method}/world.py is missing; is {options.method!r} a method with a world?")
+        parser.error(f"{options.method} has no world.py; is it a method with a world?")
     domains = (*world.domains, *world.rewrites)
     try:
         if options.split is None:
@@ -65,7 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("method", metavar="METHOD", help="a folder of agentic/ with a world.py")
+    parser.add_argument("method", metavar="METHOD", help="a method with a world.py: a name in agentic/, or a folder")
     parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="a folder, or with --split a file")
     parser.add_argument("--split", metavar="NAME", help="write tasks of this split instead of the start model")
     parser.add_argument("--domain", metavar="NAME", help="what the tasks are like (default: as in training)")

@@ -1,6 +1,6 @@
 """Defines a method's made-up world, from which its preset `tiny` comes: words, tasks, demonstrations and baselines.
 
-A method has one in agentic/METHOD/world.py, as WORLD. It is small enough to be learned in minutes, and nobody has read
+A method has one in its world.py, as WORLD. It is small enough to be learned in minutes, and nobody has read
 about it. From it come the start model and the data files (command.py), the warm start, the supervised baseline and the
 baselines of `tokentrue evaluate heldout`.
 
@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from core.config import SupervisedSection, WarmStartSection
 from core.data.files import task_to_record
 from core.data.tasks import read_tasks
-from core.rollout.method import Method
+from core.rollout.method import Method, find_package
 from core.runs.evaluation import EvalResult
 from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Task
@@ -177,8 +177,8 @@ class World:
 
 
 def find_world(method: str, name: str = "world") -> World | None:
-    """Return WORLD of agentic.`method`.`name`, or None if the method has no such module."""
-    path = f"agentic.{method}.{name}"
+    """Return WORLD of the method's module `name`, or None if it has no such module. Raises RecipeError: no method."""
+    path = f"{find_package(method)}.{name}"
     world: World | None = import_module(path).WORLD if find_spec(path) else None
     return world
 

@@ -13,9 +13,9 @@ from core.train.command import main
 
 AGENTIC = Path(__file__).resolve().parents[2] / "agentic"
 PRESETS = sorted((path.parents[1].name, path.stem) for path in AGENTIC.glob("*/presets/*.yaml"))
-METHODS = sorted({method for method, _ in PRESETS})
-PAPERS = [method for method in METHODS if method not in ("agent", "coding", "compaction")]
-"""The methods of a paper; the agents of `agent` are other people's, and `coding` and `compaction` are ours."""
+METHODS = sorted(path.parent.name for path in AGENTIC.glob("*/rollout.py"))
+PAPERS = {path.parents[1].name for path in AGENTIC.glob("*/presets/*.yaml") if "\nfollows: paper\n" in path.read_text()}
+"""The methods of which a preset follows a paper."""
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -23,7 +23,7 @@ def test_a_method_has_a_tiny_preset_and_that_of_its_paper(method: str) -> None:
     required = {"tiny", "paper"} if method in PAPERS else {"tiny"}
     missing = required - {preset for name, preset in PRESETS if name == method}
     assert not missing, (
-        f"agentic/{method}/presets lacks {', '.join(sorted(missing))}; one without a paper is an exception of PAPERS"
+        f"agentic/{method}/presets lacks {', '.join(sorted(missing))}.yaml; without a paper, write `follows: ours`"
     )
 
 
@@ -34,8 +34,12 @@ def test_a_dry_run_prints_a_recipe_that_loads_as_the_same(
     overrides = ["optimizer.lr=3e-7", "run.seeds=[1, 2]"]
     recipe = method_spec(method).load(preset, overrides)
     assert (recipe.method, recipe.preset) == (method, preset)
-    assert recipe.follows
-    assert recipe.departures or preset == "published", "those of an evaluation are computed"
+    assert recipe.follows, f"agentic/{method}/presets/{preset}.yaml: name in `follows` the source, or write ours"
+    # Those of an evaluation are computed.
+    assert recipe.departures or preset == "published", (
+        f"agentic/{method}/presets/{preset}.yaml: `departures` is empty; write a line for each thing that differs from "
+        f"{recipe.follows!r}, or from what you would do with more than this machine, such as the model"
+    )
     arguments = [word for override in overrides for word in ("--set", override)]
     assert main([method, "--preset", preset, "--dry-run", *arguments]) == 0
     path = tmp_path / "printed.yaml"
@@ -43,14 +47,17 @@ def test_a_dry_run_prints_a_recipe_that_loads_as_the_same(
     assert method_spec(method).load(str(path)) == recipe
 
 
-@pytest.mark.parametrize("method", PAPERS)
+@pytest.mark.parametrize("method", [method for method, preset in PRESETS if preset == "paper"])
 def test_every_number_of_the_paper_has_its_source(method: str) -> None:
     """On the numbers that say how to train; prices and addresses have one comment for all of them."""
     text = (AGENTIC / method / "presets" / "paper.yaml").read_text()
     sections = re.findall(r"^(rollout|algorithm|optimizer|run):\n((?:  .*\n)+)", text, re.MULTILINE)
-    assert len(sections) == 4
+    assert len(sections) == 4, (
+        f"agentic/{method}/presets/paper.yaml: one of rollout, algorithm, optimizer, run is missing"
+    )
     lines = [line for _, body in sections for line in body.splitlines()]
-    assert not [line for line in lines if re.search(r": [\d.-]", line) and "#" not in line]
+    bare = [line for line in lines if re.search(r": [\d.-]", line) and "#" not in line]
+    assert not bare, f"agentic/{method}/presets/paper.yaml: write `# source` behind each number"
 
 
 @pytest.mark.parametrize("method", METHODS)

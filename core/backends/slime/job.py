@@ -6,6 +6,7 @@ The script is slime's own idiom (scripts/run-*.sh in slime's repository), so tha
 from __future__ import annotations
 
 import shlex
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from core.backends.slime import flags
 from core.backends.slime.framework import FRAMEWORKS, framework_environment
 from core.config import Recipe
 from core.config.slime import ServedModel, SlimeSection
+from core.rollout.method import find_package
 
 
 def ray_cluster(slime: SlimeSection) -> RayCluster:
@@ -24,10 +26,12 @@ def ray_cluster(slime: SlimeSection) -> RayCluster:
     return RayCluster(slime.ray.head, slime.ray.dashboard_port, slime.all_nodes, slime.gpus_per_node)
 
 
-def environment(slime: SlimeSection) -> dict[str, str]:
-    """Return the environment variables of every process of the job."""
+def environment(recipe: Recipe) -> dict[str, str]:
+    """Return the environment variables of every process of the job. A method outside of agentic/ is found, too."""
+    slime, package = flags.cluster(recipe), find_package(recipe.method)
+    own = Path(import_module(f"{package}.rollout").__file__ or "").parents[package.count(".") + 1]
     return {
-        "PYTHONPATH": f"{slime.megatron}:{REPOSITORY}:{slime.source}",
+        "PYTHONPATH": ":".join(dict.fromkeys(map(str, (slime.megatron, REPOSITORY, own, slime.source)))),
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
         "NCCL_NVLS_ENABLE": "1",
         "PYTHONUNBUFFERED": "1",
@@ -50,7 +54,7 @@ def write_script(recipe: Recipe, paths: flags.Paths) -> str:
     train = Path(slime.source) / ("train.py" if slime.colocate else "train_async.py")
     submit = [
         f"ray job submit --address={ray_cluster(slime).url}",
-        f"--runtime-env-json={quote_environment(environment(slime), slime.env_from)}",
+        f"--runtime-env-json={quote_environment(environment(recipe), slime.env_from)}",
         f"-- python3 {shlex.quote(str(train))}",
         '"${MODEL_ARGS[@]}"',
         *(f'"${{{name}_ARGS[@]}}"' for name in groups),

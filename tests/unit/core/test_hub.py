@@ -30,6 +30,15 @@ def test_what_is_neither_is_named(name: str):
         resolve(name)
 
 
+def test_without_the_hub_a_command_that_needs_none_is_named(monkeypatch: pytest.MonkeyPatch):
+    def snapshot_download(*_: object, **__: object) -> str:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(CheckpointError, match=r"org/name: .*not known.*`tokentrue data smollm2 --out FOLDER`"):
+        resolve("org/name")
+
+
 @pytest.mark.parametrize(("text", "message"), [("{", "not valid JSON"), ("[]", "must hold a JSON object")])
 def test_a_broken_file_of_a_model_is_named(text: str, message: str, tmp_path: Path):
     (tmp_path / "config.json").write_text(text)

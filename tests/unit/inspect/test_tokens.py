@@ -101,15 +101,18 @@ def test_rollouts_are_chosen_by_task_by_step_and_by_reward(empty: RunFolder, cap
     assert chosen("--step", "1", "--worst", "3") == [(0, 1, 0.0), (0, 1, 0.0), (1, 1, 0.0)]
     assert main([str(empty.path), "--task", "absent"]) == 1
     assert "no such rollout" in capsys.readouterr().err
-    assert main([str(empty.path / "seed-0")]) == 2
+    assert main([str(empty.path / "no such folder")]) == 2
 
 
 def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_path: Path) -> None:
     call = {"tool": "search", "seconds": 0.25, "said": HOSTILE}
     trajectory = Trajectory("t", (), reward=1.0, log={"calls": [call, "odd"], "answer": "x"})
-    log = RolloutLog(tmp_path / "r.jsonl.gz", lambda ids: [b""] * len(ids))
+    log = RolloutLog(tmp_path / "rollouts.jsonl.gz", lambda ids: [b""] * len(ids))
     log.append([record_rollout("train", 1, 0, Task("t", "?", ()), trajectory)])
     assert main([str(log.path)]) == 0
+    page = (tmp_path / "view.html").read_text()
+    assert main([str(tmp_path)]) == 0, "the folder of a gateway"
+    assert (tmp_path / "view.html").read_text() == page
     (rollout,) = unpack((tmp_path / "view.html").read_text())["rollouts"]
     assert [(shown["name"], shown["seconds"]) for shown in rollout["calls"]] == [("search", 0.25)]
     assert "onerror" in rollout["calls"][0]["fields"]

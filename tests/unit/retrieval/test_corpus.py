@@ -27,6 +27,11 @@ def test_every_row_comes_back_whatever_its_text(texts, last_newline, ascii_only,
     assert corpus.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_a_path_may_be_text(tmp_path: Path):
+    (tmp_path / "c.jsonl").write_text('{"id": 1, "contents": "x"}')
+    assert Corpus(str(tmp_path / "c.jsonl")).path == tmp_path / "c.jsonl"
+
+
 def test_lines_across_blocks_of_the_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "_SCAN_BYTES", 7)
     path = tmp_path / "c.jsonl"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 from core.config import RecipeError
 from core.rollout.method import method_spec
 from scripts import run, tokentrue, train
+from tests import kit
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN_SCRIPTS = sorted(ROOT.glob("agentic/*/run.sh"))
@@ -116,23 +117,60 @@ def test_a_run_makes_what_is_missing_logs_evaluations_and_goes_on_with_what_fail
     assert (tmp_path / "reported").exists()
 
 
-def test_ctrl_c_lets_a_command_end_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_lets_a_command_end_in_order(number: signal.Signals, status: int, tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to both processes, and `kill` its signal to ours alone."""
     started, ended = tmp_path / "started", tmp_path / "ended"
-    code = (
-        "import pathlib, time\n"
+    training = (
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n"
         f"try:\n    pathlib.Path({str(started)!r}).touch(); time.sleep(60)\n"
-        f"except KeyboardInterrupt:\n    time.sleep(1); pathlib.Path({str(ended)!r}).touch()"
+        f"finally:\n    time.sleep(1); pathlib.Path({str(ended)!r}).touch()"
     )
-    ours = f"from scripts import run; run.run_command(['python', '-c', {code!r}])"
+    ours = (
+        "import sys; from pathlib import Path; from scripts import run\n"
+        f"experiment = run.Experiment(Path(), {{}}, {{}}, ['python', '-c', {training!r}], {{}}, 1, [])\n"
+        "run.read_experiment, run.make_plan = lambda options: experiment, lambda *_: experiment\n"
+        "sys.exit(run.main(['memagent']))"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-c", ours], cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL
-    )
-    while not started.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGINT)
-    process.wait(30)
+        [sys.executable, "-c", ours], cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
+    )  # fmt: skip
+    kit.wait_until(lambda: started.exists() or process.poll() is not None)
+    (os.killpg if number is signal.SIGINT else os.kill)(process.pid, number)
+    assert process.wait(60) == status
     assert ended.exists()
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh clone. Its setup.sh and all Pythons only say that they were called; the machine's Python has no slime."""
+    root, says = tmp_path / "a clone", '#!/bin/sh\n[ $1 = -c ] && exit 1\necho "${0##*/} $*"\n'
+    for name in ("scripts/python.sh", "agentic/compaction/run.sh"):
+        (root / name).parent.mkdir(parents=True)
+        shutil.copy(ROOT / name, root / name)
+    for name in ("bin/python3", "python"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(says)
+        (root / name).chmod(0o755)
+    (root / "scripts/setup.sh").write_text("echo set up\nmkdir -p .venv/bin\nmv python .venv/bin\n")
+    monkeypatch.setenv("PATH", f"{root / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    return root
+
+
+@pytest.mark.parametrize("words", ["", "--dry-run", "--dry-run --set run.seeds=[0]"])
+def test_a_fresh_clone_is_set_up_first_for_a_dry_run_too(words: str, clone: Path) -> None:
+    done = subprocess.run(["bash", clone / "agentic/compaction/run.sh", *words.split()], text=True, capture_output=True)
+    assert done.stdout == f"set up\npython -m scripts.tokentrue run compaction {words}".rstrip() + "\n"
+
+
+@pytest.mark.parametrize("words", ["-h", "--help", "--dry-run --help"])
+def test_help_begins_with_the_comment_of_the_script_and_installs_nothing(words: str, clone: Path) -> None:
+    done = subprocess.run(["bash", clone / "agentic/compaction/run.sh", *words.split()], text=True, capture_output=True)
+    assert done.stdout.startswith("Compaction from nothing to a report")
+    assert done.stdout.endswith(f"\npython3 -m scripts.tokentrue run compaction {words}\n")
+    assert not (clone / ".venv").exists()
 
 
 def test_an_experiment_does_not_belong_to_what_a_run_follows_from() -> None:

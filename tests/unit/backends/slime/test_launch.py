@@ -19,8 +19,11 @@ import yaml
 from agentic.memagent.rollout import SPEC
 from core.backends.checks import REPOSITORY
 from core.backends.slime import flags, launch, records
+from core.backends.slime.job import environment
 from core.data import read_tasks, write_jsonl
+from core.rollout.method import find_package
 from core.types import Task
+from scripts import new
 
 TASKS = [Task(f"t{i}", f"Question {i}?", (f"a{i}", "b"), f"Dokument {i} «ä».", {"num_docs": i}) for i in range(5)]
 
@@ -121,6 +124,13 @@ def test_a_launch_writes_the_run_folder_and_submits_the_job(cluster: Cluster) ->
     assert lines[1]["label"] == "a1"
     assert len((cluster.out / "data/eval.jsonl").read_text().splitlines()) == 2
     assert (cluster.out / "config.yaml").is_file()
+
+
+def test_the_jobs_processes_can_import_a_method_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert new.main(["own_for_slime", "--out", str(tmp_path)]) == 0
+    recipe = SPEC.load("seed").model_copy(update={"method": find_package(str(tmp_path / "own_for_slime"))})
+    assert str(tmp_path) in environment(recipe)["PYTHONPATH"].split(":")
 
 
 def test_a_secret_is_named_in_the_recipe_reaches_the_job_and_is_written_nowhere(

@@ -1,0 +1,78 @@
+"""Skeleton: the policy opens a box of its choice, sees what is in it, and answers.
+
+It is the start of a method of your own: `rollout` makes a Task a Trajectory, whose reward trains the policy.
+
+Run:  tokentrue run agentic/skeleton  # preset tiny: two CPU cores, minutes
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+from pydantic import PositiveInt
+
+from core.config import Recipe, Section
+from core.policy.base import Roles
+from core.rewards.boxed import boxed_reward
+from core.rollout.conversation import Conversation
+from core.rollout.method import Method, MethodSpec, find_hook
+from core.rollout.turns import Turns
+from core.text.conversation import Renderer
+from core.text.tokenizer import Tokenizer
+from core.types import Sampling, Task, Trajectory
+
+INSTRUCTIONS = "\nName a box to open it. Then answer in \\boxed{}."
+
+
+class SkeletonSection(Section):
+    max_looks: PositiveInt = 1
+    """Limits the boxes that the policy may open."""
+    max_reply_tokens: PositiveInt = 8
+
+
+class SkeletonRecipe(Recipe):
+    skeleton: SkeletonSection
+
+
+class SkeletonRollout(Method):
+    def __init__(self, recipe: SkeletonRecipe, tokenizer: Tokenizer):
+        self.config = recipe.skeleton
+        self.tokenizer = tokenizer
+        self.renderer = Renderer(tokenizer)
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        """Show the policy each box that it names, until it answers. The reward is 1 for a right answer, else 0."""
+        boxes = dict(line.split(": ", 1) for line in task.context.splitlines())
+        turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)), session=uuid4().hex)
+        question = self.renderer.message("user", task.question, INSTRUCTIONS)
+        chat = Conversation(roles["policy"], self.renderer, turns, [question])
+        looks = 0
+        while (reply := await self.ask(chat)) in boxes and looks < self.config.max_looks:
+            chat.messages.append(self.renderer.message("tool", boxes[reply]))
+            looks += 1
+        return Trajectory(
+            task_id=task.task_id,
+            turns=tuple(turns.recorded),
+            status="truncated" if reply in boxes else "completed",
+            reward=boxed_reward(reply, task.answers),
+            metrics={"looks": looks},
+            log={"answer": reply},
+        )
+
+    async def ask(self, chat: Conversation) -> str:
+        """Return the text of the policy's next message."""
+        completion = await chat.ask("act", self.config.max_reply_tokens)
+        return str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)).strip()
+
+
+PRESETS = Path(__file__).parent / "presets"
+SPEC = MethodSpec(
+    "skeleton",
+    SkeletonRecipe,
+    PRESETS,
+    SkeletonRollout,
+    needs_context=True,
+)
+__getattr__ = find_hook  # by these names a backend imports its hooks from here
