@@ -32,6 +32,9 @@ Fault = Literal["bad_request", "too_long", "engine", "unavailable", "timeout", "
 CALLS = "calls_"
 """Begins the name of a metric that counts the calls of one tool or expert, such as `calls_search`."""
 
+FAILED_CALLS = "failed_calls"
+"""Names the metric that counts those of these calls that gave nothing but an error."""
+
 COUNTED_METRICS = ("drift", "own_faults")
 """Names the metrics that count events: they are summed over rollouts, and all others are averaged."""
 

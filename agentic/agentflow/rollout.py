@@ -37,7 +37,7 @@ from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError, f
 from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.tools.base import Tool, ToolContext
 from core.tools.registry import Toolbox
-from core.types import CALLS, Sampling, Task, Trajectory
+from core.types import CALLS, FAILED_CALLS, Sampling, Task, Trajectory
 
 
 class AgentFlow(Method):
@@ -159,6 +159,7 @@ class AgentFlow(Method):
                 "verdict_errors": unclear_verdicts,
                 "tool_errors": sum(statuses[s] for s in ("tool_not_found", "bad_arguments", "error", "timeout")),
                 **{f"{CALLS}{name}": used[name] for name in self.toolbox.names},
+                FAILED_CALLS: sum(statuses[s] for s in ("bad_arguments", "error", "timeout")),
                 "verified": float(ending == "verified"),
                 "budget_spent": float(ending == "budget"),
                 "answer_boxed": float("\\boxed" in answer.text),

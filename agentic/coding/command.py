@@ -22,7 +22,7 @@ from core.policy.base import Roles
 from core.rollout.method import RolloutError
 from core.sandbox.workspace import CommandResult, RepositoryWorkspace, WorkspaceError
 from core.text.tokenizer import Tokenizer
-from core.types import Sampling, Task, Turn
+from core.types import CALLS, Sampling, Task, Turn
 
 End = Literal[
     "answered", "cut_answer", "turn_limit", "time_limit", "context_limit", "output_limit", "agent_failed",
@@ -102,7 +102,8 @@ async def run_command(
             f"({', '.join(refused) or 'no request failed'}): {errors or output}",
         )
     log = {"output": output, "errors": errors, "wire": finished.events}
-    return Attempt(end, finished.turns, finished.counters, log)
+    counts = {**finished.counters, **{f"{CALLS}{name}": count for name, count in finished.calls.items()}}
+    return Attempt(end, finished.turns, counts, log)
 
 
 async def _stop_at_limit(session: GatewaySession, workspace: RepositoryWorkspace) -> None:

@@ -52,7 +52,7 @@ from core.text.call_formats import detect_format, read_reply
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
-from core.types import CALLS, Completion, Sampling, Task, Trajectory
+from core.types import CALLS, FAILED_CALLS, Completion, Sampling, Task, Trajectory
 
 PREPARED = 256
 """Limits the prepared repositories that are kept. It changes speed, not results."""
@@ -243,7 +243,7 @@ class Loop:
         self.method = method
         self.config: CodingSection = method.config
         self.workspace = workspace
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter({f"{CALLS}{name}": 0 for name in self.config.tools})
         self.deadline = deadline
 
     async def work(self, chat: Conversation, role: str, max_turns: int) -> End:
@@ -284,6 +284,7 @@ class Loop:
             return await self.delegate(chat, call.arguments["question"])
         timeout_s = max(0.1, min(self.config.command_timeout_s, self.deadline - time.monotonic()))
         said = await run_tool(self.workspace, call.name, call.arguments, timeout_s, self.config.output_chars)
+        self.counts[FAILED_CALLS] += said.startswith("error: ")
         return renderer.message("tool", said)
 
     async def delegate(self, chat: Conversation, question: str) -> Message:

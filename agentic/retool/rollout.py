@@ -35,7 +35,7 @@ from core.rollout.turns import Turns
 from core.text.conversation import Renderer
 from core.text.tokenizer import Ids, Tokenizer, encode_text
 from core.tools.base import ToolResult
-from core.types import CALLS, Sampling, Task, Trajectory, Turn
+from core.types import CALLS, FAILED_CALLS, Sampling, Task, Trajectory, Turn
 
 End = Literal["answered", "cut_reply", "turn_limit", "context_limit"]
 """Names how a rollout ends. All but `answered` give the status `truncated`."""
@@ -121,6 +121,7 @@ def make_trajectory(
             "turns": len(turns),
             f"{CALLS}interpreter": len(runs),
             "program_errors": len(runs) - statuses["ok"],
+            FAILED_CALLS: len(runs) - statuses["ok"],
             "answer_boxed": float("\\boxed" in answer),
             f"end_{end}": 1.0,
         },

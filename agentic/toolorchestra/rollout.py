@@ -41,7 +41,7 @@ from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.text.conversation import Renderer
 from core.text.tokenizer import Tokenizer
 from core.tools.base import ToolError
-from core.types import CALLS, Sampling, Task, Trajectory
+from core.types import CALLS, FAILED_CALLS, Sampling, Task, Trajectory
 
 
 class ToolOrchestra(Method):
@@ -147,6 +147,7 @@ class ToolOrchestra(Method):
                 "malformed": orchestrator.refused.total(),
                 "drift": orchestrator.drift,
                 "expert_failures": experts.failures.total(),
+                FAILED_CALLS: experts.failures.total(),
                 **{f"{CALLS}{name}": run.used[name] for name in names},
                 **{f"malformed_{kind}": count for kind, count in orchestrator.refused.items()},
                 **run.failures,

@@ -6,7 +6,6 @@ happens, the rollout ends within its deadline as a Trajectory, a failed one unde
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from core.policy.base import Policy, Roles
@@ -26,10 +25,6 @@ async def run_rollout(
     trajectory = await Runner(method, roles, concurrency=1, deadline_s=deadline_s).run_one(task, sampling)
     if roles.aborted:
         return failed_trajectory("", ABORTED, "a call of this rollout was aborted")
-    if trajectory.status != "failed" and (trajectory.reward is None or not math.isfinite(trajectory.reward)):
-        return failed_trajectory(
-            "", "bad_reward", f"task {task.task_id}: the reward is {trajectory.reward}, not a finite number"
-        )
     return trajectory
 
 

@@ -4,6 +4,7 @@ from core.config.load import load, replace_keys
 from core.config.recipe import (
     AlgorithmSection,
     ExperimentSection,
+    HealthSection,
     LoRASection,
     OptimizerSection,
     Recipe,
@@ -16,6 +17,7 @@ from core.options import RecipeError, Section
 __all__ = [
     "AlgorithmSection",
     "ExperimentSection",
+    "HealthSection",
     "LoRASection",
     "OptimizerSection",
     "Recipe",

@@ -18,7 +18,7 @@ from pydantic import (
 
 from core.algorithms.coefficients import GRPOConfig
 from core.config.slime import SlimeSection
-from core.options import EMBEDDED_ONLY, Device, Section, Share
+from core.options import EMBEDDED_ONLY, Device, Probability, Section, Share
 from core.types import LossAgg, RowUnit
 
 LoRATarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -253,6 +253,29 @@ class RunSection(Section):
         return self
 
 
+class HealthSection(Section):
+    """Says when a run warns of itself (core/runs/health.py lists the signs), and when it ends for its bad health."""
+
+    patience: PositiveInt = 3
+    """Counts the steps in a row that must show a sign before it is told. Skipped steps and failed rollouts are told at
+    once."""
+    end_after: PositiveInt = 3
+    """Ends the run after so many steps in a row of which all was skipped, or all rollouts failed."""
+    failed_share: Probability = 0.25
+    """Bounds the share of failed rollouts of a step."""
+    cut_off: Share = 0.95
+    """Warns where so large a share of the replies runs to its limit."""
+    cut_off_rise: Share = 0.5
+    """Bounds how far the share of replies that are cut off may rise above its least."""
+    reward_drop: PositiveFloat = 0.2
+    """Bounds how far the mean reward of the last 16 tasks, or of those of one `metadata.kind`, may fall below the best
+    such mean, beyond what chance does."""
+    min_entropy: NonNegativeFloat = 0.005
+    """Warns of an entropy below this, in nats a token."""
+    logprob_diff: PositiveFloat = 0.1
+    """Bounds the mean difference between the log-probs of engine and trainer, in nats a token."""
+
+
 class ExperimentSection(Section):
     """Says what `tokentrue run` does around the training. A command begins with `tokentrue` or `python`; no shell runs
     it. `{out}` stands for the run folder, `{method}` for the method as `tokentrue run` was given it."""
@@ -301,6 +324,7 @@ class Recipe(Section):
     supervised: SupervisedSection | None = None
     """Describes the baseline of `--baseline supervised`: whole correct trajectories, which RL does without."""
     run: RunSection
+    health: HealthSection = HealthSection()
     roles: Mapping[str, str] = {}
     """Maps each further role to `http://host:port` of a server with SGLang's API, `vllm+http://host:port` of vLLM's,
     `model:FOLDER_OR_HUB_ID` for a frozen model in this process, or `python:package.module.function`. `policy` is always

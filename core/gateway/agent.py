@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import os
 import tempfile
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from core.gateway.session import GatewaySession, SessionSettings, list_other_rol
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.text.tokenizer import Tokenizer
-from core.types import Sampling, Task, Trajectory
+from core.types import CALLS, Sampling, Task, Trajectory
 
 KEPT_OUTPUT = 1 << 14
 """Bounds the bytes that are kept of a command's output: its end has the answer, or the reason why there is none."""
@@ -129,16 +130,33 @@ class AgentMethod(Method):
             finished = await self.gateway.finish_session(session_id)
         if failure is not None and not any(session.counters[f"refused_{limit}"] for limit in LIMITS):
             raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
-        graded = self.grade(task, answer)
-        reward = await graded if inspect.isawaitable(graded) else graded
+        reward = await self._reward(task, answer)
         return Trajectory(
             task.task_id,
             finished.turns,
             status="truncated" if failure is not None else "completed",
-            reward=float(reward),
-            metrics={"turns": len(finished.turns), **{name: float(n) for name, n in finished.counters.items()}},
+            reward=reward,
+            metrics={
+                "turns": len(finished.turns),
+                **{name: float(n) for name, n in finished.counters.items()},
+                **{f"{CALLS}{name}": float(n) for name, n in finished.calls.items()},
+            },
             log={"answer": answer, "wire": finished.events},
         )
+
+    async def _reward(self, task: Task, answer: str) -> float:
+        """Return the reward of an answer. Raises RolloutError (`bad_reward`) if the function gives no finite number."""
+        try:
+            graded = self.grade(task, answer)
+            reward = await graded if inspect.isawaitable(graded) else graded
+            with suppress(TypeError, ValueError):
+                if math.isfinite(number := float(reward)):
+                    return number
+            problem = f"gave {reward!r}, and must give a finite number"
+        except Exception as error:  # a user's function fails in its own ways
+            problem = f"raised {type(error).__name__}: {error}"
+        name = f"{getattr(self.grade, '__module__', '')}.{getattr(self.grade, '__qualname__', self.grade)}"
+        raise RolloutError("bad_reward", f"task {task.task_id}: the reward function {name} {problem}")
 
     async def close(self) -> None:
         await self._server.aclose()

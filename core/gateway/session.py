@@ -80,6 +80,8 @@ class FinishedSession:
     counters: Mapping[str, int]
     events: tuple[Mapping[str, Any], ...] = ()
     """Lists what was counted, in order: `event`, and the `turn` (from 1) of which the request asked, if it has one."""
+    calls: Mapping[str, int] = field(default_factory=dict)
+    """Counts the calls of each tool that was offered."""
 
 
 class GatewaySession:
@@ -232,7 +234,10 @@ class GatewaySession:
             Turn(each.role, each.prompt_ids, each.completion, each.trainable and each.delivered and not each.retried)
             for each in self._tree.answers.values()
         )
-        return FinishedSession(self.session_id, turns, dict(self.counters), tuple(self.events))
+        answers = self._tree.answers.values()
+        calls = Counter(call.name for answer in answers for call in answer.message.calls)
+        offered = {tool.name: calls[tool.name] for answer in answers for tool in answer.tools}
+        return FinishedSession(self.session_id, turns, dict(self.counters), tuple(self.events), offered)
 
     def _check_open(self) -> None:
         if self.closed:

@@ -30,6 +30,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from core.hub import resolve
 from core.inspect.dumps import is_dump, read_dump
 from core.runs.record import RecordedRollout, RecordedTurn, describe_row
 from core.runs.run_folder import RunFolder
@@ -322,11 +323,28 @@ def check_dumps(
     return report
 
 
+def find_run(dump: Path) -> RunFolder | None:
+    """Return the run that a dump belongs to: the folder itself, or that of a record in it."""
+    known = (folder for folder in (dump, *dump.absolute().parents[:2]) if (folder / "config.yaml").is_file())
+    return next(map(RunFolder, known), None)
+
+
+def find_tokenizer(run: RunFolder | None) -> Path:
+    """Return the folder of the start model of a run. Raises ValueError if there is none."""
+    if run is None or "model" not in run.config:
+        raise ValueError("the dump lies in no run folder that names its model; give --tokenizer PATH, the model's")
+    warm_start = run.path / "warm_start"
+    return warm_start if warm_start.is_dir() else resolve(run.config["model"]["path"], weights=False)
+
+
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
-        tokenizer = load_tokenizer(options.tokenizer, for_chat=False)
-        report = check_dumps(options.dumps, tokenizer, dict(options.weights), options.temperature)
+        run = find_run(options.dumps[0])
+        tokenizer = load_tokenizer(options.tokenizer or find_tokenizer(run), for_chat=False)
+        sampled_at = run.config.get("rollout", {}).get("temperature", 1.0) if run else 1.0
+        temperature = sampled_at if options.temperature is None else options.temperature
+        report = check_dumps(options.dumps, tokenizer, dict(options.weights), temperature)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -348,7 +366,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="tokentrue inspect drift", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dumps", nargs="+", type=Path, metavar="DUMP")
-    parser.add_argument("--tokenizer", required=True, metavar="PATH", help="the model's folder or hub id")
+    parser.add_argument("--tokenizer", metavar="PATH", help="the model's folder or hub id (default: that of the run)")
     parser.add_argument(
         "--weights",
         action="append",
@@ -357,7 +375,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="VERSION=MODEL",
         help="compute the log-probs of this weight version again, with this model (only of training steps)",
     )
-    parser.add_argument("--temperature", type=float, default=1.0, help="of the rollouts, for --weights (default: 1)")
+    parser.add_argument(
+        "--temperature", type=float, help="of the rollouts, for --weights (default: that of the run, or 1)"
+    )
     return parser
 
 

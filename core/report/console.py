@@ -11,7 +11,16 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from core.report.summary import REWARD_STEPS
-from core.report.table import Table, format_failures, has_lengths, list_metrics, scores_table
+from core.report.table import (
+    Table,
+    describe_signs,
+    format_data,
+    format_failures,
+    group_metrics,
+    has_lengths,
+    list_metrics,
+    scores_table,
+)
 
 
 def print_summary(summary: Mapping[str, Any], console: Console | None = None, *, scores: bool = True) -> None:
@@ -31,20 +40,18 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None, *,
     for name, counts in summary["counts"].items():
         if counts:
             console.print(f"{name}: {format_failures(counts)}", markup=False)
+    for line in describe_signs(summary):
+        console.print(f"warning: {line}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_scores(summary: Mapping[str, Any], console: Console) -> None:
     """Print a table of the scores; metrics with the same scores share one."""
     variants, metrics = summary["variants"], list_metrics(summary["variants"])
-    title = f"{summary['method']} · {summary['preset']} · {summary['data']}"
+    title = f"{summary['method']} · {summary['preset']} · {format_data(summary['data'] or '')}"
     if not variants:
         console.print("no table of held-out tasks yet: see tokentrue evaluate")
     elif has_lengths(variants):
-        tables: dict[str, list[str]] = {}
-        for metric in metrics:
-            scores = [cell.get(metric) for cells in variants.values() for cell in cells.values()]
-            tables.setdefault(str(scores), []).append(metric)
-        for same in tables.values():
+        for same in group_metrics(variants):
             table = scores_table(summary, same[0], _two_lines)
             _print_table(console, f"{title} · {' and '.join(same)}, % (95% CI)", table)
     else:
@@ -55,7 +62,7 @@ def _print_scores(summary: Mapping[str, Any], console: Console) -> None:
             table.append([variant, *scores, f"{cell['turns_per_task']:.1f}", format_failures(cell["failures"])])
         _print_table(console, f"{title} · % (95% CI)", table)
     if summary["other_data"]:
-        console.print(f"other data, see table.md: {escape(', '.join(summary['other_data']))}")
+        console.print(f"other data, see table.md: {escape(', '.join(map(format_data, summary['other_data'])))}")
 
 
 def _print_table(console: Console, title: str, table: Table) -> None:

@@ -19,6 +19,8 @@ from core.report.table import (
     Table,
     Variants,
     data_sections,
+    describe_signs,
+    format_data,
     format_failures,
     format_length,
     has_lengths,
@@ -105,9 +107,11 @@ def _render_overview(summary: Mapping[str, Any], metrics: Mapping[int, Sequence[
         steps = max((len(points) for points in by_seed.values()), default=0)
         lines += seed_series(by_seed, name, color, max(1, steps // 25) | 1)
     mean = [line for line in lines if not line.faint]
-    learned = line_chart(mean, "training step", width=470, height=220)
-    figures = _wrap_figure("Did it learn? The mean reward", legend(mean) + learned) if learned else ""
     lengths = Counter(length for cells in summary["variants"].values() for length in cells)
+    # Without an evaluation this chart is alone, as wide as the page.
+    width, height = (470, 220) if lengths else (960, 300)
+    learned = line_chart(mean, "training step", width=width, height=height)
+    figures = _wrap_figure("Did it learn? The mean reward", legend(mean) + learned) if learned else ""
     if lengths:
         # The length that most variants have, of these the longest.
         length = max(lengths, key=lambda each: (lengths[each], int(each)))
@@ -116,7 +120,8 @@ def _render_overview(summary: Mapping[str, Any], metrics: Mapping[int, Sequence[
             Bar(variant, score["mean"], score["ci95"][0], score["ci95"][1], color)
             for color, (variant, score) in enumerate(list(scores.items())[:MAX_BARS])
         ]
-        where = f"{summary['data']}, {format_length(int(length))} tokens" if int(length) else str(summary["data"])
+        data = format_data(summary["data"])
+        where = f"{data}, {format_length(int(length))} tokens" if int(length) else data
         figures += _wrap_figure(f"Against what? Scores in % on {where}", bar_chart(bars))
     routes = stacked_bars(_count_routes(summary["variants"]))
     more = _wrap_figure("Where its calls go", routes) if routes else ""
@@ -155,7 +160,11 @@ def _render_tiles(summary: Mapping[str, Any]) -> str:
             untrained = variants.get("untrained", {}).get(length)
             if untrained and main != "untrained":
                 note += f" · untrained {100 * untrained['score']['mean']:.1f}"
-            name = f"{main} at {format_length(int(length))} tokens" if int(length) else f"{main} on {summary['data']}"
+            name = (
+                f"{main} at {format_length(int(length))} tokens"
+                if int(length)
+                else f"{main} on {format_data(summary['data'])}"
+            )
             tiles.append((name, f"{100 * score['mean']:.1f}%", note))
     rewards = [reward for reward in summary["reward"].values() if reward["first"] is not None]
     if rewards:
@@ -181,11 +190,13 @@ def _render_evaluation(summary: Mapping[str, Any], published: Sequence[Published
     content, sections = "", data_sections(summary)
     for data, section in sections.items():
         if has_lengths(section["variants"]):
-            content += f"<h3>{escape(data)}</h3>{_render_length_chart(section['variants'])}"
+            content += f"<h3>{escape(format_data(data))}</h3>{_render_length_chart(section['variants'])}"
         else:
             for label in dict.fromkeys(label for cell in list_cells(section["variants"]) for label in cell["by"]):
                 routes = stacked_bars(_count_routes(section["variants"], label))
-                content += _wrap_figure(f"{data} · calls by {label}, before and after", routes) if routes else ""
+                content += (
+                    _wrap_figure(f"{format_data(data)} · calls by {label}, before and after", routes) if routes else ""
+                )
         for title, table in section_tables(data, section, show=_render_score):
             content += f"<h3>{escape(title)}</h3>{_render_table(table)}"
     note = (
@@ -274,6 +285,7 @@ def _render_events(summary: Mapping[str, Any]) -> str:
         ["failed tasks in evaluation", format_failures(in_evaluation)],
         *([f"{name} in training", format_failures(summary["counts"][name])] for name in COUNTED_METRICS),
     ]
+    table += [["sign of bad health", line] for line in describe_signs(summary)]
     note = "Drift means that a prompt did not extend the token ids of the turn before it."
     return f'{_render_table(table)}<p class="note">{note}</p>'
 

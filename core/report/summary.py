@@ -11,6 +11,7 @@
      "other_data": {data: {"variants", "retention", "retention_fit", "changes"}},
      "reward": {seed: {"first", "last"}}, "seconds": {part: s},
      "counts": {"failures": {kind: n}, "drift": {kind: n}},
+     "health": {seed: [{"sign", "first": step, "last": step, "steps": n, "text", "fix"}]},
      "checkpoints": {seed: [paths inside the folder]}, "trained": {seed: path of the trained policy},
      "departures": [...]}
 
@@ -20,6 +21,8 @@
 - `models` has one model where seeds only sample, and several where each seed was trained. `published_as` is the
   published model that it stands for; `protocol` is the published protocol that all its results follow, or null.
 - `seconds` are by the clock: what ran at the same time counts once. The evaluations of a training belong to `train`.
+- `health` lists the signs that something was wrong with the training (core/runs/health.py). `text` is that of the last
+  step; a seed without any has an empty list, and one that was not looked at is missing.
 - `counts` holds failures and every metric of `core.types.COUNTED_METRICS`.
 - A measure is a mean over the tasks that have it. A failed task has none: its cost is not known. `cost_per_solved` is
   the known cost of all tasks, divided by the sum of the official scores.
@@ -41,6 +44,7 @@ from core.report.changes import compute_changes
 from core.report.stats import fit_retention, mean_ci
 from core.runs.evaluation import EvalResult
 from core.runs.files import Record
+from core.runs.health import FIXES
 from core.runs.run_folder import RunFolder
 from core.types import COUNTED_METRICS
 
@@ -79,6 +83,9 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         "reward": {str(seed): first_and_last_reward(records) for seed, records in metrics.items()},
         "seconds": measure_parts([*steps, *folder.clock]),
         "counts": {name: count_events(metrics.values(), name) for name in ("failures", *COUNTED_METRICS)},
+        "health": {
+            str(seed): list_signs(records) for seed, records in metrics.items() if any("health" in r for r in records)
+        },
         "checkpoints": {str(seed): checkpoint_paths(folder, seed) for seed in folder.seeds},
         "trained": {str(seed): _trained_path(folder, seed) for seed in folder.seeds},
         "departures": folder.published["departures"],
@@ -141,6 +148,18 @@ def count_events(metrics: Iterable[Sequence[Record]], name: str) -> dict[str, in
         value = record.get(name) or 0
         counts.update(value if isinstance(value, Mapping) else {"total": value})
     return {kind: int(count) for kind, count in counts.items() if count}
+
+
+def list_signs(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """List the signs of bad health of one training, in their order of appearance."""
+    signs: dict[str, dict[str, Any]] = {}
+    for record in records:
+        for name, text in record.get("health", {}).items():
+            step = record["step"]
+            before = signs.get(name, {"first": step, "steps": 0})
+            told = {"last": step, "steps": before["steps"] + 1, "text": text, "fix": FIXES.get(name, "")}
+            signs[name] = {"sign": name, "first": before["first"], **told}
+    return list(signs.values())
 
 
 def checkpoint_paths(folder: RunFolder, seed: int) -> list[str]:

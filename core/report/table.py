@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -97,24 +97,32 @@ ShowScore = Callable[[Mapping[str, Any] | None], str]
 
 def section_tables(data: str, section: Mapping[str, Any], show: ShowScore = format_score) -> list[tuple[str, Table]]:
     """Return the tables of one data set, each with its title."""
-    variants = section["variants"]
+    variants, name = section["variants"], format_data(data)
     if has_lengths(variants):
         tables = [
-            (f"{data} · {metric} score, mean and 95% CI in %", scores_table(section, metric, show))
-            for metric in list_metrics(variants)
+            (f"{name} · {' and '.join(same)} score, mean and 95% CI in %", scores_table(section, same[0], show))
+            for same in group_metrics(variants)
         ]
-        return [*tables, *_changes_tables(data, section), (f"{data} · cost", cost_table(variants))]
+        return [*tables, *_changes_tables(data, section), (f"{name} · cost", cost_table(variants))]
     splits = [
-        (f"{data} · by {label}, scores and shares in %", split_table(variants, label, show))
+        (f"{name} · by {label}, scores and shares in %", split_table(variants, label, show))
         for label in dict.fromkeys(label for cell in list_cells(variants) for label in cell["by"])
     ]
-    means = (f"{data} · means, scores in % with 95% CI", means_table(section, show))
+    means = (f"{name} · means, scores in % with 95% CI", means_table(section, show))
     others = section["changes"].keys() - {COMPARED[0]}  # that one is in the means already
     return [means, *(_changes_tables(data, section) if others else ()), *splits]
 
 
+def describe_signs(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each sign of bad health."""
+    for seed, signs in summary["health"].items():
+        for sign in signs:
+            steps = f"step {sign['first']}" if sign["steps"] == 1 else f"{sign['steps']} steps from {sign['first']} on"
+            yield f"seed {seed}, {steps}, {sign['sign'].replace('_', ' ')}: {sign['text']}. Try: {sign['fix']}"
+
+
 def _changes_tables(data: str, section: Mapping[str, Any]) -> list[tuple[str, Table]]:
-    title = f"{data} · trained minus each other variant, in points, paired by task, 95% CI"
+    title = f"{format_data(data)} · trained minus each other variant, in points, paired by task, 95% CI"
     return [(title, changes_table(section))] if section["changes"] else []
 
 
@@ -286,12 +294,27 @@ def list_metrics(variants: Variants) -> list[str]:
     return sorted(names, key=lambda name: name != "official")
 
 
+def group_metrics(variants: Variants) -> list[list[str]]:
+    """List the scores, those that are the same in every cell together."""
+    groups: dict[str, list[str]] = {}
+    for metric in list_metrics(variants):
+        groups.setdefault(str([cell.get(metric) for cell in list_cells(variants)]), []).append(metric)
+    return list(groups.values())
+
+
 def list_lengths(variants: Variants) -> list[int]:
     return sorted({int(length) for cells in variants.values() for length in cells})
 
 
 def has_lengths(variants: Variants) -> bool:
     return any(length > 0 for length in list_lengths(variants))
+
+
+def format_data(name: str) -> str:
+    """Write the name of a data set in words: niah+bare-question=True+num-k=4 is niah (bare question, num k 4)."""
+    data, *options = name.split("+")
+    words = [option.removesuffix("=True").replace("=", " ").replace("-", " ") for option in options]
+    return f"{data} ({', '.join(words)})" if words else data
 
 
 def format_length(length: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -16,12 +17,9 @@ from statistics import stdev
 from core.policy.base import PolicyError, Roles
 from core.rollout.method import Method, PolicyFault, RolloutError
 from core.seeds import derive_seed
-from core.types import Sampling, Task, Trajectory
+from core.types import Group, Sampling, Task, Trajectory
 
 logger = logging.getLogger(__name__)
-
-EMPTY_STEPS = 3
-"""Stops training after so many steps in a row without one valid rollout."""
 
 
 @dataclass
@@ -42,20 +40,20 @@ class Failures:
 
 
 class EmptyStepsError(RuntimeError):
-    """Reports that no rollout was valid for EMPTY_STEPS steps in a row; the message describes the last failures."""
+    """Reports that no rollout was valid for some steps in a row; the message describes the last failures."""
 
 
 class EmptyStepGuard:
-    """Counts consecutive training steps without one valid rollout, and stops training after EMPTY_STEPS of them."""
+    """Counts consecutive training steps without one valid rollout, and stops training after some of them."""
 
     def __init__(self) -> None:
         self._empty_steps = 0
 
-    def check(self, trajectories: Iterable[Trajectory]) -> None:
+    def check(self, trajectories: Iterable[Trajectory], end_after: int) -> None:
         """Count one step by its trajectories.
 
         Raises:
-            EmptyStepsError: every rollout of the last EMPTY_STEPS steps failed.
+            EmptyStepsError: every rollout of the last `end_after` steps failed.
         """
         failures = Failures()
         for trajectory in trajectories:
@@ -65,7 +63,7 @@ class EmptyStepGuard:
             failures.add(trajectory)
         self._empty_steps += 1
         logger.error("every rollout of this step failed: %s", failures.describe())
-        if self._empty_steps >= EMPTY_STEPS:
+        if self._empty_steps >= end_after:
             raise EmptyStepsError(f"every rollout of {self._empty_steps} steps in a row failed: {failures.describe()}")
 
 
@@ -118,7 +116,7 @@ class Runner:
     async def _run(self, task: Task, sampling: Sampling) -> Trajectory:
         try:
             async with asyncio.timeout(self.deadline_s) as limit:
-                return await self.method.rollout(task, self.roles, sampling)
+                return check_reward(await self.method.rollout(task, self.roles, sampling))
         except asyncio.CancelledError:
             if _cancelled_from_outside():
                 raise
@@ -144,6 +142,28 @@ def _cancelled_from_outside() -> bool:
 def failed_trajectory(task_id: str, kind: str, message: str) -> Trajectory:
     """Make the Trajectory of a rollout that failed; `kind` is its name in the failure counts."""
     return Trajectory(task_id, turns=(), status="failed", failure=kind, log={"error": message})
+
+
+def check_reward(trajectory: Trajectory) -> Trajectory:
+    """Return the trajectory; one whose reward is no finite number has failed as `bad_reward`."""
+    try:
+        if trajectory.status == "failed" or math.isfinite(trajectory.reward):  # type: ignore[arg-type]
+            return trajectory
+    except TypeError:
+        pass  # it is None, for example
+    error = f"task {trajectory.task_id}: the reward is {trajectory.reward!r}, and must be a finite number"
+    return failed_trajectory(trajectory.task_id, "bad_reward", error)
+
+
+def regrade_group(
+    regrade: Callable[[Task, Group], Sequence[Trajectory]], task: Task, group: Group
+) -> Sequence[Trajectory]:
+    """Compare the rollouts of a group. If that fails, they have failed: the gradient says nothing about them."""
+    try:
+        return [check_reward(trajectory) for trajectory in regrade(task, group)]
+    except Exception as error:
+        kind = f"exception_{type(error).__name__}"
+        return [failed_trajectory(trajectory.task_id, kind, traceback.format_exc()) for trajectory in group]
 
 
 def has_signal(group: Sequence[Trajectory], min_std: float = 0.0) -> bool:

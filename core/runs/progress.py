@@ -27,6 +27,8 @@ class ProgressLine:
     """Counts what an earlier process has done of it."""
     text: str = ""
     ended: bool = False
+    note: str = ""
+    """Holds what stays on the console, above what is renewed."""
 
 
 Show = Callable[[ProgressLine], None]
@@ -67,6 +69,9 @@ class ProgressBoard:
     def show(self, line: ProgressLine) -> None:
         """Show `line` in place of the one before it with the same label."""
         with self._lock:
+            if line.note:
+                self._console.print(f"{line.label}: {line.note}", markup=False, highlight=False, soft_wrap=True)
+                line = replace(line, note="")
             self._lines[line.label] = line
             self._began.setdefault(line.label, time.monotonic())
             if self._bars:
@@ -141,6 +146,10 @@ class Progress:
         """Say beside the values what is being done now, and how much of it."""
         counts = f" {done} of {total}" if total else ""
         self._change(text=f"{self._values}  {activity}{counts}".lstrip())
+
+    def note(self, text: str) -> None:
+        """Say something that stays on the console."""
+        self._show(replace(self._line, note=text))
 
     def _change(self, **fields: object) -> None:
         self._line = replace(self._line, **fields)  # type: ignore[arg-type]

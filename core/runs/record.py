@@ -214,7 +214,7 @@ def record_rollout(
             # The trained tokens of a row are the completions of its turns, one after the other.
             trained = iter(_round_all([x for x, mask in zip(logprobs, row.loss_mask, strict=True) if mask]))
             for place in row.turns:
-                turns[place]["trainer_logprobs"] = [next(trained) for _ in turns[place]["sampled"]]
+                turns[place]["trainer_logprobs"] = [next(trained, None) for _ in turns[place]["sampled"]]
     return {
         "version": VERSION,
         "stage": stage,

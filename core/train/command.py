@@ -50,8 +50,10 @@ from core.training_options import make_training_parser
 from core.types import Task
 
 CHANGEABLE_KEYS = [
-    f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()
-] + [f"inference.{key}" for key in "servers server_key_file replicas engine replica_args replica_python".split()]
+    "health",
+    *(f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()),
+    *(f"inference.{key}" for key in "servers server_key_file replicas engine replica_args replica_python".split()),
+]
 """Lists the keys that may change when a run continues: how far, which seeds, what is written, which servers sample;
 never how it learns.
 
@@ -270,7 +272,9 @@ async def _train_seed(spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed:
                 trackers=trackers,
                 show=show,
             )
-            return await loop.run()
+            newest = await loop.run()
+            loop.check_learned()
+            return newest
     finally:
         trackers.close()
 

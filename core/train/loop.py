@@ -28,9 +28,10 @@ from core.engine.lora import add_adapters
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method
 from core.rollout.rows import rows_from_groups
-from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal
+from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal, regrade_group
 from core.rollout.stream import TaskStream
 from core.runs.files import Record, read_jsonl
+from core.runs.health import Health, describe_sign, measure_health, show_rollout
 from core.runs.progress import Progress, Show
 from core.runs.record import RolloutLog, TrainedRow, record_rollout
 from core.runs.run_folder import RunFolder
@@ -108,7 +109,8 @@ class GRPOLoop:
         self.stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
         self.checkpoints = folder.checkpoints_path(seed)
         self.metrics = folder.open_metrics(seed)
-        self.rollouts = RolloutLog(folder.rollouts_path(seed), partial(token_bytes, tokenizer))
+        self.token_bytes = partial(token_bytes, tokenizer)
+        self.rollouts = RolloutLog(folder.rollouts_path(seed), self.token_bytes)
         self.trackers = trackers or Trackers({})
         self.progress = Progress(recipe.run.steps, f"seed {seed}", show=show)
         self.progress.tell("loading the model")
@@ -124,6 +126,7 @@ class GRPOLoop:
         )
         self.activity = "sampling"
         self.pending_batches: dict[int, asyncio.Task[SampledBatch]] = {}
+        self.health = Health(recipe.health)
         self.empty_steps = EmptyStepGuard()
         self.reported_failures: set[str] = set()
         self.step = self._resume()
@@ -140,6 +143,9 @@ class GRPOLoop:
             step = last_logged = state["step"]
         self.metrics.rewind("train", last_logged)
         self.rollouts.rewind(last_logged)
+        for record in read_jsonl(self.metrics.path):
+            if record["stage"] == "train":
+                self.health.update(record)
         return step
 
     async def run(self) -> Path:
@@ -155,6 +161,14 @@ class GRPOLoop:
         newest = checkpoint.latest(self.checkpoints)
         assert newest is not None
         return newest
+
+    def check_learned(self) -> None:
+        """Raise TrainingError if the run has ended in bad health and no step has changed a weight."""
+        if self.health.active and not self.health.trained:
+            signs = "; ".join(describe_sign(*sign) for sign in self.health.active.items())
+            raise TrainingError(
+                f"seed {self.seed}: no step changed a weight, its checkpoints are the start model. {signs}"
+            )
 
     async def _train(self) -> None:
         run = self.recipe.run
@@ -226,7 +240,7 @@ class GRPOLoop:
         """Log what a step did in `seconds`, of which it `waited` for rollouts; return its record.
 
         Raises:
-            TrainingError: all rollouts failed, in several steps in a row.
+            TrainingError: all rollouts failed, or all optimizer steps were skipped, in several steps in a row.
         """
         valid, failures = _split_failures(batch.trajectories)
         min_std, ahead = self.recipe.algorithm.min_group_std, self.recipe.rollout.ahead
@@ -236,6 +250,7 @@ class GRPOLoop:
             **_average_metrics(valid),
             **stats,
             "groups_with_signal": sum(has_signal(group, min_std) for group in batch.groups) / len(batch.tasks),
+            **measure_health(batch.tasks, batch.trajectories),
             "failures": dict(failures.counts),
             "tasks": [task.task_id for task in batch.tasks],
             "seconds": seconds,
@@ -243,18 +258,27 @@ class GRPOLoop:
             "rollout_seconds": waited,
             "tokens_per_second": sum(trajectory.token_count for trajectory in valid) / (seconds if ahead else waited),
         }
+        notes = self.health.update(record)
+        record["health"] = self.health.active
         self.metrics.append(record)
+        for note in notes:
+            self.progress.note(f"step {self.step}: {note}")
         tracked = {f"train/{name}": value for name, value in record.items() if name not in ("stage", "step", "tasks")}
         self.trackers.log(self.step, tracked)
-        for kind in failures.counts.keys() - self.reported_failures:
-            # Rollouts of one kind fail alike, so its first message tells the cause.
-            logger.warning("step %d: a rollout failed with %s: %s", self.step, kind, failures.first[kind][-500:])
-            self.reported_failures.add(kind)
+        self._tell_failures(failures)
         try:
-            self.empty_steps.check(batch.trajectories)
+            self.empty_steps.check(batch.trajectories, self.recipe.health.end_after)
         except EmptyStepsError as error:
             raise TrainingError(f"step {self.step}: {error}") from error
+        if reason := self.health.find_end():
+            raise TrainingError(f"step {self.step}: {reason}")
         return record
+
+    def _tell_failures(self, failures: Failures) -> None:
+        """Log the first message of each kind: rollouts of one kind fail alike, so it tells the cause."""
+        for kind in failures.counts.keys() - self.reported_failures:
+            logger.warning("step %d: a rollout failed with %s: %s", self.step, kind, failures.first[kind][-500:])
+            self.reported_failures.add(kind)
 
     async def _update(self, rows: Sequence[Row], watch: WatchRow | None) -> dict[str, float]:
         """Step the trainer. Rollouts that run ahead in this process get as much time after a pack as the pack took."""
@@ -286,7 +310,8 @@ class GRPOLoop:
         groups = await self.runner.run_groups(tasks, 1, sampling, derive_seed(self.seed, "eval"))
         # A run that resumes here skips this evaluation, so clear the cache to give both the same (empty) one.
         self.engine.flush_cache()
-        valid = [group[0] for group in groups if group[0].status != "failed"]
+        valid, failures = _split_failures([group[0] for group in groups])
+        self._tell_failures(failures)
         record = {
             **_average_metrics(valid),
             "reward": sum(trajectory.reward or 0.0 for trajectory in valid) / len(tasks),
@@ -327,6 +352,8 @@ class GRPOLoop:
                 trained, task = by_rollout[len(records)], tasks[trajectory.task_id]
                 records.append(record_rollout("train", self.step, number, task, trajectory, trained))
         self.rollouts.append(records)
+        if self.step == 1:
+            self.progress.note(show_rollout(batch.trajectories, self.token_bytes))
 
 
 def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Trainer:
@@ -368,7 +395,7 @@ async def sample_batch(
             tasks, rollout.group_size, sampling, derive_seed(seed, "train", step, attempt)
         )
         if regrade is not None:
-            groups = [regrade(task, group) for task, group in zip(tasks, groups, strict=True)]
+            groups = [regrade_group(regrade, task, group) for task, group in zip(tasks, groups, strict=True)]
         batch.tasks += tasks
         batch.add(groups, algorithm)
         if len(batch.groups) == rollout.tasks_per_step:

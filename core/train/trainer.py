@@ -130,7 +130,10 @@ class Trainer:
         Meanwhile the model may sample. The generator returns the statistics. `watch` is told of each row that was not
         skipped: its log-probs under the weights before the first step, and its scale in the loss.
         """
-        steps = [step for part in self._split(rows) if (step := self._select_rows(part)).rows]
+        # As long as the model is the reference, the gradient of a KL term is 0: it needs no forward.
+        teaches = any(row.advantage for row in rows) or self.steps or self.grpo.kl_loss_type == "k1"
+        keep_all = bool(self.grpo.entropy_coef or (self.grpo.kl_loss_coef and teaches))
+        steps = [step for part in self._split(rows) if (step := self._select_rows(part, keep_all)).rows]
         old_logprobs: list[list[list[float]] | None] = [None] * len(steps)
         if self.num_steps_per_rollout > 1:
             old_logprobs = [self._compute_old_logprobs(step.rows) for step in steps]
@@ -209,9 +212,8 @@ class Trainer:
             for first in range(self.num_steps_per_rollout)
         ]
 
-    def _select_rows(self, rows: Sequence[Row]) -> _StepRows:
-        """Select the rows of one step that have a gradient; the scales are those of the average over all its rows."""
-        keep_all = bool(self.grpo.kl_loss_coef or self.grpo.entropy_coef)
+    def _select_rows(self, rows: Sequence[Row], keep_all: bool) -> _StepRows:
+        """Select the rows with an advantage, or all; the scales are those of the average over all rows of the step."""
         scaled = [(row, s) for row, s in zip(rows, row_scales(rows, self.loss_agg), strict=True) if s]
         selected = [(row, s) for row, s in scaled if row.advantage or keep_all]
         part, whole = (sum(s * row.trained_tokens for row, s in pairs) for pairs in (selected, scaled))

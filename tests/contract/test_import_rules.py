@@ -37,7 +37,7 @@ retrieval    -> http_client options serving types
 rollout      -> algorithms config options policy seeds text types
 config       -> algorithms options types
 report       -> runs types
-runs         -> types
+runs         -> config types
 text         -> hub
 policy       -> http_client types
 http_client  -> types

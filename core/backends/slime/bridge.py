@@ -31,7 +31,7 @@ from core.data.files import DataError
 from core.data.tasks import CheckTask
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles
-from core.rollout.runner import EmptyStepGuard, failed_trajectory, has_signal
+from core.rollout.runner import EmptyStepGuard, failed_trajectory, has_signal, regrade_group
 from core.text.tokenizer import Tokenizer, load_tokenizer
 from core.types import Group, Sampling, Trajectory
 
@@ -87,10 +87,11 @@ class SlimeBridge:
         """Make slime's training data from the container Samples of one batch (core/backends/slime/rows.py).
 
         Raises:
-            RuntimeError: no rollout is valid, in the third batch in a row.
+            RuntimeError: no rollout is valid, in the last `health.end_after` batches in a row.
         """
         recipe = self.recipe(args)
-        self._guard.check(read_trajectory(sample, reward_key(args)) for sample in samples)
+        trajectories = [read_trajectory(sample, reward_key(args)) for sample in samples]
+        self._guard.check(trajectories, recipe.health.end_after)
         return rows.make_train_data(
             samples,
             recipe.algorithm,
@@ -116,8 +117,10 @@ class SlimeBridge:
         return _filter_output(args, keep, "all_failed" if all_failed else "zero_std")
 
     def rollout_log(self, rollout_id: int, args: Any, samples: Sequence[SlimeSample]) -> bool:
-        """Log failures by name and the method's metrics, beside what slime logs itself."""
-        self.log.write(args, rollout_id, "rollout", {"rollout": summarize(samples, reward_key(args))})
+        """Log failures by name, the method's metrics and the signs of bad health, beside what slime logs itself."""
+        metrics = summarize(samples, reward_key(args))
+        self.log.write(args, rollout_id, "rollout", {"rollout": metrics})
+        self.log.warn(self.recipe(args).health, rollout_id, metrics)
         return False
 
     def eval_log(self, rollout_id: int, args: Any, data: Mapping[str, Any]) -> bool:
@@ -149,7 +152,7 @@ class SlimeBridge:
             task = read_task(samples[0], str(getattr(args, "prompt_data", None)))
         except DataError:  # every rollout of this group has already failed as `bad_task`
             return group
-        return self.spec.regrade(self.recipe(args), task, group)
+        return regrade_group(partial(self.spec.regrade, self.recipe(args)), task, group)
 
     def _read_rewards(self, args: Any, samples: Sequence[SlimeSample]) -> Sequence[Trajectory]:
         """Return a group with the rewards that `convert` will see. Fanned-out Samples have a reward but no turns."""

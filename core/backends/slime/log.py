@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
 from typing import Any
 
 from core.backends.slime.framework import framework_of
-from core.backends.slime.samples import NOTES, SlimeSample, read_reward
+from core.backends.slime.samples import NOTES, SlimeSample, group_samples, read_reward
+from core.config import HealthSection
+from core.runs.health import Health
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +29,17 @@ def summarize(samples: Sequence[SlimeSample], reward_key: str | None = None) -> 
     done = [note["metrics"] for note in notes if note.get("status") in ("completed", "truncated")]
     failures = Counter(note.get("failure") or "never_ran" for note in notes if note.get("status", "failed") == "failed")
     names = sorted({name for metrics in done for name in metrics})
+    rewards = [
+        [read_reward(s, reward_key) for s in group if s.reward is not None and not s.remove_sample]
+        for group in group_samples(rollouts)
+    ]
+    valid = [reward for group in rewards for reward in group]
+    cut = [note["cut_off"] for note in notes if note.get("cut_off") is not None]
     return {
         "reward": sum(read_reward(s, reward_key) for s in rollouts if s.reward is not None) / len(rollouts),
+        **({"reward_std": pstdev(valid)} if valid else {}),
+        "groups_with_signal": fmean(len(set(group)) > 1 for group in rewards),
+        **({"cut_off": fmean(cut)} if cut else {}),
         "truncated": sum(note.get("status") == "truncated" for note in notes) / len(rollouts),
         "failed": failures.total() / len(rollouts),
         **{f"failures/{kind}": count for kind, count in failures.items()},
@@ -40,6 +52,7 @@ class SlimeLog:
 
     def __init__(self) -> None:
         self.failures = 0
+        self._health: Health | None = None
 
     def write(self, args: Any, rollout_id: int, stage: str, sets: Mapping[str, Mapping[str, float]]) -> None:
         """Send `sets`, a mapping of prefix -> metrics. `stage` is slime's word: `rollout` or `eval`."""
@@ -52,3 +65,12 @@ class SlimeLog:
         except Exception:
             self.failures += 1
             logger.exception("%s %d: slime's trackers took no metrics (failure %d)", stage, rollout_id, self.failures)
+
+    def warn(self, bounds: HealthSection, rollout_id: int, metrics: Mapping[str, Any]) -> None:
+        """Log the signs of bad health that begin or end with these metrics."""
+        self._health = self._health or Health(bounds)
+        try:
+            for line in self._health.update(metrics):
+                logger.warning("rollout %d: %s", rollout_id, line)
+        except Exception as error:
+            logger.error("rollout %d: its health is not known: %r", rollout_id, error)

@@ -19,10 +19,11 @@ from core.backends.rollouts import ABORTED
 from core.data.files import SourceLocation
 from core.data.tasks import CheckTask, convert_records
 from core.rollout.rows import make_rows
+from core.runs.health import share_cut_off
 from core.types import Completion, RowUnit, Task, Trajectory, Turn
 
 NOTES = "agentic"
-"""Names the key of a Sample's metadata that holds {status, failure, error, turns, metrics}."""
+"""Names the key of a Sample's metadata that holds {status, failure, error, turns, cut_off, metrics}."""
 
 
 class SlimeSample(Protocol):
@@ -99,6 +100,7 @@ def fill_sample(sample: SlimeSample, trajectory: Trajectory, reward_key: str | N
         "failure": trajectory.failure,
         "error": str(trajectory.log.get("error", "")),
         "turns": len(turns),
+        "cut_off": share_cut_off(trajectory),
         "metrics": dict(trajectory.metrics),
     }
     metadata = sample.metadata if isinstance(sample.metadata, dict) else {}

@@ -81,6 +81,28 @@ async def test_rollouts_of_an_agent_have_rewards_and_exact_rows(run):
     assert sum(row.trained_tokens for row in rows) == sampled > 0
 
 
+async def test_the_calls_of_each_offered_tool_are_counted():
+    """A model that is offered tools and calls none has zeros, which is how a run notices it."""
+    tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("search", "look_up")]
+
+    async def offer(task: Task, endpoint: Endpoint) -> str:
+        body = {"model": "policy", "messages": [{"role": "user", "content": "?"}], "tools": tools}
+        headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+        async with aiohttp.ClientSession(headers=headers, raise_for_status=True) as http:
+            await http.post(f"{endpoint.openai_url}/chat/completions", json=body)
+        return ""
+
+    model = make_model()
+    method = make_method(offer, model)
+    runner = Runner(method, Roles({"policy": model.policy}), concurrency=1, deadline_s=60)
+    trajectory = await runner.run_one(TASKS[0], Sampling())
+    await method.close()
+    assert {name: trajectory.metrics.get(f"calls_{name}") for name in ("search", "look_up")} == {
+        "search": 0.0,
+        "look_up": 0.0,
+    }
+
+
 async def test_an_agent_that_had_its_turns_is_truncated_and_graded():
     model = make_model()
     method = make_method(talk, model, max_turns=1)
@@ -126,3 +148,32 @@ async def test_a_command_that_is_cancelled_leaves_no_process(tmp_path):
             return
         await asyncio.sleep(0.02)
     pytest.fail("the process still runs")
+
+
+def give(value: object):
+    def grade_by_mistake(task: Task, answer: str) -> float:
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    return grade_by_mistake
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (float("nan"), "gave nan, and must give a finite number"),
+        (float("inf"), "gave inf"),
+        (None, "gave None"),
+        (KeyError("answer"), "raised KeyError: 'answer'"),
+    ],
+)
+async def test_a_reward_function_without_a_number_fails_its_rollout_by_name(value: object, words: str):
+    model = make_model()
+    method = AgentMethod(talk, give(value), model.tokenizer, SessionSettings(max_context=10_000))
+    runner = Runner(method, Roles({"policy": model.policy}), concurrency=1, deadline_s=60)
+    trajectory = await runner.run_one(TASKS[0], Sampling())
+    await method.close()
+    assert (trajectory.status, trajectory.failure) == ("failed", "bad_reward")
+    assert "task t0: the reward function" in trajectory.log["error"]
+    assert f"grade_by_mistake {words}" in trajectory.log["error"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from core.inspect.drift import DriftChecker, check_dump, compare_logprobs, main
 from core.rollout.rows import rows_from_groups
 from core.runs.files import Record
 from core.runs.record import RecordedRollout, RolloutLog, read_rollouts
+from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text, token_bytes
 from core.types import Completion, Group, RowUnit, Task, Trajectory, Turn
 from tests.unit.backends.slime.standin import Sample
@@ -383,6 +385,8 @@ def test_the_command_tells_yes_no_and_unreadable(
     assert main([str(faulty), *tokenizer]) == 1
     assert "shifted: " in (output := capsys.readouterr().out)
     assert "task 't0' rollout 0 turn" in output
+    assert main([str(healthy)]) == 2
+    assert "give --tokenizer PATH" in capsys.readouterr().err
     (tmp_path / "broken.pt").write_bytes(b"no")
     for path in (tmp_path / "absent.jsonl.gz", tmp_path / "broken.pt"):
         assert main([str(path), *tokenizer]) == 2
@@ -398,3 +402,16 @@ def test_a_dump_cannot_run_code(tmp_path: Path, policy: FakePolicy) -> None:
     with pytest.raises(ValueError, match=r"dump\.pt is no dump"):
         find_drift(tmp_path / "dump.pt", policy)
     assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_a_run_names_its_own_model(policy: FakePolicy, model: Path, tmp_path: Path, warm_start: bool) -> None:
+    """The start model is the recipe's or, after a warm start, that of the folder."""
+    path = "gone" if warm_start else str(model)
+    folder = RunFolder.create(tmp_path / "run", {"model": {"path": path}, "rollout": {"temperature": 0.7}})
+    if warm_start:
+        shutil.copytree(model, folder.path / "warm_start")
+    rng, task = Random(0), make_task(0)
+    records = [record_group(policy, task, conversation(policy, task, rng), STEP, rng)]
+    record = write_record(folder.rollouts_path(0), policy.tokenizer, records)
+    assert main([str(folder.path)]) == main([str(record)]) == 0

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
-from core.report import write_report
+from core.report import print_summary, write_report
 from core.report.summary import build_summary, measure_parts
 from core.runs.evaluation import EvalResult
+from core.runs.health import FIXES
 from core.runs.run_folder import RunFolder
 
 
@@ -98,3 +101,20 @@ def test_what_ran_at_the_same_time_counts_once() -> None:
     evaluations = [{"part": "evaluation", "time": time, "seconds": 60.0} for time in (100.0, 90.0)]
     records = [*seeds, {"stage": "eval", "time": 33.0, "seconds": 3.0}, *evaluations]
     assert measure_parts(records) == {"train": 28.0, "evaluation": 70.0}
+
+
+def test_signs_of_bad_health_are_in_the_summary_the_page_and_the_terminal(empty: RunFolder) -> None:
+    metrics = empty.open_metrics(3)
+    for step in range(1, 5):
+        health = {"entropy_gone": f"the entropy is {step}"} if step in (2, 3) else {}
+        metrics.append({"stage": "train", "step": step, "reward": 0.5, "seconds": 1.0, "health": health})
+    empty.open_metrics(4).append({"stage": "train", "step": 1, "reward": 0.5})  # by an older version
+    summary = write_report(empty)
+    fix = FIXES["entropy_gone"]
+    sign = {"sign": "entropy_gone", "first": 2, "last": 3, "steps": 2, "text": "the entropy is 3", "fix": fix}
+    assert summary["health"] == {"3": [sign]}
+    line = f"seed 3, 2 steps from 2 on, entropy gone: the entropy is 3. Try: {fix}"
+    assert line in (empty.path / "report.html").read_text()
+    console = Console(file=StringIO())
+    print_summary(summary, console)
+    assert f"warning: {line}\n" in console.file.getvalue()  # type: ignore[attr-defined]

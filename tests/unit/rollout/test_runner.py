@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,15 @@ from core.engine.policy import EmbeddedPolicy
 from core.policy.base import Policy, PolicyError, Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import Method, PolicyFault, RolloutError
-from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, failed_trajectory, has_signal
+from core.rollout.runner import (
+    EmptyStepGuard,
+    EmptyStepsError,
+    Failures,
+    Runner,
+    failed_trajectory,
+    has_signal,
+    regrade_group,
+)
 from core.rollout.turns import Turns
 from core.seeds import derive_seed
 from core.types import Completion, Sampling, Task, Trajectory, Turn
@@ -230,6 +241,28 @@ def test_only_empty_steps_in_a_row_stop_a_run():
     failed, valid = failed_trajectory("t", "deadline", "late"), Trajectory("t", (), reward=0.0)
     guard = EmptyStepGuard()
     for step in ([failed], [failed, failed], [failed, valid], [failed], [failed]):
-        guard.check(step)
+        guard.check(step, end_after=3)
     with pytest.raises(EmptyStepsError, match=r"3 steps in a row failed: 2 x deadline \(first: late\)"):
-        guard.check([failed, failed])
+        guard.check([failed, failed], end_after=3)
+
+
+@pytest.mark.parametrize("reward", [math.nan, -math.inf, None, "1"])
+async def test_a_reward_that_is_no_finite_number_fails_its_rollout_by_name(reward: Any):
+    async def rollout(task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        return Trajectory(task.task_id, (), reward=reward if task.task_id == "t1" else 1.0)
+
+    groups = await runner(rollout).run_groups(make_tasks(3), 1, Sampling(), seed=0)
+    assert [group[0].failure for group in groups] == [None, "bad_reward", None]
+    assert groups[1][0].log["error"] == f"task t1: the reward is {reward!r}, and must be a finite number"
+
+
+def test_a_group_that_cannot_be_compared_fails_by_name():
+    group = [Trajectory("t", (), reward=0.5), Trajectory("t", (), reward=1.0)]
+    task = Task("t", "?", ("x",))
+
+    def divide(task: Task, group: Sequence[Trajectory]) -> Sequence[Trajectory]:
+        return [replace(trajectory, reward=1 / 0) for trajectory in group]
+
+    assert [t.failure for t in regrade_group(divide, task, group)] == ["exception_ZeroDivisionError"] * 2
+    lost = regrade_group(lambda task, group: [replace(group[0], reward=math.nan), group[1]], task, group)
+    assert [(t.failure, t.reward) for t in lost] == [("bad_reward", None), (None, 1.0)]

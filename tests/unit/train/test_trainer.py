@@ -126,6 +126,19 @@ def test_a_batch_without_rows_or_advantage_changes_nothing(qwen2, rows, num_step
     assert same(before, snapshot(model))
 
 
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3", "low_var_kl"])
+def test_a_kl_term_without_a_gradient_sees_no_forward(qwen2, kind):
+    """Before the first step the model is its reference: without an advantage only k1 has a gradient there."""
+    model = weights.load(qwen2)
+    trainer = Trainer(model, optimizer(), GRPOConfig(kl_loss_coef=0.1, kl_loss_type=kind))
+    forwards, before = Forwards(model), snapshot(model)
+    equal = [replace(row, advantage=0.0) for row in make_rows()]
+    trainer.grpo_step(equal)
+    assert (forwards.calls == 0) == same(before, snapshot(model)) == (kind != "k1")
+    trainer.grpo_step(make_rows())
+    assert trainer.grpo_step(equal)["rows_skipped"] == 0, "the policy has moved, and the term pulls it back"
+
+
 def test_skipped_rows_stay_in_the_denominator(qwen2):
     rows = make_rows()
     useful = [row for row in rows if row.advantage]

@@ -18,10 +18,9 @@ from core.backends.slime import bridge as bridge_module
 from core.backends.slime.bridge import LoopResources, SlimeBridge
 from core.backends.slime.roles import router_urls
 from core.backends.slime.samples import fill_sample, read_trajectory
-from core.config import Recipe, RecipeError
+from core.config import HealthSection, Recipe, RecipeError
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError
-from core.rollout.runner import EMPTY_STEPS
 from core.rollout.turns import Turns
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 from tests.unit.backends.slime.conftest import trajectory, turn
@@ -242,10 +241,10 @@ def test_the_filter_gives_way_after_its_rounds(hooks: SlimeBridge) -> None:
 
 def test_training_stops_after_three_batches_without_a_valid_rollout(hooks: SlimeBridge) -> None:
     args, lost = arguments(RECIPE), filled(0, *[None] * 4) + filled(1, *[None] * 4)
-    for _ in range(EMPTY_STEPS - 1):
+    for _ in range(HealthSection().end_after - 1):
         assert hooks.convert(args, lost)["tokens"] == [[0, 0]] * 8
     hooks.convert(args, filled(0, 1.0, 0.0, None, None) + filled(1, *[None] * 4))
-    for _ in range(EMPTY_STEPS - 1):
+    for _ in range(HealthSection().end_after - 1):
         hooks.convert(args, lost)
     with pytest.raises(RuntimeError, match=r"8 x engine \(first: because of engine\)"):
         hooks.convert(args, lost)
@@ -271,6 +270,9 @@ def test_logs_tell_failures_by_name_and_leave_slimes_own_running(hooks: SlimeBri
     (train, train_key), (evaluation, eval_key) = tracked
     assert train == {
         "rollout/reward": 0.25,
+        "rollout/reward_std": 0.5,  # of the valid ones
+        "rollout/groups_with_signal": 1.0,
+        "rollout/cut_off": 0.0,
         "rollout/truncated": 0.0,
         "rollout/failed": 0.5,
         "rollout/failures/engine": 2,

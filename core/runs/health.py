@@ -1,0 +1,244 @@
+"""Finds signs that a run is not well, such as rewards that are all equal: what is wrong, in words, and what may help.
+
+A sign is read from the metrics of a step, so it is the same for every backend. A sign whose metrics are missing is not
+looked for. The thresholds are the section `health` of the recipe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev, pvariance
+from typing import Any
+
+from core.config import HealthSection
+from core.runs.record import TokenBytes
+from core.types import CALLS, FAILED_CALLS, Task, Trajectory
+
+Metrics = Mapping[str, Any]
+APART = "train_rollout_logprob_abs_diff"
+READ = "read rollouts (tokentrue inspect view RUN)"
+TREND_TASKS = 16
+"""Counts the tasks whose mean reward is compared with the best such mean before."""
+SHOWN_TURNS = 2
+SHOWN_CHARACTERS = 400
+"""Limit what the console shows of the first rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One sign: `shows` says whether a step has it, `text` what is wrong, in places with the step's metrics, and `fix`
+    what may help. One that is not `at_once` takes `health.patience` steps in a row."""
+
+    name: str
+    shows: Callable[[Metrics, HealthSection], bool]
+    text: str
+    fix: str
+    at_once: bool = False
+
+
+SIGNS = (
+    Sign(
+        "steps_skipped",
+        lambda m, bounds: m["nonfinite_steps"] > 0,
+        "the gradient is not finite: the optimizer step was skipped, and no weight changed",
+        "lower optimizer.lr or raise optimizer.lr_warmup_steps, and start again with --fresh",
+        at_once=True,
+    ),
+    Sign(
+        "rollouts_failed",
+        lambda m, bounds: m["failed"] > bounds.failed_share,
+        "{failed:.0%} of the rollouts failed: {named_failures}",
+        "read the first error of each kind, which the log of the run shows",
+        at_once=True,
+    ),
+    Sign(
+        "rewards_equal",
+        lambda m, bounds: m["reward_std"] == 0,
+        "every rollout of the step has the reward {reward:.3g}, so no weight learns from it",
+        f"{READ}: is the reward function right, and has the answer the form that it wants? If all tasks are too hard, "
+        "take easier ones or a stronger model; if all are solved, the run is done",
+    ),
+    Sign(
+        "no_signal",
+        lambda m, bounds: m["groups_with_signal"] == 0 < m["reward_std"],
+        "in no group do the rewards differ, so no weight learns from them",
+        "take tasks that are solved sometimes, or raise rollout.group_size or rollout.temperature",
+    ),
+    Sign(
+        "no_gradient",
+        lambda m, bounds: m["grad_norm"] == 0 < m["groups_with_signal"],
+        "the rewards differ, and yet the gradient is 0",
+        "start again with --fresh and a lower optimizer.lr: such a model says the same whatever it is asked",
+    ),
+    Sign(
+        "reward_fell",
+        lambda m, bounds: m["fallen"] != "",
+        "the mean reward {fallen}",
+        f"{READ} of then and now: does the reward of these tasks say the opposite of what it should? If not, lower "
+        "optimizer.lr",
+        at_once=True,
+    ),
+    Sign(
+        "replies_cut",
+        lambda m, bounds: m["cut_off"] >= bounds.cut_off,
+        "{cut_off:.0%} of the replies run to their limit without an end token",
+        "see that the chat template ends a reply with a token at which the model stops (eos_token_id); if it does, "
+        "raise the method's limit of new tokens",
+    ),
+    Sign(
+        "more_cut",
+        lambda m, bounds: m["cut_off"] - m["least_cut_off"] > bounds.cut_off_rise,
+        "{cut_off:.0%} of the replies are cut off at their limit, and {least_cut_off:.0%} were",
+        "raise the method's limit of new tokens, or lower optimizer.lr",
+    ),
+    Sign(
+        "entropy_gone",
+        lambda m, bounds: m["entropy_loss"] < bounds.min_entropy,
+        "the entropy is {entropy_loss:.2g} nats a token: the rollouts of a task are nearly the same",
+        "lower optimizer.lr, or raise algorithm.entropy_coef, algorithm.kl_loss_coef or rollout.temperature",
+    ),
+    Sign(
+        "engine_apart",
+        lambda m, bounds: m[APART] > bounds.logprob_diff,
+        f"the log-probs of engine and trainer differ by {{{APART}:.2g}} nats a token",
+        "run tokentrue inspect drift RUN: the engine may have old weights, or the loss mask may cover what was not "
+        "sampled. With rollout.ahead, lower that",
+    ),
+    Sign(
+        "tools_unused",
+        lambda m, bounds: m["calls"] == 0,
+        "no rollout called a tool; offered are {tools}",
+        f"{READ}: does the model write its calls in another form than the prompt asks for? Explain that form, or train "
+        "a warm start",
+    ),
+    Sign(
+        "tools_failed",
+        lambda m, bounds: m[FAILED_CALLS] >= m["calls"] > 0,
+        "every call of a tool failed",
+        f"{READ}: what do the tools say? Try one by hand",
+    ),
+)
+"""Lists all signs. The report and the summary show them under these names."""
+
+FIXES = {sign.name: sign.fix for sign in SIGNS}
+
+
+class Health:
+    """Follows the signs of one run, step by step.
+
+    `active` maps each sign of the last step to what is wrong. `trained` says whether any step changed a weight.
+    """
+
+    def __init__(self, bounds: HealthSection):
+        self.bounds = bounds
+        self.active: dict[str, str] = {}
+        self.trained = False
+        self._streaks: Counter[str] = Counter()
+        self._means: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=2 * TREND_TASKS))
+        self._best: dict[str, list[float]] = {}
+        self._least_cut_off = 1.0
+
+    def update(self, metrics: Metrics) -> list[str]:
+        """Take the metrics of the next step; return a line for each sign that begins or ends with it."""
+        known = {name: value for name, value in metrics.items() if value is not None}
+        known |= self._derive(known)
+        before, self.active = self.active, {}
+        for sign in SIGNS:
+            try:
+                shown = sign.shows(known, self.bounds)
+                self._streaks[sign.name] = self._streaks[sign.name] + 1 if shown else 0
+                if shown and (sign.at_once or self._streaks[sign.name] >= self.bounds.patience):
+                    self.active[sign.name] = sign.text.format_map(known)
+            except KeyError:  # the step does not tell, such as of the entropy where no row was trained
+                self.active |= {name: text for name, text in before.items() if name == sign.name}
+        skipped = known.get("nonfinite_steps")
+        self.trained = self.trained or (skipped is not None and skipped < 1)
+        self._streaks["all_skipped"] = self._streaks["all_skipped"] + 1 if skipped == 1 else 0
+        began = [describe_sign(name, text) for name, text in self.active.items() if name not in before]
+        return began + [f"over: {name.replace('_', ' ')}" for name in before if name not in self.active]
+
+    def find_end(self) -> str | None:
+        """Say why it is pointless to go on; None where it is not."""
+        if (steps := self._streaks["all_skipped"]) < self.bounds.end_after:
+            return None
+        return f"{steps} steps in a row were skipped, for their gradients are not finite. Try: {FIXES['steps_skipped']}"
+
+    def _derive(self, metrics: Metrics) -> Metrics:
+        """Return what else signs look at: what came before, the calls of all tools, and failures by name."""
+        by_kind = metrics.get("task_rewards", {})
+        every = [mean for means in by_kind.values() for mean in means]
+        fallen = (self._compare(kind, means) for kind, means in {**by_kind, "": every}.items())
+        self._least_cut_off = min(self._least_cut_off, metrics.get("cut_off", 1.0))
+        # Slime's failures are metrics of their own, such as `failures/timeout`.
+        parts = (name.partition("failures/") for name in metrics)
+        failures = {kind: metrics[f"failures/{kind}"] for _, found, kind in parts if found} | metrics.get(
+            "failures", {}
+        )
+        calls = {name.removeprefix(CALLS): count for name, count in metrics.items() if name.startswith(CALLS)}
+        return {
+            "fallen": " and ".join(filter(None, fallen)),
+            "least_cut_off": self._least_cut_off,
+            "named_failures": ", ".join(f"{count} x {kind}" for kind, count in failures.items()),
+            **({"calls": sum(calls.values()), "tools": ", ".join(calls)} if calls else {}),
+        }
+
+    def _compare(self, kind: str, means: Sequence[float]) -> str:
+        """Say how far the reward of the last tasks is below the best so far; nothing where chance may do that."""
+        tasks, size = self._means[kind], TREND_TASKS
+        tasks.extend(means)
+        if len(tasks) < 2 * size:
+            return ""
+        earlier, now = list(tasks)[:size], list(tasks)[size:]
+        self._best[kind] = best = max(self._best.get(kind, earlier), earlier, key=fmean)
+        chance = 3 * math.sqrt((pvariance(best) + pvariance(now)) / size)  # three standard errors of the difference
+        if fmean(best) - fmean(now) <= self.bounds.reward_drop + chance:
+            return ""
+        return f"{f'of the tasks of kind {kind!r} ' if kind else ''}fell from {fmean(best):.2f} to {fmean(now):.2f}"
+
+
+def describe_sign(name: str, text: str) -> str:
+    return f"warning, {name.replace('_', ' ')}: {text}. Try: {FIXES[name]}"
+
+
+def measure_health(tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> dict[str, Any]:
+    """Measure what the signs need of the rollouts of a step; `task_rewards` are means by the task's `metadata.kind`."""
+    valid = [trajectory for trajectory in trajectories if trajectory.status != "failed"]
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for trajectory in valid:
+        rewards[trajectory.task_id].append(trajectory.reward or 0.0)
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    for task in tasks:
+        if task.task_id in rewards:
+            by_kind[str(task.metadata.get("kind", ""))].append(fmean(rewards[task.task_id]))
+    every = [reward for values in rewards.values() for reward in values]
+    cut = [share for trajectory in valid if (share := share_cut_off(trajectory)) is not None]
+    return {
+        "failed": 1 - len(valid) / len(trajectories),
+        **({"reward_std": pstdev(every), "task_rewards": dict(by_kind)} if every else {}),
+        **({"cut_off": fmean(cut)} if cut else {}),
+    }
+
+
+def share_cut_off(trajectory: Trajectory) -> float | None:
+    """Return the share of the trained replies that ran to their limit; None without a trained reply."""
+    replies = [turn.completion for turn in trajectory.turns if turn.trained]
+    return fmean(reply.finish_reason == "length" for reply in replies) if replies else None
+
+
+def show_rollout(trajectories: Sequence[Trajectory], token_bytes: TokenBytes) -> str:
+    """Write the first rollout that has a turn as text, cut short. It has its special tokens, and no control characters:
+    a terminal obeys those."""
+    rollout = next((trajectory for trajectory in trajectories if trajectory.turns), trajectories[0])
+    lines = [f"the first rollout, {rollout.status}, reward {rollout.reward}:"]
+    for number, turn in enumerate(rollout.turns[:SHOWN_TURNS], 1):
+        for name, ids in (("prompt", turn.prompt_ids), ("reply", turn.completion.token_ids)):
+            text = b"".join(token_bytes(ids)).decode("utf-8", "replace")
+            text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+            half = SHOWN_CHARACTERS // 2
+            shown = text if len(text) <= 2 * half else f"{text[:half]} [...] {text[-half:]}"
+            lines.append(f"  turn {number}, {name}: {shown}")
+    more = len(rollout.turns) - SHOWN_TURNS
+    return "\n".join(lines + [f"  and {more} turns more"] * (more > 0))
