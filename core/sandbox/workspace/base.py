@@ -32,6 +32,19 @@ GIT = (
 start: inside, like any command of the agent. A clean copy, in which a diff is graded, has none of the agent's settings.
 """
 
+FORGET = f"""find . -mindepth 2 -name .git -prune -exec rm -rf {{}} +
+if [ -e .git ]; then
+{GIT} ls-files -s | grep -v ^160000 > /tmp/tracked || true
+[ -d .git ] || rm -f .git
+[ ! -d .git ] || find .git -mindepth 1 -maxdepth 1 ! -name config ! -name info -exec rm -rf {{}} +
+git init -q --template=
+{GIT} update-index --index-info < /tmp/tracked
+rm /tmp/tracked
+fi"""
+"""Forgets every commit of a repository that was there before, and those of repositories in it, so that no agent finds a
+repair in them. What was tracked stays tracked, also where it is ignored. Files of submodules become files of its own.
+"""
+
 ENVIRONMENT = {
     "HOME": "/tmp",
     "TMPDIR": "/tmp",
@@ -141,7 +154,8 @@ class RepositoryWorkspace(ABC):
         """Open the sandbox, put `files` (path in the repository -> content) there and commit everything as the base.
 
         Without files the repository is the one that the image brings in `workdir`. `prepare` is a shell command that
-        runs before the commit; whether it succeeds is not looked at.
+        runs before the commit; whether it succeeds is not looked at. The base is then the only commit: what the
+        repository knew of others (history, branches, tags, stashes) is gone.
 
         Raises:
             WorkspaceUnavailable: there is no such sandbox here.
@@ -152,6 +166,7 @@ class RepositoryWorkspace(ABC):
             "set -e",
             "tar -x --no-same-owner" if files else "",
             f"( {prepare}\n) < /dev/null > /dev/null 2>&1 || true" if prepare else "",
+            FORGET,
             "[ -d .git ] || git init -q --template=",
             "mkdir -p .git/info",
             "printf '__pycache__/\\n*.pyc\\n.pytest_cache/\\n' >> .git/info/exclude",

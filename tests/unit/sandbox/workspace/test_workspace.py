@@ -112,6 +112,30 @@ async def test_the_hosts_variables_are_not_seen(make: Make, monkeypatch: pytest.
         assert b"A_SECRET_OF_OURS" not in (await workspace.exec("env", timeout_s=30)).stdout
 
 
+HISTORY = """mkdir pkg && git init -q && printf 'kept.log\\n' > .gitignore && printf '*.log\\nbuild/\\n' > .git/info/exclude
+git init -q pkg/nested && (cd pkg/nested && echo old > n.py && git add . && git commit -qm nested && echo n > n.py)
+echo 1 > kept.log && git add -A . && git add -f kept.log && git commit -qm broken
+echo SECRET_REPAIR > a.py && git commit -qam repair && git tag v1 && git branch later && git checkout -q HEAD~1
+echo SECRET_STASH > a.py && git stash -q && mkdir build && echo x > build/x.log"""
+
+
+async def test_a_repository_with_a_history_has_one_commit_and_its_files(make: Make) -> None:
+    """Neither a branch, a tag, a stash, the reflog nor an object tells what was before or comes after."""
+    async with make() as workspace:
+        await workspace.start(None, f"echo x = 1 > a.py && {HISTORY}")
+        seen = (
+            "git log --all --oneline --reflog | wc -l; git for-each-ref | wc -l; git cat-file --batch-all-objects "
+            "--batch --unordered | grep -ac -e SECRET -e ^old; find . -name '*.pack' -o -path './*/.git' | wc -l; "
+            "git status --porcelain; git ls-files"
+        )
+        shown = (await workspace.exec(seen, timeout_s=30)).stdout.decode().split()
+        assert shown == ["1", "1", "0", "0", ".gitignore", "a.py", "kept.log", "pkg/nested/n.py"]
+        await workspace.exec("echo 2 > kept.log; echo m > pkg/nested/n.py", timeout_s=30)
+        diff = await workspace.diff()
+        assert b"+2\n" in diff
+        assert b"-n\n+m\n" in diff
+
+
 async def test_settings_of_the_repository_start_nothing_outside_and_only_filters_inside(make: Make) -> None:
     """A hook, a file monitor, an external diff are ignored by what we run ourselves. A lost .git has a name."""
     async with make() as workspace:
