@@ -20,7 +20,8 @@ class AgentEntry(Section):
     run: str | None = None
     """Names `async def run(task, endpoint) -> str` as package.module.function."""
     command: tuple[str, ...] = ()
-    """Names a program instead of a function, with its arguments. The program gets the question as one more argument and
+    """Names a program instead of a function, with its arguments. The program gets the question as one more argument, or
+    in a file: `{question_file}` in an argument is the path of that file. A question of 128 KiB or more needs it. It
     finds the gateway in OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY. The last line that
     it prints is the answer. It runs in an empty folder; files that it is given here are found from the repository's
     root."""

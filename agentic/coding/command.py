@@ -33,6 +33,12 @@ End = Literal[
 NOT_OUR_AGENT = ("refused_policy_", "refused_rollout_", "refused_aborted", "refused_internal")
 """Begins the counters of requests that the gateway could not answer, through no fault of the agent."""
 
+QUESTION_FILE = "/tmp/question.txt"
+"""Holds the problem in the workspace, for a program that reads it there."""
+
+MAX_LINE = (1 << 17) - 1
+"""Bounds the bytes of the shell command: it is an argument of the shell, and Linux takes no longer one."""
+
 GRACE_S = 5.0
 """Bounds the time of a program after it was refused a turn for having had all. Many wait and ask again."""
 _LOOK_S = 0.2
@@ -60,8 +66,8 @@ async def run_command(
     """Run the program of `config.command` in a workspace that `serves`, in a session of its own.
 
     Raises:
-        RolloutError: it ended before the policy had answered it, or because the policy could not (kind
-            `agent_failed`): this says nothing about the policy.
+        RolloutError: its command is too long, or it ended before the policy had answered it, or because the policy
+            could not (kind `agent_failed`): this says nothing about the policy.
     """
     command = config.command
     assert command is not None
@@ -84,6 +90,11 @@ async def run_command(
         watch = asyncio.create_task(_stop_at_limit(session, workspace))
         try:
             line = write_line(command, statement, Endpoint(f"{url}/s/{key}", key))
+            if (size := len(line.encode(errors="surrogatepass"))) > MAX_LINE:
+                fix = "write {question_file} in place of {statement}, and let the program read that file"
+                raise RolloutError("agent_failed", f"the command has {size} bytes, of at most {MAX_LINE}; {fix}")
+            if any("{question_file}" in each for each in (*command.arguments, *command.environment.values())):
+                await workspace.put(QUESTION_FILE, statement.encode(errors="surrogatepass"))
             result = await workspace.exec(line, timeout_s=config.time_limit_s, output_bytes=command.output_bytes)
         except WorkspaceError as error:
             if error.kind != "lost":
@@ -118,6 +129,7 @@ def write_line(command: CommandSection, statement: str, endpoint: Endpoint) -> s
     """Write the shell command that starts the program."""
     values = {
         "statement": statement,
+        "question_file": QUESTION_FILE,
         "openai_url": endpoint.openai_url,
         "anthropic_url": endpoint.anthropic_url,
         "key": endpoint.api_key,

@@ -21,8 +21,9 @@ class CommandSection(Section):
     """Describes a program that is the agent, in place of our own loop. It asks the policy through the gateway."""
 
     arguments: tuple[str, ...] = Field(min_length=1)
-    """Names the program and its arguments. In each, {statement} stands for the problem, and {openai_url},
-    {anthropic_url} and {key} for the gateway."""
+    """Names the program and its arguments. In each, {statement} stands for the problem, {question_file} for the path of
+    a file that holds it, and {openai_url}, {anthropic_url} and {key} for the gateway. All arguments together may have
+    128 KiB; a longer problem needs the file."""
     environment: Mapping[str, str] = {}
     """Adds variables, filled in as the arguments are, to OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL,
     ANTHROPIC_API_KEY and MODEL."""

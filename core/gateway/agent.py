@@ -23,16 +23,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.gateway.gateway import Gateway, serve_gateway
-from core.gateway.session import GatewaySession, SessionSettings, list_other_roles
+from core.gateway.session import TURN_LIMITS, GatewaySession, SessionSettings, list_other_roles
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.text.tokenizer import Tokenizer
 from core.types import CALLS, Sampling, Task, Trajectory
 
+QUESTION_FILE = "{question_file}"
+"""Stands in a command for the path of a file that holds the question."""
+
+MAX_ARGUMENT = (1 << 17) - 1
+"""Bounds the bytes of an argument: Linux starts no program with a longer one."""
+
 KEPT_OUTPUT = 1 << 14
 """Bounds the bytes that are kept of a command's output: its end has the answer, or the reason why there is none."""
 
-LIMITS = ("turn_limit", "tool_limit", "context_length_exceeded")
+LIMITS = (*TURN_LIMITS, "context_length_exceeded")
 """Names the refusals that end a rollout as truncated: the agent had all that it may have."""
 
 
@@ -167,7 +173,9 @@ class AgentMethod(Method):
 class Command:
     """Runs an agent as a process in an empty folder: `arguments`, then the question. Its last line is the answer.
 
-    The process gets the variables of `Endpoint.environment`, those named in `inherited`, and that folder as its HOME.
+    A question of any length fits where an argument holds `{question_file}`: that becomes the path of a file with the
+    question, and no argument is added. The process gets the variables of `Endpoint.environment`, those named in
+    `inherited`, and that folder as its HOME.
     """
 
     arguments: tuple[str, ...]
@@ -178,12 +186,23 @@ class Command:
 
         Raises:
             RuntimeError: it ended with another status than 0; the message holds the end of what it wrote.
+            ValueError: the question cannot be an argument; the message names {question_file}.
         """
+        by_file = any(QUESTION_FILE in argument for argument in self.arguments)
+        size = len(task.question.encode())
+        if not by_file and (size > MAX_ARGUMENT - 1 or "\0" in task.question):
+            raise ValueError(
+                f"the question of {size} bytes cannot be an argument, which has at most {MAX_ARGUMENT - 1} and no NUL; "
+                f"write {QUESTION_FILE} into the command, and let the program read that file"
+            )
         kept = {name: os.environ[name] for name in self.inherited if name in os.environ}
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile() as file:
+            file.write(task.question.encode())
+            file.flush()
+            words = [word.replace(QUESTION_FILE, file.name) for word in self.arguments]
             process = await asyncio.create_subprocess_exec(
-                *self.arguments,
-                task.question,
+                *words,
+                *([] if by_file else [task.question]),
                 cwd=folder,
                 env={**kept, "HOME": folder, **endpoint.environment()},
                 stdin=asyncio.subprocess.DEVNULL,

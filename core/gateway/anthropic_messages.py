@@ -10,33 +10,46 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from core.gateway.bodies import MAX_TOOL_BYTES, Body, read_schema, read_text, remember
+from core.gateway.bodies import FORCED, MAX_TOOL_BYTES, Body, read_schema, read_text, remember
 from core.gateway.history import Answer
 from core.gateway.messages import (
     AgentRequest,
+    ContextFullError,
     GatewayError,
     MessageRole,
     WireCall,
     WireMessage,
     join_parts,
     refuse,
+    show_failure,
 )
 from core.text.tool_calls import ToolSchema
 
 ERROR_TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 410: "not_found_error",
-    413: "request_too_large", 429: "rate_limit_error",
+    413: "request_too_large",
 }  # fmt: skip
 
+LIMIT_STATUS = 400
+"""Refuses a client that has had all its turns. Claude Code asks once more after a 404."""
+
+PING = 'event: ping\ndata: {"type": "ping"}\n\n'
+"""Keeps a stream alive until the answer is there."""
+
 _BLOCKS = {"assistant": ("text", "thinking", "tool_use"), "user": ("text", "tool_result")}
-_WITHOUT_EFFECT = ("metadata", "service_tier", "thinking", "context_management", "betas")
+_WITHOUT_EFFECT = (
+    "metadata", "service_tier", "thinking", "context_management", "betas", "cache_control", "inference_geo", "speed",
+    "user_profile_id", "workspace_id", "diagnostics", "fallbacks",
+)  # fmt: skip
 
 
 def read_request(value: Any, *, counting: bool = False) -> AgentRequest:
     """Read a request body; one that only counts tokens has no limit. Raises GatewayError as openai_chat."""
     body = Body(value)
+    tools = body.take_each("tools", _read_tool_again)
     choice = body.take_body("tool_choice")
-    choice.take_only("type", "auto")
+    hides_tools = choice.take_only("type", "auto", "none", why=FORCED) == "none"
+    single_call = choice.take("disable_parallel_tool_use", bool, False)
     choice.close()
     body.take_body("output_config").close("effort")  # a `format` is refused, as `response_format` is elsewhere
     system = read_text(body.take("system", (str, list)), "system", ("text",))
@@ -46,13 +59,15 @@ def read_request(value: Any, *, counting: bool = False) -> AgentRequest:
     request = AgentRequest(
         model=body.need("model", str),
         messages=tuple(messages),
-        tools=body.take_each("tools", _read_tool_again),
+        tools=() if hides_tools else tools,
         temperature=body.take_number("temperature", 0, 1),
         top_p=body.take_number("top_p", 0, 1),
         top_k=body.take_count("top_k"),
         max_tokens=None if counting else body.take_count("max_tokens", needed=True),
         stop=body.take_stops("stop_sequences"),
         stream=body.take("stream", bool, False),
+        hides_tools=hides_tools and bool(tools),
+        single_call=single_call,
     )
     body.close(*_WITHOUT_EFFECT)
     return request
@@ -60,8 +75,13 @@ def read_request(value: Any, *, counting: bool = False) -> AgentRequest:
 
 def _read_tool(tool: Body) -> ToolSchema:
     tool.take_only("type", "custom")
-    schema = read_schema(tool.need("name", str), tool.take("description", str), tool.need("input_schema", dict))
-    tool.close("cache_control", "strict", "eager_input_streaming", "defer_loading", "input_examples")
+    schema = read_schema(
+        tool.need("name", str),
+        tool.take("description", str),
+        tool.need("input_schema", dict),
+        strict=tool.take("strict", bool, False),
+    )
+    tool.close("cache_control", "eager_input_streaming", "defer_loading", "input_examples")
     return schema
 
 
@@ -95,8 +115,8 @@ def _read_block(block: Body, role: MessageRole) -> WireMessage:
         without_effect += ["citations"]
     elif kind == "tool_result":
         text = read_text(block.take("content", (str, list)), block.at("content"), ("text",))
-        read = WireMessage("tool", text, call_id=block.need("tool_use_id", str))
-        block.take("is_error", bool)
+        failed = block.take("is_error", bool, False)
+        read = WireMessage("tool", show_failure(text) if failed else text, call_id=block.need("tool_use_id", str))
     elif kind == "thinking":
         read = WireMessage(role, "", block.take("thinking", str, ""), marks=(block.take("signature", str, ""),))
     else:
@@ -141,7 +161,13 @@ def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterato
 def write_error(error: GatewayError) -> dict[str, Any]:
     """Return the body of an error."""
     kind = ERROR_TYPES.get(error.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": str(error)}}
+    message = f"prompt is too long: {error.count}" if isinstance(error, ContextFullError) else str(error)
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def write_error_event(error: GatewayError) -> str:
+    """Return the event of an error in a stream that has begun."""
+    return _write_event("error", error=write_error(error)["error"])
 
 
 def _write_event(kind: str, **fields: Any) -> str:

@@ -19,6 +19,9 @@ MAX_REMEMBERED_BYTES = 1 << 24
 MAX_TOOL_BYTES = 1 << 14
 """Bounds the bytes of a tool that is remembered."""
 
+FORCED = "would have to be forced while sampling, which is not implemented"
+"""Says why a tool that must be called, or a schema for the answer, is refused."""
+
 _LONG_LISTS = ("messages", "input", "tools")
 _read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -106,12 +109,13 @@ class Body:
             raise refuse(self.at(name), f"must be at least 1, is {value}")
         return value
 
-    def take_only(self, name: str, *allowed: Any) -> None:
+    def take_only(self, name: str, *allowed: Any, why: str = "is not implemented") -> Any:
         """Read a field that may have the `allowed` values alone, because another one would change the answer."""
         value = self._rest.pop(name, None)
         if value is not None and value not in allowed:
             shown = ", ".join(json.dumps(each) for each in allowed)
-            raise refuse(self.at(name), f"{json.dumps(value)[:80]} is not implemented; only {shown}")
+            raise refuse(self.at(name), f"{json.dumps(value)[:80]} {why}; only {shown}")
+        return value
 
     def take_stops(self, name: str) -> tuple[str, ...]:
         """Read a stop text or a list of them."""
@@ -177,6 +181,8 @@ def read_text(value: Any, path: str, kinds: Collection[str]) -> str:
     return "".join(texts)
 
 
-def read_schema(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> ToolSchema:
+def read_schema(
+    name: str, description: str | None, parameters: Mapping[str, Any] | None, *, strict: bool = False
+) -> ToolSchema:
     """Make the schema of a tool from its parts."""
-    return ToolSchema(name, description or "", parameters or {"type": "object", "properties": {}})
+    return ToolSchema(name, description or "", parameters or {"type": "object", "properties": {}}, strict)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from core.gateway.messages import WireCall, WireMessage, collapse_whitespace
+from core.gateway.messages import WireCall, WireMessage, canonicalize_numbers, collapse_whitespace
 from core.text.tool_calls import ToolSchema
 
 EchoKind = Literal["verbatim", "reserialised", "reasoning_dropped", "flattened", "edited", "foreign"]
@@ -52,14 +52,18 @@ def leave_out_defaults(message: WireMessage, sent: WireMessage, tools: Sequence[
 
 def _leave_out_defaults(call: WireCall, sent: WireCall, properties: Any) -> WireCall:
     try:
-        arguments, given = json.loads(call.arguments), json.loads(sent.arguments)
+        arguments, given = canonicalize_numbers(json.loads(call.arguments)), json.loads(sent.arguments)
     except (ValueError, RecursionError):
         return call
     if not all(isinstance(each, dict) for each in (arguments, given, properties)):
         return call
-    schemas = {name: each for name, each in properties.items() if isinstance(each, dict) and "default" in each}
-    added = (name for name in arguments if name in schemas and name not in given)
-    filled = {name for name in added if repr(arguments[name]) == repr(schemas[name]["default"])}
+    defaults = {
+        name: canonicalize_numbers(each["default"])
+        for name, each in properties.items()
+        if isinstance(each, dict) and "default" in each
+    }
+    added = (name for name in arguments if name in defaults and name not in given)
+    filled = {name for name in added if repr(arguments[name]) == repr(defaults[name])}
     kept = {name: value for name, value in arguments.items() if name not in filled}
     return replace(call, arguments=json.dumps(kept)) if filled else call
 

@@ -27,7 +27,7 @@ from core.gateway import anthropic_messages, openai_chat, openai_responses
 from core.gateway.bodies import parse_body
 from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError
-from core.gateway.session import FROZEN, FinishedSession, GatewaySession, SessionSettings
+from core.gateway.session import FROZEN, TURN_LIMITS, FinishedSession, GatewaySession, SessionSettings
 from core.gateway.transcriber import Transcriber
 from core.policy.base import Policy, PolicyError
 from core.rollout.method import RolloutError
@@ -40,6 +40,12 @@ logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 1 << 25
 """Bounds a request's body: 32 MB of JSON hold more text than any context."""
+
+FIRST_PING_S = 0.2
+"""Gives a request for a stream this time to fail with a status of its own. Then its stream begins."""
+
+PING_S = 5.0
+"""Bounds the seconds in which a stream says nothing: clients and proxies drop it after a minute or less."""
 
 MAX_SESSIONS = 10_000
 """Bounds the open sessions of a gateway that opens them on request."""
@@ -59,10 +65,14 @@ _STATUS: dict[Fault, int] = {"bad_request": 400, "too_long": 400, "unavailable":
 class Codec(Protocol):
     """Reads and writes the bodies of one protocol, as openai_chat, openai_responses and anthropic_messages do."""
 
+    LIMIT_STATUS: int
+    PING: str
+
     def read_request(self, value: Any) -> AgentRequest: ...
     def write_reply(self, answer: Answer, request: AgentRequest, created: int) -> dict[str, Any]: ...
     def write_events(self, answer: Answer, request: AgentRequest, created: int) -> Iterator[str]: ...
     def write_error(self, error: GatewayError) -> dict[str, Any]: ...
+    def write_error_event(self, error: GatewayError) -> str: ...
 
 
 class Gateway:
@@ -189,13 +199,18 @@ class Gateway:
         """Answer one request: read it, sample, and write the answer whole or as events."""
         # A request that cannot be read opens no session, but is counted in one that is open.
         session = self._sessions.get(self._read_name(http))
+        stream: web.StreamResponse | None = None
         try:
             request = codec.read_request(parse_body(await http.read()))
             self._check_memory(self._max_kept_tokens * (1 if session is None else 2))
             session = self._find_session(http)
             if http.headers.get("X-Stainless-Retry-Count", "0") not in ("", "0"):
                 request = replace(request, is_retry=True)
-            answer = await session.answer(request)
+            if request.stream:
+                async with keep_alive(http, codec.PING) as stream:
+                    answer = await session.answer(request)
+            else:
+                answer = await session.answer(request)
         except Exception as error:
             failure = describe_failure(error)
             refused = f"refused_{failure.kind}"
@@ -203,22 +218,25 @@ class Gateway:
                 self.counters[refused] += 1
             else:
                 session.note(refused)
-            # Clients retry a 429 unless this header forbids it; a session that had its turns will not get another.
-            headers = {"x-should-retry": "false"} if failure.status < 500 else {}
-            return web.json_response(codec.write_error(failure), status=failure.status, headers=headers)
+            if stream is not None and stream.prepared:
+                await stream.write(codec.write_error_event(failure).encode())
+                await stream.write_eof()
+                return stream
+            status = codec.LIMIT_STATUS if failure.kind in TURN_LIMITS else failure.status
+            headers = {"x-should-retry": "false"} if status < 500 else {}
+            return web.json_response(codec.write_error(failure), status=status, headers=headers)
         created = int(time.time())
         # Before the last byte goes out: the client's next request may be read before this handler goes on.
         session.mark_delivered(answer)
         response: web.StreamResponse
         try:
-            if not request.stream:
+            if stream is None:
                 response = web.json_response(codec.write_reply(answer, request, created))
                 await response.prepare(http)
             else:
-                response = web.StreamResponse(
-                    headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store"}
-                )
-                await response.prepare(http)
+                response = stream
+                if not response.prepared:
+                    await response.prepare(http)
                 for event in codec.write_events(answer, request, created):
                     await response.write(event.encode())
             await response.write_eof()
@@ -294,6 +312,35 @@ class Gateway:
 
     async def _report_health(self, _: web.Request) -> web.Response:
         return web.json_response({"sessions": len(self._sessions), "counters": dict(self.counters)})
+
+
+@asynccontextmanager
+async def keep_alive(http: web.Request, ping: str) -> AsyncIterator[web.StreamResponse]:
+    """Yield a stream that begins, and says `ping` every PING_S seconds, if the block takes more than FIRST_PING_S."""
+    stream = web.StreamResponse(
+        headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store"}
+    )
+    done = asyncio.Event()
+
+    async def write_pings() -> None:
+        pause = FIRST_PING_S
+        with suppress(ConnectionError):  # who wrote the request is told by what follows the pings
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await done.wait()
+                    return
+                if not stream.prepared:
+                    await stream.prepare(http)
+                await stream.write(ping.encode())
+                pause = PING_S
+
+    pings = asyncio.create_task(write_pings())
+    try:
+        yield stream
+    finally:
+        done.set()
+        await pings
 
 
 def read_session_name(http: web.Request, *, by_key: bool) -> str:

@@ -98,6 +98,20 @@ class AnswerTree:
         numbers = (int(number) for text in texts for number in self._wire_ids.findall(text))
         return next((found for n in numbers if (found := self.answers.get(n)) is not None and found.delivered), None)
 
+    def find_part(self, wire_id: str) -> WireMessage | None:
+        """Return the thoughts, the text or the call that a wire id names, as a message."""
+        answer = self.find_numbered([wire_id])
+        if answer is None:
+            return None
+        message = answer.message
+        parts = {
+            answer.wire_id("rs"): WireMessage("assistant", "", message.reasoning),
+            answer.wire_id("msg"): WireMessage("assistant", message.text),
+            **{answer.wire_id("fc", i): WireMessage("assistant", "", calls=(c,)) for i, c in enumerate(message.calls)},
+        }
+        part = parts.get(wire_id)
+        return replace(part, marks=(wire_id,)) if part else None
+
     def list_messages(self, answer: Answer) -> list[WireMessage]:
         """Return all messages of a conversation up to an answer, that answer included."""
         messages: list[WireMessage] = []

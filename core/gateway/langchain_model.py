@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from langchain_core.exceptions import ContextOverflowError
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -24,7 +25,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from core.gateway import openai_chat
 from core.gateway.bodies import read_text
 from core.gateway.history import Answer
-from core.gateway.messages import MessageRole, WireCall, WireMessage, refuse
+from core.gateway.messages import ContextFullError, MessageRole, WireCall, WireMessage, refuse, show_failure
 from core.gateway.session import GatewaySession
 
 _ROLES: Mapping[str, MessageRole] = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
@@ -34,7 +35,8 @@ class SessionChatModel(BaseChatModel):
     """Asks a session. The policy answers in its own event loop, so only `ainvoke` and `astream` work.
 
     `model` says which role answers, as the name of a model does over HTTP. Options of a call are those of OpenAI's Chat
-    Completions: each is honoured, or refused with a GatewayError.
+    Completions: each is honoured, or refused with a GatewayError. A full context is LangChain's ContextOverflowError,
+    after which its middleware sums up.
     """
 
     session: GatewaySession
@@ -44,9 +46,11 @@ class SessionChatModel(BaseChatModel):
     def _llm_type(self) -> str:
         return "tokentrue"
 
-    def bind_tools(self, tools: Sequence[Any], **options: Any) -> Runnable[Any, AIMessage]:
+    def bind_tools(
+        self, tools: Sequence[Any], *, strict: bool | None = None, **options: Any
+    ) -> Runnable[Any, AIMessage]:
         """Return this model with tools, in any form that LangChain knows."""
-        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], **options)
+        return self.bind(tools=[convert_to_openai_tool(tool, strict=strict) for tool in tools], **options)
 
     def _generate(self, *arguments: Any, **options: Any) -> ChatResult:
         raise NotImplementedError("the policy answers in its own event loop: use ainvoke or astream")
@@ -56,7 +60,10 @@ class SessionChatModel(BaseChatModel):
     ) -> ChatResult:
         request = openai_chat.read_request({"model": self.model, "stop": stop, **options})
         read = tuple(_read_message(message, f"messages.{i}") for i, message in enumerate(messages))
-        answer = await self.session.ask(replace(request, messages=read))
+        try:
+            answer = await self.session.ask(replace(request, messages=read))
+        except ContextFullError as error:
+            raise ContextOverflowError(str(error)) from error
         return ChatResult(generations=[ChatGeneration(message=_write_message(answer))])
 
 
@@ -68,7 +75,8 @@ def _read_message(message: BaseMessage, path: str) -> WireMessage:
         content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
     read = WireMessage(_ROLES[message.type], read_text(content, f"{path}.content", ("text",)))
     if isinstance(message, ToolMessage):
-        return replace(read, call_id=message.tool_call_id)
+        text = show_failure(read.text) if message.status == "error" else read.text
+        return replace(read, text=text, call_id=message.tool_call_id)
     if isinstance(message, AIMessage):
         calls = tuple(
             WireCall(call["id"] or "", call["name"], json.dumps(call["args"], ensure_ascii=False))

@@ -7,6 +7,7 @@ the answer of the session in their own form.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,7 +28,7 @@ class WireCall:
     def canonical(self) -> tuple[str, str]:
         """Return name and arguments in a form that equal calls share, however their JSON was written."""
         try:
-            return self.name, json.dumps(json.loads(self.arguments or "{}"), sort_keys=True)
+            return self.name, json.dumps(canonicalize_numbers(json.loads(self.arguments or "{}")), sort_keys=True)
         except (ValueError, RecursionError):
             return self.name, collapse_whitespace(self.arguments)
 
@@ -38,6 +39,7 @@ class WireMessage:
 
     `reasoning` is None where the client sent none. `call_id` names the call that a tool's message answers. `marks` are
     the other ids and opaque fields of an assistant's message, in which the gateway may find its own answer.
+    `references` are ids of parts of an answer that stand for these parts (Responses' item_reference).
     """
 
     role: MessageRole
@@ -46,6 +48,7 @@ class WireMessage:
     calls: tuple[WireCall, ...] = ()
     call_id: str = ""
     marks: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class AgentRequest:
 
     `continues` is the wire id of an earlier response that the messages follow (Responses' previous_response_id).
     `instructions` are a system message that comes first and replaces the one of the response that is continued.
+    `hides_tools` says that the client has tools but wants no call now, and `single_call` that it wants one at most.
     """
 
     model: str
@@ -70,6 +74,8 @@ class AgentRequest:
     continues: str | None = None
     instructions: str | None = None
     is_retry: bool = False
+    hides_tools: bool = False
+    single_call: bool = False
 
 
 class GatewayError(Exception):
@@ -82,9 +88,41 @@ class GatewayError(Exception):
         self.path = path
 
 
+class ContextFullError(GatewayError):
+    """Reports a prompt that does not fit the context, in words by which clients know that they must compact.
+
+    The message is OpenAI's; LangChain looks for the code in it, too. `count` is what Anthropic's has in their place.
+    """
+
+    def __init__(self, message: str, count: str):
+        super().__init__(400, "context_length_exceeded", f"{message} (context_length_exceeded)")
+        self.path = "messages"
+        self.count = count
+
+
 def refuse(path: str, message: str) -> GatewayError:
     """Make the error of a field that cannot be served as it is."""
     return GatewayError(400, "bad_request", message, path)
+
+
+def show_failure(text: str) -> str:
+    """Return the result of a tool that failed as the model sees it. No chat template has a field that says so."""
+    return text if text.lstrip().lower().startswith("error") else f"Error: {text}"
+
+
+def canonicalize_numbers(value: Any) -> Any:
+    """Return a JSON value with all numbers as JavaScript has them: 1.0 is 1, integers are rounded, infinity is null."""
+    if isinstance(value, dict):
+        return {key: canonicalize_numbers(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [canonicalize_numbers(part) for part in value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    try:
+        number = float(value) + 0.0  # -0.0 becomes 0.0
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def collapse_whitespace(text: str) -> str:
@@ -115,4 +153,5 @@ def join_parts(parts: Sequence[WireMessage]) -> WireMessage:
         "".join(part.reasoning or "" for part in parts) or None,
         tuple(call for part in parts for call in part.calls),
         marks=tuple(mark for part in parts for mark in part.marks),
+        references=tuple(reference for part in parts for reference in part.references),
     )

@@ -9,16 +9,22 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from core.gateway.bodies import MAX_TOOL_BYTES, Body, read_schema, read_text, remember
+from core.gateway.bodies import FORCED, MAX_TOOL_BYTES, Body, read_schema, read_text, remember
 from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
 from core.text.tool_calls import ToolSchema
 
-ERROR_TYPES = {400: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_error"}
+ERROR_TYPES = {400: "invalid_request_error", 404: "invalid_request_error"}
+
+LIMIT_STATUS = 404
+"""Refuses a client that has had all its turns. LiteLLM's own clients, such as mini-swe-agent, retry on any other."""
+
+PING = ": keep-alive\n\n"
+"""Keeps a stream alive until the answer is there: a comment, which clients skip."""
 
 _WITHOUT_EFFECT = (
     "user", "metadata", "store", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-    "reasoning_effort", "verbosity",
+    "reasoning_effort", "verbosity", "cache_control", "prompt_cache_options", "prediction",
 )  # fmt: skip
 _WITHOUT_EFFECT_ON_AN_ANSWER = (
     "refusal", "annotations", "provider_specific_fields", "reasoning_details", "reasoning", "thinking_blocks",
@@ -33,10 +39,11 @@ def read_request(value: Any) -> AgentRequest:
     """
     body = Body(value)
     body.take_only("n", 1)
-    body.take_only("tool_choice", "auto")
     tools = body.take_each("tools", _read_tool_again)
-    body.take_only("parallel_tool_calls", True, *([] if tools else [False]))
-    body.take_only("response_format", {"type": "text"})
+    hides_tools = body.take_only("tool_choice", "auto", "none", why=FORCED) == "none"
+    single_call = not body.take("parallel_tool_calls", bool, True)
+    body.take_only("response_format", {"type": "text"}, why=FORCED)
+    body.take_only("modalities", ["text"])
     body.take_only("frequency_penalty", 0)
     body.take_only("presence_penalty", 0)
     stream_options = body.take_body("stream_options")
@@ -46,7 +53,7 @@ def read_request(value: Any) -> AgentRequest:
     request = AgentRequest(
         model=body.need("model", str),
         messages=body.take_each("messages", _read_message_again),
-        tools=tools,
+        tools=() if hides_tools else tools,
         temperature=body.take_number("temperature", 0, 2),
         top_p=body.take_number("top_p", 0, 1),
         seed=body.take("seed", int),
@@ -54,6 +61,8 @@ def read_request(value: Any) -> AgentRequest:
         stop=body.take_stops("stop"),
         stream=body.take("stream", bool, False),
         stream_usage=stream_usage,
+        hides_tools=hides_tools and bool(tools),
+        single_call=single_call,
     )
     body.close(*_WITHOUT_EFFECT)
     return request
@@ -63,9 +72,12 @@ def _read_tool(tool: Body) -> ToolSchema:
     tool.take_only("type", "function")
     function = tool.need_body("function")
     schema = read_schema(
-        function.need("name", str), function.take("description", str), function.take("parameters", dict)
+        function.need("name", str),
+        function.take("description", str),
+        function.take("parameters", dict),
+        strict=function.take("strict", bool, False),
     )
-    function.close("strict")
+    function.close()
     tool.close("cache_control")
     return schema
 
@@ -149,6 +161,11 @@ def write_error(error: GatewayError) -> dict[str, Any]:
     """Return the body of an error."""
     kind = ERROR_TYPES.get(error.status, "server_error")
     return {"error": {"message": str(error), "type": kind, "param": error.path, "code": error.kind}}
+
+
+def write_error_event(error: GatewayError) -> str:
+    """Return the event of an error in a stream that has begun."""
+    return _write_event(write_error(error))
 
 
 def _write_event(value: dict[str, Any]) -> str:

@@ -11,30 +11,34 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from core.gateway.bodies import MAX_TOOL_BYTES, Body, read_schema, read_text, remember
+from core.gateway import openai_chat
+from core.gateway.bodies import FORCED, MAX_TOOL_BYTES, Body, read_schema, read_text, remember
 from core.gateway.history import Answer
-from core.gateway.messages import AgentRequest, WireCall, WireMessage, join_parts, refuse
-from core.gateway.openai_chat import ROLES, write_error, write_usage
+from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage, join_parts, refuse
+from core.gateway.openai_chat import PING, ROLES, write_usage
 from core.text.tool_calls import ToolSchema
 
-__all__ = ["read_request", "write_error", "write_events", "write_reply"]
+__all__ = ["LIMIT_STATUS", "PING", "read_request", "write_error", "write_error_event", "write_events", "write_reply"]
+
+LIMIT_STATUS = 400
+"""Refuses a client that has had all its turns. Codex retries on any other."""
 
 _WITHOUT_EFFECT = (
     "store", "metadata", "user", "include", "reasoning", "service_tier", "prompt_cache_key", "prompt_cache_retention",
-    "safety_identifier", "client_metadata",
+    "safety_identifier", "client_metadata", "cache_control", "prompt_cache_options", "max_tool_calls",
 )  # fmt: skip
 
 
 def read_request(value: Any) -> AgentRequest:
     """Read a request body. Raises GatewayError as openai_chat."""
     body = Body(value)
-    body.take_only("tool_choice", "auto")
     tools = tuple(chain.from_iterable(body.take_each("tools", _read_tool_again)))
-    body.take_only("parallel_tool_calls", True, *([] if tools else [False]))
+    hides_tools = body.take_only("tool_choice", "auto", "none", why=FORCED) == "none"
+    single_call = not body.take("parallel_tool_calls", bool, True)
     body.take_only("truncation", "disabled", "auto")
     body.take_only("background", False)
     text = body.take_body("text")
-    text.take_only("format", {"type": "text"})
+    text.take_only("format", {"type": "text"}, why=FORCED)
     text.close("verbosity")
     given = body.need("input", (str, list))
     items = given if isinstance(given, list) else [{"content": given}]
@@ -43,13 +47,15 @@ def read_request(value: Any) -> AgentRequest:
     request = AgentRequest(
         model=body.need("model", str),
         messages=tuple(messages),
-        tools=tools,
+        tools=() if hides_tools else tools,
         temperature=body.take_number("temperature", 0, 2),
         top_p=body.take_number("top_p", 0, 1),
         max_tokens=body.take_count("max_output_tokens"),
         stream=body.take("stream", bool, False),
         continues=body.take("previous_response_id", str),
         instructions=body.take("instructions", str),
+        hides_tools=hides_tools and bool(tools),
+        single_call=single_call,
     )
     body.close(*_WITHOUT_EFFECT)
     return request
@@ -65,10 +71,11 @@ def _read_tool(tool: Body, about: str = "", prefix: str = "") -> tuple[ToolSchem
         inner = tool.take_each("tools", lambda each, path: _read_tool(Body(each, path), description, f"{name}."))
         schemas = tuple(chain.from_iterable(inner))
     elif kind == "function":
-        schemas = (read_schema(prefix + name, description, tool.take("parameters", dict)),)
+        strict = tool.take("strict", bool, False)
+        schemas = (read_schema(prefix + name, description, tool.take("parameters", dict), strict=strict),)
     else:
         raise refuse(tool.at("type"), f"{kind!r} is not implemented; only function and namespace")
-    tool.close("strict")
+    tool.close()
     return schemas
 
 
@@ -90,7 +97,7 @@ def _read_item(item: Body) -> tuple[WireMessage, frozenset[str]]:
         read = _read_part(item, kind)
         without_effect += ["phase"]
     item.close(*without_effect)
-    ids = (*(call.call_id for call in read.calls), *read.marks)
+    ids = (*(call.call_id for call in read.calls), *read.marks, *read.references)
     return read, frozenset(each.split("_")[1] for each in ids if "_" in each)
 
 
@@ -134,13 +141,16 @@ def _read_part(item: Body, kind: str) -> WireMessage:
         name = ".".join(filter(None, (item.take("namespace", str), item.need("name", str))))
         call = WireCall(item.need("call_id", str), name, item.take("arguments", str, ""))
         return WireMessage("assistant", "", calls=(call,), marks=(mark,))
+    if kind == "item_reference":
+        return WireMessage("assistant", "", references=(mark,))
     if kind == "reasoning":
         thoughts = read_text(item.take("content", list), item.at("content"), ("reasoning_text", "text"))
         summary = read_text(item.take("summary", list), item.at("summary"), ("summary_text",))
         sealed = item.take("encrypted_content", str, "")
         return WireMessage("assistant", "", (thoughts or summary) or None, marks=(mark, sealed))
     raise refuse(
-        item.at("type"), f"{kind!r} is not implemented; only message, reasoning, function_call and function_call_output"
+        item.at("type"),
+        f"{kind!r} is not implemented; only message, reasoning, function_call, function_call_output and item_reference",
     )
 
 
@@ -189,6 +199,25 @@ def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterato
     yield event("response.incomplete" if whole["status"] == "incomplete" else "response.completed", response=whole)
 
 
+def write_error(error: GatewayError) -> dict[str, Any]:
+    """Return the body of an error. The messages of a request are its `input`."""
+    body = openai_chat.write_error(error)
+    if error.path == "messages":
+        body["error"]["param"] = "input"
+    return body
+
+
+def write_error_event(error: GatewayError) -> str:
+    """Return the event of an error in a stream that has begun. Some clients read its fields, and others `error`."""
+    body = write_error(error)
+    fields = {
+        "type": "error",
+        "sequence_number": 0,
+        **{name: body["error"][name] for name in ("code", "message", "param")},
+    }
+    return f"event: error\ndata: {json.dumps({**fields, **body}, ensure_ascii=False)}\n\n"
+
+
 def _empty_item(item: dict[str, Any]) -> dict[str, Any]:
     if item["type"] == "function_call":
         return {**item, "status": "in_progress", "arguments": ""}
@@ -204,11 +233,11 @@ def _write_head(answer: Answer, request: AgentRequest, created: int) -> dict[str
         "error": None,
         "instructions": None,
         "metadata": {},
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": not request.single_call,
         "previous_response_id": request.continues,
         "temperature": request.temperature,
         "top_p": request.top_p,
-        "tool_choice": "auto",
+        "tool_choice": "none" if request.hides_tools else "auto",
         "tools": [],
     }
 

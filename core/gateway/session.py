@@ -20,9 +20,17 @@ from typing import Any
 
 from core.gateway.echoes import EchoKind
 from core.gateway.history import Answer, AnswerTree, Continuation, RequestKey
-from core.gateway.messages import AgentRequest, GatewayError, WireCall, WireMessage, refuse
+from core.gateway.messages import (
+    AgentRequest,
+    ContextFullError,
+    GatewayError,
+    WireCall,
+    WireMessage,
+    join_parts,
+    refuse,
+)
 from core.gateway.transcriber import History, Transcriber
-from core.policy.base import Policy
+from core.policy.base import Policy, PolicyError
 from core.seeds import derive_seed
 from core.text.tokenizer import Ids
 from core.types import Completion, Sampling, Turn
@@ -34,6 +42,9 @@ MAX_EVENTS = 1000
 """Limits the events of a session that are kept in order; all are counted."""
 MAX_IDLE_S = 3600.0
 """Bounds by default the seconds between two requests of a session that a request opened: tools may run for long."""
+
+TURN_LIMITS = ("turn_limit", "tool_limit")
+"""Names the refusals after which a session has no other answer."""
 
 FROZEN = "frozen:"
 """Begins the model name of a request to a role that is never trained, such as `frozen:judge`."""
@@ -49,7 +60,7 @@ class SessionSettings:
     """Says how the sessions of a gateway answer.
 
     `max_context` bounds prompt and completion of one call together. `max_turns` bounds the answers of a session: one
-    more is refused with status 429. So is a request after answers that hold more than `max_tool_calls` calls.
+    more is refused, and no client asks again. So is a request after answers that hold more than `max_tool_calls` calls.
     `model_roles` maps patterns of model names to roles, the first that fits counts; a name that fits none asks the role
     `policy`, unless it begins with `frozen:`. Only answers of `policy` are trained; `frozen:policy` asks it untrained.
     A gateway that opens sessions on request finishes one that nobody asked anything for `max_idle_s` seconds.
@@ -143,6 +154,7 @@ class GatewaySession:
         self.kept_tokens += len(prompt_ids) + len(completion.token_ids)
         reply, thoughts, stop_text = self._transcriber.read(completion, request.tools, request.stop)
         number = len(self._tree.answers) + 1
+        self._note_wishes(request, number, len(reply.calls))
         wire_key = self._tree.make_wire_key(number)
         if reply.error is not None:
             self.note(f"malformed_{reply.error.kind}", number)
@@ -154,7 +166,7 @@ class GatewaySession:
             self._mark_retried(continuation, role)
         calls = tuple(
             WireCall(f"call_{wire_key}_{i}", call.name, json.dumps(dict(call.arguments), ensure_ascii=False))
-            for i, call in enumerate(reply.calls)
+            for i, call in enumerate(reply.calls[:1] if request.single_call else reply.calls)
         )
         answer = Answer(
             number=number,
@@ -173,6 +185,15 @@ class GatewaySession:
         self._tree.add(answer)
         return answer
 
+    def _note_wishes(self, request: AgentRequest, number: int, calls: int) -> None:
+        """Note what became of a client's wishes about calls. The turn keeps every token, whatever the client gets."""
+        if request.hides_tools:
+            self.note("tools_hidden", number)
+        if request.single_call and calls > 1:
+            self.note("later_calls_dropped", number)
+        if any(tool.strict for tool in request.tools):
+            self._note_once("strict_ignored", number)
+
     async def _sample(self, role: str, continuation: Continuation, prompt_ids: Ids, sampling: Sampling) -> Completion:
         call = asyncio.ensure_future(self._policies[role].generate(prompt_ids, sampling, self.session_id))
         self._running.add(call)
@@ -187,6 +208,9 @@ class GatewaySession:
             self._unanswered[continuation.key] += 1
             if isinstance(error, asyncio.CancelledError):
                 self.note("unanswered")
+            if isinstance(error, PolicyError) and error.kind == "too_long":
+                message = f"The prompt exceeds the model's maximum context length: {error}"
+                raise ContextFullError(message, str(error)) from error
             raise
         finally:
             self._running.discard(call)
@@ -206,6 +230,10 @@ class GatewaySession:
         self.counters[event] += 1
         if len(self.events) < MAX_EVENTS:
             self.events.append({"event": event} if turn is None else {"event": event, "turn": turn})
+
+    def _note_once(self, event: str, turn: int) -> None:
+        if event not in self.counters:
+            self.note(event, turn)
 
     def mark_delivered(self, answer: Answer) -> None:
         """Note that the client has the answer; only then can it come back, and only then is it trained."""
@@ -247,20 +275,20 @@ class GatewaySession:
         turns, tool_calls = self._settings.max_turns, self._settings.max_tool_calls
         answers = self._tree.answers.values()
         if turns is not None and len(answers) + len(self._running) >= turns:
-            raise GatewayError(429, "turn_limit", f"the session has had its {turns} turns")
+            raise GatewayError(400, "turn_limit", f"the session has had its {turns} turns")
         if tool_calls is not None and sum(len(answer.message.calls) for answer in answers) > tool_calls:
-            raise GatewayError(429, "tool_limit", f"the session has had its {tool_calls} tool calls")
+            raise GatewayError(400, "tool_limit", f"the session has had its {tool_calls} tool calls")
 
     def _make_sampling(self, request: AgentRequest, prompt_ids: Ids) -> Sampling:
         """Return the session's sampling with the client's limit and stop texts; without one, all is the client's."""
-        room = self._settings.max_context - len(prompt_ids)
+        tokens, limit = len(prompt_ids), self._settings.max_context
+        room = limit - tokens
         if room <= 0:
-            raise GatewayError(
-                400,
-                "context_length_exceeded",
-                f"the prompt has {len(prompt_ids)} tokens, and the context is {self._settings.max_context}",
-                "messages",
+            message = (
+                f"This model's maximum context length is {limit} tokens. However, your messages resulted in {tokens} "
+                "tokens. Please reduce the length of the messages."
             )
+            raise ContextFullError(message, f"{tokens} tokens > {limit} maximum")
         asked = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
         given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         sampling = self._sampling
@@ -287,7 +315,10 @@ class GatewaySession:
             raise refuse("messages", "the last message is the assistant's; continuing it is not implemented")
         continuation = self._tree.locate(messages)
         try:
-            return continuation, *self._transcriber.render(continuation, request.tools, self._settings.history)
+            shown = self._transcriber.gather_system(continuation)
+            if shown is not continuation:
+                self._note_once("system_merged", len(self._tree.answers) + 1)
+            return continuation, *self._transcriber.render(shown, request.tools, self._settings.history)
         except GatewayError:
             raise
         except Exception as error:  # chat templates raise what they like
@@ -295,7 +326,7 @@ class GatewaySession:
 
     def _join_messages(self, request: AgentRequest) -> tuple[WireMessage, ...]:
         """Return the messages of a request behind its instructions and those of the response that it continues."""
-        messages = request.messages
+        messages = tuple([self._look_up(message) if message.references else message for message in request.messages])
         if request.continues is not None:
             answer = self._tree.find_numbered([request.continues])
             if answer is None:
@@ -308,6 +339,18 @@ class GatewaySession:
         if request.instructions is not None:
             messages = (WireMessage("system", request.instructions, marks=INSTRUCTIONS), *messages)
         return messages
+
+    def _look_up(self, message: WireMessage) -> WireMessage:
+        """Return an answer with the parts that its references name."""
+        parts = [message]
+        for reference in message.references:
+            part = self._tree.find_part(reference)
+            if part is None:
+                raise GatewayError(
+                    404, "item_not_found", f"no answer of this session has an item {reference!r}", "input"
+                )
+            parts.append(part)
+        return replace(join_parts(parts), references=())
 
     def _mark_retried(self, continuation: Continuation, role: str) -> None:
         """Mark the answer that a client threw away.

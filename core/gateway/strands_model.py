@@ -14,16 +14,29 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from strands.models import Model
+from strands.types.exceptions import ContextWindowOverflowException
 
 from core.gateway.anthropic_messages import stop_reason
+from core.gateway.bodies import FORCED
 from core.gateway.history import Answer
-from core.gateway.messages import AgentRequest, WireCall, WireMessage, join_parts, refuse
+from core.gateway.messages import (
+    AgentRequest,
+    ContextFullError,
+    WireCall,
+    WireMessage,
+    join_parts,
+    refuse,
+    show_failure,
+)
 from core.gateway.session import GatewaySession
 from core.text.tool_calls import ToolSchema
 
 
 class SessionModel(Model):
-    """Asks a session. `model` says which role answers, as the name of a model does over HTTP."""
+    """Asks a session. `model` says which role answers, as the name of a model does over HTTP.
+
+    A full context is Strands' ContextWindowOverflowException, after which its agent trims or sums up.
+    """
 
     def __init__(self, session: GatewaySession, model: str = "policy", max_tokens: int | None = None):
         self._session = session
@@ -54,16 +67,20 @@ class SessionModel(Model):
     ) -> AsyncIterator[dict[str, Any]]:
         """Yield the events of one answer."""
         if tool_choice and "auto" not in tool_choice:
-            raise refuse("tool_choice", f"{json.dumps(tool_choice)} is not implemented; only auto")
+            raise refuse("tool_choice", f"{json.dumps(tool_choice)} {FORCED}; only auto")
         read = [WireMessage("system", system_prompt)] if system_prompt else []
         for i, message in enumerate(messages):
             read += _read_message(message, f"messages.{i}")
         tools = tuple(
-            ToolSchema(spec["name"], spec["description"], spec["inputSchema"]["json"]) for spec in tool_specs or ()
+            ToolSchema(spec["name"], spec["description"], spec["inputSchema"]["json"], bool(spec.get("strict")))
+            for spec in tool_specs or ()
         )
         config = self._config
         request = AgentRequest(config["model_id"], tuple(read), tools, max_tokens=config["max_tokens"])
-        answer = await self._session.ask(request)
+        try:
+            answer = await self._session.ask(request)
+        except ContextFullError as error:
+            raise ContextWindowOverflowException(str(error)) from error
         try:
             for event in _write_events(answer):
                 yield event
@@ -86,6 +103,7 @@ def _read_message(message: Mapping[str, Any], path: str) -> list[WireMessage]:
         elif "toolResult" in block:
             result = block["toolResult"]
             text = "\n".join(_read_result(part, path) for part in result["content"])
+            text = show_failure(text) if result.get("status") == "error" else text
             results.append(WireMessage("tool", text, call_id=result["toolUseId"]))
         elif "reasoningText" in block.get("reasoningContent", ()):
             thought = block["reasoningContent"]["reasoningText"]

@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from core.gateway.history import Answer, Continuation
@@ -46,6 +47,36 @@ class Transcriber:
         for special in (*self._special_texts, "\ue000"):
             if special and special in text:
                 raise refuse(path, f"a name or description holds the special token {special!r}")
+
+    @cached_property
+    def _shows_every_system(self) -> bool:
+        """Whether the template shows a second system message, and one in the middle of a conversation."""
+        roles = ("system", "system", "user", "assistant", "system", "user")
+        try:
+            self.renderer.render([self.renderer.message(role, "-") for role in roles])
+        except Exception:  # templates raise what they like
+            return False
+        return True
+
+    def gather_system(self, continuation: Continuation) -> Continuation:
+        """Return a continuation that the template can show: with all system messages in the first, if it must be.
+
+        So do the servers of Qwen's and MiniMax' makers, whose templates raise at a second one, and DeepSeek's template.
+        """
+        messages = continuation.messages
+        places = [i for i, message in enumerate(messages) if message.role == "system"]
+        if places in ([], [0]) or self._shows_every_system:
+            return continuation
+        first = WireMessage("system", "\n\n".join(messages[i].text for i in places))
+        others = [i for i, message in enumerate(messages) if message.role != "system"]
+        moved = {old: new for new, old in enumerate(others, 1)}
+        return replace(
+            continuation,
+            messages=(first, *(messages[i] for i in others)),
+            entries=(first, *(continuation.entries[i] for i in others)),
+            # A system message that is new changes the prompt's beginning, so no earlier answer's prompt is continued.
+            path=tuple([moved[i] for i in continuation.path if i > places[-1]]),
+        )
 
     def render(
         self, continuation: Continuation, tools: tuple[ToolSchema, ...], history: History

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 Fault = Literal[
@@ -67,11 +67,15 @@ class CallError:
 
 @dataclass(frozen=True, slots=True)
 class ToolSchema:
-    """Describes a function that a model may call; `parameters` is a JSON schema of type object."""
+    """Describes a function that a model may call; `parameters` is a JSON schema of type object.
+
+    `strict` is a client's wish that arguments are forced to fit. Nothing here forces them, and no template shows it.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
+    strict: bool = field(default=False, compare=False)
 
     def to_openai(self) -> dict[str, Any]:
         """Return the form that chat templates and OpenAI's protocol use."""

@@ -130,6 +130,30 @@ async def test_an_agent_that_fails_is_counted_with_its_error():
         assert message in trajectory.log["error"]
 
 
+async def test_a_question_of_any_length_reaches_a_program_by_file():
+    model = make_model()
+    tasks = [
+        Task("long", "long " * 40_000 + "7", ("7",)),
+        Task("null", "a\0b 7", ("7",)),
+        Task("short", "-x 7", ("7",)),
+    ]
+    read = f"import sys; sys.argv[1] = open(sys.argv[1]).read()\n{PROGRAM}"
+    for arguments, ended in (
+        ((read, "{question_file}"), ["completed"] * 3),
+        ((PROGRAM,), ["failed", "failed", "completed"]),
+    ):
+        method = make_method(Command((sys.executable, "-c", *arguments)), model, max_context=400_000)
+        runner = Runner(method, Roles({"policy": model.policy}), concurrency=1, deadline_s=60)
+        done = [await runner.run_one(task, Sampling()) for task in tasks]
+        await method.close()
+        assert [trajectory.status for trajectory in done] == ended
+        assert [trajectory.reward for trajectory in done if trajectory.status == "completed"] == [1] * ended.count(
+            "completed"
+        )
+    assert "write {question_file} into the command" in done[0].log["error"]
+    assert "of 200001 bytes" in done[0].log["error"]
+
+
 async def test_a_command_that_is_cancelled_leaves_no_process(tmp_path):
     script = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     run = asyncio.create_task(Command((sys.executable, "-c", script))(TASKS[0], Endpoint("http://x", "k")))

@@ -216,19 +216,6 @@ async def test_a_tool_of_a_namespace_is_called_by_its_full_name():
     assert len(finished["rows"]) == 1
 
 
-async def test_parallel_calls_may_be_off_where_there_is_no_tool():
-    hello = [{"role": "user", "content": "hello"}]
-    async with serve(make_model()) as (_, client):
-        for path, given, tools in (
-            ("/v1/chat/completions", {"messages": hello}, CHAT_TOOLS),
-            ("/v1/responses", {"input": hello}, RESPONSES_TOOLS),
-        ):
-            body = {"model": "policy", "parallel_tool_calls": False, **given}
-            error = await client.post(path, {**body, "tools": tools}, status=400)
-            assert error["error"]["param"] == "parallel_tool_calls"
-            await client.post(path, {**body, "tools": []})
-
-
 BAD_CHAT = {
     "n": ({"n": 2}, "n"),
     "forced tool": ({"tool_choice": "required"}, "tool_choice"),

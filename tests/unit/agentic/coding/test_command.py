@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,20 @@ async def test_a_program_that_asks_nothing_says_nothing_about_the_policy(
     with pytest.raises(RolloutError, match=said) as failure:
         await play([DONE], arguments=arguments)
     assert failure.value.kind == "agent_failed"
+
+
+async def test_a_problem_of_any_length_reaches_a_program_by_file(isolation: None) -> None:
+    statement = RECORD["metadata"]["problem_statement"] + " long" * 30_000
+    task = replace(TASK, metadata={**RECORD["metadata"], "problem_statement": statement})
+    read = f"import sys; sys.argv[1] = open(sys.argv[1]).read()\n{SCRIPT}"
+    actor = Actor({RECORD["metadata"]["problem_statement"]: [REPAIR, DONE]})
+    roles, room = Roles({"policy": actor.policy}), "coding.context_tokens=400000"
+    method = make(actor.tokenizer, room, arguments=("python3", "-c", read, "{question_file}"))
+    trajectory = await method.rollout(task, roles, Sampling(seed=1))
+    assert (trajectory.reward, trajectory.log["verdict"]) == (1.0, "solved")
+    assert "question" not in trajectory.log["diff"]
+    with pytest.raises(RolloutError, match=r"write \{question_file\} in place of \{statement\}"):
+        await make(actor.tokenizer, room).rollout(task, roles, Sampling(seed=1))
 
 
 async def test_a_policy_that_gives_no_answer_fails_the_rollout(isolation: None) -> None:

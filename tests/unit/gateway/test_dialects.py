@@ -1,0 +1,408 @@
+"""What real clients do and expect, in each protocol: where they compact, where they stop, and what they send back."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from core.gateway import gateway as server
+from core.gateway.messages import WireCall
+from core.policy.base import PolicyError
+from core.policy.scripted import ScriptedPolicy
+
+from .agents import ANTHROPIC_TOOLS, CHAT_TOOLS, RESPONSES_TOOLS
+from .model import RandomModel
+from .templates import FORMATS, QWEN3, make_tokenizer
+from .test_gateway import finish, serve
+
+Messages = Sequence[tuple[str, str]]
+
+# As Qwen3.5's: it raises at a system message that is not the first message.
+STRICT = QWEN3.replace(
+    "{% for m in messages %}{% if m.role == 'tool' %}",
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}{% if m.role == 'tool' %}",
+)
+TWO_CALLS = "".join(
+    f'\n<tool_call>\n{{"name": "search", "arguments": {{"query": "{query}", "count": 1.0}}}}\n</tool_call>'
+    for query in ("a", "b")
+)
+
+
+def write_chat(messages: Messages) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": text} for role, text in messages], "tools": CHAT_TOOLS}
+
+
+def write_responses(messages: Messages) -> dict[str, Any]:
+    return {"input": [{"role": role, "content": text} for role, text in messages], "tools": RESPONSES_TOOLS}
+
+
+def write_anthropic(messages: Messages) -> dict[str, Any]:
+    return {**write_chat(messages), "tools": ANTHROPIC_TOOLS, "max_tokens": 4000}
+
+
+def read_chat(reply: Any) -> tuple[str, list[tuple[str, str]]]:
+    message = reply["choices"][0]["message"]
+    calls = [(call["id"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    return message["content"] or "", calls
+
+
+def read_responses(reply: Any) -> tuple[str, list[tuple[str, str]]]:
+    items = reply["output"]
+    text = "".join(item["content"][0]["text"] for item in items if item["type"] == "message")
+    return text, [(item["call_id"], item["arguments"]) for item in items if item["type"] == "function_call"]
+
+
+def read_anthropic(reply: Any) -> tuple[str, list[tuple[str, str]]]:
+    text = "".join(block["text"] for block in reply["content"] if block["type"] == "text")
+    blocks = [block for block in reply["content"] if block["type"] == "tool_use"]
+    return text, [(block["id"], json.dumps(block["input"])) for block in blocks]
+
+
+Write = Callable[[Messages], dict[str, Any]]
+Read = Callable[[Any], tuple[str, list[tuple[str, str]]]]
+DIALECTS: dict[str, tuple[str, Write, Read]] = {
+    "chat": ("/v1/chat/completions", write_chat, read_chat),
+    "responses": ("/v1/responses", write_responses, read_responses),
+    "anthropic": ("/v1/messages", write_anthropic, read_anthropic),
+}
+HELLO = [("user", "hello")]
+
+
+def make_model(text: str | None = None, template: str | None = None) -> RandomModel:
+    """Return a model that always says `text`, or else talks at random without calls."""
+    tokenizer = make_tokenizer("qwen3")
+    if template is not None:
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.chat_template = template
+    model = RandomModel(tokenizer, FORMATS["qwen3"], calling=0.0, thinking=0.0, seed=1)
+    if text is not None:
+        model.policy = ScriptedPolicy(lambda prompt, sampling: [*model.encode(text), tokenizer.eos_token_id])
+    return model
+
+
+def show_prompt(model: RandomModel) -> str:
+    """Return the text of the last prompt."""
+    text: str = model.tokenizer.decode(model.policy.calls[-1].prompt_ids)
+    return text
+
+
+@pytest.fixture(params=DIALECTS)
+def dialect(request: pytest.FixtureRequest) -> tuple[str, Write, Read]:
+    return DIALECTS[request.param]
+
+
+async def test_system_messages_that_a_template_refuses_are_one_at_the_beginning(dialect: Any) -> None:
+    path, write, read = dialect
+    model = make_model(template=STRICT)
+    async with serve(model) as (_, client):
+        messages = [("system", "SYS-A"), ("system", "SYS-B"), *HELLO]
+        for late in ("", "SYS-C", ""):
+            messages += [("system", late)] if late else []
+            reply = await client.post(path, {"model": "policy", **write(messages)})
+            text = show_prompt(model)
+            merged = "SYS-A\n\nSYS-B" + ("\n\nSYS-C" if ("system", "SYS-C") in messages else "")
+            assert f"<|im_start|>system\n{merged}<|im_end|>\n<|im_start|>user\nhello" in text
+            assert text.count("SYS-") == merged.count("SYS-")
+            messages += [("assistant", read(reply)[0]), ("user", "go on")]
+        finished = await finish(client, model)
+    assert finished["counters"] == {"system_merged": 1, "verbatim": 2}
+    assert len(finished["rows"]) == 2  # the late one changes the beginning of the prompt
+
+
+async def test_a_template_that_shows_every_system_message_gets_them_where_they_stand(dialect: Any) -> None:
+    path, write, _ = dialect
+    model = make_model()
+    async with serve(model) as (_, client):
+        await client.post(path, {"model": "policy", **write([("system", "A"), *HELLO, ("system", "B")])})
+        assert "hello<|im_end|>\n<|im_start|>system\nB<|im_end|>" in show_prompt(model)
+        assert (await finish(client, model))["counters"] == {}
+
+
+OPENAI_WORDS = "This model's maximum context length is 300 tokens. However, your messages resulted in {} tokens."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_full_context_is_said_in_the_clients_own_words(dialect: Any, stream: bool) -> None:
+    path, write, _ = dialect
+    async with serve(make_model(), max_context=300) as (gateway, client):
+        body = {"model": "policy", "stream": stream, **write([("user", "hello " * 400)])}
+        error = (await client.post(path, body, status=400))["error"]
+        assert (await gateway.finish_session("one")).counters == {"refused_context_length_exceeded": 1}
+    assert error["type"] == "invalid_request_error"
+    if path == "/v1/messages":
+        assert error["message"].startswith("prompt is too long: ")
+        found, more, limit, maximum = (
+            error["message"].removeprefix("prompt is too long: ").replace(" tokens", "").split()
+        )
+        assert (int(found) > 400, more, limit, maximum) == (True, ">", "300", "maximum")
+        return
+    assert error["code"] == "context_length_exceeded"
+    assert error["param"] == ("input" if "responses" in path else "messages")
+    tokens = error["message"].split(" resulted in ")[1].split()[0]
+    assert error["message"].startswith(OPENAI_WORDS.format(tokens))
+    assert "context_length_exceeded" in error["message"]  # LangChain looks for it there
+
+
+async def test_a_prompt_that_the_engine_finds_too_long_is_a_full_context(dialect: Any) -> None:
+    path, write, _ = dialect
+    model = make_model()
+
+    def refuse(prompt: object, sampling: object) -> list[int]:
+        raise PolicyError("too_long", "9 tokens of at most 8")
+
+    model.policy = ScriptedPolicy(refuse)
+    async with serve(model) as (_, client):
+        error = (await client.post(path, {"model": "policy", **write(HELLO)}, status=400))["error"]
+        assert (await finish(client, model))["counters"] == {"refused_context_length_exceeded": 1}
+    if path == "/v1/messages":
+        assert error["message"] == "prompt is too long: 9 tokens of at most 8"
+    else:
+        assert error["code"] == "context_length_exceeded"
+        assert "maximum context length: 9 tokens of at most 8" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_last_turn_is_told_with_a_status_that_no_client_retries(dialect: Any, stream: bool) -> None:
+    path, write, _ = dialect
+    model = make_model()
+    async with serve(model, max_turns=1) as (_, client):
+        body = {"model": "policy", **write(HELLO)}
+        await client.post(path, body)
+        status = 404 if path == "/v1/chat/completions" else 400
+        async with client.http.post(client.base + path, json={**body, "stream": stream}) as response:
+            assert (response.status, response.headers["x-should-retry"]) == (status, "false")
+            assert (await response.json())["error"]["message"] == "the session has had its 1 turns"
+        assert (await finish(client, model))["counters"] == {"refused_turn_limit": 1}
+
+
+NONE: dict[str, Any] = {"chat": "none", "responses": "none", "anthropic": {"type": "none"}}
+FORCED: dict[str, list[Any]] = {
+    "chat": ["required", {"type": "function", "function": {"name": "search"}}],
+    "responses": ["required", {"type": "function", "name": "search"}],
+    "anthropic": [{"type": "any"}, {"type": "tool", "name": "search"}],
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_no_call_is_honoured_by_the_template_and_a_forced_one_is_refused_by_name(name: str) -> None:
+    path, write, read = DIALECTS[name]
+    model = make_model(f"I look.{TWO_CALLS}")
+    async with serve(model) as (_, client):
+        body = {"model": "policy", **write(HELLO)}
+        text, calls = read(await client.post(path, {**body, "tool_choice": NONE[name]}))
+        assert "# Tools" not in show_prompt(model)
+        assert (text, calls) == (f"I look.{TWO_CALLS}", [])
+        for choice in FORCED[name]:
+            error = (await client.post(path, {**body, "tool_choice": choice}, status=400))["error"]
+            assert "tool_choice" in error["message"]
+            assert 'would have to be forced while sampling, which is not implemented; only "auto"' in error["message"]
+        finished = await finish(client, model)
+    assert finished["counters"] == {"tools_hidden": 1, "refused_bad_request": 2}
+
+
+SINGLE: dict[str, dict[str, Any]] = {
+    "chat": {"parallel_tool_calls": False},
+    "responses": {"parallel_tool_calls": False},
+    "anthropic": {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_of_parallel_calls_the_first_is_given_and_all_tokens_are_kept(name: str) -> None:
+    path, write, read = DIALECTS[name]
+    model = make_model(f"I look.{TWO_CALLS}")
+    async with serve(model) as (_, client):
+        body = {"model": "policy", **write(HELLO), **SINGLE[name]}
+        reply = await client.post(path, body)
+        assert [json.loads(arguments)["query"] for _, arguments in read(reply)[1]] == ["a"]
+        body |= echo(name, body, reply, lambda written: written)
+        await client.post(path, body)
+        finished = await finish(client, model)
+    assert finished["counters"] == {"later_calls_dropped": 2, "verbatim": 1}
+    assert len(finished["rows"]) == 1
+    assert '"query": "b"' in model.tokenizer.decode(finished["turns"][0]["completion"]["token_ids"])
+    assert show_prompt(model).count('"query": "b"') == 1  # the next prompt continues what was sampled
+
+
+def echo(name: str, body: dict[str, Any], reply: Any, rewrite: Callable[[str], str]) -> dict[str, Any]:
+    """Return the fields of a request that sends an answer back, with its arguments rewritten, and a tool's result."""
+    if name == "responses":
+        items = [
+            {**item, "arguments": rewrite(item["arguments"])} if "arguments" in item else item
+            for item in reply["output"]
+        ]
+        results = [
+            {"type": "function_call_output", "call_id": item["call_id"], "output": "ok"}
+            for item in items
+            if "call_id" in item
+        ]
+        return {"input": [*body["input"], *items, *results]}
+    if name == "chat":
+        message = copy.deepcopy(reply["choices"][0]["message"])
+        for call in message["tool_calls"]:
+            call["function"]["arguments"] = rewrite(call["function"]["arguments"])
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": "ok"} for call in message["tool_calls"]]
+        return {"messages": [*body["messages"], message, *results]}
+    blocks = copy.deepcopy(reply["content"])
+    calls = [block for block in blocks if block["type"] == "tool_use"]
+    for call in calls:
+        call["input"] = json.loads(rewrite(json.dumps(call["input"])))
+    answers = [{"type": "tool_result", "tool_use_id": call["id"], "content": "ok"} for call in calls]
+    return {
+        "messages": [*body["messages"], {"role": "assistant", "content": blocks}, {"role": "user", "content": answers}]
+    }
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_numbers_that_javascript_writes_otherwise_are_the_same_call(name: str) -> None:
+    path, write, _ = DIALECTS[name]
+    number = '1.0, "big": [1e3, 12345678901234567890, -0.0, 1E-7, {"deep": 2.50}]'
+    model = make_model(f'<tool_call>\n{{"name": "search", "arguments": {{"count": {number}}}}}\n</tool_call>')
+    in_javascript = '{"count":1,"big":[1000,12345678901234567000,0,1e-7,{"deep":2.5}]}'
+    async with serve(model) as (_, client):
+        body = {"model": "policy", **write(HELLO)}
+        body |= echo(name, body, await client.post(path, body), lambda _: in_javascript)
+        await client.post(path, body)
+        finished = await finish(client, model)
+    assert finished["counters"] == {"reserialised": 1}
+    assert len(finished["rows"]) == 1
+
+
+def test_what_is_another_value_in_javascript_is_another_call() -> None:
+    ones = ["1", "1.0", "1e0", "10e-1"]
+    assert len({WireCall("", "f", f'{{"x": {one}}}').canonical() for one in ones}) == 1
+    others = ["1", "true", '"1"', "1.5", "null", "[1]", "0"]
+    assert len({WireCall("", "f", f'{{"x": {other}}}').canonical() for other in others}) == len(others)
+    # JavaScript has no infinity in JSON.
+    assert WireCall("", "f", '{"x": 1e999}').canonical() == WireCall("", "f", '{"x": null}').canonical()
+
+
+async def test_a_stream_begins_at_once_and_pings_until_its_answer_is_there(
+    dialect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write, read = dialect
+    monkeypatch.setattr(server, "FIRST_PING_S", 0.05)
+    monkeypatch.setattr(server, "PING_S", 0.1)
+    model = make_model("It is there.")
+    model.policy._latency = 1.0
+    async with serve(model) as (_, client):
+        body = {"model": "policy", **write(HELLO)}
+        started = asyncio.get_running_loop().time()
+        async with client.http.post(client.base + path, json={**body, "stream": True}) as response:
+            assert asyncio.get_running_loop().time() - started < 0.8
+            assert (response.status, response.content_type) == (200, "text/event-stream")
+            text = await response.text()
+        ping = 'event: ping\ndata: {"type": "ping"}\n\n' if path == "/v1/messages" else ": keep-alive\n\n"
+        assert text.startswith(ping * 4)
+        model.policy._latency = 0.0
+        async with client.http.post(client.base + path, json={**body, "stream": True}) as response:
+            at_once = await response.text()
+        assert ping not in at_once
+        assert len(text.replace(ping, "").splitlines()) == len(at_once.splitlines())
+        assert read(await client.post(path, body))[0] == "It is there."
+        assert len((await finish(client, model))["turns"]) == 3
+
+
+async def test_a_stream_that_fails_after_it_began_says_so_in_an_event(
+    dialect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write, _ = dialect
+    monkeypatch.setattr(server, "FIRST_PING_S", 0.05)
+    model = make_model()
+
+    class Failing(ScriptedPolicy):
+        async def generate(self, *arguments: Any, **options: Any) -> Any:
+            await asyncio.sleep(0.3)
+            raise PolicyError("unavailable", "the server is gone")
+
+    model.policy = Failing(lambda prompt, sampling: [])
+    async with serve(model) as (_, client):
+        async with client.http.post(
+            client.base + path, json={"model": "policy", **write(HELLO), "stream": True}
+        ) as reply:
+            assert reply.status == 200
+            *_, last = [line for line in (await reply.text()).splitlines() if line.startswith("data: ")]
+        event = json.loads(last.removeprefix("data: "))
+        assert event["error"]["message"] == "the server is gone"
+        if path != "/v1/chat/completions":
+            assert event["type"] == "error"
+        finished = await finish(client, model)
+    assert finished["counters"] == {"refused_policy_unavailable": 1}
+    assert finished["turns"] == []
+
+
+async def test_a_client_that_leaves_a_slow_stream_has_no_trained_turn(
+    dialect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, write, _ = dialect
+    monkeypatch.setattr(server, "FIRST_PING_S", 0.02)
+    monkeypatch.setattr(server, "PING_S", 0.02)
+    model = make_model("late")
+    model.policy._latency = 30.0
+    async with serve(model) as (gateway, client):
+        async with client.http.post(
+            client.base + path, json={"model": "policy", **write(HELLO), "stream": True}
+        ) as reply:
+            await reply.content.readany()
+            reply.close()
+        async with asyncio.timeout(10):
+            while not model.policy.cancelled:
+                await asyncio.sleep(0.01)
+        finished = await gateway.finish_session("one")
+    assert (finished.turns, finished.counters) == ((), {"unanswered": 1})
+
+
+async def test_items_that_are_named_by_their_ids_are_those_of_the_session() -> None:
+    model = make_model(f"<think>\nhm\n</think>\n\nI look.{TWO_CALLS}")
+    async with serve(model) as (_, client):
+        body: dict[str, Any] = {"model": "policy", **write_responses(HELLO)}
+        reply = await client.post("/v1/responses", body)
+        outputs = [
+            {"type": "function_call_output", "call_id": item["call_id"], "output": "ok"}
+            for item in reply["output"]
+            if item["type"] == "function_call"
+        ]
+        named = [{"type": "item_reference", "id": item["id"]} for item in reply["output"]]
+        for items in (named, named[1:], [*reply["output"][:2], *named[2:]]):
+            await client.post("/v1/responses", {**body, "input": [*body["input"], *items, *outputs]})
+        error = await client.post(
+            "/v1/responses", {**body, "input": [{"type": "item_reference", "id": "msg_1"}, *body["input"]]}, status=404
+        )
+        assert "'msg_1'" in error["error"]["message"]
+        finished = await finish(client, model)
+    assert finished["counters"] == {"verbatim": 1, "reasoning_dropped": 1, "refused_item_not_found": 1}
+    first, *others = finished["turns"]
+    held = [*first["prompt_ids"], *first["completion"]["token_ids"]]
+    assert [turn["prompt_ids"][: len(held)] == held for turn in others] == [True, True, True]
+
+
+async def test_the_model_sees_that_a_tool_failed() -> None:
+    model = make_model(f"I look.{TWO_CALLS}")
+    async with serve(model) as (_, client):
+        body = {"model": "policy", **write_anthropic(HELLO)}
+        fields = echo("anthropic", body, await client.post("/v1/messages", body), lambda written: written)
+        first, second = fields["messages"][-1]["content"]
+        first |= {"content": "exit code 1", "is_error": True}
+        second |= {"content": "Error: no such file", "is_error": True}
+        await client.post("/v1/messages", {**body, **fields})
+        shown = show_prompt(model)
+    assert "<tool_response>\nError: exit code 1\n</tool_response>" in shown
+    assert "<tool_response>\nError: no such file\n</tool_response>" in shown
+
+
+async def test_fields_without_effect_are_accepted_and_a_strict_tool_is_noted(dialect: Any) -> None:
+    path, write, _ = dialect
+    model = make_model()
+    async with serve(model) as (_, client):
+        body = {"model": "policy", "cache_control": {"type": "ephemeral"}, **write(HELLO)}
+        tool = copy.deepcopy(body["tools"][0])
+        tool.get("function", tool)["strict"] = True
+        for _ in range(2):
+            await client.post(path, {**body, "tools": [tool]})
+        assert (await finish(client, model))["counters"] == {"strict_ignored": 1}
