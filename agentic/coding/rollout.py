@@ -267,8 +267,8 @@ class Loop:
     async def run_calls(self, chat: Conversation, completion: Completion, tools: list[ToolSchema]) -> list[Message]:
         """Run the calls of a reply in order, and return what they say; a reply without calls gives nothing."""
         text = self.method.tokenizer.decode(chat.messages[-1].ids)
-        opened = bool(self.method.renderer.opening_ids)
-        reply = read_reply(text, self.method.call_format, tools, opened=opened)
+        reply = read_reply(text, self.method.call_format, tools)
+        self.counts.update(reply.notes)
         if reply.error is not None:
             self.counts[f"malformed_{reply.error.kind}"] += 1
             return [self.method.renderer.message("tool", f"error: {reply.error.message}")]

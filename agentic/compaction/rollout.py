@@ -24,6 +24,7 @@ from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Tokenizer
+from core.text.tool_calls import split_thoughts
 from core.types import Sampling, Task, Trajectory, Turn
 
 
@@ -63,9 +64,10 @@ class CompactingReader(Method):
         return make_trajectory(task, turns.recorded, reply)
 
     async def act(self, chat: Conversation) -> str:
-        """Return the text of the policy's next message: a call of the tool, or an answer."""
-        completion = await chat.ask("act", self.config.max_action_tokens)
-        return str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+        """Return the text of the policy's next message behind its thoughts: a call of the tool, or an answer."""
+        await chat.ask("act", self.config.max_action_tokens)
+        text = str(self.tokenizer.decode(chat.messages[-1].ids, skip_special_tokens=True))
+        return split_thoughts(text)[1] or ""
 
     async def compact(self, chat: Conversation) -> None:
         """Replace all that follows the question by a summary that the policy writes."""

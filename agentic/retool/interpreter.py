@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import warnings
+
 from agentic.retool.config import ReToolSection
 from agentic.retool.prompts import CODE, CODE_END
 from core.config import RecipeError
@@ -41,12 +45,27 @@ class Interpreter:
 
 
 def find_program(reply: str) -> str | None:
-    """Return the program that a reply ends with, without a fence; "" if it was not opened, None if there is none."""
+    """Return the program that a reply ends with, without a fence; "" if it was not opened, None if there is none.
+
+    The last tag opens it, or an earlier one behind which all is Python with the later tags in its strings.
+    """
     before, end, _ = reply.partition(CODE_END)
     if not end:
         return None
-    _, start, program = before.rpartition(CODE)
-    return extract_program(program) if start else ""
+    opened = [match.end() for match in re.finditer(re.escape(CODE), before)]
+    programs = [extract_program(before[place:]) for place in opened]
+    return next(filter(_is_python, programs[:-1]), programs[-1]) if programs else ""
+
+
+def _is_python(program: str) -> bool:
+    """Say whether this is Python whose tags stand in strings: elsewhere, an open bracket in their place breaks it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote
+            ast.parse(program.replace(CODE, "("))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 async def _ask_nobody(role: str, message: str) -> str:

@@ -79,7 +79,8 @@ class RoleChat:
                 raise PolicyError("timeout", f"role {self._role}: no reply in {self._timeout_s:g} s") from None
             if completion.finish_reason == "abort":
                 raise PolicyError("engine", f"role {self._role}: the engine aborted the call")
-            text = str(tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+            ids = self._renderer.find_opening(prompt) + completion.token_ids
+            text = str(tokenizer.decode(ids, skip_special_tokens=True))
             cut = completion.finish_reason == "length"
             return ChatReply(text, (), len(prompt), len(completion.token_ids), time.monotonic() - began, cut=cut)
 

@@ -7,16 +7,17 @@
 | expert | `<tool_call>{"name": "call_expert", "arguments": {"expert": "expert-2"}}</tool_call>` | ` call expert-2` |
 | domain tool | `<tool_call>{"name": "cancel", "arguments": {"order": "7"}}</tool_call>` | ` cancel order=7` |
 | message | what is in `<message>...</message>`, or any text without a call | ` say text` |
+| thought before it | `<think>...</think>` | all up to `</think>` |
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentic.toolorchestra.config import Style
+from core.text.qwen_coder import read_value
 from core.text.tool_calls import CLOSE, OPEN, CallError, ToolCall, ToolSchema, check_call, parse_calls, strip_thinking
 
 CALL_EXPERT = "call_expert"
@@ -69,23 +70,20 @@ class CompactCallFormat:
     SHORT: Mapping[str, str] = {"call": CALL_EXPERT, "enhance": "enhance_reasoning"}
 
     def parse_call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
-        visible = strip_thinking(text)
-        if isinstance(visible, CallError):
-            return visible
-        word, *rest = visible.split() or [""]
+        word, *rest = text.rpartition("</think>")[2].split() or [""]
         if not word:
             return CallError("no_call", "write the name of a tool")
         name = self.SHORT.get(word, word)
         if not rest and (owner := _only_tool_with(name, tools)):
             name, rest = owner, [word]
-        schema = next((tool for tool in tools if tool.name == name), None)
-        properties = schema.parameters.get("properties", {}) if schema else {}
+        schema: Mapping[str, Any] = next((tool.parameters for tool in tools if tool.name == name), {})
+        properties = schema.get("properties", {})
         if len(properties) == 1 and rest and "=" not in rest[0]:
             (only,) = properties
-            call = ToolCall(name, {only: _value(" ".join(rest), properties[only])})
+            call = ToolCall(name, {only: read_value(" ".join(rest), properties[only], schema)[0]})
         else:
             pairs = [word.partition("=") for word in rest]
-            call = ToolCall(name, {key: _value(value, properties.get(key, {})) for key, _, value in pairs})
+            call = ToolCall(name, {key: read_value(text, properties.get(key), schema)[0] for key, _, text in pairs})
             if len(call.arguments) < len(pairs):
                 return CallError("duplicate_key", f"an argument of {name[:50]} occurs twice")
         return check_call(call, tools) or call
@@ -110,13 +108,3 @@ def _only_tool_with(expert: str, tools: Sequence[ToolSchema]) -> str | None:
 
 
 FORMATS: Mapping[Style, ActionFormat] = {"hermes": HermesCallFormat(), "compact": CompactCallFormat()}
-
-
-def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """Read an argument as JSON if its type is not text and if it is JSON."""
-    if schema.get("type", "string") == "string":
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

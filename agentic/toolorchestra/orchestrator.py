@@ -54,7 +54,8 @@ class Orchestrator:
             return None
         finally:
             self.seconds += time.monotonic() - began
-        return str(self._renderer.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
+        ids = self._renderer.find_opening(prompt) + completion.token_ids
+        return str(self._renderer.tokenizer.decode(ids, skip_special_tokens=True))
 
     def refuse(self, error: CallError) -> None:
         """Count the last turn as one without a usable call."""
@@ -64,7 +65,7 @@ class Orchestrator:
 
     def last_message(self) -> Message:
         """Return the last turn as a message, with the ids that were sampled."""
-        return self._renderer.sampled_message(self.turns[-1].completion.token_ids)
+        return self._renderer.sampled_message(self.turns[-1].completion.token_ids, self.turns[-1].prompt_ids)
 
     def count_tokens(self) -> tuple[int, int]:
         """Return the tokens of all prompts and of all completions."""

@@ -12,7 +12,7 @@ from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.prompts import REFUSED, expert_messages, question_messages, tool_schemas
 from core.rewards.boxed import find_boxed
 from core.text.conversation import Message, Renderer
-from core.text.tool_calls import CallError, ToolCall
+from core.text.tool_calls import THOUGHT_END, CallError, ToolCall, split_thoughts
 from core.tools.base import Tool, ToolContext, ToolResult
 from core.tools.python_coder import PythonCoder, extract_program
 from core.tools.registry import Toolbox, make_tool
@@ -127,7 +127,13 @@ class QaRollout:
     async def _ask_expert(self, alias: str, tool: ToolName) -> str | ExpertFailure:
         messages = expert_messages(self._config.style, tool, self._task, self.workspace, self._context())
         reply = await self._experts.ask(alias, messages)
-        return reply if isinstance(reply, ExpertFailure) else reply.text.rpartition("</think>")[2]
+        if isinstance(reply, ExpertFailure):
+            return reply
+        thoughts, answer = split_thoughts(reply.text)
+        if answer is None:
+            return ExpertFailure("unclosed_thought", f"{alias} did not stop thinking")
+        # A service does not show whether its template has opened a thought.
+        return answer if thoughts else answer.rpartition(THOUGHT_END)[2]
 
     def _note(self, call: ToolCall, result: str) -> str:
         """Keep a result as a line of the compact form, and return it as the orchestrator reads it."""

@@ -152,12 +152,14 @@ class GatewaySession:
         sampling = self._make_sampling(request, prompt_ids)
         completion = await self._sample(role, continuation, prompt_ids, sampling)
         self.kept_tokens += len(prompt_ids) + len(completion.token_ids)
-        reply, thoughts, stop_text = self._transcriber.read(completion, request.tools, request.stop)
+        reply, thoughts, stop_text = self._transcriber.read(prompt_ids, completion, request.tools, request.stop)
         number = len(self._tree.answers) + 1
         self._note_wishes(request, number, len(reply.calls))
         wire_key = self._tree.make_wire_key(number)
         if reply.error is not None:
             self.note(f"malformed_{reply.error.kind}", number)
+        for note in reply.notes:
+            self.note(note, number)
         for echo in continuation.echoes:
             if echo not in self._echoes_seen:
                 self._echoes_seen.add(echo)

@@ -14,7 +14,7 @@ from core.gateway.messages import MessageRole, WireMessage, refuse
 from core.text.call_formats import CallFormat, Reply, detect_format, read_reply
 from core.text.conversation import Message, Renderer
 from core.text.tokenizer import Ids, Tokenizer, special_ids
-from core.text.tool_calls import THOUGHT_END, CallError, ToolCall, ToolSchema, parse_json
+from core.text.tool_calls import CallError, ToolCall, ToolSchema, parse_json
 from core.types import Completion
 
 History = Literal["sampled", "template"]
@@ -102,7 +102,7 @@ class Transcriber:
         messages = bare[: start + 1]
         for i, entry in enumerate(continuation.entries[start + 1 :], start + 1):
             if isinstance(entry, Answer):
-                messages.append(self.encode_sampled(entry.completion, i not in hidden))
+                messages.append(self.encode_sampled(entry, i not in hidden))
             else:
                 messages.append(self.encode_message(entry))
         if base is None:
@@ -111,28 +111,29 @@ class Transcriber:
         return base.prompt_ids + (base.completion.token_ids + tail), kept  # copies the long part once
 
     def read(
-        self, completion: Completion, tools: Sequence[ToolSchema], stop: Sequence[str]
+        self, prompt_ids: Ids, completion: Completion, tools: Sequence[ToolSchema], stop: Sequence[str]
     ) -> tuple[Reply, int, str | None]:
-        """Read a completion; return the reply, the number of tokens of its thoughts, and the stop text it ended at."""
-        ids = self.content(completion)
+        """Read the completion of a prompt; return the reply, how many tokens are thoughts, and its stop text if any."""
+        ids, opening = self.content(completion), self.renderer.find_opening(prompt_ids)
         text = self.tokenizer.decode(ids)
         found = min((place, end) for end in ("", *stop) if (place := text.find(end) if end else len(text)) >= 0)
-        text = text[: found[0]]
-        thoughts = self._count_thought_ids(ids) if THOUGHT_END in text else 0
-        opened = bool(self.renderer.opening_ids)
-        return read_reply(text, self.call_format, tools, opened=opened), thoughts, found[1] or None
+        text = self.tokenizer.decode(opening) + text[: found[0]]
+        thoughts = self.renderer.count_thought_ids(ids, opening)
+        cut = completion.finish_reason == "length" or bool(found[1])
+        reply = read_reply(text, self.call_format, tools, cut=cut)
+        return reply, thoughts, found[1] or None
 
     def content(self, completion: Completion) -> Ids:
         """Return a completion's ids without the end token, which the template writes itself."""
         ids = completion.token_ids
         return ids[:-1] if ids and ids[-1] in self._ends else ids
 
-    def encode_sampled(self, completion: Completion, keep_thoughts: bool) -> Message:
+    def encode_sampled(self, answer: Answer, keep_thoughts: bool) -> Message:
         """Make the message of a stored answer from its ids."""
-        ids = self.content(completion)
+        ids = self.content(answer.completion)
         if not keep_thoughts:
-            return Message("assistant", ids[self._count_thought_ids(ids) :])
-        return Message("assistant", (*self.renderer.opening_ids, *ids))
+            return Message("assistant", ids[answer.reasoning_tokens :])
+        return Message("assistant", (*self.renderer.find_opening(answer.prompt_ids), *ids))
 
     def encode_message(self, message: WireMessage) -> Message:
         """Encode a message that no policy sampled here; its calls are left to the template."""
@@ -149,19 +150,6 @@ class Transcriber:
         """Return what follows a completion in the next prompt: `tail`, less an end token that was sampled already."""
         ended = bool(completion.token_ids) and completion.token_ids[-1] in self._ends
         return tail[1:] if ended and tail and tail[0] in self._ends else tail
-
-    def _count_thought_ids(self, ids: Ids) -> int:
-        """Return how many ids the thoughts take, with their end tag and the whitespace that follows it."""
-        # The text only grows, so the first position whose text holds the tag is found by halving.
-        low, high = 0, len(ids)
-        if THOUGHT_END not in self.tokenizer.decode(ids):
-            return 0
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if THOUGHT_END in self.tokenizer.decode(ids[:middle]) else (middle + 1, high)
-        while low < len(ids) and not self.tokenizer.decode([ids[low]]).strip():
-            low += 1
-        return low
 
 
 def list_keys(value: Any) -> list[str]:

@@ -57,7 +57,7 @@ class Conversation:
         """Open the conversation of a sub-agent: with `messages` of its own, or else with a copy of all of this one's.
 
         Its turns belong to the same rollout. What it finds comes back only as a message that the caller adds here, for
-        example `renderer.message("tool", renderer.quote(reply.token_ids))`. Branches may run at the same time.
+        example `renderer.message("tool", renderer.quote(branch.messages[-1].ids))`. Branches may run at the same time.
         """
         own = self.messages if messages is None else messages
         return Conversation(self._policy, self._renderer, self.turns.branch(), own, self._tools)
@@ -80,8 +80,9 @@ class Conversation:
         Raises:
             RolloutError, PolicyError: as Turns.ask; the conversation is then unchanged.
         """
-        completion = await self._ask([*self.messages, request], role, max_new_tokens, trained)
-        summary = self._renderer.message("user", heading, self._renderer.quote(completion.token_ids))
+        messages = [*self.messages, request]
+        completion = await self._ask(messages, role, max_new_tokens, trained)
+        summary = self._renderer.message("user", heading, self._renderer.quote(messages[-1].ids))
         self.messages[keep:] = [summary]
         return completion
 
@@ -96,5 +97,5 @@ class Conversation:
         """Sample the reply to `messages` and add it to them."""
         prompt = self._renderer.render(messages, self._tools)
         completion = await self.turns.ask(self._policy, role, prompt, max_new_tokens, trained, sampling)
-        messages.append(self._renderer.sampled_message(completion.token_ids))
+        messages.append(self._renderer.sampled_message(completion.token_ids, prompt))
         return completion

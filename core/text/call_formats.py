@@ -6,130 +6,98 @@ error has a kind, which is counted.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
+from core.text.qwen_coder import read_qwen_coder
 from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import (
-    THOUGHT,
     THOUGHT_END,
     CallError,
+    Note,
     ToolCall,
     ToolSchema,
-    parse_call,
-    parse_json,
-    split_calls,
+    decode_json,
+    read_calls,
+    split_thoughts,
 )
 
 PYTHON_TAG = "<|python_tag|>"
+_SEPARATOR = re.compile(r"[;\s]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Holds what a completion says. `reasoning` stands before `</think>`; `text` is what is left beside the calls."""
+    """Holds what a completion says. `reasoning` are its thoughts; `text` is what is left beside the calls.
+
+    `notes` say which calls were read although they were not written as they should be; they are to be counted.
+    """
 
     text: str
     reasoning: str = ""
     calls: tuple[ToolCall, ...] = ()
     error: CallError | None = None
+    notes: tuple[Note, ...] = ()
+
+
+Read = tuple[str, list[ToolCall], list[Note]]
+"""Holds the text outside of the calls, the calls, and notes on how they were written."""
 
 
 class CallFormat(Protocol):
     """One way to write tool calls."""
 
-    def parse(self, text: str, tools: Sequence[ToolSchema]) -> tuple[str, list[ToolCall]] | CallError:
-        """Return the text outside of the calls, and the calls; `text` holds no reasoning."""
+    def parse(self, text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
+        """Read the calls in a text without thoughts."""
         ...
 
 
-class _TaggedFormat:
-    """Reads and writes calls between `<tool_call>` and `</tool_call>`."""
-
-    def parse(self, text: str, tools: Sequence[ToolSchema]) -> tuple[str, list[ToolCall]] | CallError:
-        split = split_calls(text)
-        if isinstance(split, CallError):
-            return split
-        calls: list[ToolCall] = []
-        for body in split[1]:
-            call = self.parse_body(body, tools)
-            if isinstance(call, CallError):
-                return call
-            calls.append(call)
-        return split[0], calls
-
-    def parse_body(self, body: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
-        raise NotImplementedError
-
-
-class HermesFormat(_TaggedFormat):
+class HermesFormat:
     """Writes `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen2.5, Qwen3)."""
 
-    def parse_body(self, body: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
-        return parse_call(body)
+    def parse(self, text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
+        return read_calls(text)
 
 
-class QwenCoderFormat(_TaggedFormat):
-    """Writes `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>` (Qwen3-Coder).
+class QwenCoderFormat:
+    """Writes `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>` (Qwen3-Coder)."""
 
-    A value is JSON where the tool's schema asks for another type than string, and text otherwise.
-    """
-
-    def parse_body(self, body: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
-        body = body.strip()
-        if not (body.startswith("<function=") and body.endswith("</function>")):
-            return CallError("not_object", "between the tags must stand <function=NAME>...</function>")
-        name, closed, rest = body.removeprefix("<function=").removesuffix("</function>").partition(">")
-        if not closed or not name.strip():
-            return CallError("missing_key", "<function=NAME> has no name or no end")
-        schema = next((tool for tool in tools if tool.name == name.strip()), None)
-        properties = _as_dict(schema.parameters.get("properties")) if schema else {}
-        before, *parts = rest.split("<parameter=")
-        if before.strip():
-            return CallError("extra_key", "in a function, only <parameter=KEY>VALUE</parameter> may stand")
-        arguments: dict[str, Any] = {}
-        for part in parts:
-            key, opened, rest = part.partition(">")
-            value, ended, after = rest.partition("</parameter>")
-            if not (opened and ended) or after.strip():
-                return CallError("unclosed_call", f"the parameter {key[:50]!r} was not closed with </parameter>")
-            if key in arguments:
-                return CallError("duplicate_key", f"the key {key[:50]!r} occurs twice")
-            arguments[key] = _read_value(value.removeprefix("\n").removesuffix("\n"), _as_dict(properties.get(key)))
-        return ToolCall(name.strip(), arguments)
+    def parse(self, text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
+        return read_qwen_coder(text, tools)
 
 
 class LlamaFormat:
     """Writes `{"name": ..., "parameters": {...}}` and nothing else (Llama 3); several calls are parted by `;`.
 
-    A text that is no such object is an answer, unless `<|python_tag|>` announces a call.
+    Text that is no such object is an answer, unless `<|python_tag|>` announces a call or it names a tool.
     """
 
-    def parse(self, text: str, tools: Sequence[ToolSchema]) -> tuple[str, list[ToolCall]] | CallError:
-        announced = text.lstrip().startswith(PYTHON_TAG)
-        rest = text.lstrip().removeprefix(PYTHON_TAG).strip()
-        if not announced and not rest.startswith("{"):
-            return text, []
+    def parse(self, text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
+        outside, announced, rest = "", "", text.strip()
+        if not rest.startswith("{"):
+            outside, announced, rest = text.rstrip().partition(PYTHON_TAG)
+        if not announced and outside:
+            return text, [], []
         calls: list[ToolCall] = []
-        while rest:
-            call = self._parse_first(rest)
+        place = 0
+        while place < len(rest) or (announced and not calls):
+            call = self._parse_first(rest, place)
             if isinstance(call, CallError):
-                return call if announced or calls else (text, [])
+                named = re.match(r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([^"]*)"', rest)
+                meant = announced or calls or (named and named[1] in {tool.name for tool in tools})
+                return call if meant else (text, [], [])
             calls.append(call[0])
-            rest = rest[call[1] :].lstrip("; \n")
-        return "", calls
+            place = _SEPARATOR.match(rest, call[1]).end()  # type: ignore[union-attr]
+        return outside, calls, []
 
-    def _parse_first(self, text: str) -> tuple[ToolCall, int] | CallError:
-        """Parse the object that `text` begins with; return it and its length."""
-        try:
-            _, end = json.JSONDecoder().raw_decode(text)
-        except (ValueError, RecursionError) as error:
-            return CallError("not_json", f"the call is no JSON ({error})"[:200])
-        value = parse_json(text[:end])
-        if isinstance(value, CallError):
-            return value
+    def _parse_first(self, text: str, start: int) -> tuple[ToolCall, int] | CallError:
+        """Parse the object that stands at `start`; return it and where it ends."""
+        decoded = decode_json(text, start)
+        if isinstance(decoded, CallError):
+            return decoded
+        value, end = decoded
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             return CallError("not_object", "a call is a JSON object with the keys name and parameters")
         if not isinstance(value.get("parameters"), dict) or len(value) != 2:
@@ -156,34 +124,24 @@ def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
 
 
 def read_reply(
-    text: str, call_format: CallFormat | None, tools: Sequence[ToolSchema] = (), *, opened: bool = False
+    text: str, call_format: CallFormat | None, tools: Sequence[ToolSchema] = (), *, cut: bool = False
 ) -> Reply:
-    """Read a completion's text. Without a format, or without tools, it has no calls.
+    """Read a completion's text behind what its prompt has opened (Renderer.find_opening).
 
-    `opened` says that the prompt ended with `<think>`, so that the completion begins in its thoughts.
+    Without a format, or without tools, it has no calls. A reply that was `cut` has none that ends within an argument.
     """
-    thoughts, ended, answer = text.partition(THOUGHT_END)
-    if not ended:
-        if opened or THOUGHT in text:
-            error = CallError("unclosed_thought", f"the thoughts were not closed with {THOUGHT_END}")
-            return Reply("", text.replace(THOUGHT, "", 1).strip(), error=error)
-        thoughts, answer = "", text
-    reasoning = thoughts.strip().removeprefix(THOUGHT).strip()
+    thoughts, answer = split_thoughts(text)
+    reasoning = "\n\n".join(filter(None, thoughts))
+    if answer is None:
+        error = CallError("unclosed_thought", f"the thoughts were not closed with {THOUGHT_END}")
+        return Reply("", reasoning, error=error)
+    reply = Reply(answer.strip(), reasoning)
     if call_format is None or not tools:
-        return Reply(answer.strip(), reasoning)
-    parsed = call_format.parse(answer, tools)
-    if isinstance(parsed, CallError):
-        return Reply(answer.strip(), reasoning, error=parsed)
-    outside, calls = parsed
-    return Reply(outside.strip(), reasoning, tuple(calls))
-
-
-def _as_dict(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _read_value(text: str, schema: Mapping[str, Any]) -> Any:
-    if schema.get("type", "string") == "string":
-        return text
-    value = parse_json(text)
-    return text if isinstance(value, CallError) else value
+        return reply
+    read = call_format.parse(answer, tools)
+    if cut and not isinstance(read, CallError) and "unended_argument" in read[2]:
+        read = CallError("unclosed_call", "the reply was cut within an argument")
+    if isinstance(read, CallError):
+        return replace(reply, error=read)
+    outside, calls, notes = read
+    return Reply(outside.strip(), reasoning, tuple(calls), notes=tuple(notes))

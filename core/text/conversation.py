@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any
 
 from core.text.tokenizer import Ids, Tokenizer, encode_text, special_ids
-from core.text.tool_calls import THOUGHT, THOUGHT_END, ToolCall
+from core.text.tool_calls import THOUGHT, THOUGHT_END, ToolCall, split_thoughts
 
 MAX_CACHED_CHARACTERS = 400
 """Limits the texts whose ids are cached."""
@@ -25,6 +25,10 @@ MAX_CACHED_CHARACTERS = 400
 NO_THOUGHTS = f"{THOUGHT}\n\n{THOUGHT_END}\n\n"
 """Holds what Qwen3.5's template writes before an answer whose thoughts it does not see."""
 
+OPENING_TOKENS = 16
+"""Counts the tokens at the end of a prompt in which thoughts that were opened there, or left empty, are looked for."""
+
+_OPENING = re.compile(rf"{THOUGHT}\s*(?:{THOUGHT_END}\s*)?\Z")
 _MARK = re.compile("\ue000(\\d+)\ue001")
 
 
@@ -85,17 +89,39 @@ class Renderer:
                 ids += self._encode_markup_cached(part.text) if isinstance(part, Markup) else part
         return Message(role, tuple(ids))
 
-    def sampled_message(self, ids: Ids) -> Message:
-        """Wrap sampled ids as an assistant's message, without the end token: the template adds that itself."""
+    def sampled_message(self, ids: Ids, prompt: Ids = ()) -> Message:
+        """Wrap ids that were sampled after `prompt` as an assistant's message, with what the prompt has opened.
+
+        The end token is left out: the template adds that itself.
+        """
         has_end = bool(ids) and ids[-1] == self.tokenizer.eos_token_id
-        return Message("assistant", ids[:-1] if has_end else ids)
+        return Message("assistant", self.find_opening(prompt) + (ids[:-1] if has_end else ids))
 
     def quote(self, ids: Ids) -> Ids:
-        """Return sampled ids as content for another message: without thoughts that end in them, and special tokens."""
-        end = self.tokenizer.get_added_vocab().get(THOUGHT_END)
-        if end in ids:
-            ids = ids[len(ids) - ids[::-1].index(end) :]
+        """Return an assistant's message as content for another: without special tokens, or thoughts that end."""
+        ids = ids[self.count_thought_ids(ids) :]
         return tuple(i for i in ids if i not in self._special_ids)
+
+    def find_opening(self, prompt: Ids) -> Ids:
+        """Return the ids at the end of a prompt that belong to the reply: a thought that it opens, or an empty one."""
+        found = _OPENING.search(self.tokenizer.decode(prompt[-OPENING_TOKENS:]))
+        return self._encode_markup_cached(found[0]) if found else ()
+
+    def count_thought_ids(self, ids: Ids, opening: Ids = ()) -> int:
+        """Return how many of the ids behind `opening` are thoughts, with their end tags and the whitespace behind."""
+        thoughts, answer = split_thoughts(self.tokenizer.decode((*opening, *ids)))
+        ends = len(thoughts) - self.tokenizer.decode(opening).count(THOUGHT_END)
+        if answer is None or ends < 1:
+            return 0
+        # The number of tags only grows, so the first position with all of them is found by halving.
+        low, high = 0, len(ids)
+        while low < high:
+            middle = (low + high) // 2
+            whole = self.tokenizer.decode(ids[:middle]).count(THOUGHT_END) >= ends
+            low, high = (low, middle) if whole else (middle + 1, high)
+        while low < len(ids) and not self.tokenizer.decode([ids[low]]).strip():
+            low += 1
+        return low
 
     @cached_property
     def _special_ids(self) -> frozenset[int]:
@@ -126,21 +152,6 @@ class Renderer:
             **self._options,
         )
         return [_mark(i) in rendered for i in thinking]
-
-    @cached_property
-    def opening_ids(self) -> Ids:
-        """The ids that a prompt ends with although they belong to the reply, such as a `<think>` by the template."""
-
-        def render_text(*messages: dict[str, str], generate: bool) -> str:
-            shown: str = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=generate, **self._options
-            )
-            return shown.split(_mark(0), 1)[1]
-
-        user, reply = {"role": "user", "content": _mark(0)}, {"role": "assistant", "content": _mark(1)}
-        prompt = render_text(user, generate=True)
-        header = render_text(user, reply, {"role": "user", "content": "-"}, generate=False).split(_mark(1), 1)[0]
-        return self._encode_markup(prompt.removeprefix(header)) if prompt.startswith(header) else ()
 
     def _render_pieces(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], after: int | None = None
@@ -202,7 +213,7 @@ class Renderer:
         return Frame(pieces, places, tuple(i for i in range(contents) if i not in places))
 
     def _holds_thoughts(self, entry: Ids | str) -> bool:
-        return not isinstance(entry, str) and THOUGHT_END in self.tokenizer.decode(entry)
+        return not isinstance(entry, str) and bool(split_thoughts(self.tokenizer.decode(entry))[0])
 
     def _encode_text(self, text: str) -> Ids:
         return encode_text(self.tokenizer, text)

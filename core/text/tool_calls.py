@@ -1,15 +1,19 @@
 """This module parses tool calls of the form `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen).
 
 Every text gives calls or a `CallError`: its kind is counted, and its message tells the model what to write instead.
-Nothing is repaired by guessing. Parsing takes time linear in the length of the text.
+Nothing is repaired by guessing. A tag opens or closes a thought or a call only where one may begin or end: inside of an
+argument nothing is a tag. Parsing takes time linear in the length of the text.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
+
+from core.text.schemas import find_argument, fits
 
 Fault = Literal[
     "no_call",
@@ -34,15 +38,13 @@ Fault = Literal[
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 OPEN, CLOSE, THOUGHT, THOUGHT_END = "<tool_call>", "</tool_call>", "<think>", "</think>"
-_TYPES: Mapping[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
+
+Note = Literal["unopened_call", "unended_call", "unended_argument", "untyped_argument"]
+"""Names how a call was written that could be read nevertheless: without its opening tag, or the closing tags at the end
+of the reply; or with an argument that fits nothing that the tool's schema allows, which stays text."""
+
+_THOUGHT = re.compile(r"\s*+(?:<think>\s*+)++")
+_SPACES = re.compile(r"[ \t\n\r]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,26 @@ class ToolSchema:
         return {"type": "function", "function": function}
 
 
+def split_thoughts(text: str) -> tuple[list[str], str | None]:
+    """Split a reply into the thoughts that it begins with and the answer; None if a thought does not end.
+
+    `text` begins with what the end of the prompt has opened (Renderer.find_opening). Only what was opened is closed.
+    """
+    thoughts: list[str] = []
+    place = 0
+    while opened := _THOUGHT.match(text, place):
+        end = text.find(THOUGHT_END, opened.end())
+        thoughts.append(text[opened.end() : end if end >= 0 else None].strip())
+        if end < 0:
+            return thoughts, None
+        place = end + len(THOUGHT_END)
+    return thoughts, text[place:]
+
+
 def strip_thinking(text: str) -> str | CallError:
-    """Return the text after the last `</think>`, or an error when the model did not stop thinking."""
-    answer = text.rpartition(THOUGHT_END)[2]
-    if THOUGHT in answer:
+    """Return the answer of a reply, or an error when the model did not stop thinking."""
+    answer = split_thoughts(text)[1]
+    if answer is None:
         return CallError("unclosed_thought", f"the thoughts were not closed with {THOUGHT_END}; think less, then act")
     return answer.strip()
 
@@ -96,42 +114,68 @@ def parse_calls(text: str, *, several: bool = False) -> list[ToolCall] | CallErr
     answer = strip_thinking(text)
     if isinstance(answer, CallError):
         return answer
-    split = split_calls(answer)
-    if isinstance(split, CallError):
-        return split
-    if not split[1]:
+    read = read_calls(answer)
+    if isinstance(read, CallError):
+        return read
+    _, calls, notes = read
+    if notes:
+        return CallError("unclosed_call", f"a {OPEN} was not closed with {CLOSE}")
+    if not calls:
         return CallError("no_call", f'write one call: {OPEN}{{"name": "TOOL", "arguments": {{...}}}}{CLOSE}')
-    calls: list[ToolCall] = []
-    for body in split[1]:
-        call = parse_call(body)
-        if isinstance(call, CallError):
-            return call
-        calls.append(call)
     if len(calls) > 1 and not several:
         return CallError("several_calls", f"there are {len(calls)} calls; write one at a time")
     return calls
 
 
-def split_calls(text: str) -> tuple[str, list[str]] | CallError:
-    """Return the text outside of the tags, and what stands between each pair of them."""
+def read_calls(text: str) -> tuple[str, list[ToolCall], list[Note]] | CallError:
+    """Return the text outside of the calls, the calls, and what was not written as it should be.
+
+    JSON says where a call ends; then must stand the tag. Where that is not so, the tags say what is wrong.
+    """
+    outside, calls, place = "", list[ToolCall](), 0
+    while (start := text.find(OPEN, place)) >= 0:
+        outside += text[place:start]
+        read = decode_json(text, start + len(OPEN))
+        if isinstance(read, CallError):
+            return _explain(text, read)
+        call = _check_form(read[0])
+        if isinstance(call, CallError):
+            return _explain(text, call)
+        calls.append(call)
+        place = _skip_spaces(text, read[1])
+        if place == len(text):
+            return (outside, calls, ["unended_call"]) if CLOSE not in outside else _explain(text)
+        if not text.startswith(CLOSE, place):
+            return _explain(text)
+        place += len(CLOSE)
+    outside += text[place:]
+    return (outside, calls, []) if CLOSE not in outside else _explain(text)
+
+
+def _explain(text: str, error: CallError | None = None) -> CallError:
+    """Return why a text that has no readable calls has none; `error` is what is wrong if the tags are right."""
     outside, *parts = text.split(OPEN)
-    bodies: list[str] = []
+    first: CallError | None = None
     for part in parts:
         body, closed, rest = part.partition(CLOSE)
         if not closed:
             return CallError("unclosed_call", f"a {OPEN} was not closed with {CLOSE}")
-        bodies.append(body)
         outside += rest
+        if first is None:
+            call = parse_call(body)
+            first = call if isinstance(call, CallError) else None
     if CLOSE in outside:
         return CallError("stray_tag", f"there is a {CLOSE} without {OPEN}")
-    return outside, bodies
+    return first or error or CallError("stray_tag", f"behind a call must stand {CLOSE}")
 
 
 def parse_call(body: str) -> ToolCall | CallError:
     """Parse the call between two tags."""
     value = parse_json(body)
-    if isinstance(value, CallError):
-        return value
+    return value if isinstance(value, CallError) else _check_form(value)
+
+
+def _check_form(value: Any) -> ToolCall | CallError:
     if not isinstance(value, dict):
         return CallError("not_object", "between the tags must be one JSON object with the keys name and arguments")
     if missing := [key for key in ("name", "arguments") if key not in value]:
@@ -149,15 +193,30 @@ def parse_call(body: str) -> ToolCall | CallError:
 
 def parse_json(text: str) -> Any | CallError:
     """Parse JSON whose keys are unique and whose values can be written again."""
+    decoded = decode_json(text)
+    if isinstance(decoded, CallError):
+        return decoded
+    if (end := _skip_spaces(text, decoded[1])) < len(text):
+        return CallError("not_json", _NOT_JSON.format(json.JSONDecodeError("Extra data", text, end))[:200])
+    return decoded[0]
+
+
+def decode_json(text: str, start: int = 0) -> tuple[Any, int] | CallError:
+    """Decode the JSON at `start`, which may go on with other text; return its value and where it ends."""
     try:
-        value = json.loads(text, object_pairs_hook=_check_keys, parse_constant=_reject_constant)
+        value, end = _DECODER.raw_decode(text, _skip_spaces(text, start))
         # JSON allows half a surrogate pair, which is no text, and 1e999, which is no number.
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except _DuplicateKey as error:
         return CallError("duplicate_key", f"the key {error} occurs twice")
     except (ValueError, RecursionError) as error:
-        return CallError("not_json", f"between the tags is no JSON ({error})"[:200])
-    return value
+        return CallError("not_json", _NOT_JSON.format(error)[:200])
+    return value, end
+
+
+def _skip_spaces(text: str, place: int) -> int:
+    found = _SPACES.match(text, place)
+    return found.end() if found else place
 
 
 def check_call(call: ToolCall, schemas: Sequence[ToolSchema]) -> CallError | None:
@@ -169,22 +228,25 @@ def check_call(call: ToolCall, schemas: Sequence[ToolSchema]) -> CallError | Non
     if schema is None:
         known = ", ".join(schema.name for schema in schemas)
         return CallError("unknown_tool", f"there is no tool {call.name[:50]!r}; the tools are {known}")
-    properties = schema.parameters.get("properties", {})
-    for name in schema.parameters.get("required", ()):
+    parameters = schema.parameters
+    for name in parameters.get("required") or ():
         if name not in call.arguments:
             return CallError("missing_argument", f"{call.name} needs the argument {name}")
     for name, value in call.arguments.items():
-        if name not in properties:
-            known = ", ".join(properties) or "none"
+        argument = find_argument(name, parameters, parameters)
+        if argument is None:
+            known = ", ".join(parameters.get("properties") or ()) or "none"
             return CallError("unknown_argument", f"{call.name} has no argument {name[:50]!r}; it has {known}")
-        if not _has_type(value, properties[name].get("type")):
-            return CallError("argument_type", f"{name} of {call.name} must be of type {properties[name]['type']}")
-        choices = properties[name].get("enum")
-        if choices is not None and value not in choices:
+        if fits(value, argument, parameters):
+            continue
+        choices = argument.get("enum") if isinstance(argument, dict) else None
+        if choices and fits(value, {**argument, "enum": [value]}, parameters):
             shown = ", ".join(map(str, choices))
             return CallError(
                 "unknown_choice", f"{name} of {call.name} must be one of {shown}; it was {str(value)[:50]!r}"
             )
+        wanted = argument["type"] if isinstance(argument, dict) and "type" in argument else json.dumps(argument)[:200]
+        return CallError("argument_type", f"{name} of {call.name} must be of type {wanted}")
     return None
 
 
@@ -205,11 +267,5 @@ def _reject_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON value")
 
 
-def _has_type(value: Any, names: Any) -> bool:
-    """Say whether `value` has a JSON type of these names, one or a list. An unknown name fits every value."""
-    names = names if isinstance(names, list) else [names]
-    if any(name not in _TYPES for name in names):
-        return True
-    if isinstance(value, bool):
-        return "boolean" in names
-    return any(isinstance(value, _TYPES[name]) for name in names)
+_NOT_JSON = "between the tags is no JSON ({})"
+_DECODER = json.JSONDecoder(object_pairs_hook=_check_keys, parse_constant=_reject_constant)

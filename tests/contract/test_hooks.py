@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[2]
 METHODS = sorted(path.parent.name for path in (REPOSITORY / "agentic").glob("*/rollout.py"))
 MOST_MODULES = 20
 """Limits the modules of ours that come with a method's file; a package that holds nothing but a docstring is none."""
-WITH_MORE = {"agent": 31, "agentflow": 26, "coding": 56, "retool": 33, "search_r1": 22, "toolorchestra": 50}
+WITH_MORE = {"agent": 33, "agentflow": 26, "coding": 58, "retool": 34, "search_r1": 23, "toolorchestra": 52}
 """Limits those of the methods that call tools, the sandbox, a service, the gateway or workspaces."""
 
 

@@ -237,5 +237,12 @@ async def test_a_failed_call_leaves_the_conversation_as_it_was(renderer):
 def test_a_quote_has_neither_thoughts_nor_special_tokens(renderer):
     vocabulary = renderer.tokenizer.get_added_vocab()
     thought, tag, end = vocabulary["</think>"], vocabulary["<tag>"], vocabulary["<|im_end|>"]
-    assert renderer.quote((9, thought, 8, thought, 5, tag, 7, end)) == (5, 7)
+    opened = renderer.tokenizer.encode("<think>", add_special_tokens=False)
+    assert renderer.quote((*opened, 9, thought, 5, tag, 7, end)) == (5, 7)
     assert renderer.quote((5, 7)) == (5, 7)
+    assert renderer.quote((*opened, 9, 8)) == (*opened, 9, 8)
+
+
+def test_a_quote_keeps_a_tag_that_closes_nothing(renderer):
+    said = renderer.message("assistant", "The tag </think> ends a thought.").ids
+    assert renderer.tokenizer.decode(renderer.quote(said)) == "The tag </think> ends a thought."

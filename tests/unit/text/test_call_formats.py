@@ -39,7 +39,10 @@ READ: list[tuple[str, str, Reply]] = [
         + '<tool_call>{"name": "search", "arguments": {"query": "a b", "count": 3}}</tool_call>' * 2,
         Reply("", "hm", (CALL, CALL)),
     ),
-    ("hermes", "opened by the prompt\n</think>\n\nHello.", Reply("Hello.", "opened by the prompt")),
+    ("hermes", "<think>\nopened by the prompt\n</think>\n\nHello.", Reply("Hello.", "opened by the prompt")),
+    ("hermes", "<think>a</think>\n<think>b</think>Hello.", Reply("Hello.", "a\n\nb")),
+    ("hermes", "<think>\n\n</think>\n\nWrite </think> behind it.", Reply("Write </think> behind it.")),
+    ("hermes", "A thought is <think>so</think>.", Reply("A thought is <think>so</think>.")),
     (
         "qwen3_coder",
         "<tool_call>\n<function=search>\n<parameter=query>\na b\n</parameter>\n<parameter=count>\n3\n</parameter>\n"
@@ -49,7 +52,7 @@ READ: list[tuple[str, str, Reply]] = [
     (
         "qwen3_coder",
         "<tool_call><function=search><parameter=query>3</parameter><parameter=count>many</parameter></function></tool_call>",
-        Reply("", calls=(ToolCall("search", {"query": "3", "count": "many"}),)),
+        Reply("", calls=(ToolCall("search", {"query": "3", "count": "many"}),), notes=("untyped_argument",)),
     ),
     ("llama3_json", '{"name": "search", "parameters": {"query": "a b", "count": 3}}', Reply("", calls=(CALL,))),
     (
@@ -110,9 +113,10 @@ def test_a_schema_may_say_nothing_of_an_argument(properties):
     assert read_reply(text, QWEN_CODER, [tool]).calls == (ToolCall("search", {"query": "3"}),)
 
 
-def test_thoughts_end_with_the_first_tag_and_may_begin_in_the_prompt():
+def test_thoughts_end_with_the_first_tag_and_inside_an_argument_nothing_is_a_tag():
     call = '<tool_call>{"name": "search", "arguments": {"query": "</think>"}}</tool_call>'
     reply = read_reply(f"<think>a</think>{call}", HERMES, [TOOL])
     assert (reply.reasoning, reply.calls) == ("a", (ToolCall("search", {"query": "</think>"}),))
-    cut = read_reply("I wonder", HERMES, [TOOL], opened=True)
+    assert read_reply(call, HERMES, [TOOL]).calls == reply.calls
+    cut = read_reply("<think>\nI wonder", HERMES, [TOOL])
     assert (cut.text, cut.reasoning, cut.error and cut.error.kind) == ("", "I wonder", "unclosed_thought")

@@ -54,7 +54,7 @@ def test_a_good_call_is_read_with_text_around_it() -> None:
 
 MALFORMED = {
     "no_call": ["", "search", "<tool>search</tool>", "<think>a</think> I know it."],
-    "unclosed_thought": ["<think>" + call(GOOD).removeprefix("<think>which?</think>"), "</think><think>still"],
+    "unclosed_thought": ["<think>" + call(GOOD).removeprefix("<think>which?</think>"), "<think>a</think><think>still"],
     "unclosed_call": [f"<tool_call>{GOOD}", f"<tool_call>{GOOD}<tool_call>{GOOD}</tool_call>"],
     "stray_tag": [f"{GOOD}</tool_call>", call(GOOD) + "</tool_call>"],
     "not_json": [call(""), call("search(model=1)"), call(GOOD[:-1]), call(GOOD + "}"), call("[" * 100_000),

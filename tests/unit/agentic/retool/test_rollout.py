@@ -187,6 +187,8 @@ async def test_the_same_program_runs_once_where_results_are_remembered(
         ("<code>1 + 1</code>", "1 + 1"),
         ("<code>\n```python\nprint(1)\n```\n</code>", "print(1)"),
         ("I wrote <code>1, no: <code>2</code>", "2"),
+        ("<code>12 <code> 3</code>", "3"),
+        ("<code>print('<code>')</code>", "print('<code>')"),
         ("nothing opened </code>", ""),
         ("<code></code>", ""),
     ],

@@ -200,17 +200,18 @@ async def test_only_a_context_that_goes_on_is_a_session_for_the_engine_to_keep(t
     assert {call.session for call in rebuilt.policy.calls} == {None}
 
 
-async def test_a_template_that_rewrites_history_drifts_and_is_counted(tell: Tell) -> None:
+async def test_an_empty_thought_that_the_prompt_ends_with_stays_in_the_history(tell: Tell) -> None:
     texts = [call("search", model="search-1"), call("search", model="search-1"), call("answer", model="answer-1")]
     story = await tell(texts, context="append_only", thinking=False)
-    assert story.metrics["drift"] == 2
+    assert story.metrics["drift"] == 0
+    assert all(prompt.endswith("<think>\n\n</think>\n\n") for prompt in story.prompts)
     rows = rows_from_groups(
         [[story.trajectory, Trajectory("q", (), reward=0.0)]],
         std_normalization=False,
         split_advantage=False,
         rows="segment",
     )
-    assert len(rows) == 3
+    assert len(rows) == 1
 
 
 async def test_a_context_beyond_its_budget_starts_a_new_segment(tell: Tell, services: Services) -> None:
