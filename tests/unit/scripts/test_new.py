@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import tomllib
+from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,14 @@ def test_a_name_that_is_taken_is_refused(
     assert new.main([method]) == 1
     assert says in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_installed_package_has_every_file_of_the_skeleton() -> None:
+    """setuptools takes Python files by itself."""
+    data = tomllib.loads((new.ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    patterns = ["*.py", *data["*"], *data["agentic.skeleton"]]
+    files = [path.name for path in new.render(Path("/x/debate"))]
+    assert [name for name in files if not any(map(partial(fnmatch, name), patterns))] == []
 
 
 def test_an_installed_package_is_not_written_to(
