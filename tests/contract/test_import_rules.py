@@ -56,7 +56,7 @@ MAX_METHOD_LINES = 600
 """What one reads in a sitting."""
 LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1500}
 """Methods that take more than one sitting, with their own bounds."""
-MAX_CORE_LINES = 8700
+MAX_CORE_LINES = 9000
 """Limits what a method needs of core: all of it but the libraries, with blank lines and docstrings."""
 
 
