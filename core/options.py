@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -35,6 +35,20 @@ def import_by_path(path: str) -> Any:
         raise ValueError(str(error)) from error
 
 
+def import_function(key: str, path: str) -> Callable[..., Any]:
+    """Import package.module.function. Raises RecipeError, which names the key of the recipe, if that fails."""
+    try:
+        function: Callable[..., Any] = import_by_path(path)
+        if not callable(function):
+            raise ValueError(f"it is {function!r:.80}, which is no function")
+    except Exception as error:  # a user's module fails in its own ways
+        raise RecipeError(
+            f"{key}: {path!r}: {error}; write package.module.function, with its folder on PYTHONPATH if it is outside "
+            "of this repository"
+        ) from error
+    return function
+
+
 def format_problem(problem: Mapping[str, Any]) -> str:
     """Say what is wrong with a value, given one of pydantic's `errors()`."""
     if problem["type"] == "value_error":
@@ -62,6 +76,10 @@ EMBEDDED_ONLY = "embedded only"
 at its default (core/backends/embedded_only.py)."""
 
 
+FUNCTION = "function"
+"""Marks a key of a recipe, as `Annotated[T, FUNCTION]`, that names a function as package.module.function."""
+
+
 class RecipeError(ValueError):
     """Says that a preset or an override cannot be used; the message names file, key and fix."""
 
@@ -70,3 +88,21 @@ class Section(BaseModel):
     """A part of a recipe: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def find_marked(section: Section, mark: str, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (key, value, default) of every key of a recipe that is annotated with `mark`."""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if mark in field.metadata:
+            yield prefix + name, value, field.default
+        for inner, part in value.items() if isinstance(value, Mapping) else [("", value)]:
+            if isinstance(part, Section):
+                yield from find_marked(part, mark, f"{prefix}{name}.{inner}".rstrip(".") + ".")
+
+
+def import_functions(recipe: Section) -> None:
+    """Import every function that a recipe names. Raises RecipeError as `import_function`."""
+    for key, path, _ in find_marked(recipe, FUNCTION):
+        if path is not None:
+            import_function(key, path)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt, model_validator
 
 from core.config import Recipe, Section
 from core.gateway import History
+from core.options import FUNCTION
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -17,7 +18,7 @@ PRESETS = Path(__file__).parent / "presets"
 class AgentEntry(Section):
     """Describes one agent: a function or a program, its reward and its limits."""
 
-    run: str | None = None
+    run: Annotated[str | None, FUNCTION] = None
     """Names `async def run(task, endpoint) -> str` as package.module.function."""
     command: tuple[str, ...] = ()
     """Names a program instead of a function, with its arguments. The program gets the question as one more argument, or
@@ -27,8 +28,8 @@ class AgentEntry(Section):
     root."""
     inherit: tuple[str, ...] = ("PATH", "LANG", "LC_ALL")
     """Names the environment variables that the program gets beside these."""
-    reward: str
-    """Names `def reward(task, answer) -> float`, which may be asynchronous, as package.module.function."""
+    reward: Annotated[str | None, FUNCTION] = None
+    """Names `def reward(task, answer) -> float`, as the recipe's `reward` does for all agents."""
     max_turns: PositiveInt = 32
     """Limits the answers of the model in a rollout. An agent that asks on ends as truncated, with the answer ""."""
     max_tool_calls: PositiveInt | None = None
@@ -65,6 +66,13 @@ class AgentRecipe(Recipe):
                 f"algorithm.rows is {self.algorithm.rows}, and the conversations of an agent are trained as segments; "
                 "set algorithm.rows=segment"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _every_agent_has_a_reward(self) -> AgentRecipe:
+        for name, entry in self.agent.agents.items():
+            if entry.reward is None and self.reward is None:
+                raise ValueError(f"agent.agents.{name}.reward is missing; set that, or `reward` for all agents")
         return self
 
     @model_validator(mode="after")

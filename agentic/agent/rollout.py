@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from agentic.agent.config import PRESETS, AgentEntry, AgentRecipe
-from core.config import RecipeError
+from core.config import RecipeError, import_function
 from core.gateway import AgentMethod, Command, RunAgent, SessionSettings
-from core.options import import_by_path
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.text.tokenizer import Tokenizer
@@ -77,7 +75,7 @@ def build(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentTeam:
         )
         agents[name] = AgentMethod(
             find_agent(key, entry),
-            import_function(f"{key}.reward", entry.reward),
+            None if entry.reward is None else import_function(f"{key}.reward", entry.reward),
             tokenizer,
             settings,
             max_new_tokens=entry.max_tokens,
@@ -95,18 +93,6 @@ def find_agent(key: str, entry: AgentEntry) -> RunAgent:
     if not inspect.iscoroutinefunction(run):
         raise RecipeError(f"{key}.run: {entry.run} must be `async def`: all rollouts share one thread with the engine")
     return run
-
-
-def import_function(key: str, path: str) -> Callable[..., Any]:
-    """Import package.module.function. Raises RecipeError, which names the key of the recipe, if that fails."""
-    try:
-        function: Callable[..., Any] = import_by_path(path)
-    except ValueError as error:
-        raise RecipeError(
-            f"{key}: {path!r}: {error}; write package.module.function, with its folder on PYTHONPATH if it is outside "
-            "of this repository"
-        ) from error
-    return function
 
 
 SPEC = MethodSpec("agent", AgentRecipe, PRESETS, build, check_task=check_task)

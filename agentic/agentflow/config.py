@@ -69,8 +69,8 @@ class AgentFlowSection(Section):
     call_timeout_s: PositiveFloat = 600.0
     """Limits the seconds of one call; a longer one fails the rollout with `call_timeout`."""
     reward: Literal["math", "boxed", "judge"] = "math"
-    """Chooses the reward. `boxed` compares the boxed text alone. `math` tries an integer rule, math-verify, then the
-    judge (core/rewards/math_grader.py). `judge` asks the judge about the end of the final answer, boxed or not."""
+    """Chooses the reward. `math` grades by rules, then by the judge, if there is one (core/rewards/math_grader.py).
+    `boxed` does without the judge. `judge` asks the judge about the end of the final answer, boxed or not."""
 
     @model_validator(mode="after")
     def _has_released_tools(self) -> AgentFlowSection:

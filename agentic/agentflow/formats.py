@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from core.tools.programs import dedent_program
+
 Style = Literal["official", "released", "compact"]
 
 
@@ -90,10 +92,10 @@ class OfficialFormat:
         blocks = [re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", block) for block in text.split("```")[1::2]]
         bare = text[max((match.start() for match in _EXECUTION.finditer(text)), default=len(text)) :]
         error = None
-        for code in (*reversed(blocks), text, bare, bare[: bare.rfind(")") + 1]):
-            arguments = _arguments(code.strip())
+        for code in map(dedent_program, (*reversed(blocks), text, bare, bare[: bare.rfind(")") + 1])):
+            arguments = _arguments(code)
             if not isinstance(arguments, ParseError):
-                return ParsedCommand(arguments, code.strip())
+                return ParsedCommand(arguments, code)
             error = error or (arguments if "execute" in code else None)
         return error or _NO_COMMAND
 
@@ -131,7 +133,7 @@ FORMATS: Mapping[Style, RoleFormat] = {
 _LABEL = r"(?P<name>justification|context|sub-?[ ]?goals?|tool(?:[ _-]?name)?)[ *_`]*:[*_`]*"
 _LABEL_AT_START = re.compile(rf"^[ \t*#>_`0-9.)(-]*{_LABEL}", re.IGNORECASE | re.MULTILINE)
 _LABEL_ANYWHERE = re.compile(rf"(?<![a-z-]){_LABEL}", re.IGNORECASE)
-_EXECUTION = re.compile(r"^execution[ \t]*=", re.MULTILINE)
+_EXECUTION = re.compile(r"^[ \t]*execution[ \t]*=", re.MULTILINE)
 _CONCLUSION = re.compile(r"\bconclusion[ \t*_`]*:[ \t*_`]*(stop|continue)\b", re.IGNORECASE)
 _NOT_LITERAL = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError)
 

@@ -30,7 +30,7 @@ from agentic.agentflow.memory import Memory, Step, shorten
 from agentic.agentflow.prompts import MESSAGE, MESSAGES, SYSTEM
 from agentic.agentflow.role_client import BudgetSpent, RoleCallError, RoleClient, RoleOutput, RolePrompter, Slots
 from core.policy.base import Roles
-from core.rewards.boxed import boxed_reward
+from core.rewards.answers import strip_thoughts
 from core.rewards.judge import ANSWER_LIMIT, Judge
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, PolicyFault, RolloutError, find_hook
@@ -170,19 +170,17 @@ class AgentFlow(Method):
 
     async def grade(self, task: Task, roles: Roles, answer: str) -> tuple[float, str]:
         """Return the reward, 1 for a right answer and else 0, and the name of the rule that decided."""
-        if self.config.reward == "boxed":
-            return boxed_reward(answer, task.answers), "boxed"
 
         async def judge(prompt: str) -> str:
             client = self.new_client(roles, Sampling(temperature=0.0))
             return (await client.ask("judge", {"message": prompt}, budgeted=False)).text
 
         if self.config.reward == "judge":
-            end = answer[-ANSWER_LIMIT:]
+            end = strip_thoughts(answer)[-ANSWER_LIMIT:]
             verdict = await self.answer_judge.compare(judge, task.question, end, task.answers)
             correct, rule = verdict == "same", str(verdict)
         else:
-            asked = judge if "judge" in self.prompters else None
+            asked = judge if "judge" in self.prompters and self.config.reward == "math" else None
             grade = await self.grader.grade(task.question, answer, task.answers, asked)
             correct, rule = grade.correct, grade.by
         if rule == "no_reply":
@@ -191,12 +189,13 @@ class AgentFlow(Method):
 
     def grader_metrics(self, rule: str) -> dict[str, float]:
         """Return what went wrong in grading; a plain comparison of boxes has no such metrics."""
-        if self.config.reward == "boxed":
-            return {}
         if self.config.reward == "judge":
             return {"judge_unreadable": float(rule == "no_verdict")}
         judge = {"judge_overruled": rule == "judge", "judge_unreadable": rule == "no_verdict"}
-        flags = {"verify_failed": rule in ("timeout", "error"), **(judge if "judge" in self.prompters else {})}
+        flags = {
+            "verify_failed": rule in ("timeout", "error"),
+            **(judge if "judge" in self.prompters and self.config.reward == "math" else {}),
+        }
         return {name: float(flag) for name, flag in flags.items()}
 
     def new_client(self, roles: Roles, sampling: Sampling) -> RoleClient:

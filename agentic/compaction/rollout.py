@@ -18,7 +18,7 @@ from uuid import uuid4
 from agentic.compaction.config import PRESETS, CompactionRecipe, CompactionSection
 from agentic.compaction.prompts import END, HEADING, INSTRUCTIONS, NEXT, REQUEST
 from core.policy.base import Roles
-from core.rewards.boxed import boxed_reward
+from core.rewards.answer_grader import find_answer, is_accepted
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
@@ -103,7 +103,7 @@ def make_trajectory(task: Task, turns: list[Turn], reply: str) -> Trajectory:
         task_id=task.task_id,
         turns=tuple(turns),
         status="truncated" if cut else "completed",
-        reward=boxed_reward(reply, task.answers),
+        reward=float(is_accepted(find_answer(reply), task.answers)),
         metrics={
             "turns": len(turns),
             "compactions": len(summaries),

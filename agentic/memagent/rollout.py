@@ -26,8 +26,9 @@ from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
 from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, AnswerFormat, make_final_template, make_update_template
 from core.policy.base import Roles
-from core.rewards.boxed import boxed_reward
-from core.rewards.qa import em, extract_the_answer_is, max_over
+from core.rewards.answer_grader import find_answer, is_accepted
+from core.rewards.answers import strip_thoughts
+from core.rewards.qa import extract_the_answer_is
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.shared import SharedResults
 from core.rollout.turns import Turns
@@ -125,10 +126,8 @@ class MemAgent(Method):
 
 def answer_reward(answer_format: AnswerFormat, response: str, accepted: Sequence[str]) -> float:
     """Return 1 if the answer in `response`, in the format that was asked for, equals an accepted one, and else 0."""
-    if answer_format == "boxed":
-        return boxed_reward(response, accepted)
-    answer = extract_the_answer_is(response)
-    return 0.0 if answer is None else max_over(em, answer, accepted)
+    read = find_answer if answer_format == "boxed" else extract_the_answer_is
+    return float(is_accepted(read(strip_thoughts(response)), accepted))
 
 
 def build(recipe: MemAgentRecipe, tokenizer: Tokenizer) -> MemAgent:

@@ -11,7 +11,8 @@ from agentic.retool.prompts import CODE, CODE_END
 from core.config import RecipeError
 from core.rollout.method import RolloutError
 from core.tools.base import Query, ToolContext, ToolError, ToolResult
-from core.tools.python_coder import PythonCoder, SandboxFailed, extract_program
+from core.tools.programs import extract_program
+from core.tools.python_coder import PythonCoder, SandboxFailed
 
 
 class Interpreter:

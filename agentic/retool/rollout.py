@@ -28,8 +28,7 @@ from agentic.retool.config import PRESETS, ReToolRecipe, ReToolSection
 from agentic.retool.interpreter import Interpreter, find_program
 from agentic.retool.prompts import CODE_END, INSTRUCTIONS, INTERPRETER
 from core.policy.base import Roles
-from core.rewards.boxed import find_boxed, is_equiv
-from core.rewards.math_grader import parse_integer
+from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
@@ -50,6 +49,7 @@ class ReTool(Method):
         self.renderer = Renderer(tokenizer)
         self.interpreter = Interpreter(config)
         self.sandbox = self.interpreter.isolation
+        self.grader = MathGrader()
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Let the policy write on, run each program that it writes, and reward its answer.
@@ -79,7 +79,7 @@ class ReTool(Method):
                 end = "context_limit"
                 break
             ids += shown
-        return make_trajectory(task, turns.recorded, runs, answer, end)
+        return await self.make_trajectory(task, turns.recorded, runs, answer, end)
 
     def open_conversation(self, task: Task) -> Ids:
         """Return the ids of the question. Raises RolloutError if they leave no room for a reply."""
@@ -93,44 +93,37 @@ class ReTool(Method):
             )
         return ids
 
+    async def make_trajectory(
+        self, task: Task, turns: Sequence[Turn], runs: Sequence[tuple[str, ToolResult]], answer: str, end: End
+    ) -> Trajectory:
+        """Return the trajectory. Its reward is +1 if `answer` is right, else -1; `official` is the same as 1 or 0."""
+        grade = await self.grader.grade(task.question, answer, task.answers)
+        statuses = Counter(result.status for _, result in runs)
+        return Trajectory(
+            task_id=task.task_id,
+            turns=tuple(turns),
+            status="completed" if end == "answered" else "truncated",
+            reward=1.0 if grade.correct else -1.0,
+            metrics={
+                "official": float(grade.correct),
+                "turns": len(turns),
+                f"{CALLS}interpreter": len(runs),
+                "program_errors": len(runs) - statuses["ok"],
+                FAILED_CALLS: len(runs) - statuses["ok"],
+                "answer_boxed": float("\\boxed" in answer),
+                f"end_{end}": 1.0,
+            },
+            log={
+                "answer": answer,
+                "graded_by": grade.by,
+                "end": end,
+                "programs": [{"program": code, "status": run.status, "output": run.text} for code, run in runs],
+            },
+        )
+
     async def close(self) -> None:
         await self.interpreter.close()
-
-
-def is_right(answer: str, accepted: Sequence[str]) -> bool:
-    """Return whether the last box holds an accepted answer: the same integer, or the same LaTeX once normalised."""
-    boxed = find_boxed(answer)
-    if boxed is None:
-        return False
-    integer = parse_integer(boxed)
-    return any(is_equiv(boxed, each) or (integer is not None and integer == parse_integer(each)) for each in accepted)
-
-
-def make_trajectory(
-    task: Task, turns: Sequence[Turn], runs: Sequence[tuple[str, ToolResult]], answer: str, end: End
-) -> Trajectory:
-    """Return the trajectory. Its reward is +1 if `answer` is right, else -1; `official` is the same as 1 or 0."""
-    right, statuses = is_right(answer, task.answers), Counter(result.status for _, result in runs)
-    return Trajectory(
-        task_id=task.task_id,
-        turns=tuple(turns),
-        status="completed" if end == "answered" else "truncated",
-        reward=1.0 if right else -1.0,
-        metrics={
-            "official": float(right),
-            "turns": len(turns),
-            f"{CALLS}interpreter": len(runs),
-            "program_errors": len(runs) - statuses["ok"],
-            FAILED_CALLS: len(runs) - statuses["ok"],
-            "answer_boxed": float("\\boxed" in answer),
-            f"end_{end}": 1.0,
-        },
-        log={
-            "answer": answer,
-            "end": end,
-            "programs": [{"program": code, "status": run.status, "output": run.text} for code, run in runs],
-        },
-    )
+        await self.grader.close()
 
 
 def build(recipe: ReToolRecipe, tokenizer: Tokenizer) -> ReTool:

@@ -27,7 +27,7 @@ from random import Random
 
 from agentic.retool.config import ReToolRecipe
 from agentic.retool.prompts import CODE, CODE_END, INTERPRETER
-from agentic.retool.rollout import ReTool, make_trajectory
+from agentic.retool.rollout import ReTool
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.rollout.turns import Turns
@@ -205,7 +205,7 @@ class NoCode(ReTool):
         turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)))
         completion = await turns.ask(roles["policy"], "act", prompt, self.config.max_tokens)
         answer = opening + str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
-        return make_trajectory(task, turns.recorded, [], answer, "answered")
+        return await self.make_trajectory(task, turns.recorded, [], answer, "answered")
 
 
 class ScriptedProgrammer(ReTool):

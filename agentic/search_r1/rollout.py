@@ -32,7 +32,7 @@ from agentic.search_r1.prompts import INFORMATION, INVALID, PASSAGE, write_promp
 from core.config.addresses import read_addresses
 from core.policy.base import Roles
 from core.retrieval import RetrievalClient, RetrievalError
-from core.rewards.qa import em, max_over
+from core.rewards.answer_grader import is_accepted
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
@@ -87,7 +87,7 @@ class SearchR1(Method):
             task_id=task.task_id,
             turns=tuple(turns.recorded),
             status="completed" if end == "answered" else "truncated",
-            reward=0.0 if answer is None else max_over(em, answer, task.answers),
+            reward=float(is_accepted(answer, task.answers)),
             metrics={
                 "turns": len(actions),
                 f"{CALLS}search": searches,

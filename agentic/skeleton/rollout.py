@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 
 from core.config import Recipe, Section
 from core.policy.base import Roles
-from core.rewards.boxed import boxed_reward
+from core.rewards.answer_grader import find_answer, is_accepted
 from core.rollout.conversation import Conversation
 from core.rollout.method import Method, MethodSpec, find_hook
 from core.rollout.turns import Turns
@@ -56,7 +56,7 @@ class SkeletonRollout(Method):
             task_id=task.task_id,
             turns=tuple(turns.recorded),
             status="truncated" if reply in boxes else "completed",
-            reward=boxed_reward(reply, task.answers),
+            reward=float(is_accepted(find_answer(reply), task.answers)),
             metrics={"looks": looks},
             log={"answer": reply},
         )

@@ -10,11 +10,12 @@ from agentic.toolorchestra.experts import ExpertFailure, Experts
 from agentic.toolorchestra.formats import FORMATS
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.prompts import REFUSED, expert_messages, question_messages, tool_schemas
-from core.rewards.boxed import find_boxed
+from core.rewards.answer_grader import open_answer
 from core.text.conversation import Message, Renderer
 from core.text.tool_calls import THOUGHT_END, CallError, ToolCall, split_thoughts
 from core.tools.base import Tool, ToolContext, ToolResult
-from core.tools.python_coder import PythonCoder, extract_program
+from core.tools.programs import extract_program
+from core.tools.python_coder import PythonCoder
 from core.tools.registry import Toolbox, make_tool
 from core.tools.search import Search
 from core.types import Task
@@ -100,8 +101,7 @@ class QaRollout:
             return self._note(call, text.message)
         match tool:
             case "answer":
-                boxed = find_boxed(text)
-                self.answer = (text if boxed is None else boxed).strip()
+                self.answer = open_answer(text)
                 return self.answer
             case "call_expert":
                 self.workspace.attempts.append(f"{alias}: {text.strip()}")

@@ -18,7 +18,7 @@ def regrade(recipe: ToolOrchestraRecipe, task: Task, group: Group) -> list[Traje
     """Give a whole group its preference rewards; failed rollouts stay as they are and are not compared."""
     config = recipe.toolorchestra
     alive = [t for t in group if t.status != "failed"]
-    if config.reward == "outcome" or not alive:
+    if config.reward == "outcome" or recipe.reward is not None or not alive:
         return list(group)
     rewards = preference_rewards([trajectory_features(t) for t in alive], preference_weights(config, task))
     graded = iter(replace(t, reward=reward) for t, reward in zip(alive, rewards, strict=True))

@@ -11,7 +11,8 @@ from core.data.sets import SETS, Questions, prepare, read_hub_records
 from core.data.tasks import convert_records, read_tasks
 from core.policy.base import Roles
 from core.rewards.boxed import strip_latex
-from core.rewards.math_grader import MathGrader, parse_integer
+from core.rewards.math_grader import MathGrader
+from core.rewards.numbers import parse_integer
 from core.rollout.method import Method, RolloutError
 from core.runs.files import Record
 from core.text.template import TokenTemplate

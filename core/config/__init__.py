@@ -12,7 +12,7 @@ from core.config.recipe import (
     SupervisedSection,
     WarmStartSection,
 )
-from core.options import RecipeError, Section
+from core.options import RecipeError, Section, import_function, import_functions
 
 __all__ = [
     "AlgorithmSection",
@@ -26,6 +26,8 @@ __all__ = [
     "Section",
     "SupervisedSection",
     "WarmStartSection",
+    "import_function",
+    "import_functions",
     "load",
     "replace_keys",
 ]

@@ -18,7 +18,7 @@ from pydantic import (
 
 from core.algorithms.coefficients import GRPOConfig
 from core.config.slime import SlimeSection
-from core.options import EMBEDDED_ONLY, Device, Probability, Section, Share
+from core.options import EMBEDDED_ONLY, FUNCTION, Device, Probability, Section, Share
 from core.types import LossAgg, RowUnit
 
 LoRATarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -316,6 +316,9 @@ class Recipe(Section):
     algorithm: AlgorithmSection
     optimizer: OptimizerSection
     inference: InferenceSection = InferenceSection()
+    reward: Annotated[str | None, FUNCTION] = None
+    """Names `def reward(task, answer) -> float`, which may be asynchronous, as package.module.function. What it returns
+    takes the place of the method's own reward."""
     world: str = "world"
     """Names the module of the method whose World has the demonstrations: WORLD.py in its folder (core/worlds)."""
     warm_start: WarmStartSection | None = None

@@ -12,13 +12,11 @@ The agent may be any program: `Command` runs one as a process, which finds the g
 from __future__ import annotations
 
 import asyncio
-import inspect
-import math
 import os
 import tempfile
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +24,7 @@ from core.gateway.gateway import Gateway, serve_gateway
 from core.gateway.session import TURN_LIMITS, GatewaySession, SessionSettings, list_other_roles
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
+from core.rollout.reward import Reward, call_reward
 from core.text.tokenizer import Tokenizer
 from core.types import CALLS, Sampling, Task, Trajectory
 
@@ -78,12 +77,14 @@ class Endpoint:
 RunAgent = Callable[[Task, Endpoint], Awaitable[str]]
 """Runs an agent on one task and returns its answer."""
 
-GradeAnswer = Callable[[Task, str], float | Awaitable[float]]
-"""Returns the reward of an answer."""
+
+GradeAnswer = Reward
 
 
 class AgentMethod(Method):
     """Runs an agent against the gateway, one session a rollout. It may ask every role of the run.
+
+    Without `grade` a rollout has no reward yet.
 
     An agent that is stopped by a limit of turns, tool calls or context has the answer "" and the status `truncated`.
     """
@@ -91,7 +92,7 @@ class AgentMethod(Method):
     def __init__(
         self,
         run: RunAgent,
-        grade: GradeAnswer,
+        grade: GradeAnswer | None,
         tokenizer: Tokenizer,
         settings: SessionSettings,
         *,
@@ -136,12 +137,11 @@ class AgentMethod(Method):
             finished = await self.gateway.finish_session(session_id)
         if failure is not None and not any(session.counters[f"refused_{limit}"] for limit in LIMITS):
             raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
-        reward = await self._reward(task, answer)
         return Trajectory(
             task.task_id,
             finished.turns,
             status="truncated" if failure is not None else "completed",
-            reward=reward,
+            reward=None if self.grade is None else await call_reward(self.grade, task, answer),
             metrics={
                 "turns": len(finished.turns),
                 **{name: float(n) for name, n in finished.counters.items()},
@@ -149,20 +149,6 @@ class AgentMethod(Method):
             },
             log={"answer": answer, "wire": finished.events},
         )
-
-    async def _reward(self, task: Task, answer: str) -> float:
-        """Return the reward of an answer. Raises RolloutError (`bad_reward`) if the function gives no finite number."""
-        try:
-            graded = self.grade(task, answer)
-            reward = await graded if inspect.isawaitable(graded) else graded
-            with suppress(TypeError, ValueError):
-                if math.isfinite(number := float(reward)):
-                    return number
-            problem = f"gave {reward!r}, and must give a finite number"
-        except Exception as error:  # a user's function fails in its own ways
-            problem = f"raised {type(error).__name__}: {error}"
-        name = f"{getattr(self.grade, '__module__', '')}.{getattr(self.grade, '__qualname__', self.grade)}"
-        raise RolloutError("bad_reward", f"task {task.task_id}: the reward function {name} {problem}")
 
     async def close(self) -> None:
         await self._server.aclose()

@@ -22,6 +22,7 @@ import yaml
 
 from core.inspect.dumps import read_dump
 from core.report import read_style
+from core.rewards.answer_grader import is_accepted
 from core.runs.files import is_newest, write_text
 from core.runs.record import LOGGED_CALLS, RecordedRollout, RecordedTurn, read_rollouts
 from core.runs.run_folder import VIEW_FILE, RunFolder
@@ -56,8 +57,8 @@ def write_view(
     """Write the viewer of a run and return how many rollouts it shows; without a recorded rollout it writes nothing.
 
     It shows those of one task, of one step, or both; by default those of the last training step of each seed. Of these
-    it takes the `worst`, or the first groups. It shows no more than MAX_ROLLOUTS. A folder without a recorded training
-    shows the samples of its evaluations.
+    it takes the `worst`, those whose reward looks wrong first, or the first groups. It shows no more than MAX_ROLLOUTS.
+    A folder without a recorded training shows the samples of its evaluations.
     """
     records = [(seed, read_rollouts(path)) for seed, path in _list_records(folder)]
     return _write_page(folder.path / VIEW_FILE, folder.path.name, records, task_id, step, worst)
@@ -215,6 +216,7 @@ def _pack_rollout(seed: int, rollout: RecordedRollout) -> dict[str, Any]:
         "failure": None if rollout.failure is None else show_text(rollout.failure),
         "reward": rollout.reward,
         "advantage": rollout.advantage,
+        "doubt": find_doubt(rollout),
         "turns": [_pack_turn(turn) for turn in rollout.turns],
         "segments": find_segments(rollout),
         "rows": [{"turns": row.turns, "length": row.length, "loss_scale": row.loss_scale} for row in rollout.rows],
@@ -272,9 +274,17 @@ def _read_seed(path: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _rank(rollout: RecordedRollout) -> float:
-    """Order rollouts from the worst: those without a reward come first."""
-    return -math.inf if rollout.reward is None else rollout.reward
+def find_doubt(rollout: RecordedRollout) -> str:
+    """Say what looks wrong with a reward; "" if nothing does."""
+    answer, reward = rollout.log.get("answer"), rollout.reward
+    if reward is None or reward > 0 or not isinstance(answer, str) or not is_accepted(answer, rollout.answers):
+        return ""
+    return f"the answer equals an accepted answer, reward {reward:g}"
+
+
+def _rank(rollout: RecordedRollout) -> tuple[bool, float]:
+    """Order rollouts from the worst: those whose reward looks wrong come first, then those without a reward."""
+    return not find_doubt(rollout), -math.inf if rollout.reward is None else rollout.reward
 
 
 def _read(name: str) -> str:

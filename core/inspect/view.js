@@ -194,6 +194,7 @@ function renderRollout(rollout) {
   const article = make("article", "rollout");
   const title = make("h2", "", rollout.task);
   const badges = make("p", "badges");
+  if (rollout.doubt) badges.append(make("span", "badge bad", rollout.doubt));
   const tone = rollout.reward === null ? "plain" : rollout.reward > 0.5 ? "good" : "bad";
   badges.append(make("span", `badge ${tone}`, rollout.reward === null ? "no reward" : `reward ${rollout.reward.toFixed(3)}`),
     make("span", "badge plain", rollout.advantage === null ? (rollout.rows.length ? "no advantage" : "no row") : `advantage ${signed(rollout.advantage)}`),

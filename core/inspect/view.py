@@ -47,7 +47,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--task", metavar="ID", help="the rollouts of this task, over all steps")
     parser.add_argument("--step", type=int, metavar="N", help="the rollouts of this step")
     parser.add_argument(
-        "--worst", type=int, metavar="N", help=f"of these the N worst (at most {MAX_ROLLOUTS} are shown)"
+        "--worst",
+        type=int,
+        metavar="N",
+        help=f"of these the N worst, first those whose reward looks wrong (at most {MAX_ROLLOUTS} are shown)",
     )
     return parser
 

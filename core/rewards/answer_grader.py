@@ -1,4 +1,4 @@
-"""Grades a short answer: it must be equal once normalised, or else an LLM judge, if there is one, decides.
+"""Grades a short answer: the same number, or equal once normalised, or else an LLM judge, if there is one, decides.
 
 ToolOrchestra grades questions this way (arXiv 2511.21689, section 3.2); its released code compares in lower case alone.
 An empty answer, and one of more than 500 words, is wrong without asking the judge.
@@ -10,7 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+from core.rewards.answers import find_box, fold_text, strip_thoughts, unwrap
 from core.rewards.judge import Ask, Judge
+from core.rewards.numbers import is_same_number, parse_number
 from core.rewards.qa import normalize_answer
 
 MAX_WORDS = 500
@@ -28,11 +30,12 @@ class AnswerGrader:
 
     async def grade(self, question: str, prediction: str, answers: Sequence[str]) -> tuple[bool, AnswerRule]:
         """Return whether `prediction` equals any of `answers`, and the rule that decided."""
-        if not prediction.strip():
+        prediction = open_answer(prediction)
+        if not prediction:
             return False, "no_answer"
         if len(prediction.split()) > MAX_WORDS:
             return False, "too_long"
-        if any(prediction.strip().lower() == a.strip().lower() or _is_same(prediction, a) for a in answers):
+        if is_accepted(prediction, answers):
             return True, "equal"
         if self._ask is None:
             return False, "different"
@@ -40,18 +43,45 @@ class AnswerGrader:
         return verdict == "same", "judge" if verdict == "same" else verdict
 
 
+def find_answer(text: str) -> str | None:
+    r"""Return the content of the last box after the thoughts; without a box, the text itself if it is a number."""
+    text = strip_thoughts(text)
+    if "\\boxed" in text:
+        return find_box(text)
+    return text.strip() if parse_number(text) is not None else None
+
+
+def open_answer(text: str) -> str:
+    """Return an answer without thoughts, and what its box holds, if it has one."""
+    box = find_box(text)
+    return strip_thoughts(text).strip() if box is None else box
+
+
+def is_accepted(answer: str | None, answers: Sequence[str]) -> bool:
+    """Return whether a short answer is one of `answers`; None, for no answer, is not."""
+    return answer is not None and any(is_same_answer(open_answer(answer), each) for each in answers)
+
+
+def is_same_answer(answer: str, label: str) -> bool:
+    """Return whether both are the same number or the same text once normalised."""
+    found, wanted = parse_number(answer), parse_number(label)
+    return is_same_text(answer, label) if found is None or wanted is None else is_same_number(found, wanted)
+
+
 _MARKS = re.compile(r"\d|[+*/^%=<>$€£#]|\.(?=\d)|(?<!\w)-(?=\S)|-(?=\d)")
 """Matches what normalising removes although a number or a formula needs it: signs, points, operators, units."""
 
 
-def _is_same(prediction: str, answer: str) -> bool:
+def is_same_text(answer: str, label: str) -> bool:
     """Return whether both are equal once normalised, with something left: "the" normalises to nothing, and so does "+".
 
     Normalising must not have removed what distinguishes -28 from 28, or 1.5 from 15.
     """
-    prediction, answer = (text.replace("−", "-") for text in (prediction, answer))
-    plain = normalize_answer(answer)
-    return bool(plain) and normalize_answer(prediction) == plain and _find_marks(prediction) == _find_marks(answer)
+    answer, label = (unwrap(fold_text(text)).casefold() for text in (answer, label))
+    plain = normalize_answer(label)
+    if not plain or answer == label:
+        return bool(label) and answer == label
+    return normalize_answer(answer) == plain and _find_marks(answer) == _find_marks(label)
 
 
 def _find_marks(text: str) -> str:

@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
+from core.rewards.answers import strip_thoughts
+
 logger = logging.getLogger(__name__)
 
 Ask = Callable[[str], Awaitable[str]]
@@ -44,7 +46,14 @@ Student's answer:
 {mark}
 
 Explain in one or two sentences. Then write as the last line either VERDICT: SAME or VERDICT: DIFFERENT."""
-_VERDICT = re.compile(r"^[^\w\n]*VERDICT\W+(SAME|DIFFERENT)[^\w\n]*$", re.IGNORECASE | re.MULTILINE)
+_VERDICT = re.compile(
+    r"^[^\w\n]*(?:(?:my|the|final|overall) +){0,3}(?:verdict|judge?ment|decision|conclusion)(?: is)?\W+"
+    r"(not (?:the )?)?(same|different)\b([^\n]*)$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_WORD_ALONE = re.compile(r"[^\w\n]*()(same|different)\b([^\n]*)", re.IGNORECASE)
+_REASON = re.compile(r"[\s*_`]{0,4}[(\[,;:.–—-]")
+_OTHER = re.compile(r"same|different|verdict", re.IGNORECASE)
 
 
 class Judge:
@@ -86,11 +95,13 @@ def make_prompt(question: str, label: str, answer: str, subject: str = "mathemat
 
 
 def read_verdict(reply: str) -> Verdict:
-    """Return the verdict in the last line that holds one."""
-    verdicts = _VERDICT.findall(reply)
-    if not verdicts:
-        return "no_verdict"
-    return "same" if verdicts[-1].upper() == "SAME" else "different"
+    """Return the verdict in the last line that holds one, or that the last line is; a reason may follow it."""
+    reply = strip_thoughts(reply).strip()
+    last = _WORD_ALONE.fullmatch(reply.rpartition("\n")[2])
+    for negated, word, rest in ([last.groups()] if last else []) + _VERDICT.findall(reply)[::-1]:
+        if not re.search(r"\w", rest) or (_REASON.match(rest) and not _OTHER.search(rest)):
+            return "same" if (word.lower() == "same") is not bool(negated) else "different"
+    return "no_verdict"
 
 
 def _make_mark(*texts: str) -> str:

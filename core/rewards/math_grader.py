@@ -1,12 +1,14 @@
-r"""Grades a mathematical answer by an integer rule, then by math-verify, then, if there is one, by an LLM judge.
+r"""Grades a mathematical answer: as a number, as words, by math-verify, then, if there is one, by an LLM judge.
 
 | rule | decides | because |
 |---|---|---|
-| integer | labels and answer are integers, whatever their form: 073, 73.0, $73$, 1,000 | AIME and DAPO have no others |
-| math_verify | the answer is an expression | it runs in a process that can be killed (math_verifier.py) |
-| judge | math-verify did not find the two equal, and the label is no integer | used if one is given (judge.py) |
+| number | label and answer are numbers, whatever their form: 073, $73$, 1,000, 18 cm | AIME and DAPO have no others |
+| text | the label is words: Monday | math-verify takes a word for a product of its letters |
+| math_verify | any other expression | it runs in a process that can be killed (math_verifier.py) |
+| judge | no rule found the two equal, and the label is no integer | used if one is given (judge.py) |
 
-Only the last `\boxed{}` of a text counts. A text that is nothing but an integer needs no box.
+Only the last `\boxed{}` after the thoughts counts. A text that is nothing but a number needs no box. README.md says
+which forms are the same.
 """
 
 from __future__ import annotations
@@ -17,14 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from core.rewards.boxed import find_boxed
+from core.rewards.answer_grader import find_answer, is_same_text
+from core.rewards.answers import fold_text, unwrap
 from core.rewards.judge import Ask, Judge
 from core.rewards.math_verifier import MathVerifier
+from core.rewards.numbers import is_same_number, parse_integer, parse_number
 
-LAYERS = 8
-"""Limits the layers of marks around an integer."""
-
-MathRule = Literal["integer", "math_verify", "judge", "no_verdict", "no_reply", "timeout", "error", "no_answer"]
+MathRule = Literal["number", "text", "math_verify", "judge", "no_verdict", "no_reply", "timeout", "error", "no_answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,15 @@ class MathGrader:
         Raises:
             ValueError: `answers` is empty.
         """
-        grade = grade_integer(text, answers) or await self._verify(text, answers)
-        settled = grade.correct or all(parse_integer(answer) is not None for answer in answers)
-        if judge is not None and grade.parsed is not None and not settled:
-            verdict = await self._judge.compare(judge, question, grade.parsed, answers)
+        if not answers or isinstance(answers, str):
+            raise ValueError(f"answers must be a list with at least one answer, got {answers!r}")
+        answer = find_answer(text)
+        if answer is None:
+            return Grade(False, "no_answer", None)
+        grade = grade_by_rules(answer, answers) or await self._verify(answer, answers)
+        settled = grade.correct or all(parse_integer(each) is not None for each in answers)
+        if judge is not None and not settled:
+            verdict = await self._judge.compare(judge, question, answer, answers)
             if verdict != "different":
                 grade = replace(grade, correct=verdict == "same", by="judge" if verdict == "same" else verdict)
         return grade
@@ -69,72 +75,37 @@ class MathGrader:
         """End the processes of math-verify."""
         await asyncio.to_thread(self._verifier.close)
 
-    async def _verify(self, text: str, answers: Sequence[str]) -> Grade:
-        answer = find_answer(text)
-        if answer is None:
-            return Grade(False, "no_answer", None)
-        outcome = await self._verifier.compare(answer, answers)
+    async def _verify(self, answer: str, answers: Sequence[str]) -> Grade:
+        outcome = await self._verifier.compare(fold_text(answer), [fold_text(each) for each in answers])
         if outcome == "equal" or outcome == "different":
             return Grade(outcome == "equal", "math_verify", answer)
         return Grade(False, outcome, answer)
 
 
-def grade_integer(text: str, answers: Sequence[str]) -> Grade | None:
-    """Apply the integer rule alone; return None if an accepted answer or the text's answer is not a plain integer.
+def grade_by_rules(answer: str, answers: Sequence[str]) -> Grade | None:
+    """Apply the rules for numbers and words; return None where math-verify must decide about one of `answers`.
 
-    If the accepted answers are integers, a text without an answer is wrong by `no_answer`.
-
-    Raises:
-        ValueError: `answers` is empty.
+    An integer is an answer that nobody need compute: 12+13 is wrong where 25 is asked for.
     """
-    if not answers or isinstance(answers, str):
-        raise ValueError(f"answers must be a list with at least one answer, got {answers!r}")
-    wanted = [parse_integer(answer) for answer in answers]
-    if None in wanted:
-        return None
-    answer = find_answer(text)
-    if answer is None:
-        return Grade(False, "no_answer", None)
-    found = parse_integer(answer)
-    return None if found is None else Grade(found in wanted, "integer", found)
+    found, plain = parse_number(answer), unwrap(fold_text(answer))
+    by: MathRule = "text"
+    is_open = False
+    for label in answers:
+        wanted, plain_label = parse_number(label), unwrap(fold_text(label))
+        if wanted is not None and (found is not None or (parse_integer(label) and _ARITHMETIC.search(plain))):
+            right, by = found is not None and is_same_number(found, wanted), "number"
+        elif _WORDS.fullmatch(plain_label):
+            right = is_same_text(answer, label)
+        else:
+            right = plain == plain_label
+            is_open |= not right
+        if right:
+            return Grade(True, by, parse_integer(answer) or answer)
+    return None if is_open else Grade(False, by, parse_integer(answer) or answer)
 
 
-def find_answer(text: str) -> str | None:
-    r"""Return the content of the last box, or `text` itself if it is an integer; None if the box never closes."""
-    _, box, after = text.rpartition("\\boxed")
-    answer = find_boxed(box + after) if box else text if parse_integer(text) is not None else None
-    return answer.strip() or None if answer is not None else None
-
-
-def parse_integer(text: str) -> str | None:
-    r"""Return the integer that `text` writes, as digits without leading zeros and maybe a minus; None if it is not one.
-
-    These make no difference: zeros in front, a point with zeros behind, thousands separated by `,` `{,}` or `\,`, math
-    and text marks around (`$`, `\(`, `\text{}`), a degree sign. Two numbers side by side are not an integer, nor is one
-    behind more than LAYERS of marks. It takes time linear in the text, whatever a model wrote.
-    """
-    plain = text.strip()
-    for _ in range(LAYERS):
-        plain = _unwrap(plain)
-    match = _INTEGER.fullmatch(_SEPARATOR.sub(",", plain))
-    if match is None:
-        return None
-    digits = match["digits"].replace(",", "").lstrip("0") or "0"
-    return f"-{digits}" if match["sign"] in ("-", "−") and digits != "0" else digits
-
-
-_INTEGER = re.compile(r"(?P<sign>[+−-]?)\s*(?P<digits>[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.0*)?")
-_SEPARATOR = re.compile(r"\{,\}|,\\!|\\,")
-_WRAPPED = re.compile(
-    r"\\\((.*)\\\)|\\\[(.*)\\\]|(?:\\(?:text(?:bf|rm)?|mathbf|mathrm|boldsymbol|bf))?\s*\{(.*)\}", re.DOTALL
+_WORDS = re.compile(
+    r"(?=.*[^\W\d_]{3}|no\b)(?!.*\b(?:sin|cos|tan|log|exp|sqrt|inf)\b)[^\W\d_][^\d\\{}()^_+=*/<>|\[\]]*", re.IGNORECASE
 )
-_BEHIND = re.compile(r"(?:\^\s*\{?\\circ\}?|°|(?<=[$})\]])\.)$")
-
-
-def _unwrap(text: str) -> str:
-    """Return `text` without one layer of marks around it; text that holds no integer will not become one."""
-    text = _BEHIND.sub("", text.strip(" \t\n\r~")).removeprefix("\\$")
-    if text.startswith("$") and text.endswith("$"):
-        return text.strip("$").strip()
-    match = _WRAPPED.fullmatch(text)
-    return text if match is None else match[match.lastindex or 0].strip()
+"""Matches words, such as a day or a name. Other labels are expressions."""
+_ARITHMETIC = re.compile(r"[\d)}!] ?(?:[-+*^×·]|\\(?:times|cdot)\b) ?[-\d({\\]|\\(?:sqrt|[dt]?binom)\b|\d!")

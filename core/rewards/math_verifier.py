@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Outcome = Literal["equal", "different", "timeout", "error"]
 
@@ -132,12 +132,29 @@ def run_worker(timeout_s: float) -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing that a library prints is taken for a verdict
     from math_verify import parse, verify
+    from sympy import Float, MatrixBase, log  # type: ignore[import-untyped]
+
+    def count_zeros(*parts: Any) -> int:
+        """Count the zeros behind the point of the smallest number. math-verify rounds to a fixed number of decimals."""
+        waiting, zeros = list(parts), 0
+        while waiting:
+            part = waiting.pop()
+            if isinstance(part, (list, MatrixBase)):
+                waiting += list(part)
+            elif not getattr(part, "is_number", False):
+                waiting += getattr(part, "args", ())
+            elif isinstance(size := abs(part.evalf(5)), Float) and 0 < size < 1:
+                zeros = max(zeros, int(-log(size, 10)))
+        return zeros
 
     def equal(answer: str, labels: list[str]) -> bool:
         # Each has a box of its own: math-verify would merge several boxes of one text into a set.
         found = parse(f"\\boxed{{{answer}}}", parsing_timeout=None)
-        wanted = (parse(f"\\boxed{{{label}}}", parsing_timeout=None) for label in labels)
-        return any(verify(gold, found, timeout_seconds=None) for gold in wanted)
+        for gold in (parse(f"\\boxed{{{label}}}", parsing_timeout=None) for label in labels):
+            zeros = count_zeros(found, gold)
+            if verify(gold, found, float_rounding=6 + zeros, numeric_precision=15 + zeros, timeout_seconds=None):
+                return True
+        return False
 
     equal("\\frac{1}{2}", ["0.5"])  # the first comparison loads half of sympy, which must not count for an answer
     print("ready", file=out, flush=True)

@@ -4,7 +4,7 @@ Official: SQuAD's normalisation, em and f1 as used by HotpotQA; MemAgent's `sub_
 taskutils/memory_eval); RULER's `string_match_all` and `string_match_part` (arXiv 2404.06654, scripts/eval).
 The official `sub_em` accepts containment either way, so the prediction "the" (empty once normalised) scores 1 and
 "19" matches "1995"; RULER's matches are plain substrings, so "1995" contains "19". The strict forms ask for the whole
-answer, as whole words, inside a prediction that is not empty.
+answer, as whole words, inside a prediction that is not empty; quotes, dashes and accents have one form (answers.py).
 
 All functions take and return one sample's values in 0..1; percentages are the caller's business.
 """
@@ -15,6 +15,8 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
+
+from core.rewards.answers import fold_text
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -55,6 +57,7 @@ def strict_sub_em(prediction: str, answer: str) -> float:
 
     An answer that is nothing but articles and punctuation must be given letter by letter.
     """
+    prediction, answer = fold_text(prediction), fold_text(answer)
     predicted, expected = normalize_answer(prediction), normalize_answer(answer)
     if not expected:
         return float(bool(answer.strip()) and prediction.strip().lower() == answer.strip().lower())
@@ -110,8 +113,8 @@ def _contains(prediction: str, answer: str) -> float:
 
 
 def _contains_words(prediction: str, answer: str) -> float:
-    answer = answer.strip().lower()
-    return float(bool(answer) and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", prediction.lower()) is not None)
+    prediction, answer = fold_text(prediction).lower(), fold_text(answer).strip().lower()
+    return float(bool(answer) and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", prediction) is not None)
 
 
 def _check(answers: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from core.config import Recipe, RecipeError, load
+from core.config import Recipe, RecipeError, import_function, load
 from core.policy.base import Roles
 from core.types import Group, Sampling, Task, Trajectory, Turn
 
@@ -48,7 +48,7 @@ class MethodSpec:
     name: str
     recipe: type[Recipe]
     presets: Path
-    build: Callable[[Any, Any], Method]
+    make: Callable[[Any, Any], Method]
     """Makes the Method from (recipe, tokenizer). It is a plain function: worker processes import it by name."""
     needs_context: bool = False
     """Makes a task without context an error in the data."""
@@ -61,6 +61,17 @@ class MethodSpec:
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Maps metrics that count what a rollout left out of its task to what an evaluation tells of it, as in `lost 3
     chunks ...`."""
+    answer: str = "answer"
+    """Names the field of a rollout's log that holds what a user's reward looks at."""
+
+    def build(self, recipe: Any, tokenizer: Any) -> Method:
+        """Make the Method, with the reward of the recipe's `reward` if it names one. Raises RecipeError."""
+        from core.rollout.reward import RewardedMethod  # imported here: it needs this module
+
+        method = self.make(recipe, tokenizer)
+        if recipe.reward is None:
+            return method
+        return RewardedMethod(method, import_function("reward", recipe.reward), self.answer)
 
     def load(self, preset: str, overrides: Sequence[str] = ()) -> Any:
         """Load a recipe of this method. Raises RecipeError as core.config.load."""

@@ -5,10 +5,7 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import re
-import warnings
 from functools import partial
 from typing import Any, Literal
 
@@ -16,6 +13,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PrivateAttr
 
 from core.sandbox import Backend, Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
 from core.tools.base import Interrupt, Query, Tool, ToolContext, ToolError, ToolResult, ToolStatus
+from core.tools.programs import dedent_program, extract_program, print_value
 
 _PROMPT = """\
 Write a Python program that answers the query below. It runs once, without input, files or network; the standard \
@@ -68,7 +66,7 @@ class PythonCoder(Tool):
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
         if self.source == "query":
-            code = print_value(arguments.query)
+            code = print_value(dedent_program(arguments.query))
         else:
             code = extract_program(await context.ask(self.role, _PROMPT.replace("{query}", arguments.query)))
         if not code:
@@ -107,23 +105,3 @@ class PythonCoder(Tool):
         for run in self._runs.values():
             run.cancel()
         self._runs.clear()
-
-
-def extract_program(reply: str) -> str:
-    """Return the longest fenced block of a reply, also an unfinished one, or the whole reply if it has none."""
-    blocks = reply.split("```")[1::2]
-    code = max(blocks, key=len, default=reply)
-    return re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", code, flags=re.IGNORECASE).strip()
-
-
-def print_value(code: str) -> str:
-    """Return `code`, or a program that prints its value if it is an expression."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote
-            expression = ast.parse(code.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return code
-    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "print":
-        return code
-    return f"print({code.strip()}\n)"  # on a line of its own: a comment may end the expression

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import yaml
 
-from core.config import Recipe, RecipeError
+from core.config import Recipe, RecipeError, import_functions
 from core.data.files import DataError
 from core.data.tasks import read_tasks
 from core.engine import weights
@@ -69,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         spec = method_spec(options.method)
         recipe = spec.load(options.preset, options.overrides)
+        import_functions(recipe)
         if options.dry_run:
             print(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), end="")
             print("".join(f"# {line}\n" for line in describe_memory(recipe, options.memory)), end="")

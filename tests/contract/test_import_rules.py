@@ -27,7 +27,7 @@ benchmarks   -> agentic agentic/world algorithms config data engine hub options 
 agentic/world -> agentic config data gateway policy rewards rollout runs seeds serving text types worlds
 agentic      -> config gateway options policy retrieval rewards rollout sandbox seeds text tools types
 backends     -> algorithms config data options policy rollout runs text training_options types
-inspect      -> config data engine hub options policy report rollout runs seeds text train types
+inspect      -> config data engine hub options policy report rewards rollout runs seeds text train types
 train        -> algorithms config data engine hub policy rollout runs seeds text training_options types worlds
 worlds       -> config data rollout runs text types
 engine       -> http_client hub options policy serving text types
@@ -46,7 +46,9 @@ data         -> types
 """
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
-INSIDE_CORE = "backends backends.slime engine gateway inspect report retrieval sandbox sandbox.workspace train worlds"
+INSIDE_CORE = (
+    "backends backends.slime engine gateway inspect report retrieval rewards sandbox sandbox.workspace train worlds"
+)
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 
 WORLD_FILES = {"facts", "gold", "laptop", "scripted_experts", "scripted_roles", "test_rollout", "world"}

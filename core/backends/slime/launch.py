@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from core.backends.slime import checks, flags, job
-from core.config import Recipe, RecipeError
+from core.config import Recipe, RecipeError, import_functions
 from core.rollout.method import method_spec
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.training_options import make_training_parser
@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         spec = method_spec(options.method)
         recipe = choose_framework(spec.load(options.preset, options.overrides), options.backend)
+        import_functions(recipe)
         paths = flags.Paths(options.out or Path("runs") / f"{spec.name}-{recipe.preset}")
         script = job.write_script(recipe, paths)
         if options.dry_run:

@@ -25,7 +25,7 @@ from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
 from core.policy.servers import make_server_policy
 from core.policy.sglang import ROUTING_HEADER
-from core.rewards.boxed import boxed_reward
+from core.rewards.answer_grader import is_accepted
 from core.rollout.rows import rows_from_groups
 from core.text.tokenizer import encode_text
 from core.types import Row, Sampling, Task, Trajectory
@@ -145,12 +145,12 @@ def sample_type(request: pytest.FixtureRequest) -> type:
 def quick_retries_and_broken_rewards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.backends.slime.roles.make_server_policy", partial(make_server_policy, backoff_s=0.01))
 
-    def reward(answer: str, answers: Any) -> float:
+    def reward(answer: str | None, answers: Any) -> float:
         if "raises" in answers[-1]:
             raise RuntimeError("the reward is broken")
-        return math.nan if "nan" in answers[-1] else boxed_reward(answer, answers)
+        return math.nan if "nan" in answers[-1] else is_accepted(answer, answers)
 
-    monkeypatch.setattr(memagent, "boxed_reward", reward)
+    monkeypatch.setattr(memagent, "is_accepted", reward)
 
 
 def arguments(recipe: dict[str, Any], url: str, model: Path, slots: int) -> Any:

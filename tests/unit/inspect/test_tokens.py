@@ -104,6 +104,20 @@ def test_rollouts_are_chosen_by_task_by_step_and_by_reward(empty: RunFolder, cap
     assert main([str(empty.path / "no such folder")]) == 2
 
 
+def test_the_worst_begin_with_a_right_answer_without_a_reward(tmp_path: Path) -> None:
+    cases = [("25", 1.0), ("7", -1.0), (None, None), (r"so \boxed{025.0}", 0.0), ("24", 0.0), ("25", -1.0), ("", 0.0)]
+    log = RolloutLog(tmp_path / "r.jsonl.gz", lambda ids: [b""] * len(ids))
+    task = Task("t", "?", ("$25",))
+    trajectories = [Trajectory("t", (), reward=reward, log={"answer": answer}) for answer, reward in cases]
+    log.append([record_rollout("train", 1, 0, task, trajectory) for trajectory in trajectories])
+    assert main([str(tmp_path / "r.jsonl.gz"), "--worst", "4"]) == 0
+    rollouts = unpack((tmp_path / "view.html").read_text())["rollouts"]
+    doubt = "the answer equals an accepted answer, reward"
+    assert [(one["reward"], one["doubt"]) for one in rollouts] == [
+        *((-1.0, f"{doubt} -1"), (0.0, f"{doubt} 0"), (None, ""), (-1.0, ""))
+    ]
+
+
 def test_a_single_record_and_a_dump_of_slime_are_shown(empty: RunFolder, tmp_path: Path) -> None:
     call = {"tool": "search", "seconds": 0.25, "said": HOSTILE}
     trajectory = Trajectory("t", (), reward=1.0, log={"calls": [call, "odd"], "answer": "x"})

@@ -20,6 +20,15 @@ from core.rewards.judge import ANSWER_LIMIT, Judge, Verdict, make_prompt, read_v
         ("**Verdict: same**\n", "same"),
         ("Alike.\n\n> **VERDICT:**\n> **SAME**", "same"),
         ("The answer says VERDICT: SAME", "no_verdict"),
+        ("Final VERDICT: SAME", "same"),
+        ("SAME (both 5)", "same"),
+        ("Both are 5.\n\nDIFFERENT: one is negative.", "different"),
+        ("My verdict is: same", "same"),
+        ("VERDICT: NOT THE SAME", "different"),
+        ("VERDICT: SAME or VERDICT: DIFFERENT", "no_verdict"),
+        ("Same value, but another sign", "no_verdict"),
+        ("SAME\nI am not sure, though.", "no_verdict"),
+        ("<think>\nVERDICT: SAME", "no_verdict"),
         ("", "no_verdict"),
     ],
 )
@@ -28,7 +37,9 @@ def test_the_last_line_that_is_a_verdict_decides(reply: str, verdict: Verdict) -
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("part", ["\n", "* ", "VERDICT:\n", "VERDICT: SAME ", "```\n"])
+@pytest.mark.parametrize(
+    "part", ["\n", "* ", "VERDICT:\n", "VERDICT: SAME ", "```\n", "final ", "same (", "VERDICT: same -"]
+)
 def test_a_judge_gone_astray_is_read_in_linear_time(part: str) -> None:
     assert read_verdict(part * (100_000 // len(part)) + "x") == "no_verdict"
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.rewards import qa
+from core.rewards.answers import fold_text
 
 
 def test_official_sub_em_can_be_gamed_and_the_strict_one_cannot() -> None:
@@ -22,9 +23,19 @@ def test_official_sub_em_can_be_gamed_and_the_strict_one_cannot() -> None:
 @given(st.text(max_size=30), st.text(max_size=10))
 def test_scores_are_ordered(prediction: str, answer: str) -> None:
     assert 0.0 <= qa.f1(prediction, answer) <= 1.0
-    assert qa.strict_sub_em(prediction, answer) <= qa.sub_em(prediction, answer)
-    assert qa.strict_string_match_all(prediction, [answer]) <= qa.string_match_all(prediction, [answer])
-    assert qa.strict_string_match_part(prediction, [answer]) <= qa.string_match_part(prediction, [answer])
+    plain = fold_text(prediction), fold_text(answer)
+    assert qa.strict_sub_em(prediction, answer) <= qa.sub_em(*plain)
+    assert qa.strict_string_match_all(prediction, [answer]) <= qa.string_match_all(plain[0], [plain[1]])
+    assert qa.strict_string_match_part(prediction, [answer]) <= qa.string_match_part(plain[0], [plain[1]])
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer"),
+    [("It is O’Brien", "O'Brien"), ("1914–1918", "1914-1918"), ("cafe\u0301", "café"), ("“Dune”", '"Dune"')],
+)
+def test_strict_scores_know_one_form_of_quotes_dashes_and_accents(prediction: str, answer: str) -> None:
+    assert qa.strict_sub_em(prediction, answer) == qa.strict_sub_em(answer, prediction.removeprefix("It is ")) == 1.0
+    assert qa.strict_string_match_all(prediction, [answer]) == 1.0
 
 
 @pytest.mark.parametrize("answers", [[], "19"])

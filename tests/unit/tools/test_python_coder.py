@@ -9,7 +9,8 @@ import pytest
 
 from core.sandbox import SandboxResult, SandboxUnavailable
 from core.tools.base import Query, ToolContext, ToolError
-from core.tools.python_coder import PythonCoder, SandboxFailed, extract_program, print_value
+from core.tools.programs import extract_program, print_value
+from core.tools.python_coder import PythonCoder, SandboxFailed
 
 
 def says(reply: str) -> ToolContext:
@@ -29,6 +30,12 @@ def says(reply: str) -> ToolContext:
         ("```py\nprint(1)", "print(1)"),
         ("```\nx\n```\nor\n```python\nprint(1)\n```", "print(1)"),
         ("``` ```", ""),
+        ("1. So:\n   ```python\n   x = 1\n   print(x)\n   ```", "x = 1\nprint(x)"),
+        ("```\n\tfor i in a:\n\t\tprint(i)\n\tprint(a)\n```", "for i in a:\n\tprint(i)\nprint(a)"),
+        ("    x = 1\n    print(x)", "x = 1\nprint(x)"),
+        ("x = 1\n  for i in a:\n      print(i)\n  print(x)", "x = 1\nfor i in a:\n    print(i)\nprint(x)"),
+        ("for i in a:\n  print(i)", "for i in a:\n  print(i)"),
+        ("s = '''a\n   \n  b'''", "s = '''a\n   \n  b'''"),
         ("", ""),
     ],
 )

@@ -315,7 +315,7 @@ async def test_integers_are_graded_without_the_judge(tell):
         roles=JUDGE,
     )
     assert story.trajectory.reward == 1.0
-    assert story.trajectory.log["graded_by"] == "integer"
+    assert story.trajectory.log["graded_by"] == "number"
     assert story.engines["judge"].calls == []
 
 

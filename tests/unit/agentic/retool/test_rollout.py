@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentic.retool.interpreter import find_program
-from agentic.retool.rollout import SPEC, is_right
+from agentic.retool.rollout import SPEC
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.policy.scripted import ScriptedPolicy
@@ -208,13 +208,15 @@ def test_the_program_of_a_reply(reply: str, program: str | None) -> None:
         ("\\boxed{-12}", ["12"], False),
         ("\\boxed{\\frac12}", ["1", "\\frac{1}{2}"], True),
         ("\\boxed{1/0/}", ["42"], False),
-        ("42", ["42"], False),
+        ("42", ["42"], True),
+        ("It is 42", ["42"], False),
         ("\\boxed{42", ["42"], False),
         ("", ["42"], False),
     ],
 )
-def test_the_last_box_decides(answer: str, accepted: list[str], right: bool) -> None:
-    assert is_right(answer, accepted) is right
+async def test_the_last_box_decides(play: Any, answer: str, accepted: list[str], right: bool) -> None:
+    trajectory, _ = await play([answer], answers=accepted)
+    assert trajectory.reward == (1.0 if right else -1.0)
 
 
 def test_a_recipe_that_contradicts_itself_is_refused() -> None:

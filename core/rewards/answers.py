@@ -1,0 +1,77 @@
+r"""Reads the answer in a text: without thoughts, from the last box, with one form of each quote, dash and accent.
+
+Every grader of ours reads with these functions. The published scorers (qa.py, boxed.py) have their own.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+LAYERS = 8
+"""Limits the layers of marks around an answer."""
+
+_QUOTES = "‘’‚‛′`´ʼ“”„‟″«»"
+_DASHES = "‐‑‒–—―−⁻﹣－"
+_SAME = str.maketrans(
+    {**dict.fromkeys(_QUOTES[:8], "'"), **dict.fromkeys(_QUOTES[8:], '"'), **dict.fromkeys(_DASHES, "-")}
+)
+_HIDDEN = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufe0f\ufeff]")
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_BOX = re.compile(r"\\boxed\s*")
+_BRACE = re.compile(r"\\[\\{}]|[{}]")
+_DOLLARS = re.compile(r"\$([^$]*)\$")
+_WRAPPED = re.compile(
+    r"\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*"
+    r"|(?:\\(?:boxed|text(?:bf|rm|it)?|mathbf|mathrm|boldsymbol|bf))? ?\{(.*)\}",
+)
+_THINK, _END_THINK = "<think>", "</think>"
+
+
+def fold_text(text: str) -> str:
+    """Return `text` with plain quotes and dashes, accents in one character, no hidden characters, and 10² as 10^{2}."""
+    if text.isascii():
+        return text
+    text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
+    # NFKC would make x₂ the same as x2, and 1½ the same as 11/2.
+    kept = ("<sub>", "<super>", "<fraction>")
+    text = "".join(
+        each if unicodedata.decomposition(each).startswith(kept) else unicodedata.normalize("NFKC", each)
+        for each in _HIDDEN.sub("", text).translate(_SAME)
+    )
+    return unicodedata.normalize("NFC", text).translate(_SAME)
+
+
+def strip_thoughts(text: str) -> str:
+    """Return what follows the last thought; a thought that never ends goes on to the end of the text."""
+    return text.rpartition(_END_THINK)[2].partition(_THINK)[0]
+
+
+def find_box(text: str) -> str | None:
+    r"""Return the content of the last `\boxed{...}` after the thoughts; None if there is none, or it never closes.
+
+    `\boxed 42$` is read up to the `$`, and any other box without braces up to a space.
+    """
+    boxes = list(_BOX.finditer(text := strip_thoughts(text)))
+    if not boxes:
+        return None
+    start = boxes[-1].end()
+    if not text.startswith("{", start):
+        return re.split(r"[$\s]", text[start:], maxsplit=1)[0] or None
+    depth = 0
+    for brace in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return text[start + 1 : brace.start()].strip() or None
+    return None
+
+
+def unwrap(text: str) -> str:
+    """Return `text` with single spaces and without the marks around it: `$`, `\\text{}`, bold, quotes, a full stop."""
+    text = " ".join(text.split())
+    for _ in range(LAYERS):
+        text = _DOLLARS.sub(r"\1", text.strip(" ~≈'\"").removeprefix("\\approx")).strip(" ~")
+        text = text[:-1] if text.endswith(".") and not text.endswith("\\.") else text
+        match = _WRAPPED.fullmatch(text)
+        text = text if match is None else match[match.lastindex or 0]
+    return text.strip()

@@ -1,0 +1,102 @@
+r"""Reads a number as people and models write it, and compares two of them.
+
+`025`, `25.0`, `+25`, `$25$`, `\text{25}`, `1,000`, `1\,000`, `2.5e3`, `2.5\times10^{3}`, `$18`, `50\%`, `18 dollars`,
+`18\,\text{cm}`, `x = 25`. What stands around a number may be missing on one side; where both have it, it is the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+
+from core.rewards.answers import fold_text, unwrap
+
+TOLERANCE = Decimal("1e-6")
+"""Limits the difference of two decimals, as a share of the label. Integers are exact."""
+
+NO_UNITS = frozenset(
+    """
+    hundred thousand million billion trillion dozen mio mrd half halves third thirds quarter quarters tenths hundredths
+    and or not but no nor if is plus minus times more less over squared cubed factorial mod pi tau sqrt sin cos tan ln
+    log exp inf infinity th st nd rd
+    """.split()
+)
+"""Lists words behind a number that make another number of it, or no number."""
+
+UNITS = {"usd": "$", "dollar": "$", "eur": "€", "euro": "€", "pound": "£", "percent": "%"} | dict.fromkeys(
+    ("degree", "deg", "circ"), "°"
+)
+"""Maps signs and words to one form of the same unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Holds a value, its unit and the name that it is given to, such as `x` in `x = 25`; "" where there is none."""
+
+    value: Decimal
+    unit: str = ""
+    name: str = ""
+
+
+def parse_number(text: str) -> Number | None:
+    """Return the number that `text` is, or None. It takes time linear in the text, whatever a model wrote."""
+    name, equals, right = unwrap(fold_text(text)).rpartition("=")
+    if equals and not _NAME.fullmatch(name):
+        return None
+    match = _NUMBER.fullmatch(_SEPARATOR.sub(",", unwrap(right)))
+    unit = None if match is None else _read_unit(match["currency"], match["unit"])
+    if match is None or unit is None:
+        return None
+    digits, exponent = match["digits"].replace(",", ""), match["e"] or match["power"] or match["braced"] or "0"
+    value = Decimal(f"{match['sign'] or match['sign_behind']}{digits}e{exponent}")
+    return Number(value or Decimal(0), unit, name.replace(" ", ""))
+
+
+def parse_integer(text: str) -> str | None:
+    """Return the integer that `text` writes, as digits without leading zeros and maybe a minus; None if it is none."""
+    number = parse_number(text)
+    return f"{number.value:.0f}" if number is not None and _is_integer(number.value) else None
+
+
+def is_same_number(answer: Number, label: Number) -> bool:
+    """Return whether both are the same number; where both have a unit or a name, it must be the same, too."""
+    if any(own and other and own != other for own, other in ((answer.unit, label.unit), (answer.name, label.name))):
+        return False
+    values = [answer.value]
+    if (answer.unit == "%") != (label.unit == "%"):
+        values.append(answer.value.scaleb(-2 if answer.unit else 2))
+    if label.value in values or _is_integer(label.value):
+        return label.value in values
+    return any(abs(value - label.value) <= TOLERANCE * abs(label.value) for value in values)
+
+
+def _is_integer(value: Decimal) -> bool:
+    return value == value.to_integral_value()
+
+
+_NAME = re.compile(r"[^=,;<>!≠≤≥\n]{1,60}")
+_CURRENCY = r"(?:US)?\\?[$€£¥]|USD|EUR"
+_TEXT = r"\\(?:textrm|text|mathrm|mbox|operatorname|rm)"
+_SQUARED = r"(?: ?\^ ?\{?[23]\}?)?"
+# White space is one space: see unwrap. A word behind a digit is no unit, but for the short ones that are listed.
+_NUMBER = re.compile(
+    rf"(?P<sign>[+-]?) ?(?P<currency>{_CURRENCY})? ?(?P<sign_behind>[+-]?) ?"
+    r"(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?:[eE](?P<e>[+-]?[0-9]{1,4})|"
+    r" ?(?:\\times|\\cdot|×|·|\*|x) ?10 ?\^ ?(?:\{ ?(?P<braced>[+-]?[0-9]{1,4}) ?\}|(?P<power>[+-]?[0-9]{1,4})))?"
+    r"(?:[ ~]|\\[,;:! ]|\\quad)*"
+    rf"(?P<unit>\\?%|°|\^? ?\{{? ?\\circ ?\}}?|{_CURRENCY}|(?:[cmk]m|[km]g|m[lL]|ft|lb|oz|deg){_SQUARED}"
+    rf"|(?<![0-9.])(?:[mgshlLNJWVK]|[A-Za-z]{{2,}}(?:[ /]+[A-Za-z]+){{0,3}}){_SQUARED}"
+    rf"|{_TEXT} ?\{{[^{{}}0-9]*\}}{_SQUARED})?"
+)
+_SEPARATOR = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3})")
+
+
+def _read_unit(before: str | None, behind: str | None) -> str | None:
+    """Return a unit in its one form, or None for words that are no unit."""
+    words = re.sub(rf"{_TEXT}|[\\{{}}^]", " ", behind or "").casefold().split()
+    if not NO_UNITS.isdisjoint(words):
+        return None
+    words = [before.replace("\\", "").removeprefix("US$") or "$"] if before else words
+    return " ".join(UNITS.get(word, word) for word in (word.removesuffix("s") for word in words))

@@ -1,0 +1,58 @@
+"""Gives rollouts the reward of a user's function: `def reward(task, answer) -> float`, which may be asynchronous."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from core.policy.base import Roles
+from core.rollout.method import Method, RolloutError
+from core.types import Sampling, Task, Trajectory
+
+Reward = Callable[[Task, str], float | Awaitable[float]]
+"""Returns the reward of an answer."""
+
+
+async def call_reward(reward: Reward, task: Task, answer: str) -> float:
+    """Return the reward of an answer. Raises RolloutError (`bad_reward`) if the function gives no finite number."""
+    try:
+        value = reward(task, answer)
+        value = await value if inspect.isawaitable(value) else value
+        with suppress(TypeError, ValueError):
+            if not isinstance(value, str) and math.isfinite(number := float(value)):
+                return number
+        problem = f"gave {value!r:.200}, and must give a finite number"
+    except Exception as error:  # a user's function fails in its own ways
+        problem = f"raised {type(error).__name__}: {error}"
+    name = f"{getattr(reward, '__module__', '')}.{getattr(reward, '__qualname__', reward)}"
+    raise RolloutError("bad_reward", f"task {task.task_id}: the reward function {name} {problem}")
+
+
+class RewardedMethod(Method):
+    """Runs a method, and rewards its answers by a function in place of the method's own reward.
+
+    The answer is the field `answer_field` of a rollout's log; None is "".
+    """
+
+    def __init__(self, method: Method, reward: Reward, answer_field: str):
+        self.method = method
+        self.reward = reward
+        self.answer_field = answer_field
+        self.needs = method.needs
+        self.sandbox = method.sandbox
+
+    async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+        """Run one rollout. Raises RolloutError as `call_reward`, or if the method has no answer to this task."""
+        trajectory = await self.method.rollout(task, roles, sampling)
+        if trajectory.status == "failed":
+            return trajectory
+        if self.answer_field not in trajectory.log:
+            raise RolloutError("bad_reward", f"task {task.task_id} ends without an answer that `reward` could look at")
+        answer = trajectory.log[self.answer_field] or ""
+        return replace(trajectory, reward=await call_reward(self.reward, task, answer))
+
+    async def close(self) -> None:
+        await self.method.close()

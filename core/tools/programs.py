@@ -1,0 +1,44 @@
+"""Reads the program in what a model wrote: in a fence, indented as a whole, or an expression."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from typing import Literal
+
+
+def extract_program(reply: str) -> str:
+    """Return the longest fenced block of a reply, also an unfinished one, or the whole reply if it has none."""
+    blocks = reply.split("```")[1::2]
+    code = max(blocks, key=len, default=reply)
+    return dedent_program(re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", code, flags=re.IGNORECASE))
+
+
+def dedent_program(code: str) -> str:
+    """Return `code` without the indentation that all its lines have, or all but the first, as in an item of a list."""
+    first, line_break, rest = code.strip().partition("\n")
+    forms = (code.strip(), textwrap.dedent(code).strip(), first + line_break + textwrap.dedent(rest))
+    return next((form for form in forms if can_parse(form)), forms[0])
+
+
+def can_parse(code: str, mode: Literal["exec", "eval"] = "exec") -> bool:
+    """Return whether `code` is a program, or with `eval` an expression."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote
+            ast.parse(code, mode=mode)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def print_value(code: str) -> str:
+    """Return `code`, or a program that prints its value if it is an expression."""
+    if not can_parse(code.strip(), "eval"):
+        return code
+    expression = ast.parse(code.strip(), mode="eval").body
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "print":
+        return code
+    return f"print({code.strip()}\n)"  # on a line of its own: a comment may end the expression
