@@ -270,7 +270,7 @@ class HealthSection(Section):
     reward_drop: PositiveFloat = 0.2
     """Bounds how far the mean reward of the last 16 tasks, or of those of one `metadata.kind`, may fall below the best
     such mean, beyond what chance does."""
-    min_entropy: NonNegativeFloat = 0.005
+    min_entropy: NonNegativeFloat = 0.003
     """Warns of an entropy below this, in nats a token."""
     logprob_diff: PositiveFloat = 0.1
     """Bounds the mean difference between the log-probs of engine and trainer, in nats a token."""

@@ -11,7 +11,7 @@ import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import stdev
 
 from core.policy.base import PolicyError, Roles
@@ -22,17 +22,26 @@ from core.types import Group, Sampling, Task, Trajectory
 logger = logging.getLogger(__name__)
 
 
-@dataclass
 class Failures:
-    """Counts failed rollouts by kind and keeps the first message of each kind."""
+    """Counts the failed ones among rollouts by kind, and keeps the first message of each kind."""
 
-    counts: Counter[str] = field(default_factory=Counter)
-    first: dict[str, str] = field(default_factory=dict)
+    def __init__(self, trajectories: Iterable[Trajectory] = ()) -> None:
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+        for trajectory in trajectories:
+            if trajectory.status == "failed":
+                self.add(trajectory)
 
     def add(self, trajectory: Trajectory) -> None:
         kind = trajectory.failure or "unknown"
         self.counts[kind] += 1
         self.first.setdefault(kind, str(trajectory.log.get("error", "")))
+
+    def tell(self, where: str, told: set[str]) -> None:
+        """Log the first message of each kind that is not `told` yet: rollouts of one kind fail alike."""
+        for kind in self.counts.keys() - told:
+            logger.warning("%s: a rollout failed with %s: %s", where, kind, self.first[kind][-500:])
+        told |= self.counts.keys()
 
     def describe(self) -> str:
         """Write the counts in one line, the most frequent kind first."""
@@ -55,13 +64,12 @@ class EmptyStepGuard:
         Raises:
             EmptyStepsError: every rollout of the last `end_after` steps failed.
         """
-        failures = Failures()
-        for trajectory in trajectories:
-            if trajectory.status != "failed":
-                self._empty_steps = 0
-                return
-            failures.add(trajectory)
+        trajectories = list(trajectories)
+        if any(trajectory.status != "failed" for trajectory in trajectories):
+            self._empty_steps = 0
+            return
         self._empty_steps += 1
+        failures = Failures(trajectories)
         logger.error("every rollout of this step failed: %s", failures.describe())
         if self._empty_steps >= end_after:
             raise EmptyStepsError(f"every rollout of {self._empty_steps} steps in a row failed: {failures.describe()}")

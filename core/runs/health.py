@@ -44,7 +44,8 @@ SIGNS = (
         "steps_skipped",
         lambda m, bounds: m["nonfinite_steps"] > 0,
         "the gradient is not finite: the optimizer step was skipped, and no weight changed",
-        "lower optimizer.lr or raise optimizer.lr_warmup_steps, and start again with --fresh",
+        "lower the learning rate (optimizer.lr, or lr of the section that trains) or raise lr_warmup_steps, and start "
+        "again with --fresh",
         at_once=True,
     ),
     Sign(
@@ -215,8 +216,10 @@ def measure_health(tasks: Sequence[Task], trajectories: Sequence[Trajectory]) ->
             by_kind[str(task.metadata.get("kind", ""))].append(fmean(rewards[task.task_id]))
     every = [reward for values in rewards.values() for reward in values]
     cut = [share for trajectory in valid if (share := share_cut_off(trajectory)) is not None]
+    failures = Counter(trajectory.failure or "unknown" for trajectory in trajectories if trajectory.status == "failed")
     return {
-        "failed": 1 - len(valid) / len(trajectories),
+        "failures": dict(failures),
+        "failed": failures.total() / len(trajectories),
         **({"reward_std": pstdev(every), "task_rewards": dict(by_kind)} if every else {}),
         **({"cut_off": fmean(cut)} if cut else {}),
     }

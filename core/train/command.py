@@ -39,12 +39,13 @@ from core.runs.progress import ProgressBoard, ProgressLine, Show
 from core.runs.run_folder import SERVERS, RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers, require_package
 from core.text.tokenizer import load_tokenizer
-from core.train.loop import GRPOLoop, TrainingError
+from core.train.loop import GRPOLoop
 from core.train.memory import check_fit, describe_memory, settle_dtype
 from core.train.optimizer import require_package as require_optimizer
 from core.train.rejection import run_rejection
 from core.train.replicas import share_gpus, start_replicas
 from core.train.rollout_engine import open_frozen_model
+from core.train.trainer import TrainingError
 from core.train.warm_start import run_supervised, run_warm_start
 from core.training_options import make_training_parser
 from core.types import Task

@@ -40,14 +40,10 @@ from core.seeds import derive_seed
 from core.text.tokenizer import Tokenizer, token_bytes
 from core.train import checkpoint
 from core.train.rollout_engine import open_rollouts
-from core.train.trainer import Trainer, WatchRow, finish
+from core.train.trainer import Trainer, TrainingError, WatchRow, finish
 from core.types import COUNTED_METRICS, Group, Row, Sampling, Task, Trajectory
 
 logger = logging.getLogger(__name__)
-
-
-class TrainingError(RuntimeError):
-    """Reports that training cannot go on; the message says why."""
 
 
 @dataclass
@@ -242,7 +238,7 @@ class GRPOLoop:
         Raises:
             TrainingError: all rollouts failed, or all optimizer steps were skipped, in several steps in a row.
         """
-        valid, failures = _split_failures(batch.trajectories)
+        valid, failures = _find_valid(batch.trajectories), Failures(batch.trajectories)
         min_std, ahead = self.recipe.algorithm.min_group_std, self.recipe.rollout.ahead
         record = {
             "stage": "train",
@@ -251,7 +247,6 @@ class GRPOLoop:
             **stats,
             "groups_with_signal": sum(has_signal(group, min_std) for group in batch.groups) / len(batch.tasks),
             **measure_health(batch.tasks, batch.trajectories),
-            "failures": dict(failures.counts),
             "tasks": [task.task_id for task in batch.tasks],
             "seconds": seconds,
             # What training waited for rollouts. With `rollout.ahead` they were sampled before, too.
@@ -265,7 +260,7 @@ class GRPOLoop:
             self.progress.note(f"step {self.step}: {note}")
         tracked = {f"train/{name}": value for name, value in record.items() if name not in ("stage", "step", "tasks")}
         self.trackers.log(self.step, tracked)
-        self._tell_failures(failures)
+        failures.tell(f"step {self.step}", self.reported_failures)
         try:
             self.empty_steps.check(batch.trajectories, self.recipe.health.end_after)
         except EmptyStepsError as error:
@@ -273,12 +268,6 @@ class GRPOLoop:
         if reason := self.health.find_end():
             raise TrainingError(f"step {self.step}: {reason}")
         return record
-
-    def _tell_failures(self, failures: Failures) -> None:
-        """Log the first message of each kind: rollouts of one kind fail alike, so it tells the cause."""
-        for kind in failures.counts.keys() - self.reported_failures:
-            logger.warning("step %d: a rollout failed with %s: %s", self.step, kind, failures.first[kind][-500:])
-            self.reported_failures.add(kind)
 
     async def _update(self, rows: Sequence[Row], watch: WatchRow | None) -> dict[str, float]:
         """Step the trainer. Rollouts that run ahead in this process get as much time after a pack as the pack took."""
@@ -310,8 +299,9 @@ class GRPOLoop:
         groups = await self.runner.run_groups(tasks, 1, sampling, derive_seed(self.seed, "eval"))
         # A run that resumes here skips this evaluation, so clear the cache to give both the same (empty) one.
         self.engine.flush_cache()
-        valid, failures = _split_failures([group[0] for group in groups])
-        self._tell_failures(failures)
+        rollouts = [group[0] for group in groups]
+        valid = _find_valid(rollouts)
+        Failures(rollouts).tell(f"step {self.step}", self.reported_failures)
         record = {
             **_average_metrics(valid),
             "reward": sum(trajectory.reward or 0.0 for trajectory in valid) / len(tasks),
@@ -417,16 +407,8 @@ def measure_staleness(trajectories: Sequence[Trajectory], version: int) -> dict[
     return {"staleness_mean": mean, "staleness_max": float(max(tokens))}
 
 
-def _split_failures(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], Failures]:
-    """Split off the failed rollouts and count them by kind; return the valid ones and these counts."""
-    valid: list[Trajectory] = []
-    failures = Failures()
-    for trajectory in trajectories:
-        if trajectory.status == "failed":
-            failures.add(trajectory)
-        else:
-            valid.append(trajectory)
-    return valid, failures
+def _find_valid(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+    return [trajectory for trajectory in trajectories if trajectory.status != "failed"]
 
 
 def _average_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -16,14 +16,16 @@ from core.config import Recipe, RejectionSection
 from core.engine import EmbeddedPolicy, weights
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method
-from core.rollout.runner import Runner
+from core.rollout.runner import Failures, Runner
 from core.rollout.stream import TaskStream
 from core.runs.files import JsonlLog
+from core.runs.health import Health, measure_health
 from core.runs.progress import Progress, Show
 from core.runs.run_folder import StepLog
 from core.text.tokenizer import Tokenizer
-from core.train.loop import TrainingError, sample_batch
+from core.train.loop import sample_batch
 from core.train.rollout_engine import open_engine
+from core.train.trainer import TrainingError
 from core.train.warm_start import make_schedule, train_supervised
 from core.types import Task, Trajectory
 from core.worlds import Example
@@ -100,6 +102,7 @@ async def _sample_successes(
         deadline_s=recipe.rollout.deadline_s,
     )
     with Progress(recipe.run.steps, label=f"seed {seed} rejection", start=done, show=show) as progress:
+        health, told = Health(recipe.health), set[str]()
         runner.watch = lambda finished, total: progress.tell("sampling", finished, total)
         for step in range(done, recipe.run.steps):
             # Without regrading: a reward is the rollout's own, as in an evaluation.
@@ -112,6 +115,9 @@ async def _sample_successes(
                 if turn.trained and turn.completion.token_ids
             ]
             sampled = len(batch.trajectories)
+            Failures(batch.trajectories).tell(f"step {step + 1}", told)
+            for line in health.update(measure_health(batch.tasks, batch.trajectories)):
+                progress.note(f"step {step + 1}: {line}")
             log.append(
                 {
                     "step": step + 1,

@@ -41,6 +41,10 @@ WatchRow = Callable[[Row, Sequence[float], float], None]
 """Takes a row, the log-prob of each token of its response (0 where it is not trained), and its scale in the loss."""
 
 
+class TrainingError(RuntimeError):
+    """Reports that training cannot go on; the message says why."""
+
+
 class _StepRows(NamedTuple):
     """Holds the rows of one optimizer step that have a gradient, and what they weigh in the average over all its rows.
 

@@ -15,11 +15,12 @@ from core.config import OptimizerSection, Recipe, RecipeError
 from core.engine import weights
 from core.engine.lora import add_adapters
 from core.hub import resolve
+from core.runs.health import Health
 from core.runs.progress import Progress, Show
 from core.runs.run_folder import StepLog
 from core.text.tokenizer import load_tokenizer
 from core.train import checkpoint
-from core.train.trainer import Trainer
+from core.train.trainer import Trainer, TrainingError
 from core.worlds import Example, find_world
 
 SAVE_SECONDS = 60.0
@@ -118,6 +119,9 @@ def train_supervised(
 
     The folder appears whole at the end. A killed process goes on from its newest checkpoint, in general at most
     SAVE_SECONDS of work earlier, and ends with the same weights.
+
+    Raises:
+        TrainingError: all optimizer steps were skipped, several in a row.
     """
     steps = schedule.lr_decay_steps
     assert steps is not None, "make_schedule sets it"
@@ -133,12 +137,17 @@ def train_supervised(
         done = trainer.steps
         metrics.rewind(stage, done)
         progress.resume(done)
+        health = Health(recipe.health)
         saved_at, saving = time.monotonic(), 0.0
         for step, batch in zip(range(done + 1, steps + 1), islice(batches, done, None), strict=False):
             started = time.perf_counter()
             stats = trainer.supervised_step(batch)
             metrics.append({"stage": stage, "step": step, **stats, "seconds": time.perf_counter() - started})
             progress.update(step, loss=stats["loss"])
+            for line in health.update(stats):
+                progress.note(f"step {step}: {line}")
+            if reason := health.find_end():
+                raise TrainingError(f"{stage.replace('_', ' ')}, step {step}: {reason}")
             if step < steps and time.monotonic() - saved_at > max(SAVE_SECONDS, saving / SAVE_SHARE):
                 began = time.monotonic()
                 metrics.sync()  # a checkpoint must not outlive the records of the steps before it

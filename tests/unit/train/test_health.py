@@ -21,7 +21,8 @@ from core.rollout.rows import rows_from_groups
 from core.runs.progress import ProgressLine
 from core.runs.run_folder import RunFolder
 from core.train import loop as loop_module
-from core.train.loop import GRPOLoop, TrainingError
+from core.train.loop import GRPOLoop
+from core.train.trainer import TrainingError
 from core.types import CALLS, FAILED_CALLS, Row, Sampling, Task, Trajectory, Turn
 from tests import kit
 
@@ -147,7 +148,12 @@ DISEASES: dict[str, tuple[Method, Mapping[str, Any], str, str]] = {
         "rollouts failed",
         "50% of the rollouts failed: 48 x bad_reward",
     ),
-    "learning rate too high": (Patient(), {"optimizer": {"lr": 1e6}}, "steps skipped", "lower optimizer.lr"),
+    "learning rate too high": (
+        Patient(),
+        {"optimizer": {"lr": 1e6}},
+        "steps skipped",
+        "lower the learning rate (optimizer.lr",
+    ),
 }
 
 

@@ -21,7 +21,8 @@ from core.rollout.method import Method, RolloutError
 from core.runs.files import Record
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
-from core.train.loop import GRPOLoop, TrainingError
+from core.train.loop import GRPOLoop
+from core.train.trainer import TrainingError
 from core.types import Group, Sampling, Task, Trajectory, Turn
 from tests import kit
 

@@ -11,8 +11,9 @@ from core.config import Recipe, RejectionSection
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.runs.files import read_jsonl
+from core.runs.progress import Show
 from core.train import rejection
-from core.train.loop import TrainingError
+from core.train.trainer import TrainingError
 from core.train.warm_start import Example
 from core.types import Completion, Sampling, Task, Trajectory, Turn
 from tests import kit
@@ -46,10 +47,13 @@ def make_recipe(model: Path, steps: int) -> Recipe:
     )
 
 
-async def reject(model: Path, folder: Path, steps: int, names: Sequence[str] = ("t0", "t1", "t2", "t3")) -> Path:
+async def reject(
+    model: Path, folder: Path, steps: int, names: Sequence[str] = ("t0", "t1", "t2", "t3"), show: Show | None = None
+) -> Path:
     tasks = [Task(name, "?", ("x",)) for name in names]
     recipe = make_recipe(model, steps)
-    return await rejection.run_rejection(recipe, CONFIG, TwoTurnMethod(), None, tasks, folder, 0, model, roles={})
+    method = TwoTurnMethod()
+    return await rejection.run_rejection(recipe, CONFIG, method, None, tasks, folder, 0, model, roles={}, show=show)
 
 
 async def test_only_trained_turns_of_right_rollouts_are_kept(qwen2: Path, tmp_path: Path) -> None:
@@ -77,6 +81,18 @@ async def test_sampling_goes_on_after_the_last_step_that_was_written(qwen2: Path
     assert (model / "model.safetensors").read_bytes() == (whole / "model" / "model.safetensors").read_bytes()
     await reject(qwen2, resumed, steps=3)
     assert TwoTurnMethod.calls == 2 * 6, "a finished baseline is left as it is"
+
+
+async def test_failed_rollouts_are_told_with_their_first_error(
+    qwen2: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said: list[str] = []
+    await reject(qwen2, tmp_path / "rejection", steps=1, names=["t0", "t2"], show=lambda line: said.append(line.note))
+    (note,) = filter(None, said)
+    assert note.startswith("step 1: warning, rollouts failed: 50% of the rollouts failed: 3 x no_tool. Try: ")
+    assert [record.message for record in caplog.records] == [
+        "step 1: a rollout failed with no_tool: the tool server is down"
+    ]
 
 
 async def test_a_start_model_without_success_is_told(qwen2: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from agentic.memagent.rollout import SPEC
 from core.config import RecipeError, WarmStartSection
 from core.runs.run_folder import StepLog
 from core.train import warm_start as module
+from core.train.trainer import TrainingError
 from core.train.warm_start import run_warm_start
 from core.worlds import World, batch_by_length
 
@@ -55,3 +56,16 @@ def test_only_the_steps_that_are_asked_for_are_drawn(model, tmp_path, monkeypatc
     folder = run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"))
     assert drawn == [0, 1, 2]
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.float32}
+
+
+def test_a_warm_start_whose_steps_are_all_skipped_says_so_and_ends(model, tmp_path, monkeypatch):
+    world = World(demonstrate=lambda *_: iter([[((1, 2), (3, 4))]] * 9), in_order=True)
+    monkeypatch.setattr(module, "find_world", lambda method, name: world)
+    recipe = SPEC.load("tiny", [f"model.path={model}", "model.device=cpu"])
+    schedule = WarmStartSection(steps=9, batch_size=1, lr=1e30, lr_warmup_steps=0)
+    recipe = recipe.model_copy(update={"warm_start": schedule})
+    said = []
+    with pytest.raises(TrainingError, match=r"warm start, step \d: 3 steps in a row were skipped.*lower the learning"):
+        run_warm_start(recipe, tmp_path / "warm_start", StepLog(tmp_path / "metrics.jsonl"), said.append)
+    assert any("warning, steps skipped" in line.note for line in said)
+    assert not (tmp_path / "warm_start").exists()
