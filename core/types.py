@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
 Status = Literal["completed", "truncated", "failed"]
-LossAgg = Literal["rollout", "rollout_turn", "turn", "token"]
+LossAgg = Literal["rollout", "rollout_turn", "turn", "token", "constant"]
 """Names what counts as one unit in the loss of a batch; core/algorithms/aggregate.py explains each."""
 RowUnit = Literal["turn", "segment"]
 """Names what becomes one training row."""

@@ -41,3 +41,11 @@ def group_advantages(
     scale = std + STD_EPSILON if std_normalization and len(valid) > 1 else 1.0
     bound = math.inf if clip is None else clip
     return [None if reward is None else max(-bound, min(bound, (reward - baseline) / scale)) for reward in rewards]
+
+
+def overlong_penalty(tokens: int, max_length: int, buffer: int) -> float:
+    """Return what a rollout's reward gets for its length: 0, then a line down to -1 over the last `buffer` tokens.
+
+    This is the soft overlong punishment of DAPO (arXiv 2503.14476, equation 13).
+    """
+    return max(-1.0, min(0.0, (max_length - buffer - tokens) / buffer))

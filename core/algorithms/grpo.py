@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from core.algorithms.coefficients import GRPOConfig
-from core.algorithms.losses import clipped_policy_loss, kl_penalty, tis_weights
+from core.algorithms.losses import bounded_exp, clipped_policy_loss, kl_penalty, tis_weights
 
 __all__ = ["GRPOConfig", "grpo_loss"]
 
@@ -82,7 +82,7 @@ def grpo_loss(
         low, high = config.tis
         weights_R = tis_weights(old_logprobs_R, rollout_logprobs_R, low=low, high=high, mode=config.tis_mode)
         policy_loss_R = policy_loss_R * weights_R
-        ratio_R = (old_logprobs_R - rollout_logprobs_R).exp()
+        ratio_R = bounded_exp(old_logprobs_R - rollout_logprobs_R)
         stats |= {"tis": total(ratio_R), "tis_clipfrac": total((weights_R != ratio_R).to(ratio_R.dtype))}
     loss = stats["pg_loss"] = total(policy_loss_R)
     if ref_logprobs_T is not None:

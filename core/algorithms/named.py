@@ -1,13 +1,21 @@
 """Named algorithms: the values that a recipe's `algorithm.name` sets, each with its source.
 
 An entry is key -> (value, source); the keys are the fields of `AlgorithmSection` (core/config/recipe.py). A key without
-an entry keeps that section's neutral default. A preset overrides what it wants to differ.
+an entry keeps that section's neutral default. A preset overrides what it wants to differ, and `list_departures` names
+that.
+
+Where a paper and slime differ: slime divides by the sample's std + 1e-6, where the papers write std(R), and so do we.
+slime 0.3 has no overlong rule and no constant length; our hooks give it rewards, rows and divisors that have them
+(core/backends/slime/rows.py). A paper's mean over the tokens of a group is one over the batch, in verl, slime and here.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic import BaseModel
 
 PPO_CLIP = (0.2, "PPO, arXiv 1707.06347, table 1: epsilon = 0.2 scored best")
 
@@ -24,7 +32,8 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
     # Understanding R1-Zero-Like Training, arXiv 2503.20783
     "dr_grpo": {
         "std_normalization": (False, "section 3.2 removes the division by std(R)"),
-        "loss_agg": ("token", "section 3.2 removes 1/|o_i|, so all tokens weigh the same; it divides by a constant"),
+        "loss_agg": ("constant", "section 3.2 removes 1/|o_i|; listing 1 divides each output's sum by MAX_TOKENS"),
+        "max_response_length": (3000, "released code (oat): its generate_max_length. Set that of your rollouts"),
         "clip_ratio_low": PPO_CLIP,
         "clip_ratio_high": PPO_CLIP,
         "kl_loss_coef": (0.0, "trains without the KL term, beta = 0"),
@@ -34,6 +43,9 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "std_normalization": (True, "equation 9: A = (R - mean(R)) / std(R)"),
         "dynamic_sampling": (True, "section 3.2, Dynamic Sampling"),
         "loss_agg": ("token", "section 3.3, Token-Level Policy Gradient Loss; equation 8: 1 / sum_i |o_i|"),
+        "max_response_length": (20480, "section 4.1: 16,384 tokens, and 4,096 of the soft punish cache"),
+        "overlong_buffer_len": (4096, "section 3.4, Soft Overlong Punishment, equation 13; section 4.1: 4,096 tokens"),
+        "overlong_filter": (False, "section 3.4 tries it first; the released script has the soft punishment alone"),
         "clip_ratio_low": (0.2, "section 4.1, Clip-Higher: epsilon_low 0.2"),
         "clip_ratio_high": (0.28, "section 4.1, Clip-Higher: epsilon_high 0.28"),
         "kl_loss_coef": (0.0, "section 2.3, Removing KL Divergence"),
@@ -82,3 +94,18 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
         "kl_loss_type": ("low_var_kl", "--kl-loss-type low_var_kl"),
     },
 }
+
+
+def list_departures(algorithm: BaseModel) -> list[str]:
+    """List the keys of a recipe's `algorithm` that differ from those of the algorithm that it names."""
+    settings = algorithm.model_dump()
+    entries = ALGORITHMS[settings["name"]].items()
+    return [
+        f"algorithm.{key} is {_text(settings[key])}; {settings['name']} has {_text(value)} ({source})"
+        for key, (value, source) in entries
+        if settings[key] != value
+    ]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

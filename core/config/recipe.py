@@ -94,7 +94,15 @@ class AlgorithmSection(GRPOConfig):
     """Makes one training row of every turn, or one of a whole segment: turns of which each prompt begins with all ids
     of the turn before. Tokens that the policy did not sample are masked."""
     loss_agg: LossAgg = "rollout"
-    """Says what weighs the same in the loss of a batch: a rollout, a turn, or a token."""
+    """Says what weighs the same in the loss of a batch: a rollout, a turn, a token; `constant` divides by a length."""
+    max_response_length: PositiveInt | None = None
+    """Sets the length of a rollout, in trained tokens, that loss_agg=constant divides by, and beyond which
+    `overlong_buffer_len` takes 1 from the reward. It cuts no rollout: the method does."""
+    overlong_buffer_len: PositiveInt | None = None
+    """Lowers the reward of a long rollout for its advantage, by 0 to 1 over the last so many tokens before
+    `max_response_length` (DAPO). Reports show the reward without it."""
+    overlong_filter: bool = False
+    """Trains on no rollout that was cut at a limit; its reward stays in its group's statistics (DAPO)."""
     num_steps_per_rollout: PositiveInt = 1
     """Counts the optimizer steps on each batch of rollouts."""
 
@@ -111,10 +119,23 @@ class AlgorithmSection(GRPOConfig):
         defaults = {key: value for key, (value, _) in ALGORITHMS[values["name"]].items()}
         return {**defaults, **values}
 
+    @model_validator(mode="after")
+    def _lengths_are_known(self) -> Self:
+        longest, buffer = self.max_response_length, self.overlong_buffer_len
+        if longest is None and (buffer or self.loss_agg == "constant"):
+            raise ValueError(
+                "max_response_length is missing: loss_agg=constant divides by it, and overlong_buffer_len ends at it; "
+                "set it to the trained tokens of the longest rollout"
+            )
+        if longest and buffer and buffer > longest:
+            raise ValueError(f"overlong_buffer_len {buffer} is above max_response_length {longest}; lower it")
+        return self
+
     def row_options(self) -> dict[str, Any]:
         """Return how groups become rows: the options of core.rollout.rows.rows_from_groups."""
-        names = ("std_normalization", "split_advantage", "advantage_clip", "min_group_std", "rows")
-        return {name: getattr(self, name) for name in names}
+        names = "std_normalization split_advantage advantage_clip min_group_std rows"
+        names += " max_response_length overlong_buffer_len overlong_filter"
+        return {name: getattr(self, name) for name in names.split()}
 
 
 class OptimizerSection(Section):
@@ -309,7 +330,7 @@ class Recipe(Section):
     follows: str
     """Names the source that this preset reproduces."""
     departures: tuple[str, ...] = ()
-    """Lists what differs from that source, for the report."""
+    """Lists what differs from that source, for the report. `{optimizer.lr}` stands for the value of that key."""
     model: ModelSection
     data: DataSection
     rollout: RolloutSection
@@ -395,6 +416,19 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _departures_have_values(self) -> Self:
+        def read(match: re.Match[str]) -> str:
+            value: Any = self
+            for name in match[1].split("."):
+                if value is not None and not hasattr(value, name):
+                    raise ValueError(f"departures: {match[0]} names no key of the recipe")
+                value = getattr(value, name, None)
+            return f"{value:g}" if isinstance(value, float) else str(value)
+
+        filled = tuple(re.sub(r"\{(\w+(?:\.\w+)+)\}", read, line) for line in self.departures)
+        return self if filled == self.departures else self.model_copy(update={"departures": filled})
+
+    @model_validator(mode="after")
     def _roles_have_a_place(self) -> Recipe:
         if "policy" in self.roles:
             raise ValueError("roles.policy is always the model being trained; give the server another name")
@@ -406,12 +440,30 @@ class Recipe(Section):
                 raise ValueError(f"role_key_files.{role}: roles.{role} is no URL, and only servers take a key")
         return self
 
+    def list_departures(self) -> list[str]:
+        """List what differs from the recipe's source, as the preset says, and from the algorithm that it names."""
+        from core.algorithms.named import list_departures
+
+        listed = [*self.departures, *list_departures(self.algorithm)]
+        longest, buffer = self.algorithm.max_response_length, self.algorithm.overlong_buffer_len
+        context = self.model.max_model_len
+        if longest and buffer and context and context <= longest - buffer:
+            listed.append(
+                f"algorithm.max_response_length is {longest}, and model.max_model_len {context}: no single call is "
+                "long enough for the punishment of long answers"
+            )
+        return listed
+
     @classmethod
     def complete(cls, config: dict[str, Any]) -> dict[str, Any]:
         """Add to what an earlier version dumped the keys that came later, with their defaults.
 
         A recipe that is not valid any more, such as one with a key that is gone, is returned as it is.
         """
+        fields = AlgorithmSection.model_fields.items()
+        neutral = {name: field.default for name, field in fields if not field.is_required()}
+        if isinstance(config.get("algorithm"), Mapping):  # what came later, an algorithm of that time did not have
+            config = {**config, "algorithm": {**neutral, **config["algorithm"]}}
         try:
             return cls.model_validate(config).dump()
         except ValidationError:

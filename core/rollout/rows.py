@@ -10,8 +10,8 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from core.algorithms.advantages import group_advantages
-from core.types import Group, Row, RowUnit, Turn
+from core.algorithms.advantages import group_advantages, overlong_penalty
+from core.types import Group, Row, RowUnit, Trajectory, Turn
 
 
 def rows_from_groups(
@@ -22,6 +22,9 @@ def rows_from_groups(
     advantage_clip: float | None = None,
     min_group_std: float = 0.0,
     rows: RowUnit = "turn",
+    max_response_length: int | None = None,
+    overlong_buffer_len: int | None = None,
+    overlong_filter: bool = False,
 ) -> list[Row]:
     """Make one Row of each trained turn or segment. `rollout_id` numbers the trajectories over all groups.
 
@@ -32,15 +35,23 @@ def rows_from_groups(
     rollout_id = 0
     for group in groups:
         rewards = [None if t.status == "failed" else t.reward for t in group]
+        if max_response_length and overlong_buffer_len:
+            lengths = [count_trained_tokens(t) for t in group]
+            penalties = [overlong_penalty(n, max_response_length, overlong_buffer_len) for n in lengths]
+            rewards = [None if r is None else r + p for r, p in zip(rewards, penalties, strict=True)]
         advantages = group_advantages(
             rewards, std_normalization=std_normalization, clip=advantage_clip, min_std=min_group_std
         )
         for trajectory, advantage in zip(group, advantages, strict=True):
-            if advantage is not None:
+            if advantage is not None and not (overlong_filter and trajectory.status == "truncated"):
                 parts = max(1, len(trajectory.turns)) if split_advantage else 1
                 result += make_rows(trajectory.turns, rows, advantage / parts, rollout_id)
             rollout_id += 1
     return result
+
+
+def count_trained_tokens(trajectory: Trajectory) -> int:
+    return sum(len(turn.completion.token_ids) for turn in trajectory.turns if turn.trained)
 
 
 def make_rows(turns: Sequence[Turn], rows: RowUnit, advantage: float = math.nan, rollout_id: int = 0) -> list[Row]:

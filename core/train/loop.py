@@ -27,7 +27,7 @@ from core.engine import CausalLM, weights
 from core.engine.lora import add_adapters
 from core.policy.base import Policy, Roles
 from core.rollout.method import Method
-from core.rollout.rows import rows_from_groups
+from core.rollout.rows import count_trained_tokens, rows_from_groups
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal, regrade_group
 from core.rollout.stream import TaskStream
 from core.runs.files import Record, read_jsonl
@@ -224,6 +224,7 @@ class GRPOLoop:
 
         self.progress.tell(f"training on {len(rows)} rows")
         stats = await self._update(rows, keep if recorded else None)
+        stats |= count_overlong(batch.groups, self.recipe.algorithm)
         if ahead:
             stats |= measure_staleness(batch.trajectories, self.step)
         self.step += 1
@@ -354,6 +355,7 @@ def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Tra
         recipe.optimizer,
         recipe.algorithm,
         loss_agg=recipe.algorithm.loss_agg,
+        loss_length=recipe.algorithm.max_response_length or 1,
         temperature=recipe.rollout.temperature,
         num_steps_per_rollout=recipe.algorithm.num_steps_per_rollout,
         seed=seed,
@@ -392,6 +394,17 @@ async def sample_batch(
             break
     batch.keep_some()
     return batch
+
+
+def count_overlong(groups: Sequence[Group], algorithm: AlgorithmSection) -> dict[str, float]:
+    """Count the rollouts whose reward is lowered for their length, and those that are filtered for being cut."""
+    rollouts, counts = [t for group in groups for t in group if t.status != "failed"], dict[str, float]()
+    if algorithm.max_response_length and algorithm.overlong_buffer_len:
+        allowed = algorithm.max_response_length - algorithm.overlong_buffer_len
+        counts["overlong_punished"] = float(sum(count_trained_tokens(t) > allowed for t in rollouts))
+    if algorithm.overlong_filter:
+        counts["overlong_filtered"] = float(sum(t.status == "truncated" for t in rollouts))
+    return counts
 
 
 def measure_staleness(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:

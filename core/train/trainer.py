@@ -32,6 +32,7 @@ from core.types import LossAgg, Row
 
 POLICY_STATISTICS = frozenset({"entropy_loss", "train_rollout_logprob_abs_diff", "ppo_kl", "tis", "tis_clipfrac"})
 """Lists the statistics that a row has with or without advantage: skipping rows must not make them smaller."""
+LOSSES = ("loss", "pg_loss")
 LOGITS_PER_CHUNK = 1 << 24
 """Sets how many logits are computed at a time: 64 MB in float32."""
 LARGE_MODEL_PARAMETERS = 50_000_000
@@ -49,11 +50,13 @@ class _StepRows(NamedTuple):
     """Holds the rows of one optimizer step that have a gradient, and what they weigh in the average over all its rows.
 
     `scales` is the factor of each row in that average; `share` is the part of the average that falls to these rows.
+    `total` is what all tokens weigh together: 1, but not with `loss_agg` constant, which is no average.
     """
 
     rows: list[Row]
     scales: list[float]
     share: float
+    total: float
 
 
 class Trainer:
@@ -73,6 +76,7 @@ class Trainer:
         grpo: GRPOConfig | None = None,
         *,
         loss_agg: LossAgg = "rollout",
+        loss_length: int = 1,
         temperature: float = 1.0,
         num_steps_per_rollout: int = 1,
         seed: int = 0,
@@ -81,12 +85,15 @@ class Trainer:
     ):
         """`start` is the folder that the model was read from, whose weights may be more precise than the model's.
 
+        `loss_length` is what `loss_agg` constant divides by.
+
         With `compiled`, forward and backward pass of the layers are compiled, attention excepted.
         """
         self.model = model
         self.config = optimizer
         self.grpo = grpo or GRPOConfig()
-        self.loss_agg = loss_agg
+        self.loss_agg: LossAgg = loss_agg
+        self.loss_length = loss_length
         self.temperature = temperature
         self.num_steps_per_rollout = num_steps_per_rollout
         self.seed = seed
@@ -145,7 +152,8 @@ class Trainer:
         for number, (step, old) in enumerate(zip(steps, old_logprobs, strict=True)):
             for pack in pack_rows(step.rows, self.config.max_tokens_per_pack, self.model.device):
                 for name, value in self._backward_grpo(pack, step, old, watch).items():
-                    totals[name] += value.item() / (step.share if name in POLICY_STATISTICS else 1.0)
+                    weight = 1.0 if name in LOSSES else step.total  # what is no loss is a mean over tokens
+                    totals[name] += value.item() / (step.share if name in POLICY_STATISTICS else 1.0) / weight
                 if number == 0:
                     yield
             for name, statistic in self._step_optimizer().items():
@@ -218,10 +226,12 @@ class Trainer:
 
     def _select_rows(self, rows: Sequence[Row], keep_all: bool) -> _StepRows:
         """Select the rows with an advantage, or all; the scales are those of the average over all rows of the step."""
-        scaled = [(row, s) for row, s in zip(rows, row_scales(rows, self.loss_agg), strict=True) if s]
+        scales = row_scales(rows, self.loss_agg, self.loss_length)
+        scaled = [(row, s) for row, s in zip(rows, scales, strict=True) if s]
         selected = [(row, s) for row, s in scaled if row.advantage or keep_all]
         part, whole = (sum(s * row.trained_tokens for row, s in pairs) for pairs in (selected, scaled))
-        return _StepRows([row for row, _ in selected], [s for _, s in selected], part / whole if selected else 0.0)
+        share, total = part / whole if selected else 0.0, whole if self.loss_agg == "constant" else 1.0
+        return _StepRows([row for row, _ in selected], [s for _, s in selected], share, total)
 
     @torch.no_grad()
     def _compute_old_logprobs(self, rows: Sequence[Row]) -> list[list[float]]:

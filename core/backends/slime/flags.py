@@ -95,6 +95,11 @@ def check_fan_out(recipe: Recipe, regrade: bool) -> None:
             "fanned-out rollouts lack a reward that compares a group; use slime.rows=container "
             "(--custom-convert-samples-to-train-data-path)"
         )
+    if algorithm.overlong_buffer_len or algorithm.overlong_filter:
+        raise RecipeError(
+            "algorithm.overlong_buffer_len and overlong_filter need whole rollouts, which fanned-out ones are not; "
+            "use slime.rows=container, or set them to null and false"
+        )
     if algorithm.loss_agg not in ("rollout", "token"):
         raise RecipeError(
             f"algorithm.loss_agg is {algorithm.loss_agg}, which slime does not have for fanned-out rollouts; "

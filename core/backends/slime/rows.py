@@ -13,6 +13,7 @@ rollouts; rollout r has T_r trained tokens in n_r rows, row i has t_i of them; N
 
     rollout       d_i = R/G * T_r           rollout_turn  d_i = R/G * n_r * t_i
     turn          d_i = N/G * t_i           token         d_i = T/G
+    constant      d_i = R/G * L, where L is `algorithm.max_response_length`
 
 This has consequences in slime:
 
@@ -68,7 +69,8 @@ def make_train_data(
     denominators: list[float] = []
     for first in range(0, len(rollouts), rollouts_per_step):  # one optimizer step: `rollouts_per_step` rollouts
         step = [row for part in rows_by_rollout[first : first + rollouts_per_step] for row in part]
-        denominators += loss_denominators(step, algorithm.loss_agg, rollouts_per_step)
+        length = algorithm.max_response_length or 1
+        denominators += loss_denominators(step, algorithm.loss_agg, rollouts_per_step, length)
     return {
         "tokens": [list(row.tokens) for row in rows],
         "response_lengths": [len(row.loss_mask) for row in rows],
@@ -87,9 +89,9 @@ def make_masked_row(rollout_id: int) -> Row:
     return Row(tokens=(0, 0), loss_mask=(0,), logprobs=(0.0,), advantage=0.0, rollout_id=rollout_id)
 
 
-def loss_denominators(rows: Sequence[Row], loss_agg: LossAgg, rollouts_per_step: int) -> list[float]:
+def loss_denominators(rows: Sequence[Row], loss_agg: LossAgg, rollouts_per_step: int, length: int = 1) -> list[float]:
     """Return d_i for the rows of one optimizer step; 1 for a row without a trained token."""
-    return [1 / (rollouts_per_step * scale) if scale else 1.0 for scale in row_scales(rows, loss_agg)]
+    return [1 / (rollouts_per_step * scale) if scale else 1.0 for scale in row_scales(rows, loss_agg, length)]
 
 
 def post_process_rewards(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -88,6 +89,31 @@ def test_low_var_kl_stays_finite_where_exp_overflows() -> None:
     assert kl.tolist() == [10.0, 10.0, 10.0]
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("x", [-1e6, -200.0, -88.0, -50.0, -1.0, 0.0, 3.0])
+def test_k3_and_its_gradient_are_finite_and_right_wherever_float32_can_hold_them(x: float) -> None:
+    logprobs = torch.tensor([x], requires_grad=True)
+    kl = kl_penalty(logprobs, torch.zeros(1), "k3")
+    kl.sum().backward()
+    held = max(x, -88.0)
+    assert kl.item() == pytest.approx(math.expm1(-held) + x, rel=1e-5, abs=1e-7)
+    assert logprobs.grad is not None
+    assert logprobs.grad.item() == pytest.approx(1 - math.exp(-held), rel=1e-5, abs=1e-7)
+
+
+def test_one_ratio_beyond_float32_leaves_the_gradients_of_all_tokens_finite() -> None:
+    logprobs = torch.zeros(4, requires_grad=True)
+    old, advantages = torch.tensor([-200.0, -200.0, -200.0, 0.0]), torch.tensor([-1.0, 0.0, 1.0, 1.0])
+    for clip_ratio_c in (None, 3.0):
+        loss, _ = clipped_policy_loss(
+            logprobs, old, advantages, clip_ratio_low=0.2, clip_ratio_high=0.2, clip_ratio_c=clip_ratio_c
+        )
+        loss.sum().backward()
+        assert loss.isfinite().all()
+    assert logprobs.grad is not None
+    assert logprobs.grad.isfinite().all()
+    assert logprobs.grad[1:].tolist() == [0.0, 0.0, -2.0]
 
 
 def test_reference_gets_no_gradient() -> None:

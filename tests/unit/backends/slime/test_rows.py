@@ -62,12 +62,13 @@ def test_groups_may_come_in_any_order(samples: list[Sample]) -> None:
 @pytest.mark.parametrize("rollouts_per_step", [4, 12])
 def test_slimes_factors_are_ours(samples: list[Sample], unit: LossAgg, rollouts_per_step: int) -> None:
     """Each step of `rollouts_per_step` rollouts by itself; the third of three has no gradient at all."""
-    data = make_train_data(samples, AlgorithmSection(name="grpo", loss_agg=unit), rollouts_per_step=rollouts_per_step)
+    algorithm = AlgorithmSection(name="grpo", loss_agg=unit, max_response_length=50)
+    data = make_train_data(samples, algorithm, rollouts_per_step=rollouts_per_step)
     ours = [
         scale
         for first in range(0, 12, rollouts_per_step)
         for scale in row_scales(
-            [row for row in rows_of(data) if first <= row.rollout_id < first + rollouts_per_step], unit
+            [row for row in rows_of(data) if first <= row.rollout_id < first + rollouts_per_step], unit, 50
         )
     ]
     clamped = [d < 1 for d in data["rollout_mask_sums"]]
