@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.hub import CheckpointError, read_json, resolve
+from core.engine import weights
+from core.hub import CheckpointError, check_unquantized, read_json, resolve
 
 CONVERTERS = {"to-dist": "convert_hf_to_torch_dist.py", "to-hf": "convert_torch_dist_to_hf.py"}
 """Maps a direction to a file of slime's tools/."""
@@ -38,6 +39,7 @@ class Conversion:
 
     target: Path
     command: Sequence[str]
+    to_hf: bool = False
 
     @property
     def partial(self) -> Path:
@@ -50,6 +52,9 @@ class Conversion:
         status = subprocess.run(self.command).returncode
         if status:
             raise ConversionError(f"{self.target}: slime's converter ended with status {status}; see above")
+        if self.to_hf:
+            # slime writes bfloat16 and copies the start model's config, whatever that says.
+            weights.write_dtype(self.partial, weights.check(self.partial))
         self.partial.rename(self.target)
 
 
@@ -130,7 +135,7 @@ def to_hf(
         io = ["--input-dir", str(source), "--output-dir", str(partial)]
         return tools.command(CONVERTERS["to-hf"], *io, *assets, *extra)
 
-    return [Conversion(target, command(found[name], partial_path(target))) for name, target in targets.items()]
+    return [Conversion(target, command(found[name], partial_path(target)), True) for name, target in targets.items()]
 
 
 def is_complete(iteration: Path) -> bool:
@@ -171,6 +176,9 @@ def plan_conversions(options: argparse.Namespace) -> list[Conversion]:
     dist, extra = options.dist.absolute(), shlex.split(options.converter_args)
     if options.direction == "to-dist":
         hf = resolve(options.hf, weights=not options.dry_run).absolute()
+        check_unquantized(hf)
+        if any(hf.glob("*.safetensors")):
+            weights.check(hf)
         return to_dist(tools, hf, dist, options.model, gpus=options.gpus, extra=extra)
     hf = resolve(options.hf, weights=False).absolute()
     return to_hf(tools, hf, dist, options.out.absolute(), iterations=options.iterations, extra=extra)

@@ -74,8 +74,7 @@ class EvalModels:
         """Return the model's context in tokens."""
         if self._context is not None and model in self.urls:
             return self._context
-        positions = weights.load_config(resolve(model, weights=False)).max_positions
-        return min(self._context or positions, positions)
+        return weights.load_config(resolve(model, weights=False)).context(self._context)
 
     def make_cell(self, folder: RunFolder, model: str, *, settings: Mapping[str, Any], **fields: Any) -> EvalCell:
         """Return a cell that `model` is evaluated in; its weights become part of its settings."""

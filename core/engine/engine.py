@@ -68,7 +68,7 @@ class Engine:
         self.model = model
         self.eos_token_ids = frozenset(eos_token_ids)
         self.weight_version = weight_version
-        self.max_model_len = min(max_model_len or model.config.max_positions, model.config.max_positions)
+        self.max_model_len = model.config.context(max_model_len)
         if kv_tokens < self.max_model_len:
             raise ValueError(
                 f"kv_tokens {kv_tokens} is less than max_model_len {self.max_model_len}: raise it or lower the other"
@@ -100,7 +100,7 @@ class Engine:
         """Make an engine with the weights of a local folder or a hub id."""
         folder = resolve(model)
         network = weights.load(folder, dtype, device).eval()
-        max_len = min(max_model_len or network.config.max_positions, network.config.max_positions, kv_tokens)
+        max_len = max_model_len or min(network.config.max_positions, kv_tokens)
         eos = weights.eos_token_ids(folder)
         return cls(
             network,
@@ -150,7 +150,8 @@ class Engine:
         if len(prompt_ids) + sampling.max_new_tokens > self.max_model_len:
             raise ValueError(
                 f"input_ids: {len(prompt_ids)} prompt tokens and max_new_tokens {sampling.max_new_tokens} exceed the "
-                f"context of {self.max_model_len}; shorten the prompt or raise max_model_len"
+                f"context of {self.max_model_len}; shorten the prompt, or raise max_model_len up to the model's "
+                f"{self.model.config.max_positions} positions"
             )
         if not (sampling.temperature >= 0 and math.isfinite(sampling.temperature)):
             raise ValueError(f"temperature: must be finite and at least 0, is {sampling.temperature}")

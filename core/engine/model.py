@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from core.engine import kernel
+from core.hub import count_positions
 
 ARCHITECTURES = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "llama": "LlamaForCausalLM"}
 
@@ -66,7 +67,7 @@ class ModelConfig:
             num_kv_heads=config.num_key_value_heads,
             head_dim=head_dim,
             rms_norm_eps=config.rms_norm_eps,
-            max_positions=config.max_position_embeddings,
+            max_positions=count_positions(config.to_dict()),
             tie_embeddings=bool(config.tie_word_embeddings),
             qkv_bias=config.model_type == "qwen2" or attention_bias,
             output_bias=attention_bias,
@@ -75,6 +76,20 @@ class ModelConfig:
             inv_freq=inv_freq,
             rope_scale=rope_scale,
         )
+
+    def context(self, wanted: int | None) -> int:
+        """Return how many tokens a call may have: `wanted`, by default all positions.
+
+        Raises:
+            ValueError: the model has fewer positions.
+        """
+        if wanted is not None and wanted > self.max_positions:
+            raise ValueError(
+                f"max_model_len {wanted} is above the {self.max_positions} positions that config.json allows "
+                "(max_position_embeddings, or YaRN's original_max_position_embeddings times factor); lower it, or "
+                "extend the positions as the model's card says (rope_scaling)"
+            )
+        return wanted or self.max_positions
 
 
 def _rope_frequencies(config: Any, head_dim: int) -> tuple[tuple[float, ...], float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import torch
@@ -12,8 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from core.engine.arithmetic import choose_dtype
-from core.engine.model import CausalLM, ModelConfig
-from core.hub import CheckpointError, read_json
+from core.engine.model import ARCHITECTURES, CausalLM, ModelConfig
+from core.hub import CheckpointError, check_unquantized, read_json
+from core.text.tokenizer import find_tokenizer, find_turn_end
+
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +32,10 @@ def load_config(folder: Path) -> ModelConfig:
             f"{path}: missing. A checkpoint folder holds config.json and *.safetensors; is this one complete?"
         )
     try:
+        check_unquantized(folder)
         return ModelConfig.from_hf(AutoConfig.from_pretrained(folder))
+    except CheckpointError:
+        raise
     except Exception as error:  # transformers raises whatever its parsing of a corrupt file trips over
         raise CheckpointError(f"{path}: {error}") from error
 
@@ -53,14 +60,37 @@ def load(folder: Path, dtype: str = "float32", device: str = "auto") -> CausalLM
     if dtype == "auto":
         dtype, reason = choose_dtype(config, place)
         logger.info("%s: dtype auto is %s (%s)", folder, dtype, reason)
-    with torch.device("meta"):  # tensors without data: they take their number format before they take memory
-        model = CausalLM(config).to(getattr(torch, dtype))
-    model.to_empty(device=place)
+    # Without data, the tensors take their number format before they take memory.
+    model = _make_empty(config).to(getattr(torch, dtype)).to_empty(device=place)
     model.inv_freq = torch.tensor(config.inv_freq)
     if config.tie_embeddings:
         model.lm_head.weight = model.model.embed_tokens.weight
     load_into(model, folder)
     return model
+
+
+def _make_empty(config: ModelConfig) -> CausalLM:
+    """Make a model whose tensors have no data."""
+    with torch.device("meta"):
+        model = CausalLM(config)
+    if config.tie_embeddings:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    return model
+
+
+def check(folder: Path) -> torch.dtype:
+    """Check that the files of weights are whole and hold what config.json says; return the widest number format.
+
+    The tensors of an architecture that is not ours have no names to compare with.
+
+    Raises:
+        CheckpointError: as `read`.
+    """
+    tensors = [tensor for path in weight_files(folder) for tensor in _load_file(path).values()]
+    check_unquantized(folder)
+    if read_json(folder / "config.json").get("model_type") in ARCHITECTURES:
+        read(_make_empty(load_config(folder)), folder)
+    return max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
 
 
 def load_into(model: CausalLM, folder: Path) -> None:
@@ -69,19 +99,18 @@ def load_into(model: CausalLM, folder: Path) -> None:
 
 
 def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
-    """Read the tensors of `folder` that `model` needs, by parameter name; `model` is not changed.
+    """Read the tensors of `folder` by parameter name; `model` is not changed. Every tensor must have its place in it.
 
     Raises:
-        CheckpointError: a tensor is missing, has another shape or cannot be read.
+        CheckpointError: a tensor is missing, left over, there twice, quantized, of another shape, or cannot be read.
     """
+    check_unquantized(folder)
     tensors: dict[str, torch.Tensor] = {}
     for path in weight_files(folder):
-        try:
-            tensors.update(load_file(path))
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"{path}: cannot be read ({error}). Delete it and copy or download it again."
-            ) from error
+        part = _load_file(path)
+        if twice := sorted(tensors.keys() & part.keys()):
+            raise CheckpointError(f"{path}: {twice[0]} is in another file of {folder} too. Delete one of them")
+        tensors.update(part)
     wanted = dict(model.named_parameters())
     missing = sorted(wanted.keys() - tensors.keys())
     if missing:
@@ -90,7 +119,39 @@ def read(model: CausalLM, folder: Path) -> dict[str, torch.Tensor]:
         if tensors[name].shape != parameter.shape:
             found, expected = tuple(tensors[name].shape), tuple(parameter.shape)
             raise CheckpointError(f"{folder}: {name} has shape {found}, config.json says {expected}")
+        if not tensors[name].is_floating_point() or tensors[name].element_size() < 2:
+            raise CheckpointError(
+                f"{folder}: {name} is {tensors[name].dtype}, a code of a quantized weight; take the model's "
+                "unquantized checkpoint"
+            )
+    _check_left_over(folder, wanted, tensors)
     return {name: tensors[name] for name in wanted}
+
+
+def _load_file(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}). Delete it and copy or download it again.") from error
+
+
+def _check_left_over(folder: Path, wanted: Container[str], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raise CheckpointError for tensors that have no place in the model: the next checkpoint would be without them."""
+    # Old checkpoints keep the rotary frequencies, which follow from config.json.
+    left = [name for name in tensors if name not in wanted and not name.endswith("rotary_emb.inv_freq")]
+    if HEAD in left and torch.equal(tensors[HEAD], tensors[EMBEDDING]):
+        left.remove(HEAD)  # a tied head that is stored twice
+    elif HEAD in left:
+        raise CheckpointError(
+            f"{folder}: config.json says tie_word_embeddings: true, and {HEAD} is another matrix than {EMBEDDING}. Set "
+            f"it to false, which keeps the head, or delete {HEAD} if it is a leftover"
+        )
+    if left:
+        names = ", ".join(sorted(left)[:8]) + (" ..." if len(left) > 8 else "")
+        raise CheckpointError(
+            f"{folder}: {len(left)} tensors have no place in the model of config.json: {names}. Correct config.json, "
+            "or delete what this model does not need"
+        )
 
 
 @torch.no_grad()
@@ -103,7 +164,7 @@ def assign(model: CausalLM, tensors: Mapping[str, torch.Tensor]) -> None:
 def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
     """Write `model` as safetensors into `folder`, with config, tokenizer and chat template copied from `like`.
 
-    `tensors` replace the model's parameters, by name.
+    `tensors` replace the model's parameters, by name. The config says the number format of what is written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for path in like.iterdir() if like != folder else ():
@@ -115,17 +176,36 @@ def save(model: CausalLM, folder: Path, like: Path, tensors: Mapping[str, torch.
             shutil.copyfile(path, folder / path.name)
     saved = {name: p.detach().cpu().contiguous() for name, p in (tensors or dict(model.named_parameters())).items()}
     save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
+    write_dtype(folder, max((t.dtype for t in saved.values()), key=lambda dtype: dtype.itemsize))
+
+
+def write_dtype(folder: Path, dtype: torch.dtype) -> None:
+    """Write the number format of the weights into `folder`/config.json: transformers rounds to it what it loads."""
+    path = folder / "config.json"
+    config = read_json(path) if path.is_file() else {}
+    names = ["dtype", *(["torch_dtype"] if "torch_dtype" in config else [])]  # what transformers 5 and 4 call it
+    if config and any(config.get(name) != str(dtype).removeprefix("torch.") for name in names):
+        config |= dict.fromkeys(names, str(dtype).removeprefix("torch."))
+        path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def eos_token_ids(folder: Path) -> tuple[int, ...]:
-    """Read the ids that end a completion, from generation_config.json or else config.json."""
+    """Return the ids that end a completion: of generation_config.json, or else config.json, and of the chat template.
+
+    A base model's config may know the end of a document alone, while its template ends turns with another token.
+    """
+    ends: tuple[int, ...] = ()
     for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        if path.is_file():
-            eos = read_json(path).get("eos_token_id")
-            if eos is not None:
-                return tuple(eos) if isinstance(eos, list) else (eos,)
-    return ()
+        eos = read_json(folder / name).get("eos_token_id") if (folder / name).is_file() else None
+        if eos is not None:
+            ends = tuple(eos) if isinstance(eos, list) else (eos,)
+            break
+    tokenizer = find_tokenizer(folder)
+    turn_end = None if tokenizer is None else find_turn_end(tokenizer)
+    if turn_end is None or turn_end in ends:
+        return ends
+    logger.warning("%s: the chat template ends turns with %d, the config with %s; both end one", folder, turn_end, ends)
+    return (*ends, turn_end)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -138,6 +218,11 @@ def weight_files(folder: Path) -> list[Path]:
         if strays := [name for name in weight_map.values() if not isinstance(name, str) or Path(name).name != name]:
             raise CheckpointError(f"{index}: weight_map names {strays[0]!r}, which is no file of this folder.")
         files = sorted({folder / name for name in weight_map.values()})
+        single = folder / "model.safetensors"
+        if single.is_file() and single not in files:
+            raise CheckpointError(
+                f"{folder}: {single.name} is none of the files of {index.name}. Delete one of the two"
+            )
         missing = [path for path in files if not path.is_file()]
         if missing:
             raise CheckpointError(f"{missing[0]}: missing, although {index.name} lists it. Is the download complete?")

@@ -6,12 +6,15 @@ Such text is encoded without special tokens, so that it cannot forge the structu
 from __future__ import annotations
 
 import copy
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
+
+logger = logging.getLogger(__name__)
 
 Ids = tuple[int, ...]
 
@@ -50,6 +53,10 @@ def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Tokenizer:
     folder = resolve(model, weights=False)
     if (folder / "config.json").is_file():
         read_json(folder / "config.json")  # otherwise transformers blames the tokenizer for a broken config
+    if missing := _missing_files(folder):
+        raise CheckpointError(
+            f"{folder}: has no tokenizer: {missing} missing. Copy the tokenizer files of the base model into it."
+        )
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # a corrupt file makes transformers raise many types
@@ -65,12 +72,42 @@ def load_tokenizer(model: str | Path, *, for_chat: bool = True) -> Tokenizer:
         )
     if tokenizer.eos_token_id is None:
         raise CheckpointError(f"{folder}: the tokenizer has no end token; set eos_token in tokenizer_config.json.")
+    turn_end = find_turn_end(tokenizer)
+    if turn_end not in (None, tokenizer.eos_token_id):
+        token = tokenizer.convert_ids_to_tokens(turn_end)
+        logger.warning("%s: a turn ends with the chat template's %s, not with %s", folder, token, tokenizer.eos_token)
+        tokenizer.eos_token = token
     return tokenizer
+
+
+def find_turn_end(tokenizer: Any) -> int | None:
+    """Return the id of the special token with which the chat template ends an answer; None without one."""
+    if not tokenizer.chat_template:
+        return None
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _CUT}]
+    try:
+        end = tokenizer.apply_chat_template(chat, tokenize=False).rpartition(_CUT)[2]
+    except Exception:  # a template may refuse such a chat with any error; then it says nothing about its end
+        return None
+    specials = special_ids(tokenizer)
+    return next((token for token in tokenizer.encode(end, add_special_tokens=False) if token in specials), None)
+
+
+def _missing_files(folder: Path) -> str:
+    """Name the files that a tokenizer needs and `folder` lacks; transformers would make one of its own instead."""
+
+    def has(name: str) -> bool:
+        return (folder / name).is_file()
+
+    lacks = [] if has("tokenizer_config.json") else ["tokenizer_config.json"]
+    if not (has("tokenizer.json") or has("tokenizer.model") or (has("vocab.json") and has("merges.txt"))):
+        lacks.append("tokenizer.json (or tokenizer.model, or vocab.json with merges.txt)")
+    return " and ".join(lacks)
 
 
 def find_tokenizer(folder: Path) -> Tokenizer | None:
     """Load the tokenizer of a model folder, None when it has none. Raises CheckpointError for a broken one."""
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+    if _missing_files(folder):
         return None
     return load_tokenizer(folder, for_chat=False)
 

@@ -127,6 +127,9 @@ def describe_memory(recipe: Recipe, memory: int | None) -> list[str]:
     """Return the lines that tell what memory the run needs, or the one that tells why nobody knows.
 
     With `memory` in bytes, a card is planned for that need not be in this machine.
+
+    Raises:
+        RecipeError: the context does not fit the model.
     """
     try:
         config, frozen = read_configs(recipe)
@@ -250,8 +253,21 @@ def trained_sizes(config: ModelConfig, adapters: LoRASection | None) -> tuple[in
 
 
 def context_length(recipe: Recipe, config: ModelConfig) -> int:
-    """Return the tokens of the longest call: the recipe's limit or the model's."""
-    return min(recipe.model.max_model_len or config.max_positions, config.max_positions)
+    """Return the tokens of the longest call: the recipe's limit or the model's.
+
+    Raises:
+        RecipeError: the model has fewer positions than the recipe wants, or the KV cache fewer tokens.
+    """
+    try:
+        context = config.context(recipe.model.max_model_len)
+    except ValueError as error:
+        raise RecipeError(f"model.{error}") from error
+    if context > recipe.inference.kv_tokens and not recipe.inference.is_served:
+        raise RecipeError(
+            f"inference.kv_tokens {recipe.inference.kv_tokens} is less than the context of {context} tokens; raise it, "
+            "or set a smaller model.max_model_len"
+        )
+    return context
 
 
 def largest_pack_bytes(recipe: Recipe, config: ModelConfig, dtype: torch.dtype, device: str) -> tuple[int, int]:

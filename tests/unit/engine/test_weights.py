@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from core.engine import weights
+from core.engine import Engine, weights
 from core.hub import CheckpointError
 
 
@@ -104,6 +104,34 @@ def damage(folder: Path, how: str) -> str:
             tensors["model.norm.weight"] = torch.zeros(7)
             save_file(tensors, file)
             return r"model.norm.weight has shape \(7,\), config.json says \(32,\)"
+        case "tensor left over":
+            tensors["model.layers.9.mlp.scale"] = torch.zeros(2)
+            save_file(tensors, file)
+            return "1 tensors have no place in the model of config.json: model.layers.9.mlp.scale"
+        case "int8":
+            tensors["model.norm.weight"] = torch.zeros(32, dtype=torch.int8)
+            save_file(tensors, file)
+            return "model.norm.weight is torch.int8"
+        case "float8":
+            tensors["model.norm.weight"] = torch.zeros(32, dtype=torch.float8_e4m3fn)
+            save_file(tensors, file)
+            return "model.norm.weight is torch.float8_e4m3fn"
+        case "fp8 config":
+            config = json.loads((folder / "config.json").read_text())
+            config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+            (folder / "config.json").write_text(json.dumps(config))
+            return "quantized .*quant_method fp8"
+        case "gptq file":
+            (folder / "quantize_config.json").write_text("{}")
+            return "quantized .quantize_config.json"
+        case "twice":
+            names = shard(folder)
+            save_file(tensors, folder / names[0])
+            return names[1]
+        case "whole beside shards":
+            shard(folder)
+            save_file(tensors, file)
+            return "model.safetensors is none of the files of model.safetensors.index.json"
         case "shard missing":
             names = shard(folder)
             (folder / names[1]).unlink()
@@ -123,7 +151,8 @@ def damage(folder: Path, how: str) -> str:
 
 DAMAGES = [
     "absent", "empty", "truncated", "garbage", "tensor missing", "shape", "shard missing", "shard truncated", "index",
-    "index without map",
+    "index without map", "tensor left over", "int8", "float8", "fp8 config", "gptq file", "twice",
+    "whole beside shards",
 ]  # fmt: skip
 
 
@@ -190,3 +219,73 @@ def test_an_index_that_leads_out_of_its_folder_is_refused(name: object, tmp_path
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
     with pytest.raises(CheckpointError, match="no file of this folder"):
         weights.weight_files(tmp_path)
+
+
+def set_config(folder: Path, **keys: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **keys}))
+
+
+def test_a_head_beside_a_tied_embedding_is_never_lost(folder: Path, tmp_path: Path) -> None:
+    """The folder's head is another matrix than its embedding. Its twin is no loss; untied, it survives."""
+    set_config(folder, tie_word_embeddings=True)
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight is another matrix than model.embed_tokens.weight"):
+        weights.load(folder)
+    set_config(folder, tie_word_embeddings=False)
+    weights.save(weights.load(folder), tmp_path / "out", like=folder)
+    tensors = load_file(folder / "model.safetensors")
+    assert torch.equal(load_file(tmp_path / "out" / "model.safetensors")["lm_head.weight"], tensors["lm_head.weight"])
+    set_config(folder, tie_word_embeddings=True)
+    save_file({**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, folder / "model.safetensors")
+    model = weights.load(folder)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+@pytest.mark.parametrize("said", [{"dtype": "bfloat16"}, {"torch_dtype": "bfloat16"}, {"dtype": None}])
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+def test_the_config_says_what_is_stored(folder: Path, tmp_path: Path, said: dict[str, str], stored: str) -> None:
+    set_config(folder, **said)
+    model = weights.load(folder, stored, "cpu")
+    weights.save(model, tmp_path / "out", like=folder)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").state_dict()
+    assert all(torch.equal(parameter, again[name]) for name, parameter in model.named_parameters())
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert {config[name] for name in ("dtype", "torch_dtype") if name in config} == {stored}
+
+
+def test_weights_of_two_formats_are_named_by_the_wider_one(folder: Path, tmp_path: Path) -> None:
+    model = weights.load(folder, "bfloat16", "cpu")
+    mixed = {name: p.float() if "norm" in name else p for name, p in model.named_parameters()}
+    weights.save(model, tmp_path / "out", like=folder, tensors=mixed)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    assert all(stored[name].dtype == tensor.dtype for name, tensor in mixed.items())
+
+
+def test_old_rotary_frequencies_are_no_weights(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    save_file(tensors, folder / "model.safetensors")
+    weights.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("rope", "positions"),
+    [
+        ({"rope_type": "default"}, 256),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}, 1024),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 256),
+        ({"rope_type": "linear", "factor": 2.0}, 512),
+    ],
+)
+def test_the_context_is_what_the_config_allows(folder: Path, rope: dict[str, object], positions: int) -> None:
+    set_config(folder, rope_parameters={**rope, "rope_theta": 1e4})
+    config = weights.load_config(folder)
+    assert config.context(None) == config.context(positions) == positions
+    assert config.context(positions - 1) == positions - 1
+    wanted = positions + 1
+    with pytest.raises(ValueError, match=f"max_model_len {wanted} is above the {positions} positions"):
+        config.context(wanted)
+    with pytest.raises(ValueError, match=f"max_model_len {wanted} is above the {positions} positions"):
+        Engine.from_pretrained(folder, device="cpu", max_model_len=wanted, kv_tokens=4096)
+    assert Engine.from_pretrained(folder, device="cpu", kv_tokens=4096).max_model_len == positions

@@ -14,11 +14,14 @@ from scripts.convert_checkpoints import ConversionError, ConverterTools, main, t
 # Writes its arguments to the output folder; fails half-way as long as a file `fail` stands beside slime.
 CONVERTER = """
 import json, os, sys
+import numpy
+from safetensors.numpy import save_file
 from pathlib import Path
 arguments = sys.argv[1:]
 out = Path(arguments[arguments.index("--output-dir" if "--output-dir" in arguments else "--save") + 1])
 out.mkdir()
-(out / "half.safetensors").touch()
+save_file({"w": numpy.zeros(4, numpy.float16)}, out / "model.safetensors")
+(out / "config.json").write_text('{"model_type": "other", "torch_dtype": "float32"}')
 if (Path(__file__).parents[2] / "fail").exists():
     sys.exit(3)
 (out / "arguments.json").write_text(json.dumps(arguments))
@@ -103,6 +106,8 @@ def test_to_hf_converts_all_complete_iterations_or_those_named_and_skips_what_is
         *("--input-dir", str(dist / "iter_0000060"), "--output-dir", str(out / ".iter_0000060.partial")),
         *("--origin-hf-dir", str(hf), "--vocab-size", "96"),
     ]
+    config = json.loads((out / "iter_0000060/config.json").read_text())
+    assert (config["dtype"], config["torch_dtype"]) == ("float16", "float16")  # of what is stored
 
 
 def test_what_was_interrupted_is_not_taken_for_converted(tools, hf, tmp_path, capsys):
@@ -151,3 +156,15 @@ def test_an_iteration_that_is_not_there_is_named(tools, hf, tmp_path):
     save(dist, 40, complete=False)
     with pytest.raises(ConversionError, match=r"iter_0000040: no complete checkpoint\. There are: iter_0000020"):
         to_hf(tools, hf, dist, tmp_path / "out", iterations=[20, 40])
+
+
+def test_a_start_model_that_would_lose_something_is_not_converted(tools, hf, tmp_path, capsys):
+    arguments = ["to-dist", *common(tools, hf, tmp_path / "dist"), "--model", "small"]
+    (hf / "config.json").write_text('{"vocab_size": 96, "quantization_config": {"quant_method": "gptq"}}')
+    assert main(arguments) == 1
+    assert "the weights are quantized (config.json: quantization_config, quant_method gptq)" in capsys.readouterr().err
+    (hf / "config.json").write_text('{"vocab_size": 96}')
+    (hf / "model.safetensors").write_bytes(b"torn")
+    assert main(arguments) == 1
+    assert "model.safetensors: cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "dist").exists()

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from core.engine.weights import eos_token_ids
 from core.hub import CheckpointError
 from core.text.template import TokenTemplate
-from core.text.tokenizer import encode_text, encode_texts, load_tokenizer, special_ids, token_bytes
+from core.text.tokenizer import encode_text, encode_texts, find_tokenizer, load_tokenizer, special_ids, token_bytes
 
 MESSAGE = "Read.\n<problem>{problem}</problem>\n<memory>{memory}</memory>\nGo on:"
 WORDS = st.lists(st.sampled_from(["acorn", "hat", "The", "sky", "is", "blue."]), min_size=1, max_size=8).map(" ".join)
@@ -147,3 +148,41 @@ def test_a_tokenizer_with_byte_fallback_writes_spaces_and_bytes():
     model.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.Replace("▁", " "), tokenizers.decoders.Fuse()])
     wrapped = PreTrainedTokenizerFast(tokenizer_object=model)
     assert b"".join(token_bytes(wrapped, [4, 6, 5, 1, 2, 3])).decode() == " the é漢"
+
+
+@pytest.mark.parametrize(
+    ("removed", "named"),
+    [
+        (("tokenizer.json",), "tokenizer.json .or tokenizer.model, or vocab.json with merges.txt. missing"),
+        (("tokenizer_config.json",), "tokenizer_config.json missing"),
+        (("tokenizer.json", "tokenizer_config.json"), "tokenizer_config.json and tokenizer.json"),
+    ],
+)
+def test_a_folder_without_a_tokenizer_is_refused_by_the_names_of_its_files(tiny_folder, tmp_path, removed, named):
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    for name in removed:
+        (folder / name).unlink()
+    with pytest.raises(CheckpointError, match=named):
+        load_tokenizer(folder)
+    with pytest.raises(CheckpointError, match=named):
+        load_tokenizer(folder, for_chat=False)
+    assert find_tokenizer(folder) is None
+
+
+def test_a_turn_ends_with_the_token_of_the_template_where_the_config_knows_the_end_of_a_document(
+    tiny_folder, tmp_path, caplog
+):
+    folder = shutil.copytree(tiny_folder, tmp_path / "model")
+    turn_end = load_tokenizer(folder).convert_tokens_to_ids("<|im_end|>")
+    document_end = load_tokenizer(folder).convert_tokens_to_ids("<|endoftext|>")
+    for name in ("config.json", "generation_config.json"):
+        if (folder / name).is_file():
+            values = json.loads((folder / name).read_text())
+            (folder / name).write_text(json.dumps({**values, "eos_token_id": document_end}))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "<|endoftext|>"}))
+    assert not caplog.messages
+    assert load_tokenizer(folder).eos_token_id == turn_end
+    assert eos_token_ids(folder) == (document_end, turn_end)
+    assert ["<|im_end|>, not with <|endoftext|>" in caplog.messages[0], "both end" in caplog.messages[1]] == [True] * 2
+    assert eos_token_ids(tiny_folder) == (turn_end,)
