@@ -24,7 +24,11 @@ def make_training_parser(*backends: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("method", metavar="METHOD", help="a name in agentic/, or a folder of your own")
     parser.add_argument(
-        "--backend", choices=backends, default=backends[0], help=f"what trains (default: {backends[0]})"
+        "--backend",
+        choices=backends,
+        default=backends[0],
+        metavar="NAME",
+        help=f"what trains: {', '.join(backends)} (default: {backends[0]})",
     )
     parser.add_argument(
         "--preset",
@@ -36,6 +40,7 @@ def make_training_parser(*backends: str) -> argparse.ArgumentParser:
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the resolved recipe, or slime's job, and stop")
+    parser.add_argument("--accept-changes", action="store_true", help="resume although data or models have changed")
     if "embedded" in backends:
         parser.add_argument(
             "--baseline", choices=BASELINES, metavar="NAME", help=f"embedded: train {' or '.join(BASELINES)} instead"

@@ -2,6 +2,7 @@
 
     config.yaml                   the resolved recipe; a folder belongs to one recipe for good
     versions.json                 python, packages, git commit, CPU and GPU
+    inputs.json                   hashes of data and models; what --accept-changes allowed (core/runs/inputs.py)
     published.json                the paper's numbers and our departures from its setting
     warm_start/                   the model of the cold start, where the method has one
     seed-<n>/metrics.jsonl        one record per step: {"stage": "warm_start" | "train" | "eval", "step": int, ...}
@@ -24,6 +25,7 @@ kind -> count. Every other number gets its own small chart.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -45,13 +47,17 @@ from core.runs.files import (
     write_json,
     write_text,
 )
+from core.runs.inputs import Hashes, list_input_changes
 from core.runs.versions import collect_versions
+
+logger = logging.getLogger(__name__)
 
 STAGE_ORDER = {"warm_start": 0, "train": 1, "eval": 1, "rejection": 0, "supervised": 0}
 """Orders the stages of a log. `eval` has the rank of `train`: its step is the training step that was evaluated. The
 baselines have logs of their own."""
 
 CLOCK = "clock.jsonl"
+INPUTS = "inputs.json"
 LOCK = ".lock"
 """Names the locked file. `--fresh` does not delete it: two processes could then lock two files of this name."""
 
@@ -280,6 +286,33 @@ class RunFolder:
         if backend is not None and backend not in seen:
             write_json(self.path / "versions.json", {**self.versions, "sandbox": [*seen, backend]})
 
+    def check_inputs(self, found: Hashes, *, accept: bool = False) -> None:
+        """Record what the run rests on, or compare it with what was recorded when the run began.
+
+        A run from before there were hashes records those of today.
+
+        Raises:
+            RunFolderError: something has changed, the run has results, and `accept` is not set.
+        """
+        path, recorded = self.path / INPUTS, self.inputs
+        begun = _has_results(self.path)
+        changes = list_input_changes(recorded["files"], found) if begun and recorded["files"] else []
+        if changes and not accept:
+            lines = "\n".join(f"  {line}" for line in changes)
+            raise RunFolderError(
+                f"{self.path}: what this run rests on has changed since it began:\n{lines}\nPut the files back; or go "
+                "on with the new ones by --accept-changes, which inputs.json records; or choose another --out"
+            )
+        if begun and not recorded["files"]:
+            logger.warning("%s began without hashes of its data and model; those of today are recorded", self.path)
+        earlier = recorded["changes"] if begun else []
+        write_json(path, {"files": found, "changes": [*earlier, *changes]})
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        path = self.path / INPUTS
+        return read_json(path) if path.is_file() else {"files": {}, "changes": []}
+
     def _record_versions(self) -> None:
         """Write the versions of the first process; add what another process resumes on, if that differs."""
         now, before = collect_versions(), self.versions
@@ -336,10 +369,11 @@ def _list_changes(
 
 
 def _has_results(path: Path) -> bool:
-    """Say whether the run has written more than its config, versions, published scores, servers' and empty logs."""
+    """Say whether the run has written more than what it begins with, published scores, servers' and empty logs."""
     files = (file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
     names = (file.relative_to(path) for file in files)
-    return any(name.parts[0] not in ("config.yaml", "versions.json", "published.json", SERVERS) for name in names)
+    start = ("config.yaml", "versions.json", "published.json", INPUTS, SERVERS)
+    return any(name.parts[0] not in start for name in names)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -377,6 +411,6 @@ def _delete_run(path: Path) -> None:
             folder.unlink()  # what it leads to lies elsewhere, and stays
         elif folder.is_dir():
             shutil.rmtree(folder)
-    written = f"{CLOCK} versions.json published.json summary.json table.md report.html view.html config.yaml"
+    written = f"{CLOCK} {INPUTS} versions.json published.json summary.json table.md report.html view.html config.yaml"
     for name in written.split():
         (path / name).unlink(missing_ok=True)

@@ -35,6 +35,7 @@ from core.hub import CheckpointError, resolve
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
 from core.rollout.roles import open_roles
+from core.runs.inputs import hash_inputs
 from core.runs.progress import ProgressBoard, ProgressLine, Show
 from core.runs.run_folder import SERVERS, RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers, require_package
@@ -51,12 +52,13 @@ from core.training_options import make_training_parser
 from core.types import Task
 
 CHANGEABLE_KEYS = [
+    "departures",
     "health",
     *(f"run.{key}" for key in "steps seeds parallel_seeds save_every keep record_every trackers tracker_mode".split()),
     *(f"inference.{key}" for key in "servers server_key_file replicas engine replica_args replica_python".split()),
 ]
-"""Lists the keys that may change when a run continues: how far, which seeds, what is written, which servers sample;
-never how it learns.
+"""Lists the keys that may change when a run continues: how far, which seeds, what is written, which servers sample,
+words; never how it learns.
 
 A rate that decays to the end of the run learns otherwise when `run.steps` changes: `optimizer.lr_decay_steps` differs.
 """
@@ -73,7 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
         import_functions(recipe)
         if options.dry_run:
             print(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False), end="")
-            print("".join(f"# {line}\n" for line in describe_memory(recipe, options.memory)), end="")
+            lines = [f"departure: {line}" for line in recipe.list_departures()]
+            print("".join(f"# {line}\n" for line in [*lines, *describe_memory(recipe, options.memory)]), end="")
             return 0
         out = options.out or Path("runs") / f"{spec.name}-{recipe.preset}"
         sandbox = check_inputs(spec, recipe)
@@ -85,6 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
             out, recipe.dump(), fresh=options.fresh, may_differ=CHANGEABLE_KEYS, complete=recipe.complete
         )
         with folder.lock():
+            folder.check_inputs(hash_inputs(*list_inputs(recipe)), accept=options.accept_changes)
             folder.update_config(recipe.dump())
             folder.record_sandbox(sandbox)
             with start_replicas(recipe, folder.path / SERVERS) as recipe:
@@ -123,6 +127,13 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
         return method.sandbox
     finally:
         asyncio.run(method.close())
+
+
+def list_inputs(recipe: Recipe) -> tuple[dict[str, Path], dict[str, Path]]:
+    """Return the data and the models that a run rests on, by their keys."""
+    data = {"data.train": Path(recipe.data.train)} | ({"data.eval": Path(recipe.data.eval)} if recipe.data.eval else {})
+    models = {f"roles.{role}": place[6:] for role, place in recipe.roles.items() if place.startswith("model:")}
+    return data, {key: resolve(model) for key, model in {"model": recipe.model.path, **models}.items()}
 
 
 def require_compiler(device: torch.device) -> None:

@@ -26,7 +26,7 @@ benchmarks   -> agentic agentic/world algorithms config data engine hub options 
                 rollout runs seeds text train types worlds
 agentic/world -> agentic config data gateway policy rewards rollout runs seeds serving text types worlds
 agentic      -> config gateway options policy retrieval rewards rollout sandbox seeds text tools types
-backends     -> algorithms config data options policy rollout runs text training_options types
+backends     -> algorithms config data hub options policy rollout runs text training_options types
 inspect      -> config data engine hub options policy report rewards rollout runs seeds text train types
 train        -> algorithms config data engine hub policy rollout runs seeds text training_options types worlds
 worlds       -> config data rollout runs text types
@@ -37,7 +37,7 @@ retrieval    -> http_client options serving types
 rollout      -> algorithms config options policy seeds text types
 config       -> algorithms options types
 report       -> runs types
-runs         -> config types
+runs         -> config hub types
 text         -> hub
 policy       -> http_client types
 http_client  -> types
@@ -58,7 +58,7 @@ MAX_METHOD_LINES = 600
 """What one reads in a sitting."""
 LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1500}
 """Methods that take more than one sitting, with their own bounds."""
-MAX_CORE_LINES = 9000
+MAX_CORE_LINES = 9400
 """Limits what a method needs of core: all of it but the libraries, with blank lines and docstrings."""
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shutil
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 from core.backends import checks
@@ -12,6 +16,8 @@ from core.backends.slime.flags import cluster
 from core.backends.slime.job import model_file, ray_cluster
 from core.config import Recipe
 from core.config.slime import SlimeSection
+from core.hub import CheckpointError, check_unquantized, count_positions, read_json
+from core.runs.run_folder import flatten
 
 
 def find_problems(recipe: Recipe) -> list[str]:
@@ -29,10 +35,73 @@ def find_problems(recipe: Recipe) -> list[str]:
         *checks.find_relative_paths({f"slime.{key}": path for key, path in paths.items()}),
         *_sources(slime),
         *_checkpoints(recipe, slime),
+        *_model(recipe, slime),
         *checks.find_missing_data(recipe),
         *checks.find_silent_servers(recipe, services, slime.roles),
         *checks.find_unset_variables("slime.env_from", slime.env_from),
     ]
+
+
+def find_open_points(recipe: Recipe) -> list[str]:
+    """List what a dry run leaves to fill in: what is not there, placeholders, what was not checked. No server is asked.
+
+    Raises:
+        RecipeError: the recipe cannot run on slime at all.
+    """
+    slime = cluster(recipe)
+    base = re.search(r"^ARG \w+=(\S+)$", (checks.REPOSITORY / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    points = [*_sources(slime), *_checkpoints(recipe, slime), *_model(recipe, slime), *checks.find_missing_data(recipe)]
+    for key, value in flatten(recipe.dump()).items():
+        if isinstance(value, str) and re.fullmatch(r"[A-Z][A-Z0-9_]+(/.*)?", value):
+            points.append(f"{key}: {value} is a placeholder; --set {key}=...")
+    if not (model_file(slime).is_file() and (Path(slime.checkpoint.hf) / "config.json").is_file()):
+        points.append(f"slime.model: {slime.model} was not compared with the model's config, for one is not here")
+    if base and "@sha256:" not in base[1]:
+        points.append(f"image: {base[1]} of docker/Dockerfile has no digest; pin it with --build-arg, as the file says")
+    return points
+
+
+MODEL_FLAGS = {
+    "--num-layers": "num_hidden_layers",
+    "--hidden-size": "hidden_size",
+    "--ffn-hidden-size": "intermediate_size",
+    "--num-attention-heads": "num_attention_heads",
+    "--num-query-groups": "num_key_value_heads",
+    "--vocab-size": "vocab_size",
+    "--rotary-base": "rope_theta",
+    "--norm-epsilon": "rms_norm_eps",
+}
+"""Maps flags of Megatron in slime's scripts/models to keys of config.json."""
+
+
+def _model(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
+    """Compare the model's config with the file `slime.model`, and with the context that the recipe wants."""
+    path, script = Path(slime.checkpoint.hf) / "config.json", model_file(slime)
+    if not path.is_file():
+        return
+    try:
+        check_unquantized(path.parent)
+        config = read_json(path)
+    except CheckpointError as error:
+        yield f"slime.checkpoint.hf: {error}"
+        return
+    config = {**config, **config.get("text_config", {})}
+    config = {**(config.get("rope_parameters") or {}), **config}
+    wanted, positions = recipe.model.max_model_len, count_positions({"max_position_embeddings": 0, **config})
+    if wanted and 0 < positions < wanted:
+        yield f"model.max_model_len: {wanted} is above the {positions} positions of {path}; lower it"
+    if not script.is_file():
+        return
+    shell = ["bash", "-ec", 'source "$1" >&2; printf "%s\\n" "${MODEL_ARGS[@]}"', "bash", str(script)]
+    words = subprocess.run(shell, capture_output=True, text=True).stdout.splitlines()
+    given = dict(pairwise(words))
+    for flag, key in MODEL_FLAGS.items():
+        with suppress(KeyError, TypeError, ValueError):  # one of the two does not say it as a number
+            if float(given[flag]) != float(config[key]):
+                yield f"slime.model: {script} has {flag} {given[flag]}, and {path} has {key} {config[key]}"
+    untied = "--untie-embeddings-and-output-weights" in words
+    if words and untied == config.get("tie_word_embeddings", not untied):
+        yield f"slime.model: {script} and {path} differ in whether the head is tied to the embeddings"
 
 
 def _sources(slime: SlimeSection) -> Iterator[str]:

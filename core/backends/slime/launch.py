@@ -14,9 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from core.backends.checks import REPOSITORY
 from core.backends.slime import checks, flags, job
 from core.config import Recipe, RecipeError, import_functions
 from core.rollout.method import method_spec
+from core.runs.inputs import hash_inputs
 from core.runs.run_folder import RunFolder, RunFolderError
 from core.training_options import make_training_parser
 
@@ -35,10 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
         script = job.write_script(recipe, paths)
         if options.dry_run:
             print(script, end="")
+            for line in recipe.list_departures():
+                print(f"departure: {line}", file=sys.stderr)
+            for line in checks.find_open_points(recipe):
+                print(f"fill in: {line}", file=sys.stderr)
             if problem := job.ray_cluster(flags.cluster(recipe)).find_head_problem("slime.ray"):
                 print(f"warning: {problem}", file=sys.stderr)
             return 0
-        return start_job(recipe, paths, script, start_ray=options.start_ray)
+        return start_job(recipe, paths, script, start_ray=options.start_ray, accept_changes=options.accept_changes)
     except (RecipeError, RunFolderError, LaunchError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -57,7 +63,9 @@ def choose_framework(recipe: Recipe, backend: str) -> Recipe:
     return recipe.model_copy(update={"slime": recipe.slime.model_copy(update={"framework": backend})})
 
 
-def start_job(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool = False) -> int:
+def start_job(
+    recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: bool = False, accept_changes: bool = False
+) -> int:
     """Check everything, write the run folder, run the script to the job's end and return its exit status.
 
     Raises:
@@ -73,7 +81,13 @@ def start_job(recipe: Recipe, paths: flags.Paths, script: str, *, start_ray: boo
         problems.append(running)
     if problems:
         raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in problems))
-    with RunFolder.create(paths.out, recipe.dump(), complete=recipe.complete).lock():
+    folder = RunFolder.create(paths.out, recipe.dump(), may_differ=("departures",), complete=recipe.complete)
+    with folder.lock():
+        files = {"data.train": recipe.data.train, "data.eval": recipe.data.eval if recipe.run.eval_every else None}
+        data = {key: REPOSITORY / path for key, path in files.items() if path}
+        served = {f"slime.sglang.models.{name}": model.path for name, model in slime.sglang.models.items()}
+        models = {name: Path(path) for name, path in {"model": slime.checkpoint.hf, **served}.items()}
+        folder.check_inputs(hash_inputs(data, models), accept=accept_changes)
         paths.script.write_text(script, encoding="utf-8")
         if no_ray and subprocess.run(shlex.split(ray.start_head)).returncode:
             raise LaunchError(f"Ray did not start, see above: {ray.start_head}")

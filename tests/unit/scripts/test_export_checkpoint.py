@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from agentic.memagent.rollout import SPEC
 from core.engine import weights
 from core.engine.engine import Engine
+from core.engine.lora import add_adapters
 from core.runs.evaluation import EvalResult
+from core.runs.inputs import hash_inputs
 from core.runs.run_folder import RunFolder
 from core.train import checkpoint
 from core.types import Sampling
@@ -95,7 +101,10 @@ def test_the_card_is_filled_from_the_run_folder(run, tmp_path):
     assert "| RL-MemAgent-14B | niah | 7K | official | 98.0 | – | 75.0 (" in card
     assert f"`{run.versions['git']}`" in card
     assert "bash agentic/memagent/run.sh --preset recipe.yaml" in card
-    assert SPEC.load(str(out / "recipe.yaml")).dump() == run.config
+    again = SPEC.load(str(out / "recipe.yaml")).dump()
+    assert again == {**run.config, "model": {**run.config["model"], "path": "Org/Base"}}
+    assert "The preset as it is." not in card
+    assert '- `--set model.path="Org/Base"` (the preset has "runs/data/memagent-tiny/model")' in card
 
 
 def test_weights_may_come_from_a_converted_folder_without_generation_config(run, tmp_path):
@@ -148,3 +157,83 @@ def test_a_run_without_checkpoints_is_told_to_train(run, tmp_path, capsys):
     assert "no checkpoint; train first" in capsys.readouterr().err
     assert main([str(untrained.path), "--out", str(tmp_path / "out"), "--license", "mit", "--seed", "7"]) == 1
     assert "no seed 7; there are: 0" in capsys.readouterr().err
+
+
+SETTINGS = ("optimizer.lr=0.001", "rollout.group_size=4", "algorithm.clip_ratio_high=0.5")
+
+
+def start_run(tmp_path: Path, start: Path, model: Path, *settings: str) -> RunFolder:
+    """Return a run of the model `start` with data of this machine, and a checkpoint."""
+    data = tmp_path / "my data.jsonl"
+    data.write_text("one")
+    where = [f"model.path={start}", f"data.train={data}", f"data.eval={data}"]
+    run = RunFolder.create(tmp_path / "run", SPEC.load("tiny", [*where, *SETTINGS, *settings]).dump())
+    loaded = weights.load(model, device="cpu")
+    add_adapters(loaded, SPEC.load("tiny", [*where, *settings]).model.lora)
+    checkpoint.save(run.checkpoints_path(0), 1, loaded, start, {"trainer": {}})
+    run.check_inputs(hash_inputs({"data.train": data}, {"model": start}))
+    return run
+
+
+def export(run: RunFolder, out: Path, *options: str) -> str:
+    assert main([str(run.path), "--out", str(out), "--license", "mit", *options]) == 0
+    for path in out.rglob("*"):
+        if path.is_file():
+            assert str(run.path.parent).encode() not in path.read_bytes(), f"{path.name} tells a path of this machine"
+    return (out / "README.md").read_text()
+
+
+def test_the_card_has_every_setting_the_departures_of_this_run_and_what_it_rests_on(model, tmp_path, capsys):
+    start = Path(shutil.copytree(model, tmp_path / "hub/models--Org--Base/snapshots/1a2b"))
+    run = start_run(tmp_path, start, model)
+    card = export(run, tmp_path / "out")
+    assert "note:" not in capsys.readouterr().err
+    assert front_matter(card)["base_model"] == "Org/Base"
+    for line in (
+        "- `--set optimizer.lr=0.001` (the preset has 0.0005)",
+        "- `--set rollout.group_size=4` (the preset has 16)",
+        "- `--set algorithm.clip_ratio_high=0.5` (the preset has 0.2)",
+        '- `--set data.train="my data.jsonl"`',
+        "learning rate 0.001; group size 4",
+        "- algorithm.clip_ratio_high is 0.5; memagent has 0.2",
+    ):
+        assert line in card
+    assert "group size 16" not in card
+    digest = hashlib.sha256((start / "model.safetensors").read_bytes()).hexdigest()
+    assert f"| `{digest}` |" in card
+    assert "| data.train | 3 | " in card
+    again = SPEC.load(str(tmp_path / "out/recipe.yaml"))
+    assert (again.model.path, again.data.train, again.optimizer.lr) == ("Org/Base", "my data.jsonl", 0.001)
+
+
+def test_a_card_without_a_base_model_says_so(model, tmp_path, capsys):
+    run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
+    card = export(run, tmp_path / "out")
+    assert "--base-model ID" in capsys.readouterr().err
+    assert "started from a model that has no id on the hub" in card
+    assert "base_model" not in front_matter(card)
+
+
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_adapters_are_exported_with_the_base_that_they_are_for(model, tmp_path, warm_start):
+    own = ("model.lora={rank: 2, alpha: 4}", *(() if warm_start else ("warm_start=null",)))
+    run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model, *own)
+    card = export(run, tmp_path / "out", "--base-model", "Org/Base")
+    config = json.loads((tmp_path / "out/adapter/adapter_config.json").read_text())
+    assert (config["r"], config["base_model_name_or_path"]) == (2, None if warm_start else "Org/Base")
+    source = checkpoint.steps(run.checkpoints_path(0))[0] / "adapter/adapter_model.safetensors"
+    assert (tmp_path / "out/adapter/adapter_model.safetensors").read_bytes() == source.read_bytes()
+    assert ("warm-started model" if warm_start else "for [Org/Base]") in card
+
+
+def test_what_the_config_does_not_account_for_is_not_published(run, tmp_path, capsys):
+    source = tmp_path / "source"
+    shutil.copytree(checkpoint.steps(run.checkpoints_path(0))[0], source)
+    tensors = load_file(source / "model.safetensors")
+    save_file({**tensors, "more": torch.zeros(1)}, source / "model.safetensors")
+    arguments = [str(run.path), "--out", str(tmp_path / "out"), "--license", "mit", "--checkpoint", str(source)]
+    assert main(arguments) == 1
+    assert "1 tensors have no place in the model of config.json: more" in capsys.readouterr().err
+    save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, source / "model.safetensors")
+    assert main(arguments) == 0
+    assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "bfloat16"

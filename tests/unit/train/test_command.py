@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from multiprocessing import get_context
 from pathlib import Path
@@ -179,3 +180,40 @@ def test_lines_of_workers_are_taken_when_the_console_is_gone() -> None:
 
     train._relay(lines, show)
     assert shown == ["one", "two"]
+
+
+def test_a_resume_names_what_it_rests_on_and_has_changed(
+    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
+) -> None:
+    own, out = tmp_path / "model", tmp_path / "run"
+    shutil.copytree(model, own)
+    assert run(out, own, data) == 0
+    RunFolder(out).open_metrics(0).append({"stage": "train", "step": 1})
+    assert run(out, own, data) == 0
+    tokenizer = own / "tokenizer_config.json"
+    tokenizer.write_text(tokenizer.read_text() + " ")
+    data.write_text(data.read_text() * 2)
+    capsys.readouterr()
+    assert run(out, own, data) == 1
+    error = capsys.readouterr().err
+    for name in ("data.train: ", "data.eval: ", "model/tokenizer_config.json: ", "--accept-changes"):
+        assert name in error
+    assert "model/model.safetensors" not in error
+    assert run(out, own, data, more=["--accept-changes"]) == 0
+    assert run(out, own, data) == 0
+    assert len(no_training) == 4
+
+
+def test_a_dry_run_prints_the_departures_and_refuses_a_context_as_the_run_does(
+    tmp_path: Path, model: Path, data: Path, capsys
+) -> None:
+    positions = weights.load_config(model).max_positions
+    settings = ("algorithm.clip_ratio_high=0.5", f"model.max_model_len={positions}", "inference.kv_tokens=100000")
+    assert run(tmp_path / "run", model, data, *settings, more=["--dry-run"]) == 0
+    assert "# departure: algorithm.clip_ratio_high is 0.5; memagent has 0.2" in capsys.readouterr().out
+    for more in (["--dry-run"], []):
+        wanted = f"model.max_model_len={positions + 1}"
+        assert run(tmp_path / "run", model, data, *settings[:1], wanted, more=more) == 1
+        assert f"model.max_model_len {positions + 1} is above the {positions} positions" in capsys.readouterr().err
+        assert run(tmp_path / "run", model, data, *settings[:2], "inference.kv_tokens=32", more=more) == 1
+        assert f"inference.kv_tokens 32 is less than the context of {positions}" in capsys.readouterr().err

@@ -86,7 +86,7 @@ def cluster(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Clust
         (tmp_path / path).mkdir(parents=True)
     (root / "train.py").touch()
     (root / "scripts/models/qwen2.5-7B.sh").write_text("MODEL_ARGS=(\n   --num-layers 28\n)")
-    (tmp_path / "hf/config.json").touch()
+    (tmp_path / "hf/config.json").write_text('{"num_hidden_layers": 28}')
     (tmp_path / "dist/latest_checkpointed_iteration.txt").touch()
     for name in ("train", "dev"):
         write_jsonl(tmp_path / f"{name}.jsonl", TASKS)
@@ -308,3 +308,59 @@ def test_data_that_is_there_is_not_converted_again(tmp_path: Path) -> None:
     assert records.convert(source, target, limit=1) == 1, "another file of that name"
     target.unlink()
     assert records.convert(source, target, limit=1) == 1
+
+
+def test_a_dry_run_tells_what_is_left_to_fill_in(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["toolorchestra", "--preset", "seed", "--out", "/nowhere/x", "--dry-run"]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fill in: ")]
+    for part in (
+        "slime.checkpoint.hf: no model at /data/models/qwen3_8b",
+        "toolorchestra.environment.options.python: TAU2/bin/python is a placeholder",
+        "toolorchestra.environment.options.data: TAU2_DATA is a placeholder",
+        "slime.model: qwen3-8B was not compared",
+        "image: slimerl/slime:latest of docker/Dockerfile has no digest",
+        "data.train: no file",
+    ):
+        assert sum(part in line for line in told) == 1, part
+    assert launch.main(cluster.arguments("--dry-run", "--set", "algorithm.clip_ratio_high=0.5")) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if line.startswith("fill in: ")] == [told[-1]]
+    assert "image" in told[-1]
+    assert any(line.startswith("departure: algorithm.clip_ratio_high is 0.5; slime_agentic has 0.3") for line in told)
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"num_hidden_layers": 27}, "--num-layers 28, and "),
+        ({"num_hidden_layers": 28, "tie_word_embeddings": False}, "differ in whether the head is tied"),
+        ({"text_config": {"num_hidden_layers": 2}}, "has num_hidden_layers 2"),
+        ({"max_position_embeddings": 4096}, "model.max_model_len: 8192 is above the 4096 positions"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "slime.checkpoint.hf: "),
+    ],
+)
+def test_another_model_than_the_checkpoint_is_told_by_the_dry_run_and_refused_by_the_run(
+    config: dict[str, object], named: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cluster.folder / "hf/config.json").write_text(json.dumps(config))
+    assert launch.main(cluster.arguments("--dry-run")) == 0
+    assert named in capsys.readouterr().err
+    assert launch.main(cluster.arguments()) == 1
+    assert named in capsys.readouterr().err
+    assert not cluster.ray_calls
+
+
+def test_yarn_allows_the_longer_context(cluster: Cluster) -> None:
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    config = {"max_position_embeddings": 4096, "rope_scaling": yarn, "num_hidden_layers": 28}
+    (cluster.folder / "hf/config.json").write_text(json.dumps(config))
+    assert launch.main(cluster.arguments()) == 0
+
+
+def test_a_job_that_goes_on_names_data_that_have_changed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(cluster.arguments()) == 0
+    write_jsonl(cluster.folder / "train.jsonl", TASKS[:2])
+    assert launch.main(cluster.arguments()) == 1
+    assert "data.train: " in capsys.readouterr().err
+    assert launch.main(cluster.arguments("--accept-changes")) == 0
+    assert len(cluster.ray_calls) == 2

@@ -1,0 +1,73 @@
+"""Hashes what a run rests on: data, start model, tokenizer and chat template, so that a resumed run can tell a change.
+
+Each file has its size and a SHA-256. It is over all bytes, but for safetensors above WHOLE_BYTES: there it is over the
+header, which has the name, type and place of every tensor, and over the first and last PART_BYTES of every tensor. A
+training or conversion changes all parts of a tensor, and reading them takes no minute where the whole takes many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from core.hub import SMALL_FILES
+
+WHOLE_BYTES = 256 << 20
+PART_BYTES = 4096
+
+Hashes = dict[str, dict[str, Any]]
+"""Maps the name of each file to its `size` and `sha256`."""
+
+
+def hash_inputs(data: Mapping[str, Path], models: Mapping[str, Path]) -> Hashes:
+    """Hash files of data, or all files of a folder, and the files of models: weights, config, tokenizer and template.
+
+    A file is named by its key, such as `data.train`; a file of a folder is that with its place there.
+    """
+    files = dict[str, Path]()
+    for key, path in data.items():
+        found = sorted(file for file in path.rglob("*") if file.is_file())
+        files |= {f"{key}/{file.relative_to(path)}": file for file in found} if path.is_dir() else {key: path}
+    for key, folder in models.items():
+        found = [file for pattern in (*SMALL_FILES, "*.safetensors") for file in folder.glob(pattern)]
+        files |= {f"{key}/{file.name}": file for file in sorted(found)}
+    return {name: hash_file(path) for name, path in files.items()}
+
+
+def hash_file(path: Path) -> dict[str, Any]:
+    """Return the size of a file and its hash."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        if path.suffix != ".safetensors" or size <= WHOLE_BYTES:
+            return {"size": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        digest = hashlib.sha256()
+        for part in _read_parts(file):
+            digest.update(part)
+    return {"size": size, "sha256": digest.hexdigest(), "of": "header and ends of tensors"}
+
+
+def _read_parts(file: BinaryIO) -> Iterator[bytes]:
+    # safetensors: the length of the header in 8 bytes, the header in JSON, then the tensors at places from there on.
+    header = file.read(int.from_bytes(file.read(8), "little"))
+    yield header
+    base = file.tell()
+    for name, tensor in json.loads(header).items():
+        if name != "__metadata__":
+            begin, end = tensor["data_offsets"]
+            for place in (begin, max(begin, end - PART_BYTES)):
+                file.seek(base + place)
+                yield file.read(min(PART_BYTES, end - place))
+
+
+def list_input_changes(before: Hashes, now: Hashes) -> list[str]:
+    """Describe each file that is another one than before, in one line."""
+
+    def show(hashes: Hashes, name: str) -> str:
+        entry = hashes.get(name)
+        return f"{entry['size']:,} bytes, sha256 {entry['sha256'][:12]}" if entry else "absent"
+
+    names = sorted(before.keys() | now.keys())
+    return [f"{n}: {show(before, n)} before, {show(now, n)} now" for n in names if before.get(n) != now.get(n)]
