@@ -12,20 +12,29 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
-from safetensors import SafetensorError, safe_open
+from pydantic import ValidationError
 
-from core.engine import weights
-from core.hub import SMALL_FILES, CheckpointError, is_hub_id
+from core.config import RecipeError
+from core.engine import lora, weights
+from core.hub import SMALL_FILES, CheckpointError, is_hub_id, read_json
 from core.report import PublishedScore, build_summary
 from core.report.table import render_table
-from core.runs.run_folder import RunFolder, RunFolderError
+from core.rollout.method import method_spec
+from core.runs.run_folder import RunFolder, RunFolderError, flatten
 from core.text.tokenizer import load_tokenizer
 from core.train import checkpoint
+
+ADAPTERS = """
+
+`adapter/` holds the run's adapters in PEFT's format, for {base}. The weights here have them merged."""
 
 
 def export_checkpoint(
@@ -48,30 +57,94 @@ def export_checkpoint(
     """
     if out.exists():
         raise CheckpointError(f"{out}: exists already; delete it, or choose another --out")
-    for path in weights.weight_files(source):
-        check_readable(path)
+    dtype = weights.check(source)
     load_tokenizer(source)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for path in sorted({path for pattern in (*SMALL_FILES, "*.safetensors") for path in source.glob(pattern)}):
         shutil.copyfile(path, partial / path.name)
+    weights.write_dtype(partial, dtype)
     if not (partial / "generation_config.json").is_file():
         ends = list(weights.eos_token_ids(source))
         (partial / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}, indent=2) + "\n")
-    shutil.copyfile(run.path / "config.yaml", partial / "recipe.yaml")
+    recipe = yaml.safe_dump(hide_paths(run.config, base_model), sort_keys=False, allow_unicode=True)
+    (partial / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    change_json(partial / "config.json", "_name_or_path", base_model)
+    if (source / lora.FOLDER).is_dir():
+        shutil.copytree(source / lora.FOLDER, partial / lora.FOLDER)
+        # After a warm start, the adapters belong to a model that is not on the hub.
+        base = None if run.config.get("warm_start") else base_model
+        change_json(partial / lora.FOLDER / "adapter_config.json", "base_model_name_or_path", base)
     card = write_model_card(run, out.name, title=title, license_id=license_id, base_model=base_model, results=results)
     (partial / "README.md").write_text(card, encoding="utf-8")
     partial.rename(out)
 
 
-def check_readable(path: Path) -> None:
-    """Raise CheckpointError if a safetensors file is torn: its header says how long it must be."""
+def change_json(path: Path, key: str, value: str | None) -> None:
+    """Give a key that the file has another value: what is there is a path of this machine."""
+    values = read_json(path)
+    if key in values:
+        path.write_text(json.dumps({**values, key: value}, indent=2) + "\n", encoding="utf-8")
+
+
+def hide_paths(config: Mapping[str, Any], base_model: str | None) -> dict[str, Any]:
+    """Return a recipe without paths of this machine: the base model for its folder, and else the names of files.
+
+    The paths of the section `slime` are those of a cluster, and stay.
+    """
+
+    def hide(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: hide(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [hide(item) for item in value]
+        local = isinstance(value, str) and re.fullmatch(r"((?:model:)?)(?:/|~/)[^\n]*?([^/\n]+)/?", value)
+        return f"{local[1]}{local[2]}" if local else value
+
+    hidden = {key: value if key == "slime" else hide(value) for key, value in config.items()}
+    if base_model and not is_hub_id(config["model"]["path"]):
+        hidden["model"] = {**hidden["model"], "path": base_model}
+    return hidden
+
+
+def find_base_model(start: str, source: Path) -> str | None:
+    """Return the hub id of the start model: `start` itself, or what the path of a snapshot or config.json tells."""
+    snapshot = re.search(r"models--([^/]+)--([^/]+)/snapshots/", start)
+    if is_hub_id(start) or snapshot:
+        return start if snapshot is None else f"{snapshot[1]}/{snapshot[2]}"
+    named = str(read_json(source / "config.json").get("_name_or_path") or "")
+    return named if is_hub_id(named) else None
+
+
+def list_settings(config: Mapping[str, Any], base_model: str | None) -> list[str]:
+    """List what the run has set otherwise than its preset, as options of the command line."""
+    spec = method_spec(str(config["method"]))
     try:
-        with safe_open(path, "pt"):
-            pass
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); copy or convert it again") from error
+        preset = spec.load(str(config["preset"])).dump()
+    except RecipeError:
+        return ["The preset is not in this repository; `recipe.yaml` is all there is of it."]
+    ours, theirs = flatten(hide_paths(spec.recipe.complete(dict(config)), base_model)), flatten(preset)
+    return [
+        f"- `--set {key}={json.dumps(ours.get(key))}` (the preset has {json.dumps(theirs.get(key))})"
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key) != theirs.get(key) and key != "departures"
+    ] or ["The preset as it is."]
+
+
+def list_inputs(run: RunFolder) -> list[str]:
+    """Return a table of what the run rests on, and what has changed while it ran."""
+    files, changes = run.inputs["files"], run.inputs["changes"]
+    if not files:
+        return ["The run has recorded no hashes of its data and start model."]
+    rows = [f"| {name} | {entry['size']:,} | `{entry['sha256']}` |" for name, entry in files.items()]
+    return [
+        "| File | Bytes | SHA-256 |",
+        "| --- | --- | --- |",
+        *rows,
+        "",
+        *(f"Changed meanwhile: {c}" for c in changes),
+    ]
 
 
 def write_model_card(
@@ -94,7 +167,12 @@ def write_model_card(
         "pipeline_tag": "text-generation",
         "tags": [method, "agentic-rl", "grpo", "reinforcement-learning"],
     }
-    departures = list(dict.fromkeys([*config.get("departures", ()), *summary["departures"]]))
+    recipe = method_spec(method).recipe
+    try:
+        listed = recipe.model_validate(recipe.complete(dict(config))).list_departures()
+    except ValidationError:  # of an earlier version
+        listed = list(config.get("departures", ()))
+    departures = list(dict.fromkeys([*listed, *summary["departures"]]))
     published = [PublishedScore.from_json(row) for row in evaluated.published["rows"]]
     _, _, tables = render_table({**summary, "departures": []}, published).partition("\n\n")
     commit = run.versions.get("git") or "not recorded"
@@ -102,18 +180,33 @@ def write_model_card(
     whose = "the evaluation of these weights" if results else "the run, whichever of them these weights are"
     slime = config.get("slime")
     backend = f" --backend {slime.get('framework', 'slime')}" if slime and not run.seeds else ""
-    start = f"[{base_model}](https://huggingface.co/{base_model})" if base_model else f"`{config['model']['path']}`"
+    start = (
+        f"[{base_model}](https://huggingface.co/{base_model})" if base_model else "a model that has no id on the hub"
+    )
+    packages = ", ".join(f"{name} {run.versions.get(name)}" for name in ("python", "torch", "transformers"))
+    adapters = ADAPTERS if config["model"].get("lora") else ""
+    adapted = "the run's own warm-started model" if config.get("warm_start") else start
     return f"""---
 {yaml.safe_dump(front, sort_keys=False)}---
 
 # {name}
 
 {method}, preset `{config["preset"]}` (follows: {config["follows"]}), started from {start}.
-These are the weights of {title}. `recipe.yaml` is the whole recipe.
+These are the weights of {title}. `recipe.yaml` is the whole recipe.{adapters.format(base=adapted)}
+
+## Settings that differ from the preset
+
+{chr(10).join(list_settings(config, base_model))}
 
 ## Departures from the source
 
+Numbers here are those of this run. Where a line and a setting above differ, the setting holds.
+
 {chr(10).join(f"- {line}" for line in departures) or "None."}
+
+## What the run rests on
+
+{chr(10).join(list_inputs(run)).strip()}
 
 ## Results
 
@@ -123,7 +216,7 @@ Over seeds {seeds} of {whose}.
 
 ## Commands
 
-At commit `{commit}` of the repository that this comes from:
+At commit `{commit}` of the repository that this comes from, with {packages}:
 
 ```
 bash agentic/{method}/run.sh --preset recipe.yaml{backend}
@@ -165,7 +258,9 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             source, title = options.checkpoint, f"`{options.checkpoint.name}`"
         start = str(run.config["model"]["path"])
-        base_model = options.base_model or (start if is_hub_id(start) else None)
+        base_model = options.base_model or find_base_model(start, source)
+        if base_model is None:
+            print("note: the card names no base model; --base-model ID gives it one", file=sys.stderr)
         results = RunFolder(options.results) if options.results else None
         export_checkpoint(
             run,
