@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from core.config import RecipeError
+from core.config import Recipe, RecipeError
 from core.engine import lora, weights
 from core.hub import SMALL_FILES, CheckpointError, is_hub_id, read_json
 from core.report import PublishedScore, build_summary
@@ -68,8 +68,11 @@ def export_checkpoint(
     if not (partial / "generation_config.json").is_file():
         ends = list(weights.eos_token_ids(source))
         (partial / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}, indent=2) + "\n")
-    recipe = yaml.safe_dump(hide_paths(run.config, base_model), sort_keys=False, allow_unicode=True)
-    (partial / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    preset, recipe = load_preset(run.config), hide_paths(run.config, base_model)
+    if preset and preset.experiment and preset.data.train == run.config["data"]["train"]:
+        recipe["experiment"] = preset.experiment.model_dump(mode="json")  # how the data and the start model are made
+    text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+    (partial / "recipe.yaml").write_text(text, encoding="utf-8")
     change_json(partial / "config.json", "_name_or_path", base_model)
     if (source / lora.FOLDER).is_dir():
         shutil.copytree(source / lora.FOLDER, partial / lora.FOLDER)
@@ -99,7 +102,7 @@ def hide_paths(config: Mapping[str, Any], base_model: str | None) -> dict[str, A
             return {key: hide(item) for key, item in value.items()}
         if isinstance(value, list):
             return [hide(item) for item in value]
-        local = isinstance(value, str) and re.fullmatch(r"((?:model:)?)(?:/|~/)[^\n]*?([^/\n]+)/?", value)
+        local = isinstance(value, str) and re.fullmatch(r"((?:model:)?)(?:/|~/|\.\./)[^\n]*?([^/\n]+)/?", value)
         return f"{local[1]}{local[2]}" if local else value
 
     hidden = {key: value if key == "slime" else hide(value) for key, value in config.items()}
@@ -117,14 +120,20 @@ def find_base_model(start: str, source: Path) -> str | None:
     return named if is_hub_id(named) else None
 
 
+def load_preset(config: Mapping[str, Any]) -> Recipe | None:
+    """Return the preset of a run; None where this repository has none of that name."""
+    try:
+        return method_spec(config["method"]).load(config["preset"])
+    except RecipeError:
+        return None
+
+
 def list_settings(config: Mapping[str, Any], base_model: str | None) -> list[str]:
     """List what the run has set otherwise than its preset, as options of the command line."""
-    spec = method_spec(str(config["method"]))
-    try:
-        preset = spec.load(str(config["preset"])).dump()
-    except RecipeError:
+    preset = load_preset(config)
+    if preset is None:
         return ["The preset is not in this repository; `recipe.yaml` is all there is of it."]
-    ours, theirs = flatten(hide_paths(spec.recipe.complete(dict(config)), base_model)), flatten(preset)
+    ours, theirs = flatten(hide_paths(preset.complete(dict(config)), base_model)), flatten(preset.dump())
     return [
         f"- `--set {key}={json.dumps(ours.get(key))}` (the preset has {json.dumps(theirs.get(key))})"
         for key in sorted(ours.keys() | theirs.keys())

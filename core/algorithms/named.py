@@ -101,11 +101,7 @@ def list_departures(algorithm: BaseModel) -> list[str]:
     settings = algorithm.model_dump()
     entries = ALGORITHMS[settings["name"]].items()
     return [
-        f"algorithm.{key} is {_text(settings[key])}; {settings['name']} has {_text(value)} ({source})"
+        f"algorithm.{key} is {json.dumps(settings[key])}; {settings['name']} has {json.dumps(value)} ({source})"
         for key, (value, source) in entries
         if settings[key] != value
     ]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -100,7 +100,8 @@ def _missing_files(folder: Path) -> str:
         return (folder / name).is_file()
 
     lacks = [] if has("tokenizer_config.json") else ["tokenizer_config.json"]
-    if not (has("tokenizer.json") or has("tokenizer.model") or (has("vocab.json") and has("merges.txt"))):
+    vocabulary = has("tokenizer.json") or has("tekken.json") or (has("vocab.json") and has("merges.txt"))
+    if not vocabulary and not any(folder.glob("*.model")):
         lacks.append("tokenizer.json (or tokenizer.model, or vocab.json with merges.txt)")
     return " and ".join(lacks)
 

@@ -23,7 +23,7 @@ import torch
 from core.config import LoRASection, Recipe, RecipeError, replace_keys
 from core.engine import CausalLM, ModelConfig, choose_dtype, footprint, lora, weights
 from core.engine.footprint import format_bytes
-from core.hub import CheckpointError, resolve
+from core.hub import CheckpointError, check_unquantized, resolve
 from core.runs.run_folder import RunFolder
 from core.train.optimizer import moment_bytes, needs_float32_copy
 from core.train.replicas import describe_replicas
@@ -110,8 +110,11 @@ def read_configs(recipe: Recipe) -> tuple[ModelConfig, dict[str, ModelConfig]]:
     for role, place in recipe.roles.items():
         if place.startswith("model:"):
             roles[place.removeprefix("model:")].append(role)
-    frozen = {", ".join(names): weights.load_config(resolve(path, weights=False)) for path, names in roles.items()}
-    return weights.load_config(resolve(recipe.model.path, weights=False)), frozen
+    folders = {", ".join(names): resolve(path, weights=False) for path, names in roles.items()}
+    start = resolve(recipe.model.path, weights=False)
+    for folder in (start, *folders.values()):
+        check_unquantized(folder)  # only servers, which others run, read such weights
+    return weights.load_config(start), {names: weights.load_config(folder) for names, folder in folders.items()}
 
 
 def check_fit(recipe: Recipe, memory: int | None) -> None:

@@ -103,7 +103,7 @@ def test_the_card_is_filled_from_the_run_folder(run, tmp_path):
     assert "bash agentic/memagent/run.sh --preset recipe.yaml" in card
     again = SPEC.load(str(out / "recipe.yaml")).dump()
     assert again == {**run.config, "model": {**run.config["model"], "path": "Org/Base"}}
-    assert "The preset as it is." not in card
+    assert "experiment:" in (out / "recipe.yaml").read_text()
     assert '- `--set model.path="Org/Base"` (the preset has "runs/data/memagent-tiny/model")' in card
 
 
