@@ -23,7 +23,8 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Joins several trackers into one. It counts the failures of each in `failures` and shows the first of each."""
+    """Joins several trackers into one. It counts the failures of each in `failures` and shows the first of each, and their number at the
+    end."""
 
     def __init__(self, trackers: Mapping[str, Tracker], show: Callable[[str], None] | None = None):
         self._trackers = dict(trackers)
@@ -39,6 +40,9 @@ class Trackers:
     def close(self) -> None:
         for name, tracker in self._trackers.items():
             self._guard(name, tracker.close)
+        for name, count in self.failures.items():
+            if count > 1:
+                self._show(f"tracker {name}: failed {count} times, so its curves are not whole; metrics.jsonl is")
 
     def start(self, name: str, make: Callable[[], Tracker]) -> None:
         """Add the tracker that `make` returns, or count a failure when it cannot start."""
