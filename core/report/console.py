@@ -53,7 +53,7 @@ def _print_scores(summary: Mapping[str, Any], console: Console) -> None:
     elif has_lengths(variants):
         for same in group_metrics(variants):
             table = scores_table(summary, same[0], _two_lines)
-            _print_table(console, f"{title} · {' and '.join(same)}, % (95% CI)", table)
+            _print_table(console, f"{title} · {', '.join(same)}, % (95% CI)", table)
     else:
         table = [["variant", *metrics, "turns", "failures"]]
         for variant, cells in variants.items():

@@ -100,7 +100,7 @@ def section_tables(data: str, section: Mapping[str, Any], show: ShowScore = form
     variants, name = section["variants"], format_data(data)
     if has_lengths(variants):
         tables = [
-            (f"{name} · {' and '.join(same)} score, mean and 95% CI in %", scores_table(section, same[0], show))
+            (f"{name} · {', '.join(same)} score, mean and 95% CI in %", scores_table(section, same[0], show))
             for same in group_metrics(variants)
         ]
         return [*tables, *_changes_tables(data, section), (f"{name} · cost", cost_table(variants))]

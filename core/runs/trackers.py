@@ -23,8 +23,10 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Joins several trackers into one. It counts the failures of each in `failures` and shows the first of each, and their number at the
-    end."""
+    """Joins several trackers into one.
+
+    It counts the failures of each in `failures`, shows the first of each at once, and their number at the end.
+    """
 
     def __init__(self, trackers: Mapping[str, Tracker], show: Callable[[str], None] | None = None):
         self._trackers = dict(trackers)

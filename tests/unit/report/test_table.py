@@ -131,7 +131,7 @@ def test_titles_are_words_and_scores_that_are_the_same_have_one_table(empty: Run
     summary = build_summary(empty)
     titles = [title for title, _ in section_tables(summary["data"], summary)]
     assert titles == [
-        "niah (bare question, num k 4) · official and strict score, mean and 95% CI in %",
+        "niah (bare question, num k 4) · official, strict score, mean and 95% CI in %",
         "niah (bare question, num k 4) · other score, mean and 95% CI in %",
         "niah (bare question, num k 4) · trained minus each other variant, in points, paired by task, 95% CI",
         "niah (bare question, num k 4) · cost",
