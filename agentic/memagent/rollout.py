@@ -10,7 +10,8 @@ Departures from both, on purpose (a preset may undo those marked *):
 3. A task without a document, or with more than `max_chunks` chunks, fails with a name*. Nothing is cut silently.
 4. Advantages are normalised over rollouts and then given to turns. A failed rollout leaves the baseline. No row is
    trimmed.
-5. Three options of our own are off in `seed` and `paper`*: chunks that end between sentences or documents, the section
+5. The reward grades the short answer in the last box (core/rewards/README.md). Both compare text without spaces.
+6. Three options of our own are off in `seed` and `paper`*: chunks that end between sentences or documents, the section
    before the memory, and the KEEP gate.
 
 Run:  bash agentic/memagent/run.sh                        # tiny: two CPU cores, minutes

@@ -13,7 +13,8 @@ Departures from both ports, on purpose:
 3. A search that fails, fails the rollout: it is counted and not trained. slime's example shows the policy that nothing
    was found, and trains on that. The released trainer stops.
 4. The last turn that `max_turns` allows is not searched for: nobody would read what was found.
-5. An end token that the policy samples stays in its text.
+5. Short answers are equal as core/rewards/README.md says; both ports compare them by SQuAD's exact match.
+6. An end token that the policy samples stays in its text.
 
 Run:  bash agentic/search_r1/run.sh                         # tiny: two CPU cores, minutes
       bash agentic/search_r1/run.sh --preset paper --backend slime --dry-run
