@@ -87,4 +87,8 @@ def agent_settings(recipe: AgentFlowRecipe, budget: int, sampling: Sampling, sam
 
 def single_settings(message: str, samples: int) -> dict[str, Any]:
     """Return what a single call's score follows from."""
-    return {"prompt": message, "graded by": "the rules for numbers and math-verify, on the last box", "samples of a problem": samples}
+    return {
+        "prompt": message,
+        "graded by": "the rules for numbers and math-verify, on the last box",
+        "samples of a problem": samples,
+    }
