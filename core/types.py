@@ -52,7 +52,8 @@ class Task:
     """Holds one record of a data set.
 
     `task_id` is unique within its data set. `answers` are all accepted answers. `context` is the text that the question
-    is about (empty for tasks without one).
+    is about (empty for tasks without one). `earlier_messages` stand before the question: a system message and earlier
+    turns, as {role, content}.
     """
 
     task_id: str
@@ -60,6 +61,12 @@ class Task:
     answers: tuple[str, ...]
     context: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    earlier_messages: tuple[Mapping[str, str], ...] = ()
+
+    @property
+    def messages(self) -> list[Mapping[str, str]]:
+        """The whole conversation, which the question ends."""
+        return [*self.earlier_messages, {"role": "user", "content": self.question}]
 
 
 @dataclass(frozen=True, slots=True)

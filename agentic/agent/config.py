@@ -19,7 +19,8 @@ class AgentEntry(Section):
     """Describes one agent: a function or a program, its reward and its limits."""
 
     run: Annotated[str | None, FUNCTION] = None
-    """Names `async def run(task, endpoint) -> str` as package.module.function."""
+    """Names `async def run(task, endpoint) -> str` as package.module.function. `task.messages` is the whole prompt of
+    the record; a rollout whose agent sends less of it fails."""
     command: tuple[str, ...] = ()
     """Names a program instead of a function, with its arguments. The program gets the question as one more argument, or
     in a file: `{question_file}` in an argument is the path of that file. A question of 128 KiB or more needs it. It

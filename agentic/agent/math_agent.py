@@ -44,4 +44,4 @@ PYTHON = AgentTool(
 
 async def run(task: Task, endpoint: Endpoint) -> str:
     """Solve the task's problem."""
-    return await run_tool_loop(endpoint, task.question, [PYTHON], SYSTEM)
+    return await run_tool_loop(endpoint, task.messages, [PYTHON], SYSTEM)

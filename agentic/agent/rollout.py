@@ -53,7 +53,13 @@ def find_fault(agents: Mapping[str, object], task: Task) -> tuple[str, str, str]
 
 
 def check_task(recipe: AgentRecipe, task: Task) -> tuple[str, str, str] | None:
-    return find_fault(recipe.agent.agents, task)
+    agents = recipe.agent.agents
+    if fault := find_fault(agents, task):
+        return fault
+    name = task.metadata.get("agent") or next(iter(agents))
+    if task.earlier_messages and agents[name].command:
+        return "messages", f"the program of agent {name} gets the question alone", "write all into the question"
+    return None
 
 
 def build(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentTeam:
@@ -95,5 +101,5 @@ def find_agent(key: str, entry: AgentEntry) -> RunAgent:
     return run
 
 
-SPEC = MethodSpec("agent", AgentRecipe, PRESETS, build, check_task=check_task)
+SPEC = MethodSpec("agent", AgentRecipe, PRESETS, build, keeps_messages=True, check_task=check_task)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -6,7 +6,7 @@ It imports nothing but an HTTP client and knows nothing of training. Use it wher
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +24,19 @@ class AgentTool:
     run: Callable[..., Awaitable[str]]
 
 
-async def run_tool_loop(endpoint: Endpoint, question: str, tools: Sequence[AgentTool], system: str = "") -> str:
-    """Return the first answer without a tool call.
+async def run_tool_loop(
+    endpoint: Endpoint, conversation: Sequence[Mapping[str, str]], tools: Sequence[AgentTool], system: str = ""
+) -> str:
+    """Continue a conversation, and return the first answer without a tool call. `system` begins its system message.
 
     Raises:
         RuntimeError: a request was refused; the message holds the reason.
     """
-    messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": question})
+    messages: list[dict[str, Any]] = [dict(message) for message in conversation]
+    if system and messages[0]["role"] == "system":
+        messages[0]["content"] = f"{system}\n\n{messages[0]['content']}"
+    elif system:
+        messages.insert(0, {"role": "system", "content": system})
     shown = [tool.schema.to_openai() for tool in tools]
     headers = {"Authorization": f"Bearer {endpoint.api_key}"}
     # How long a rollout may take is the recipe's to say.

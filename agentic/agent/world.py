@@ -44,7 +44,7 @@ async def run(task: Task, endpoint: Endpoint) -> str:
     async def call_look_up(thing: str) -> str:
         return look_up(thing, task.metadata["world"])
 
-    return await run_tool_loop(endpoint, task.question, [AgentTool(LOOK_UP, call_look_up)])
+    return await run_tool_loop(endpoint, task.messages, [AgentTool(LOOK_UP, call_look_up)])
 
 
 def write_question(rng: Random, thing: str, others: Sequence[str]) -> str:
@@ -111,7 +111,7 @@ def encode(shown: LookupDemonstration, renderer: Renderer) -> list[Example]:
 
 async def answer_at_once(task: Task, endpoint: Endpoint) -> str:
     """Answer without a tool."""
-    return await run_tool_loop(endpoint, task.question, [])
+    return await run_tool_loop(endpoint, task.messages, [])
 
 
 def build_without_tool(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentMethod:

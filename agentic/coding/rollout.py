@@ -326,5 +326,5 @@ def build(recipe: CodingRecipe, tokenizer: Tokenizer) -> CodingAgent:
     return CodingAgent(recipe, tokenizer)
 
 
-SPEC = MethodSpec("coding", CodingRecipe, PRESETS, build, check_task=check_task, answer="diff")
+SPEC = MethodSpec("coding", CodingRecipe, PRESETS, build, short_answers=False, check_task=check_task, answer="diff")
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

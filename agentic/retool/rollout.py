@@ -84,7 +84,8 @@ class ReTool(Method):
     def open_conversation(self, task: Task) -> Ids:
         """Return the ids of the question. Raises RolloutError if they leave no room for a reply."""
         instructions = INSTRUCTIONS if self.config.explain_tags else ""
-        ids = self.renderer.render([self.renderer.message("user", task.question, instructions)])
+        earlier = self.renderer.plain_messages(task.earlier_messages)
+        ids = self.renderer.render([*earlier, self.renderer.message("user", task.question, instructions)])
         if len(ids) >= self.config.context_tokens:
             raise RolloutError(
                 "overlong_question",
@@ -130,5 +131,5 @@ def build(recipe: ReToolRecipe, tokenizer: Tokenizer) -> ReTool:
     return ReTool(recipe.retool, tokenizer)
 
 
-SPEC = MethodSpec("retool", ReToolRecipe, PRESETS, build)
+SPEC = MethodSpec("retool", ReToolRecipe, PRESETS, build, keeps_messages=True)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

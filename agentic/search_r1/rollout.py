@@ -68,7 +68,8 @@ class SearchR1(Method):
         """
         stops = replace(sampling, stop=STOP, stop_token_ids=(self.tokenizer.eos_token_id,))
         turns = Turns(stops, session=uuid4().hex)
-        ids = self.renderer.render([self.renderer.message("user", *write_prompt(self.config.prompt, task.question))])
+        question = self.renderer.message("user", *write_prompt(self.config.prompt, task.question))
+        ids = self.renderer.render([*self.renderer.plain_messages(task.earlier_messages), question])
         actions: list[tuple[Action, str]] = []
         searches = 0
         while True:
@@ -137,5 +138,5 @@ def format_passages(passages: Iterable[str]) -> str:
     return "".join(PASSAGE.format(n, title, text) for n, (title, _, text) in enumerate(parts, 1)).strip()
 
 
-SPEC = MethodSpec("search_r1", SearchR1Recipe, PRESETS, SearchR1)
+SPEC = MethodSpec("search_r1", SearchR1Recipe, PRESETS, SearchR1, keeps_messages=True)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -176,5 +176,5 @@ def build(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) -> ToolOrchestra:
     return ToolOrchestra(recipe, tokenizer)
 
 
-SPEC = MethodSpec("toolorchestra", ToolOrchestraRecipe, PRESETS, build, regrade=regrade)
+SPEC = MethodSpec("toolorchestra", ToolOrchestraRecipe, PRESETS, build, short_answers=False, regrade=regrade)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.data.files import DataError
-from core.data.sets import SETS, Questions, prepare, read_hub_records
-from core.data.tasks import convert_records, read_tasks
+from core.data.sets import SETS, Questions, prepare
+from core.data.tasks import Notes, read_tasks
 from core.policy.base import Roles
 from core.rewards.boxed import strip_latex
 from core.rewards.math_grader import MathGrader
@@ -39,19 +39,24 @@ def load_problems(source: str, folder: Path) -> tuple[str, list[Task]]:
 
 
 def _load(source: str, folder: Path) -> tuple[str, list[Task]]:
-    if Path(source).is_file():
-        return Path(source).stem, read_tasks(source, require_context=False)
+    if Path(source).exists():
+        return Path(source).stem, _read(source)
     named = SETS.get(source)
     if isinstance(named, Questions):
         path = folder / named.file
         if not path.is_file():
             prepare(source, folder)
-        return source, read_tasks(path, require_context=False)
-    hub, _, split = source.partition(":")
-    if hub.count("/") != 1 or not split:
+        return source, _read(path)
+    if ":" not in source:
         raise DataError(f"{source}: no such file. Fix: give a file, aime24, aime25, or owner/name:split on the hub.")
-    name = hub.replace("/", "-")
-    return name, list(convert_records(read_hub_records(hub, split), name, require_context=False))
+    return source.partition(":")[0].replace("/", "-"), _read(source)
+
+
+def _read(path: str | Path) -> list[Task]:
+    notes = Notes()
+    tasks = read_tasks(path, require_context=False, distinct=True, notes=notes)
+    notes.tell(path)
+    return tasks
 
 
 class SingleCall(Method):

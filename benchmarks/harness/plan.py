@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core.config import RecipeError
-from core.data.files import DataError
+from core.data.files import DataError, read_records
 from core.hub import CheckpointError
 from core.policy.server_process import ServerError
 from core.runs.evaluation import EvalResult, file_name
@@ -116,9 +116,10 @@ def is_saved(cell: EvalCell, folder: RunFolder) -> bool:
 
 
 def file_fingerprint(path: Path) -> str:
-    """Return name and digest of a file, or of a folder of texts, as results record it."""
-    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
-    digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+    """Return name and digest of a file, a folder of texts, or a data set of the hub, as results record it."""
+    files = [path] if path.is_file() else sorted(path.glob("*.txt"))
+    contents = [file.read_bytes() for file in files] or [repr(record).encode() for _, record in read_records(path)]
+    digest = hashlib.sha256(b"\0".join(contents)).hexdigest()
     return f"{path.name} sha256:{digest[:12]}"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks.questions.published import DATA as QUESTION_SETS
 from benchmarks.table.evaluations import Evaluation, Places
+from core.data.sets import SETS
 
 
 def find_lacking(evaluation: Evaluation, places: Places, *, retrieval: bool) -> list[str]:
@@ -19,9 +20,10 @@ def find_lacking(evaluation: Evaluation, places: Places, *, retrieval: bool) -> 
             path, how = _locate(name, places)
             lines += [] if path.exists() else [f"{path}: missing. Get it: {how}"]
         elif not retrieval:
+            file = getattr(SETS[name], "file", name)
             lines.append(
-                f"retrieval service: tokentrue data download {name}; tokentrue serve retrieval --corpus ...; then "
-                "--retrieval URL"
+                f"retrieval service: tokentrue data download {name} --out {places.data}; tokentrue serve retrieval "
+                f"--corpus {places.data}/{file}; then --retrieval URL"
             )
     lines += [
         f"{key}: the key of the models behind paid interfaces" for key in evaluation.keys if not Path(key).is_file()
@@ -38,10 +40,10 @@ def _locate(name: str, places: Places) -> tuple[Path, str]:
             "MemAgent's taskutils/memory_data"
         )
     if name == "essays":
-        return data / name, f"tokentrue data download essays --out {data} [--from FOLDER]"
+        return data / name, f"tokentrue data download essays --out {data}"
     if name == "tau2":
         return Path(places.tau2_data), "see benchmarks/tau2/README.md; name it with --tau2-python and --tau2-data"
-    file, download = data / f"{name}.jsonl", f"tokentrue data download {name} --out {data} [--from FILE]"
+    file, download = data / f"{name}.jsonl", f"tokentrue data download {name} --out {data}"
     if known := {str(each): described for each, described in QUESTION_SETS.items()}.get(name):
         digest = known.sha256
         download = f"copy evaluation/{name}.jsonl of NVlabs/ToolOrchestra (git-lfs; sha256 {digest}), or {download}"

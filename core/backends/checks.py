@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from core.config import Recipe
+from core.data.hub_sets import is_hub_set
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 10.0
@@ -35,7 +36,7 @@ def find_missing_data(recipe: Recipe) -> Iterator[str]:
     """Name each file of `data` that is not there."""
     files = {"train": recipe.data.train, "eval": recipe.data.eval if recipe.run.eval_every else None}
     for key, path in files.items():
-        if path and not (REPOSITORY / path).is_file():
+        if path and not (REPOSITORY / path).exists() and not is_hub_set(path):
             yield f"data.{key}: no file {REPOSITORY / path}. See Data in agentic/{recipe.method}/README.md"
 
 

@@ -24,7 +24,8 @@ def read_addresses(field: str, path: str | None) -> Callable[[str], str]:
         addresses = yaml.safe_load(Path(path).read_text())
     except OSError as error:
         raise RecipeError(
-            f"{field}: {error}; start the services first (tokentrue serve services; tokentrue run METHOD does it)"
+            f"{field}: {error}; start the services first: `tokentrue run METHOD` does it, and so does `tokentrue "
+            "serve services FILE --logs DIR -- COMMAND`"
         ) from error
     except (yaml.YAMLError, ValueError) as error:
         raise RecipeError(f"{path}: is no YAML ({error}); remove it and start the services again") from error

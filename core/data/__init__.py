@@ -1,6 +1,6 @@
-"""Reads data sets as Tasks, from JSONL, JSON and parquet; writes JSONL; downloads published sets and checks them."""
+"""Reads data sets as Tasks, from files and the hub; writes JSONL; downloads published sets and checks them."""
 
 from core.data.files import DataError, read_records, write_jsonl
-from core.data.tasks import iter_tasks, read_tasks
+from core.data.tasks import Notes, iter_tasks, read_tasks
 
-__all__ = ["DataError", "iter_tasks", "read_records", "read_tasks", "write_jsonl"]
+__all__ = ["DataError", "Notes", "iter_tasks", "read_records", "read_tasks", "write_jsonl"]

@@ -1,17 +1,36 @@
-"""This module reads records from JSONL, JSON lists and parquet and writes JSONL. Errors name file, field and fix."""
+"""This module reads records from files and the hub, and writes JSONL. Errors name file, record, field and fix.
+
+| given | read by | |
+|---|---|---|
+| a .parquet file | pyarrow | nested types as they are, maps as objects |
+| a .csv or .tsv file | csv | the first line names the fields; every value stays text |
+| another file | json | a JSON list, or JSON lines |
+| a folder that `save_to_disk` wrote | datasets | one split |
+| `owner/name[:config][:split]` | datasets | the hub, or its cache here |
+
+All but parquet may be packed with gzip and begin with a byte order mark.
+"""
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 import re
+import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+from uuid import UUID
 
 from core.types import Task
 
-FORMATS = "JSONL, JSON or parquet"
+FORMATS = "JSONL, JSON, CSV or parquet"
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 """Finds escaped surrogates: only a text that has some can hold half of a character."""
@@ -37,22 +56,15 @@ class SourceLocation:
 
 
 def read_records(path: str | Path) -> Iterator[tuple[SourceLocation, dict[str, Any]]]:
-    """Yield each record with its location.
-
-    The suffix .parquet marks a parquet file; in another file, the first character tells a JSON list from JSONL.
+    """Yield each record with its location. The table above says what `path` may be.
 
     Raises:
-        DataError: the file is missing, empty or broken, or a record is not an object.
+        DataError: the data are missing, empty or broken, or a record is not an object.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder. Fix: give the file in it: {FORMATS}.")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file. Fix: check the path, or download or generate the data set first.")
-    records = _read_parquet(path) if path.suffix == ".parquet" else _read_json(path)
+    name, path = str(path), Path(path)
     location = None
     try:
-        for location, record in records:
+        for location, record in _open_records(name, path):
             if not isinstance(record, dict):
                 raise DataError(
                     f"{location}: a {type(record).__name__}, not an object. Fix: one JSON object per record."
@@ -60,19 +72,41 @@ def read_records(path: str | Path) -> Iterator[tuple[SourceLocation, dict[str, A
             yield location, record
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 text ({error}). Fix: unpack or convert the file first.") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: gzip cannot unpack it ({error}). Fix: download or write it again.") from None
     if location is None:
         raise DataError(f"{path}: holds no records. Fix: check that it was written completely.")
 
 
+def _open_records(name: str, path: Path) -> Iterator[tuple[SourceLocation, Any]]:
+    from core.data.hub_sets import is_hub_set, read_hub_set, read_saved_set
+
+    if path.is_file():
+        read = {".parquet": _read_parquet, ".csv": _read_csv, ".tsv": _read_csv}
+        return read.get(Path(path.name.removesuffix(".gz")).suffix, _read_json)(path)
+    if path.is_dir():
+        if not any((path / file).is_file() for file in ("state.json", "dataset_dict.json")):
+            raise DataError(f"{path}: is a folder. Fix: give the file in it: {FORMATS}; or its split: {path}:train.")
+        return _number(path, read_saved_set(path))
+    if is_hub_set(name):
+        return _number(path, read_hub_set(name))
+    raise DataError(f"{path}: no such file. Fix: check the path, or download or generate the data set first.")
+
+
+def _number(path: Path, records: Iterable[Any]) -> Iterator[tuple[SourceLocation, Any]]:
+    return ((SourceLocation(path, number, "record"), record) for number, record in enumerate(records))
+
+
 def task_to_record(task: Task) -> dict[str, Any]:
     """Return a task as a record of our own format."""
-    return {
+    record = {
         "task_id": task.task_id,
         "question": task.question,
         "answers": list(task.answers),
         "context": task.context,
         "metadata": dict(task.metadata),
     }
+    return {**record, "earlier_messages": list(task.earlier_messages)} if task.earlier_messages else record
 
 
 def write_jsonl(
@@ -82,21 +116,92 @@ def write_jsonl(
     return write_records(path, map(to_record, tasks))
 
 
-def write_records(path: str | Path, records: Iterable[dict[str, Any]]) -> int:
-    """Write all records as JSON lines or nothing. Returns their number."""
+def write_records(path: str | Path, records: Iterable[dict[str, Any]], source: str | Path | None = None) -> int:
+    """Write all records as JSON lines or nothing. Returns their number.
+
+    Dates and times are written as ISO 8601, exact decimals and UUIDs as text.
+
+    Raises:
+        DataError: a value has no form in JSON. It names `source`, by default `path`.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     count = 0
-    with partial.open("w", encoding="utf-8") as file:
-        for count, record in enumerate(records, start=1):  # noqa: B007 (the count outlives the loop)
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            for count, record in enumerate(records, start=1):
+                file.write(_write_line(record, SourceLocation(Path(source or path), count - 1, "record")))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
     return count
 
 
+def _write_line(record: dict[str, Any], location: SourceLocation) -> str:
+    try:
+        return json.dumps(record, ensure_ascii=False, allow_nan=False, default=_write_value) + "\n"
+    except (TypeError, ValueError):
+        field, value = next(_find_unwritable(record))
+        problem = f"JSON cannot hold {value!r:.60} ({type(value).__name__})"
+        raise location.error(field, problem, "leave the field out, or write text, a number or null there") from None
+
+
+def _write_value(value: Any) -> str:
+    """Write what parquet can hold and JSON cannot. Raises TypeError for all else, such as bytes."""
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    raise TypeError
+
+
+def _find_unwritable(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values within `value` that JSON cannot hold, each with the name of its field."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _find_unwritable(part, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _find_unwritable(part, name)
+    else:
+        try:
+            json.dumps(value, allow_nan=False, default=_write_value)
+        except (TypeError, ValueError):
+            yield name, value
+
+
+def _open_text(path: Path) -> TextIO:
+    """Open a text file without its byte order mark; gzip's own first bytes tell that it is packed."""
+    file = path.open("rb")
+    packed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    return TextIOWrapper(gzip.GzipFile(fileobj=file) if packed else file, encoding="utf-8-sig", newline="")
+
+
+def _read_csv(path: Path) -> Iterator[tuple[SourceLocation, Any]]:
+    csv.field_size_limit(sys.maxsize)  # a document can be long
+    with _open_text(path) as file:
+        rows = csv.reader(file, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
+        try:
+            names = next(rows, [])
+            if "" in names or len(set(names)) < len(names):
+                raise DataError(f"{path}:1: columns without a name or with the same one: {names}. Fix: name each.")
+            # Records are numbered, because one may have many lines.
+            for number, values in enumerate(filter(None, rows)):
+                location = SourceLocation(path, number, "record")
+                if len(values) != len(names):
+                    raise DataError(
+                        f"{location}: {len(values)} values for {len(names)} columns. Fix: put a value that has commas, "
+                        'quotes or line ends into quotes, with "" for a quote.'
+                    )
+                yield location, dict(zip(names, values, strict=True))
+        except csv.Error as error:
+            raise DataError(f"{path}:{rows.line_num}: broken CSV ({error}). Fix: repair the quotes there.") from None
+
+
 def _read_json(path: Path) -> Iterator[tuple[SourceLocation, Any]]:
-    with path.open(encoding="utf-8") as file:
+    with _open_text(path) as file:
         first = file.read(1)
         while first.isspace():
             first = file.read(1)
@@ -126,12 +231,21 @@ def _parse(text: str, path: Path, line: int) -> Any:
     if path.suffix not in (".jsonl", ".json"):
         fix = f"use {FORMATS}"
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_make_object)
     except json.JSONDecodeError as error:
         place, problem = f"{path}:{line + error.lineno - 1}", f"at column {error.colno} ({error.msg})"
-    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of too many digits
+    except (RecursionError, ValueError) as error:  # nested too deeply, too many digits, or a field twice
         place, problem = f"{path}:{line}", f"({error})"
     raise DataError(f"{place}: broken JSON {problem}. Fix: {fix}.")
+
+
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object. Raises ValueError if it has a field twice: json would take the last one."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} occurs twice in an object")
+    return made
 
 
 def _check_characters(location: SourceLocation, record: Any) -> None:
@@ -153,8 +267,8 @@ def _read_parquet(path: Path) -> Iterator[tuple[SourceLocation, Mapping[str, Any
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=64):
-                for record in batch.to_pylist():
+                for record in batch.to_pylist(maps_as_pydicts="strict"):
                     yield SourceLocation(path, number, "record"), record
                     number += 1
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise DataError(f"{path}: not a readable parquet file ({error}). Fix: download it again.") from None

@@ -23,7 +23,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +31,7 @@ from typing import Any
 
 from core.data.files import DataError, SourceLocation, read_records, write_jsonl, write_records
 from core.data.git_files import check_out, hash_blob, hash_tree
+from core.data.hub_sets import hub_error
 from core.data.tasks import convert_records
 from core.types import Task
 
@@ -221,8 +222,9 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
     origin = str(source or f"{chosen.hub} ({chosen.split})")
     if source is None and chosen.hub.startswith(GITHUB):
         raise DataError(f"{origin}: not on the hub. Fix: clone it with git-lfs, and name the file with --from.")
-    records = read_records(source) if source else read_hub_records(chosen.hub, chosen.split)
-    tasks = [_check_task(chosen, task, origin) for task in convert_records(records, name, require_context=False)]
+    records = read_records(source or f"{chosen.hub}:{chosen.split}")
+    read = convert_records(records, name, require_context=False, short_answers=False)
+    tasks = [_check_task(chosen, task, origin) for task in read]
     _check_rows(origin, len(tasks), rows or chosen.rows)
     parts: dict[str, list[Task]] = {file: [] for file in (chosen.file, chosen.held_out) if file}
     for task in tasks:
@@ -232,25 +234,6 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
         write_jsonl(out / file, part)
         _write_sha256(out / file)
     return [out / file for file in parts]
-
-
-def read_hub_records(hub: str, split: str) -> Iterator[tuple[SourceLocation, dict[str, Any]]]:
-    """Yield the records of one split of a data set on the hub, through `datasets`.
-
-    Raises:
-        DataError: the hub does not give it.
-    """
-    from datasets import load_dataset
-    from huggingface_hub import HfApi
-
-    try:
-        # Loading would try for half a minute to reach a hub that is not there.
-        HfApi().dataset_info(hub, timeout=10)
-        rows = load_dataset(hub, split=split)
-    except Exception as error:  # datasets raises what its many parts raise
-        raise _hub_error(hub, error) from error
-    for number, record in enumerate(rows):
-        yield SourceLocation(Path(hub), number, "record"), dict(record)
 
 
 def fetch_hub_file(hub: str, file: str) -> Path:
@@ -267,7 +250,7 @@ def fetch_hub_file(hub: str, file: str) -> Path:
             raise FileNotFoundError(f"it has no file {file}")
         return path
     except Exception as error:  # httpx, the hub and the file system raise their own
-        raise _hub_error(hub, error) from error
+        raise hub_error(hub, error) from error
 
 
 def sha256(path: Path) -> str:
@@ -390,10 +373,3 @@ def _check_rows(origin: str, found: int, expected: int) -> None:
 
 def _write_sha256(path: Path) -> None:
     path.with_name(path.name + ".sha256").write_text(f"{sha256(path)}  {path.name}\n")
-
-
-def _hub_error(hub: str, error: Exception) -> DataError:
-    return DataError(
-        f"{hub}: cannot be fetched from the hub ({type(error).__name__}: {str(error)[:200]}). Fix: check the network, "
-        "or download it elsewhere and give the file: --from FILE to scripts.download_data, --data FILE to evaluations."
-    )

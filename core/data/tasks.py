@@ -1,29 +1,37 @@
-"""This module converts records into Tasks. The fields of a record tell its format:
+"""This module converts records into Tasks. The fields of a record tell its format; the first that fits is taken:
 
 | format | fields | from |
 |---|---|---|
-| own | task_id, question, answers, context, metadata | `write_jsonl` |
-| training row | prompt, context, reward_model.ground_truth, extra_info | MemAgent's parquet or JSON |
+| own | task_id, question, answers, context, earlier_messages, metadata | `write_jsonl` |
 | FlashRAG | question, golden_answers, id, data_source | FlashRAG's data sets on the hub; Search-R1's parquet |
-| evaluation | input, answers, context, num_docs, index | MemAgent's eval_{N}.json |
-| ruler | input, outputs, context, answer_prefix, length, index | MemAgent's eval_{task}_{length}.json |
+| training row | prompt, context, reward_model.ground_truth, data_source, extra_info | verl; MemAgent's parquet |
 | slime | prompt, label, metadata.context, metadata.ground_truth | slime-agentic |
+| ruler | input, outputs, context, answer_prefix, length, index | MemAgent's eval_{task}_{length}.json |
+| evaluation | input, answers, context, num_docs, index | MemAgent's eval_{N}.json |
 | orchestration | problem, answer, tools, category, pref_vec, ... at the top or in metadata | ToolOrchestra |
-| frames | Prompt, Answer, wiki_links, reasoning_types; or id, question, answer | FRAMES on the hub; ToolOrchestra's |
 | hle | question, answer, answer_type, image, category, id | Humanity's Last Exam on the hub |
-| mathematics | problem, answer or expected_answer, id | AIME as published on the hub and with evalchemy |
+| any other | a question, an answer, id, context, url, year, source, wiki_links, metadata | GSM8K, TRL, FRAMES ... |
+
+In the last one, QUESTIONS and ANSWERS below name the fields of question and answer; of several, the first counts. A
+prompt may be a list of messages: the user's last one is the question, and a Task keeps those before it. Without an
+answer, a reply that ends `messages` is the answer. A solution that ends in `#### 72`, as GSM8K's, is the answer 72.
 
 benchmarks.ruler.hqa reads raw HotpotQA items, which are documents and not tasks.
 """
 
 from __future__ import annotations
 
+import hashlib
+import shlex
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
+from core.data.fields import Fields
 from core.data.files import DataError, SourceLocation, read_records
 from core.types import Task
 
@@ -31,15 +39,58 @@ Record = Mapping[str, Any]
 CheckTask = Callable[[Task], tuple[str, str, str] | None]
 """Maps a task to what is wrong with its record, as (field, problem, fix), or to None."""
 
+QUESTIONS = ("messages", "prompt", "question", "problem", "Prompt")
+ANSWERS = ("answers", "answer", "expected_answer", "label", "ground_truth", "solution", "Answer")
+NUMBERING = frozenset({"id", "idx", "index", "uid", "uuid"})
+"""Names metadata that number a record and do not make it another task."""
 
-def iter_tasks(path: str | Path, *, require_context: bool = True, check: CheckTask | None = None) -> Iterator[Task]:
+
+@dataclass(slots=True)
+class Notes:
+    """Counts what a reading left out or guessed, to tell it once for the file."""
+
+    told: Counter[str] = field(default_factory=Counter)
+    records: int = 0
+    repeated: int = 0
+
+    def describe(self) -> list[str]:
+        """Return what to tell, one line each."""
+        lines = [f"{what} ({count:,} of {self.records:,} records)" for what, count in self.told.items()]
+        if self.repeated:
+            different = self.records - self.repeated
+            lines.append(f"{self.records:,} records are {different:,} different tasks; an evaluation takes each once")
+        return lines
+
+    def tell(self, path: str | Path) -> None:
+        """Write the notes on the console, beside the results."""
+        for line in self.describe():
+            print(f"note: {path}: {line}", file=sys.stderr)
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Says what a reader of tasks needs, and what it can keep."""
+
+    require_context: bool
+    """Refuses a task without context (the default)."""
+    check: CheckTask | None
+    keep_messages: bool
+    """Takes prompts with messages before the question; they are refused by default, for they would be dropped."""
+    short_answers: bool
+    """Refuses answers that no final answer equals, such as a whole solution (the default)."""
+    distinct: bool
+    """Takes a task once that the file repeats. By default it is taken as often as it occurs."""
+    notes: Notes | None
+    """Collects what was left out or guessed."""
+
+
+def iter_tasks(path: str | Path, **options: Unpack[ReadingOptions]) -> Iterator[Task]:
     """Yield the tasks of a file, one at a time. A record without an id is called `{file stem}-{index}`.
 
     Raises:
-        DataError: the file is missing, a line is broken, a format is unknown, a field is missing or empty, an id occurs
-            twice, a record has no context (unless `require_context` is off), or `check` finds a fault.
+        DataError: the file is missing, a line is broken, a format is unknown, a field is missing, empty or wrong, an id
+            occurs twice, or the record is not what the `options` ask for.
     """
-    return convert_records(read_records(path), Path(path).stem, require_context=require_context, check=check)
+    return convert_records(read_records(path), Path(path).stem, **options)
 
 
 def convert_records(
@@ -48,235 +99,218 @@ def convert_records(
     *,
     require_context: bool = True,
     check: CheckTask | None = None,
+    keep_messages: bool = False,
+    short_answers: bool = True,
+    distinct: bool = False,
+    notes: Notes | None = None,
 ) -> Iterator[Task]:
     """Yield records as tasks. A record without an id is called `{name}-{index}`. Raises the errors of `iter_tasks`."""
     task_ids: set[str] = set()
-    for location, record in records:
-        task = _choose_converter(record, location)(record, location)
+    seen: set[bytes] = set()
+    for number, (location, record) in enumerate(records):
+        fields = Fields(record, location)
+        task = _choose_converter(record, location)(fields, short_answers)
         if require_context and not task.context.strip():
             raise location.error("context", "is missing or empty", "give the document that the question is about")
+        if task.earlier_messages and not keep_messages:
+            roles = ", ".join(message["role"] for message in task.earlier_messages)
+            raise location.error(
+                "messages",
+                f"there are messages before the question ({roles}), for which this method's prompts have no place",
+                "write what matters of them into the question, and leave them out",
+            )
         if check is not None and (fault := check(task)):
             raise location.error(*fault)
         if not task.task_id:
-            task = replace(task, task_id=f"{name}-{len(task_ids)}")
+            task = replace(task, task_id=f"{name}-{number}")
         if task.task_id in task_ids:
             raise location.error("task_id", f"{task.task_id!r} occurs twice", "make ids unique within the file")
         task_ids.add(task.task_id)
-        yield task
+        identity = _identify(task) if distinct or notes is not None else b""
+        repeated = identity in seen
+        if identity:
+            seen.add(identity)
+        if notes is not None:
+            notes.told.update([*(f"field {name} is not used" for name in fields.find_unused()), *fields.notes])
+            notes.records += 1
+            notes.repeated += repeated
+        if not (repeated and distinct):
+            yield task
 
 
-def read_tasks(
-    path: str | Path, *, limit: int | None = None, require_context: bool = True, check: CheckTask | None = None
-) -> list[Task]:
+def read_tasks(path: str | Path, *, limit: int | None = None, **options: Unpack[ReadingOptions]) -> list[Task]:
     """Read the first `limit` tasks of a file, by default all. Raises the errors of `iter_tasks`."""
-    return list(islice(iter_tasks(path, require_context=require_context, check=check), limit))
+    return list(islice(iter_tasks(path, **options), limit))
 
 
-def _choose_converter(record: Record, location: SourceLocation) -> Callable[[Record, SourceLocation], Task]:
+def _identify(task: Task) -> bytes:
+    """Return a hash of all that makes a task what it is: not its id, nor metadata that number it."""
+    metadata = {name: value for name, value in task.metadata.items() if name not in NUMBERING}
+    parts = (task.question, task.answers, task.context, task.earlier_messages, metadata)
+    return hashlib.sha256(repr(parts).encode(errors="surrogatepass")).digest()
+
+
+def _choose_converter(record: Record, location: SourceLocation) -> Callable[[Fields, bool], Task]:
     fields = record.keys()
     if {"supporting_facts", "question", "answer"} <= fields:
+        count = sum(1 for _ in islice(read_records(location.path), 128)) if location.path.is_file() else 128
         raise DataError(
             f"{location}: a raw HotpotQA item, which is documents and not yet a task. Fix: build tasks from the file "
-            "with `tokentrue data ruler --task hqa --hotpotqa FILE`."
+            f"with `tokentrue data ruler --task hqa --hotpotqa {shlex.quote(str(location.path))} --tokenizer MODEL "
+            f"--num-docs {50 if count == 128 else 10} --count {count} --out tasks.jsonl`; --num-docs makes longer ones."
         )
     for marks, convert in _FORMATS:
         if marks <= fields:
             return convert
-    known = "; ".join(", ".join(sorted(marks)) for marks, _ in _FORMATS)
+    if any(name in fields for name in QUESTIONS):
+        return _convert_any
     raise DataError(
-        f"{location}: unknown format with fields {', '.join(map(str, fields)) or '(none)'}. "
-        f"Fix: give the fields of one known format: {known}."
+        f"{location}: unknown format with fields {', '.join(map(str, fields)) or '(none)'}. Fix: name the question "
+        f"{', '.join(QUESTIONS[:-1])} or {QUESTIONS[-1]}, and the answer {', '.join(ANSWERS[:-1])} or {ANSWERS[-1]}."
     )
 
 
-def _convert_own(record: Record, location: SourceLocation) -> Task:
-    metadata = _read_mapping(record.get("metadata"), "metadata", location)
+def _convert_own(read: Fields, short: bool) -> Task:
+    metadata = read.open("metadata").all()
     return Task(
-        task_id=_read_text(record, "task_id", location),
-        question=_read_text(record, "question", location),
-        answers=_read_answers(record["answers"], "answers", location, metadata),
-        context=_read_context(record.get("context"), location),
+        task_id=read.text("task_id"),
+        question=read.text("question"),
+        answers=read.answers("answers", short=short, empty=_is_conversation(metadata)),
+        context=read.context(),
         metadata=metadata,
+        earlier_messages=read.messages("earlier_messages"),
     )
 
 
-def _convert_training_row(record: Record, location: SourceLocation) -> Task:
-    truth = _read_mapping(record["reward_model"], "reward_model", location).get("ground_truth")
-    info = _read_mapping(record.get("extra_info"), "extra_info", location)
+def _convert_training_row(read: Fields, short: bool) -> Task:
+    earlier, question, _ = read.chat("prompt")
     return Task(
         task_id="",
-        question=_read_prompt(record["prompt"], location),
-        answers=_read_answers(truth, "reward_model.ground_truth", location),
-        context=_read_context(record.get("context"), location),
-        metadata={**info, "data_source": record.get("data_source")},
+        question=question,
+        answers=read.open("reward_model").answers("ground_truth", short=short, numbers=True),
+        context=read.context(),
+        metadata={**read.open("extra_info").all(), **read.keep("data_source")},
+        earlier_messages=earlier,
     )
 
 
-def _convert_flashrag(record: Record, location: SourceLocation) -> Task:
+def _convert_flashrag(read: Fields, short: bool) -> Task:
     """Convert a record whose id is unique only within its source: Search-R1 trains on NQ and HotpotQA together."""
-    named = [str(record[field]) for field in ("data_source", "id") if record.get(field) is not None]
+    source, name = read.name("data_source"), read.name("id")
     return Task(
-        task_id="-".join(named) if record.get("id") is not None else "",
-        question=_read_text(record, "question", location),
-        answers=_read_answers(record["golden_answers"], "golden_answers", location),
-        metadata={"kind": record["data_source"]} if "data_source" in record else {},
+        task_id="-".join(filter(None, (source, name))) if name else "",
+        question=read.text("question"),
+        answers=read.answers("golden_answers", short=short),
+        metadata={"kind": source} if source else {},
     )
 
 
-def _convert_evaluation(record: Record, location: SourceLocation) -> Task:
-    return Task(
-        task_id="",
-        question=_read_text(record, "input", location),
-        answers=_read_answers(record["answers"], "answers", location),
-        context=_read_context(record.get("context"), location),
-        metadata={name: record[name] for name in ("num_docs", "index") if name in record},
-    )
-
-
-def _convert_ruler(record: Record, location: SourceLocation) -> Task:
+def _convert_evaluation(read: Fields, short: bool) -> Task:
+    """Convert MemAgent's evaluation records; those of RULER have `outputs`, and the file's name tells their metric."""
+    kind = "part" if read.location.path.stem.startswith("eval_qa") else "all"
+    metric = {"metric": f"string_match_{kind}"} if "outputs" in read.values else {}
     return Task(
         task_id="",
-        question=_read_text(record, "input", location),
-        answers=_read_answers(record["outputs"], "outputs", location),
-        context=_read_context(record.get("context"), location),
-        metadata={
-            **{name: record[name] for name in ("index", "answer_prefix", "length") if name in record},
-            "metric": "string_match_part" if location.path.stem.startswith("eval_qa") else "string_match_all",
-        },
+        question=read.text("input"),
+        answers=read.answers("outputs" if metric else "answers", short=short),
+        context=read.context(),
+        metadata={**read.keep("num_docs", "index", "answer_prefix", "length"), **metric},
     )
 
 
-def _convert_slime(record: Record, location: SourceLocation) -> Task:
-    metadata = dict(_read_mapping(record.get("metadata"), "metadata", location))
-    context = metadata.pop("context", None)
-    if (truth := metadata.pop("ground_truth", None)) is None:
-        answers = _read_answers(record["label"], "label", location, metadata)
+def _convert_slime(read: Fields, short: bool) -> Task:
+    earlier, question, _ = read.chat("prompt")
+    inner = read.open("metadata")
+    metadata = {name: value for name, value in inner.all().items() if name not in ("context", "ground_truth")}
+    if inner.values.get("ground_truth") is None:
+        empty = _is_conversation(metadata)
+        answers = read.answers("label", short=short, numbers=True, empty=empty)
     else:
-        answers = _read_answers(truth, "metadata.ground_truth", location)
+        answers = inner.answers("ground_truth", short=short, numbers=True)
     return Task(
         task_id="",
-        question=_read_prompt(record["prompt"], location),
+        question=question,
         answers=answers,
-        context=_read_context(context, location),
+        context=inner.context(),
         metadata=metadata,
+        earlier_messages=earlier,
     )
 
 
-def _convert_orchestration(record: Record, location: SourceLocation) -> Task:
-    rest = {name: value for name, value in record.items() if name not in ("problem", "answer", "metadata")}
-    metadata = {**rest, **_read_mapping(record.get("metadata"), "metadata", location)}
-    if metadata.get("category") == "func_call" and not record["problem"]:
-        record = {**record, "problem": _user_request(metadata.get("example"))}
+def _convert_orchestration(read: Fields, short: bool) -> Task:
+    inner, rest = read.open("metadata").all(), read.all()
+    metadata = {name: value for name, value in rest.items() if name not in ("problem", "answer", "metadata")} | inner
+    is_conversation, named = _is_conversation(metadata), replace(read, values=metadata)
+    if is_conversation and not rest["problem"]:
+        read = replace(read, values={**rest, "problem": _user_request(metadata.get("example"))})
     return Task(
-        task_id=str(metadata.get("eid") or metadata.get("index") or ""),
-        question=_read_text(record, "problem", location),
-        answers=_read_answers(record["answer"], "answer", location, metadata),
+        task_id=named.name(named.first(("eid", "index")) or "eid") or "",
+        question=read.text("problem"),
+        answers=read.answers("answer", short=short, empty=is_conversation),
         metadata=metadata,
     )
+
+
+def _is_conversation(metadata: Record) -> bool:
+    """Return whether an environment grades a task (func_call), which then may have no answer."""
+    return metadata.get("category") == "func_call"
 
 
 def _user_request(example: Any) -> Any:
     """Find what the user of a conversation asks for: a func_call of the released data has no problem of its own."""
-    for field in ("user_scenario", "instructions", "task_instructions"):
+    for name in ("user_scenario", "instructions", "task_instructions"):
         if isinstance(example, Mapping):
-            example = example.get(field)
+            example = example.get(name)
     return example
 
 
-def _convert_mathematics(record: Record, location: SourceLocation) -> Task:
-    field = "answer" if "answer" in record else "expected_answer"
-    answer = record[field]
+def _read_frames(read: Fields) -> dict[str, Any]:
+    """Return FRAMES's metadata; a question's kind is its types of reasoning."""
+    metadata = {name: read.take(name) for name in ("wiki_links", "reasoning_types") if name in read.values}
+    return {**metadata, "kind": metadata["reasoning_types"]} if "reasoning_types" in metadata else metadata
+
+
+def _convert_hle(read: Fields, short: bool) -> Task:
     return Task(
-        task_id="" if record.get("id") is None else str(record["id"]),
-        question=_read_text(record, "problem", location),
-        answers=_read_answers(str(answer) if type(answer) is int else answer, field, location),
-        metadata={name: record[name] for name in ("url", "year", "source") if name in record},
-    )
-
-
-def _convert_frames(record: Record, location: SourceLocation) -> Task:
-    question, answer = ("Prompt", "Answer") if "Prompt" in record else ("question", "answer")
-    metadata = {name: record[name] for name in ("wiki_links", "reasoning_types") if name in record}
-    return Task(
-        task_id=str(record.get("id") or ""),
-        question=_read_text(record, question, location),
-        answers=_read_answers(record[answer], answer, location),
-        metadata={**metadata, "kind": metadata["reasoning_types"]} if "reasoning_types" in metadata else metadata,
-    )
-
-
-def _convert_hle(record: Record, location: SourceLocation) -> Task:
-    return Task(
-        task_id=str(record.get("id") or ""),
-        question=_read_text(record, "question", location),
-        answers=_read_answers(record["answer"], "answer", location),
+        task_id=read.name("id") or "",
+        question=read.text("question"),
+        answers=read.answers("answer", short=short),
         metadata={
-            "kind": str(record.get("category") or "unknown"),
-            "answer_type": record["answer_type"],
-            "image": bool(record.get("image")),
+            "kind": read.name("category") or "unknown",
+            "answer_type": read.name("answer_type"),
+            "image": bool(read.take("image")),
         },
     )
 
 
-_FORMATS: tuple[tuple[frozenset[str], Callable[[Record, SourceLocation], Task]], ...] = (
+def _convert_any(read: Fields, short: bool) -> Task:
+    name, answer = read.first(QUESTIONS) or "", read.first(ANSWERS)
+    earlier, question, reply = read.chat(name, may_reply=name == "messages")
+    if answer is not None:
+        answers = read.answers(answer, short=short, numbers=True)
+    elif reply is not None:
+        answers = (read.read_answer(reply, name, short),)
+    else:
+        raise read.error("answer", "is missing", 'add the final answer, such as "answer": "72"')
+    if reply is not None:
+        read.notes.add("the last reply is the answer" if answer is None else "the reply after the question is not used")
+    return Task(
+        task_id=read.name(read.first(("task_id", "id")) or "id") or "",
+        question=question,
+        answers=answers,
+        context=read.context(),
+        metadata={**read.open("metadata").all(), **read.keep("url", "year", "source"), **_read_frames(read)},
+        earlier_messages=earlier,
+    )
+
+
+_FORMATS: tuple[tuple[frozenset[str], Callable[[Fields, bool], Task]], ...] = (
     (frozenset({"task_id", "question", "answers"}), _convert_own),
     (frozenset({"question", "golden_answers"}), _convert_flashrag),
     (frozenset({"prompt", "reward_model"}), _convert_training_row),
     (frozenset({"prompt", "label"}), _convert_slime),
-    (frozenset({"input", "outputs"}), _convert_ruler),
+    (frozenset({"input", "outputs"}), _convert_evaluation),
     (frozenset({"input", "answers"}), _convert_evaluation),
     (frozenset({"problem", "answer", "tools"}), _convert_orchestration),
-    (frozenset({"problem", "answer"}), _convert_mathematics),
-    (frozenset({"problem", "expected_answer"}), _convert_mathematics),
-    (frozenset({"Prompt", "Answer"}), _convert_frames),
     (frozenset({"question", "answer", "answer_type"}), _convert_hle),
-    (frozenset({"id", "question", "answer"}), _convert_frames),
 )
-
-
-def _read_text(record: Record, field: str, location: SourceLocation) -> str:
-    value = record[field]
-    if not isinstance(value, str) or not value.strip():
-        raise location.error(field, f"must be a non-empty string, is {value!r}", "write the text there")
-    return value
-
-
-def _read_prompt(value: Any, location: SourceLocation) -> str:
-    """Read a prompt: a string, or a chat whose last message holds the question."""
-    if isinstance(value, list) and value and isinstance(value[-1], dict):
-        return _read_text({"prompt": value[-1].get("content")}, "prompt", location)
-    return _read_text({"prompt": value}, "prompt", location)
-
-
-def _read_answers(value: Any, field: str, location: SourceLocation, metadata: Record | None = None) -> tuple[str, ...]:
-    """Read at least one answer. A conversation (func_call) may have none: its environment grades it."""
-    if not value and (metadata or {}).get("category") == "func_call":
-        return ()
-    answers = [value] if isinstance(value, str) else value
-    if not isinstance(answers, list) or not answers:
-        raise location.error(field, f"must be one or more texts, is {value!r}", "list at least one accepted answer")
-    if not all(isinstance(answer, str) and answer.strip() for answer in answers):
-        raise location.error(field, f"must hold non-empty strings, is {answers!r}", "quote numbers, drop empty answers")
-    return tuple(answers)
-
-
-def _read_context(value: Any, location: SourceLocation) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    if isinstance(value, list) and value and isinstance(value[0], int):
-        raise location.error(
-            "context",
-            "holds document numbers (MemAgent's format above 10,000 documents) and not their text",
-            "build the task with `tokentrue data ruler --task hqa --num-docs N`",
-        )
-    raise location.error(
-        "context", f"must be a string, is a {type(value).__name__}", "join the documents into one text"
-    )
-
-
-def _read_mapping(value: Any, field: str, location: SourceLocation) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise location.error(field, f"must be an object, is a {type(value).__name__}", "write it as a JSON object")
-    return value

@@ -14,19 +14,21 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+import unicodedata
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from core.gateway.gateway import Gateway, serve_gateway
+from core.gateway.messages import collapse_whitespace
 from core.gateway.session import TURN_LIMITS, GatewaySession, SessionSettings, list_other_roles
 from core.policy.base import Roles
 from core.rollout.method import Method, RolloutError
 from core.rollout.reward import Reward, call_reward
 from core.text.tokenizer import Tokenizer
-from core.types import CALLS, Sampling, Task, Trajectory
+from core.types import CALLS, Sampling, Task, Trajectory, Turn
 
 QUESTION_FILE = "{question_file}"
 """Stands in a command for the path of a file that holds the question."""
@@ -103,6 +105,7 @@ class AgentMethod(Method):
         self.grade = grade
         self.needs = list_other_roles(settings.model_roles)
         self.max_new_tokens = max_new_tokens
+        self._tokenizer = tokenizer
         self.gateway = Gateway({}, tokenizer, settings, template_options=template_options)
         self._server = AsyncExitStack()
         self._url: asyncio.Task[str] | None = None
@@ -137,6 +140,8 @@ class AgentMethod(Method):
             finished = await self.gateway.finish_session(session_id)
         if failure is not None and not any(session.counters[f"refused_{limit}"] for limit in LIMITS):
             raise RolloutError("agent", f"{type(failure).__name__}: {failure}") from failure
+        if unsent := find_unsent(task, finished.turns, self._tokenizer):
+            raise RolloutError("messages_unsent", f"task {task.task_id}: the agent sent {unsent}; send task.messages")
         return Trajectory(
             task.task_id,
             finished.turns,
@@ -153,6 +158,19 @@ class AgentMethod(Method):
     async def close(self) -> None:
         await self._server.aclose()
         self._url = None
+
+
+def find_unsent(task: Task, turns: Sequence[Turn], tokenizer: Tokenizer) -> str | None:
+    """Name the first message before a task's question that no prompt shows; None if all were sent."""
+
+    def plain(text: str) -> str:
+        return collapse_whitespace(unicodedata.normalize("NFC", text))
+
+    prompts = [plain(str(tokenizer.decode(turn.prompt_ids))) for turn in turns] if task.earlier_messages else []
+    for number, message in enumerate(task.earlier_messages):
+        if not any(plain(message["content"]) in prompt for prompt in prompts):
+            return f"no prompt with message {number} ({message['role']}) of its record"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ class Replay:
             if ours != theirs or (made and made[0][1] != rollout.advantage):
                 raise ReplayError(
                     f"step {rollout.step}, task {rollout.task_id!r}: the record makes other rows, or another "
-                    "advantage, than the run trained on; `tokentrue inspect drift` says more"
+                    f"advantage, than the run trained on; `tokentrue inspect drift {self.folder.path} --tokenizer "
+                    f"{self.start}` says more"
                 )
 
     def _expected_weights(self) -> str | None:

@@ -49,7 +49,7 @@ def _print_scores(summary: Mapping[str, Any], console: Console) -> None:
     variants, metrics = summary["variants"], list_metrics(summary["variants"])
     title = f"{summary['method']} · {summary['preset']} · {format_data(summary['data'] or '')}"
     if not variants:
-        console.print("no table of held-out tasks yet: see tokentrue evaluate")
+        console.print("no table of held-out tasks yet: see tokentrue evaluate --help")
     elif has_lengths(variants):
         for same in group_metrics(variants):
             table = scores_table(summary, same[0], _two_lines)

@@ -52,6 +52,11 @@ class MethodSpec:
     """Makes the Method from (recipe, tokenizer). It is a plain function: worker processes import it by name."""
     needs_context: bool = False
     """Makes a task without context an error in the data."""
+    keeps_messages: bool = False
+    """Says that prompts show `Task.messages`. Otherwise a record with messages before its question is an error."""
+    short_answers: bool = True
+    """Says that a reply must equal an answer, so a record with a whole solution as its answer is an error; not where
+    a recipe's own `reward` reads it."""
     check_task: Callable[[Any, Task], tuple[str, str, str] | None] | None = None
     """Maps (recipe, task) to what is wrong with the task's record, as (field, problem, fix), or to None. Only a method
     that reads fields of its own from `metadata` has it."""
@@ -79,8 +84,12 @@ class MethodSpec:
 
     def reading_options(self, recipe: Any) -> dict[str, Any]:
         """Return what reading this method's data takes: options of core.data.tasks.read_tasks."""
-        check = partial(self.check_task, recipe) if self.check_task else None
-        return {"require_context": self.needs_context, "check": check}
+        return {
+            "require_context": self.needs_context,
+            "keep_messages": self.keeps_messages,
+            "short_answers": self.short_answers and recipe.reward is None,
+            "check": partial(self.check_task, recipe) if self.check_task else None,
+        }
 
 
 class RolloutError(RuntimeError):

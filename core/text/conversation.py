@@ -89,6 +89,10 @@ class Renderer:
                 ids += self._encode_markup_cached(part.text) if isinstance(part, Markup) else part
         return Message(role, tuple(ids))
 
+    def plain_messages(self, messages: Sequence[Mapping[str, str]]) -> list[Message]:
+        """Encode messages from outside, each a {role, content}."""
+        return [self.message(message["role"], message["content"]) for message in messages]
+
     def sampled_message(self, ids: Ids, prompt: Ids = ()) -> Message:
         """Wrap ids that were sampled after `prompt` as an assistant's message, with what the prompt has opened.
 

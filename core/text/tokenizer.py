@@ -110,7 +110,24 @@ def find_tokenizer(folder: Path) -> Tokenizer | None:
     """Load the tokenizer of a model folder, None when it has none. Raises CheckpointError for a broken one."""
     if _missing_files(folder):
         return None
-    return load_tokenizer(folder, for_chat=False)
+    tokenizer = load_tokenizer(folder, for_chat=False)
+    check_vocabulary(folder, tokenizer)
+    return tokenizer
+
+
+def check_vocabulary(folder: Path, tokenizer: Any) -> None:
+    """Raise CheckpointError if the tokenizer of a model folder has tokens that the model does not."""
+    from core.hub import CheckpointError, read_json
+
+    config = read_json(folder / "config.json")
+    size = config.get("vocab_size", (config.get("text_config") or {}).get("vocab_size"))
+    token, largest = max(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    if isinstance(size, int) and largest >= size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has the token {token!r} of id {largest}, and config.json says vocab_size={size}, "
+            "so the model has no such token. Copy this model's own tokenizer files into the folder, or, if tokens were "
+            "added, enlarge the model: model.resize_token_embeddings(len(tokenizer)) of transformers, and save it."
+        )
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> Ids:

@@ -29,17 +29,19 @@ import yaml
 
 from core.config import Recipe, RecipeError, import_functions
 from core.data.files import DataError
-from core.data.tasks import read_tasks
+from core.data.hub_sets import locate
+from core.data.tasks import Notes, read_tasks
 from core.engine import weights
 from core.hub import CheckpointError, resolve
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles, method_spec
+from core.rollout.preview import check_templates
 from core.rollout.roles import open_roles
 from core.runs.inputs import hash_inputs
 from core.runs.progress import ProgressBoard, ProgressLine, Show
 from core.runs.run_folder import SERVERS, RunFolder, RunFolderError
 from core.runs.trackers import TrackerError, open_trackers, require_package
-from core.text.tokenizer import load_tokenizer
+from core.text.tokenizer import check_vocabulary, load_tokenizer
 from core.train.loop import GRPOLoop
 from core.train.memory import check_fit, describe_memory, settle_dtype
 from core.train.optimizer import require_package as require_optimizer
@@ -119,9 +121,14 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
         require_compiler(weights.find_device(recipe.model.device))
     for tracker in recipe.run.trackers:
         require_package(tracker)
-    for path in filter(None, (recipe.data.train, recipe.data.eval)):
-        read_tasks(path, limit=None if spec.check_task else 1, **spec.reading_options(recipe))
-    method = spec.build(recipe, load_tokenizer(resolve(recipe.model.path, weights=False)))
+    model = resolve(recipe.model.path, weights=False)
+    tokenizer = load_tokenizer(model)
+    check_vocabulary(model, tokenizer)
+    for path in dict.fromkeys(filter(None, (recipe.data.train, recipe.data.eval))):
+        notes = Notes()
+        check_templates(path, read_tasks(path, notes=notes, **spec.reading_options(recipe)), tokenizer)
+        notes.tell(path)
+    method = spec.build(recipe, tokenizer)
     try:
         check_roles(method, recipe.roles)
         return method.sandbox
@@ -131,8 +138,9 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
 
 def list_inputs(recipe: Recipe) -> tuple[dict[str, Path], dict[str, Path]]:
     """Return the data and the models that a run rests on, by their keys."""
-    data = {"data.train": Path(recipe.data.train)} | ({"data.eval": Path(recipe.data.eval)} if recipe.data.eval else {})
+    files = {"data.train": recipe.data.train, "data.eval": recipe.data.eval}
     models = {f"roles.{role}": place[6:] for role, place in recipe.roles.items() if place.startswith("model:")}
+    data = {key: locate(path) for key, path in files.items() if path}
     return data, {key: resolve(model) for key, model in {"model": recipe.model.path, **models}.items()}
 
 
@@ -276,7 +284,7 @@ async def _train_seed(spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed:
                 method,
                 tokenizer,
                 _read_tasks(spec, recipe, recipe.data.train),
-                _read_tasks(spec, recipe, recipe.data.eval) if recipe.data.eval else [],
+                _read_tasks(spec, recipe, recipe.data.eval, distinct=True) if recipe.data.eval else [],
                 folder,
                 seed,
                 start,
@@ -326,8 +334,8 @@ async def _open_method(
         await method.close()
 
 
-def _read_tasks(spec: MethodSpec, recipe: Recipe, path: str) -> list[Task]:
-    return read_tasks(path, **spec.reading_options(recipe))
+def _read_tasks(spec: MethodSpec, recipe: Recipe, path: str, distinct: bool = False) -> list[Task]:
+    return read_tasks(path, distinct=distinct, **spec.reading_options(recipe))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ text         -> hub
 policy       -> http_client types
 http_client  -> types
 algorithms   -> options types
-data         -> types
+data         -> rewards types
 """
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
@@ -58,7 +58,7 @@ MAX_METHOD_LINES = 600
 """What one reads in a sitting."""
 LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1500}
 """Methods that take more than one sitting, with their own bounds."""
-MAX_CORE_LINES = 9400
+MAX_CORE_LINES = 9800
 """Limits what a method needs of core: all of it but the libraries, with blank lines and docstrings."""
 
 

@@ -15,7 +15,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,6 @@ from core.backends.slime.samples import SlimeSample, fan_out, fill_sample, read_
 from core.backends.slime.settings import has_path, read_recipe, reward_key
 from core.config import Recipe
 from core.data.files import DataError
-from core.data.tasks import CheckTask
 from core.policy.base import Policy
 from core.rollout.method import Method, MethodSpec, check_roles
 from core.rollout.runner import EmptyStepGuard, failed_trajectory, has_signal, regrade_group
@@ -176,12 +175,12 @@ class LoopResources:
     tokenizer: Tokenizer
     aborting: Callable[[], bool]
     stack: AsyncExitStack
-    check: CheckTask | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
     async def run(self, sample: SlimeSample, args: Any, params: Mapping[str, Any], deadline_s: float) -> Trajectory:
         """Run the rollout of one Sample. A failure is a Trajectory too."""
         try:
-            task = read_task(sample, str(getattr(args, "prompt_data", None)), self.check)
+            task = read_task(sample, str(getattr(args, "prompt_data", None)), self.reading)
         except DataError as error:
             return failed_trajectory("", "bad_task", str(error))
         sampling = Sampling(
@@ -205,8 +204,8 @@ async def _open_resources(spec: MethodSpec, recipe: Recipe, args: Any) -> LoopRe
         stack.push_async_callback(method.close)
         policies = await stack.enter_async_context(open_policies(recipe, args, tokenizer))
         check_roles(method, policies)
-        check = spec.reading_options(recipe)["check"]
-        return LoopResources(method, policies, tokenizer, abort_flag(args), stack.pop_all(), check)
+        reading = spec.reading_options(recipe)
+        return LoopResources(method, policies, tokenizer, abort_flag(args), stack.pop_all(), reading)
 
 
 def _filter_output(args: Any, keep: bool, reason: str) -> Any:

@@ -17,6 +17,7 @@ from pathlib import Path
 from core.backends.checks import REPOSITORY
 from core.backends.slime import checks, flags, job
 from core.config import Recipe, RecipeError, import_functions
+from core.data.hub_sets import locate
 from core.rollout.method import method_spec
 from core.runs.inputs import hash_inputs
 from core.runs.run_folder import RunFolder, RunFolderError
@@ -84,7 +85,7 @@ def start_job(
     folder = RunFolder.create(paths.out, recipe.dump(), may_differ=("departures",), complete=recipe.complete)
     with folder.lock():
         files = {"data.train": recipe.data.train, "data.eval": recipe.data.eval if recipe.run.eval_every else None}
-        data = {key: REPOSITORY / path for key, path in files.items() if path}
+        data = {key: locate(path, REPOSITORY) for key, path in files.items() if path}
         served = {f"slime.sglang.models.{name}": model.path for name, model in slime.sglang.models.items()}
         models = {name: Path(path) for name, path in {"model": slime.checkpoint.hf, **served}.items()}
         folder.check_inputs(hash_inputs(data, models), accept=accept_changes)

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from core.data.files import DataError, task_to_record, write_jsonl
-from core.data.tasks import iter_tasks
+from core.data.files import DataError, task_to_record, write_records
+from core.data.tasks import Notes, iter_tasks
 from core.types import Task
 
 
@@ -37,7 +37,10 @@ def convert(source: Path, target: Path, limit: int | None = None) -> int | None:
     if made_from and target.is_file() and note.is_file() and note.read_text(encoding="utf-8") == made_from:
         return None
     note.unlink(missing_ok=True)
-    count = write_jsonl(target, islice(iter_tasks(source, require_context=False), limit), to_record)
+    notes = Notes()
+    tasks = iter_tasks(source, require_context=False, keep_messages=True, short_answers=False, notes=notes)
+    count = write_records(target, map(to_record, islice(tasks, limit)), source)
+    notes.tell(source)
     note.write_text(made_from, encoding="utf-8")
     return count
 

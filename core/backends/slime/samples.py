@@ -10,14 +10,14 @@ Nothing here imports slime: SlimeSample names the fields of its `slime.utils.typ
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from core.backends.rollouts import ABORTED
 from core.data.files import SourceLocation
-from core.data.tasks import CheckTask, convert_records
+from core.data.tasks import convert_records
 from core.rollout.rows import make_rows
 from core.runs.health import share_cut_off
 from core.types import Completion, RowUnit, Task, Trajectory, Turn
@@ -54,11 +54,13 @@ class SlimeSample(Protocol):
     Status: Any
 
 
-def read_task(sample: SlimeSample, path: str, check: CheckTask | None = None) -> Task:
+def read_task(sample: SlimeSample, path: str, options: Mapping[str, Any] | None = None) -> Task:
     """Read the Task of a Sample of the file `path`: prompt, label and metadata, or our own record as metadata.
 
+    `options` are the method's, for a file that `tokentrue data slime` did not write.
+
     Raises:
-        DataError: a field is missing, empty or of the wrong type, or `check` finds a fault.
+        DataError: a field is missing, empty or of the wrong type, or the record is not what `options` ask for.
     """
     metadata = sample.metadata
     if isinstance(metadata, dict):
@@ -67,7 +69,8 @@ def read_task(sample: SlimeSample, path: str, check: CheckTask | None = None) ->
     record = metadata if own else {"prompt": sample.prompt, "label": sample.label, "metadata": metadata}
     number = sample.index if sample.group_index is None else sample.group_index
     place = SourceLocation(Path(path), number, "prompt")
-    (task,) = convert_records([(place, record)], Path(path).stem, require_context=False, check=check)
+    chosen: Any = {"keep_messages": True, "short_answers": False, **(options or {}), "require_context": False}
+    (task,) = convert_records([(place, record)], Path(path).stem, **chosen)
     return task if own else replace(task, task_id=f"{Path(path).stem}-{number}")
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.data import sets
-from core.data.files import DataError, SourceLocation
+from core.data import hub_sets
+from core.data.files import DataError
 from core.data.sets import DAPO_PREFIXES, DAPO_SUFFIX, SETS, GitFiles, Parquet, prepare, strip_dapo_wrapper
 from core.data.tasks import read_tasks
 from core.retrieval.corpus import Corpus
@@ -78,13 +78,12 @@ def test_data_that_differs_from_the_published_set_is_refused(
 
 @pytest.mark.parametrize("field", ["answer", "expected_answer"])
 def test_records_of_the_hub_become_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str) -> None:
-    def read_hub_records(hub: str, split: str):  # type: ignore[no-untyped-def]
-        assert (hub, split) == ("HuggingFaceH4/aime_2024", "train")
+    def read_hub_set(name: str):  # type: ignore[no-untyped-def]
+        assert name == "HuggingFaceH4/aime_2024:train"
         for i in range(30):
-            location = SourceLocation(Path(hub), i, "record")
-            yield location, {"id": 60 + i, "problem": f"Find {i}.", "solution": "...", field: f"{i:03}"}
+            yield {"id": 60 + i, "problem": f"Find {i}.", "solution": "...", field: f"{i:03}"}
 
-    monkeypatch.setattr(sets, "read_hub_records", read_hub_records)
+    monkeypatch.setattr(hub_sets, "read_hub_set", read_hub_set)
     (path,) = prepare("aime24", tmp_path)
     tasks = read_tasks(path, require_context=False)
     assert (len(tasks), tasks[2].task_id, tasks[2].answers) == (30, "62", ("002",))

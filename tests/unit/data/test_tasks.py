@@ -69,8 +69,8 @@ def test_every_format_is_read_in_every_layout(
         ({**OWN, "context": ""}, r"x\.jsonl:2: field 'context': is missing or empty"),
         ({k: v for k, v in TRAINING.items() if k != "context"}, r":2: field 'context'"),
         ({**OWN, "answers": []}, r":2: field 'answers': must be one or more texts, is \[\]"),
-        ({**OWN, "answers": ["", "a"]}, r":2: field 'answers': must hold non-empty"),
-        ({**OWN, "answers": [7]}, r":2: field 'answers'.*quote numbers"),
+        ({**OWN, "answers": ["", "a"]}, r":2: field 'answers': must hold texts that are not empty, holds ''"),
+        ({**OWN, "answers": [7]}, r":2: field 'answers'.*Fix: write it as a text: \"7\""),
         ({**OWN, "question": None}, r":2: field 'question': must be a non-empty string"),
         ({**OWN, "metadata": [1]}, r":2: field 'metadata': must be an object"),
         ({**OWN, "context": {"a": 1}}, r":2: field 'context': must be a string"),
@@ -100,9 +100,14 @@ def test_a_bad_record_is_named_with_its_line_and_field(record: Any, message: str
         ("cut.jsonl", json.dumps(OWN).encode() + b'\n\n{"task_id": "a', r"cut\.jsonl:3: broken JSON at column \d+"),
         ("broken.json", b'[{"a": 1},\n{"b": ]', r"broken\.json:2: broken JSON"),
         ("broken.parquet", b"nothing", "not a readable parquet file"),
-        ("table.csv", b"question,answer\n", r"table\.csv:1: broken JSON.*Fix: use JSONL, JSON or parquet"),
+        ("table.csv", b"question,answer\n", "holds no records"),
+        ("table.xlsx", b"PK", r"table\.xlsx:1: broken JSON.*Fix: use JSONL, JSON, CSV or parquet"),
+        ("short.csv", b"question,answer\nWho?\n", r"short\.csv, record 0: 1 values for 2 columns"),
+        ("quote.csv", b'question,answer\n"Who?,Bob\n', r"quote\.csv:2: broken CSV"),
+        ("names.csv", b"question,question\nWho?,Bob\n", r"names\.csv:1: columns without a name or with the same"),
+        ("twice.jsonl", b'{"question": "a", "answer": "b", "answer": "c"}', r"twice\.jsonl:1: .*'answer' occurs twice"),
         (".", None, "is a folder"),
-        ("packed.jsonl", b"\x1f\x8b\x08\x00", "not UTF-8 text"),
+        ("packed.jsonl", b"\x1f\x8b\x08\x00", r"packed\.jsonl: gzip cannot unpack it"),
     ],
 )
 def test_a_bad_file_is_named(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
@@ -113,10 +118,13 @@ def test_a_bad_file_is_named(name: str, content: bytes | None, message: str, tmp
 
 
 texts = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
+answers = st.from_regex(r"[a-zA-Zé][\w .,-]*", fullmatch=True)
 
 
 @given(
-    st.lists(st.builds(Task, texts, texts, st.tuples(texts, texts), texts), min_size=1, unique_by=lambda t: t.task_id)
+    st.lists(
+        st.builds(Task, texts, texts, st.tuples(answers, answers), texts), min_size=1, unique_by=lambda t: t.task_id
+    )
 )
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, tasks: list[Task]) -> None:
     path = tmp_path_factory.mktemp("data") / "deep" / "x.jsonl"

@@ -80,6 +80,32 @@ def test_a_record_that_the_method_cannot_use_is_named(tmp_path: Path, model: Pat
     assert f"{data}:1: field 'context'" in capsys.readouterr().err
 
 
+def test_a_tokenizer_larger_than_its_model_is_named(
+    no_training: list[str], tmp_path: Path, model: Path, data: Path, capsys
+) -> None:
+    other = shutil.copytree(model, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    size = config["vocab_size"]
+    (other / "config.json").write_text(json.dumps({**config, "vocab_size": size - 1}))
+    assert run(tmp_path / "run", other, data) == 1
+    error = capsys.readouterr().err
+    assert f"{other}: the tokenizer has the token " in error
+    assert f" of id {size - 1}, and config.json says vocab_size={size - 1}, " in error
+    assert no_training == []
+    assert run(tmp_path / "run", model, data) == 0
+
+
+def test_every_record_is_read_before_the_start(tmp_path: Path, model: Path, data: Path, capsys) -> None:
+    record = {"question": "?", "answer": "1", "context": "It is 1.", "level": 3}
+    data.write_text(f"{json.dumps(record)}\n" * 2)
+    assert run(tmp_path / "run", model, data) == 0
+    assert capsys.readouterr().err.count(f"note: {data}: field level is not used (2 of 2 records)") == 1
+    with data.open("a") as file:
+        file.write(json.dumps({**record, "answer": "So it\nis 1."}))
+    assert run(tmp_path / "again", model, data) == 1
+    assert f"{data}:3: field 'answer': is a text of 2 lines" in capsys.readouterr().err
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, model: Path, data: Path, capsys) -> None:
     (tmp_path / "file").write_text("in the way")
     assert run(tmp_path / "file" / "run", model, data) == 1
@@ -192,7 +218,7 @@ def test_a_resume_names_what_it_rests_on_and_has_changed(
     assert run(out, own, data) == 0
     tokenizer = own / "tokenizer_config.json"
     tokenizer.write_text(tokenizer.read_text() + " ")
-    data.write_text(data.read_text() * 2)
+    data.write_text(data.read_text() + "\n")
     capsys.readouterr()
     assert run(out, own, data) == 1
     error = capsys.readouterr().err

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from agentic.agent.rollout import SPEC, build
+from agentic.agent.tool_loop import run_tool_loop
 from agentic.agent.world import WORLD
 from core.config import RecipeError
 from core.data import read_tasks, write_jsonl
@@ -154,6 +155,29 @@ def test_a_recipe_that_cannot_be_run_says_what_to_change(
     agent = {"run": f"{HERE}.repeat", "reward": f"{HERE}.zero"} | entry
     with pytest.raises(RecipeError, match=says):
         build(load({"a": agent}, *overrides), tokenizer)
+
+
+async def send_all(task: Task, endpoint: Endpoint) -> str:
+    return await run_tool_loop(endpoint, task.messages, [], "Ours.")
+
+
+TURNS = ({"role": "system", "content": "Be  brief."}, {"role": "user", "content": "Hi."})
+
+
+async def test_messages_before_the_question_are_sent_or_the_rollout_fails(tokenizer: Any) -> None:
+    task = Task("1", "Who?", ("Bob",), earlier_messages=TURNS)
+    for function in ("send_all", "repeat"):
+        recipe = load({"a": {"run": f"{HERE}.{function}", "reward": f"{HERE}.zero"}}, LONG)
+        (done,) = await play(recipe, tokenizer, [task], policy=script_policy(tokenizer, ["Bob"]))
+        if function == "repeat":
+            assert (done.failure, done.reward) == ("messages_unsent", None)
+            assert "message 0 (system) of its record; send task.messages" in done.log["error"]
+        else:
+            assert done.log["answer"] == "Bob"
+            assert "system\nOurs.\n\nBe  brief.<|im_end|>" in tokenizer.decode(done.turns[0].prompt_ids)
+    command = load({"a": {"command": ["x"], "run": None, "reward": f"{HERE}.zero"}})
+    assert SPEC.reading_options(command)["check"](task)[0] == "messages"
+    assert SPEC.reading_options(command)["check"](Task("1", "Who?", ("Bob",))) is None
 
 
 async def test_the_math_agent_computes_in_the_sandbox_and_is_told_its_mistakes(isolation: None, tokenizer: Any) -> None:

@@ -1,0 +1,92 @@
+"""Check a data set for a method, and show its first three tasks as the method will see them.
+
+    tokentrue data check train.jsonl --method retool --model Qwen/Qwen2.5-7B-Instruct
+    tokentrue data check openai/gsm8k:main:train --method agent --preset seed --model MODEL
+
+DATA is a file, a folder of save_to_disk, or OWNER/NAME:SPLIT on the hub. All records are read, and the exit status is 1
+if one is refused. A method's tools may start, as its workspace does; no model and no service needs to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+SHOWN = 3
+LIMITS = ("max_model_len", "context_tokens", "max_total_tokens")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    from core.data import Notes, read_tasks
+    from core.hub import CheckpointError, resolve
+    from core.rollout.method import RolloutError, method_spec
+    from core.rollout.preview import check_templates, find_first_prompt, without_services
+    from core.text.tokenizer import check_vocabulary, load_tokenizer
+    from core.types import Task
+
+    async def show(tasks: Sequence[Task], recipe: Any, tokenizer: Any) -> bool:
+        method, fits = spec.build(recipe, tokenizer), True
+        try:
+            for number, task in enumerate(tasks, 1):
+                role, ids = await find_first_prompt(method, task)
+                print(f"--- task {number}, {task.task_id}: the first prompt, for {role}, of {len(ids):,} tokens")
+                print(tokenizer.decode(ids))
+                print(f"--- answers: {', '.join(task.answers) or 'none'}")
+                for key, limit in find_limits(recipe.model_dump()):
+                    fits = fits and len(ids) < limit
+                    print(f"--- {key}={limit:,}: {'fits' if len(ids) < limit else 'does NOT fit'}")
+        finally:
+            await method.close()
+        return fits
+
+    try:
+        spec = method_spec(options.method)
+        overrides = [*options.overrides, *([f"model.path={options.model}"] if options.model else [])]
+        recipe = spec.load(options.preset, overrides)
+        notes = Notes()
+        tasks = read_tasks(options.data, notes=notes, **spec.reading_options(recipe))
+        print(f"{options.data}: {notes.records:,} records are read, and none is refused")
+        notes.tell(options.data)
+        folder = resolve(recipe.model.path, weights=False)
+        tokenizer: Any = load_tokenizer(folder)
+        check_vocabulary(folder, tokenizer)
+        check_templates(options.data, tasks, tokenizer)
+        with without_services(recipe.model_dump()) as addresses:
+            recipe = spec.load(options.preset, [*overrides, *addresses])
+            return 0 if asyncio.run(show(tasks[:SHOWN], recipe, tokenizer)) else 1
+    except CheckpointError as error:
+        print(f"error: {error} --model gives another model, whose tokenizer writes the prompts.", file=sys.stderr)
+        return 1
+    except (OSError, RolloutError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def find_limits(sections: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the keys of a recipe that limit a prompt, with their values."""
+    for name, section in sections.items():
+        for key in LIMITS if isinstance(section, dict) else ():
+            if section.get(key):
+                yield f"{name}.{key}", section[key]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokentrue data check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", metavar="DATA")
+    parser.add_argument("--method", required=True, help="a folder of agentic/")
+    parser.add_argument("--preset", default="tiny", help="a name in presets/ of the method, or a file (default: tiny)")
+    parser.add_argument("--model", metavar="FOLDER", help="the model's folder or hub id (default: the preset's)")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""`tokentrue data check` shows what a method will see of a data set, and fails where a record is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic.agent.world import WORLD
+from scripts.check_data import main
+
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi."},
+    {"role": "assistant", "content": "Hello."},
+]
+
+
+def check(path: Path, method: str, model: Path, *words: str) -> int:
+    return main([str(path), "--method", method, "--model", str(model), *words])
+
+
+def write(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.mark.parametrize("method", ["agentflow", "compaction", "memagent", "retool", "search_r1", "toolorchestra"])
+def test_every_method_shows_its_first_prompt_without_a_service(
+    method: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [
+        {"question": f"Where is {n}?", "answer": f"#### {n}", "context": "It is here.", "x": 1} for n in range(5)
+    ]
+    path = write(tmp_path / "a.jsonl", *records)
+    assert check(path, method, model, "--set", "model.max_model_len=4000") == 0
+    out, err = capsys.readouterr()
+    assert "a.jsonl: 5 records are read, and none is refused" in out
+    assert f"note: {tmp_path / 'a.jsonl'}: field x is not used (5 of 5 records)" in err
+    assert [f"Where is {n}?" in out for n in range(5)] == [True, True, True, False, False]
+    assert out.count("--- answers: ") == 3
+    assert "--- model.max_model_len=4,000: fits" in out
+
+
+@pytest.mark.parametrize("method", ["retool", "search_r1", "agent"])
+def test_messages_before_the_question_are_in_the_prompt(
+    method: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"messages": [*TURNS, {"role": "user", "content": "Who?"}], "answer": "Bob", "metadata": {"world": 1}}
+    if method == "agent":
+        model = WORLD.build_model(tmp_path / "model", seed=0)
+    assert check(write(tmp_path / "a.jsonl", record), method, model) == 0
+    shown = capsys.readouterr().out
+    places = [shown.index(text) for text in ("system\n", "Be brief.", "Hi.", "Hello.", "Who?", "answers: Bob")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("method", ["agentflow", "compaction", "memagent", "toolorchestra", "coding"])
+def test_a_method_without_a_place_for_them_refuses_them(
+    method: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"messages": [*TURNS, {"role": "user", "content": "Who?"}], "answer": "Bob", "context": "c"}
+    assert check(write(tmp_path / "a.jsonl", record), method, model) == 1
+    assert "a.jsonl:1: field 'messages': there are messages before the question" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        ({"question": "Who?", "answer": "one\ntwo"}, "a.jsonl:2: field 'answer': is a text of 2 lines"),
+        ({"question": "Who?", "answer": "''"}, "a.jsonl:2: field 'answer': is nothing once normalised"),
+        ({"question": "Who?" * 400, "answer": "Bob"}, "model.max_model_len=384: does NOT fit"),
+        (
+            {"messages": TURNS[:2], "answer": "Bob"},
+            "a-1: field 'messages': the model's chat template refuses the roles",
+        ),
+    ],
+)
+def test_a_record_that_cannot_be_right_is_named(
+    record: dict[str, Any], says: str, tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "a.jsonl", {"question": "Where?", "answer": "here"}, record)
+    strict = shutil.copytree(model, tmp_path / "model")
+    template = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    (strict / "chat_template.jinja").write_text(template + "{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    assert check(path, "search_r1", strict) == 1
+    assert says in "".join(capsys.readouterr())
