@@ -87,6 +87,12 @@ def fuzz_cases(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def mounts_apart() -> None:
+    """Hide what other processes mount meanwhile. Only root can; nobody else's tests could leave a mount."""
+    kit.keep_mounts_apart()
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Matrices this small only lose by threads, and on a busy machine the threads wait for one another."""
     torch.set_num_threads(1)

@@ -13,6 +13,7 @@ import ctypes
 import functools
 import http.client
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -128,9 +129,11 @@ def make_server_command(
 
 
 def find_free_port(host: str) -> int:
-    with socket.create_server((host, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """Return a port that nobody has, below those that the kernel gives to others before the server has it."""
+    for _ in range(100):
+        with suppress(OSError), socket.create_server((host, port := 20_000 + secrets.randbelow(12_000))):
+            return port
+    raise ServerError(f"no free port at {host}: tried 100 from 20000 to 31999")
 
 
 def wait_until_healthy(url: str, alive: Callable[[], bool], start_s: float, log: Path) -> None:

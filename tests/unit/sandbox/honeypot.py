@@ -110,13 +110,15 @@ def read_honeypot(bait: dict[str, Any]) -> dict[str, object]:
 
 
 def read_shared() -> tuple[int, list[str]]:
-    """Return the bytes that a new pipe of this user gets, and the locks that anyone holds on a library."""
+    """Return the bytes that a new pipe of this user gets, and the locks that our processes hold on a library."""
     ends = os.pipe()
     size = fcntl.fcntl(ends[0], fcntl.F_GETPIPE_SZ)
     for end in ends:
         os.close(end)
     inode = str(os.stat(os.__file__).st_ino)
-    return size, [line for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
+    locks = [line for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
+    ours = {str(pid) for pid in (os.getpid(), *kit.list_descendants(os.getpid()))}
+    return size, [line for line in locks if ours & set(line.split())]
 
 
 def is_unharmed(pid: int) -> tuple[bool, int]:

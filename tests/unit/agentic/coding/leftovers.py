@@ -1,6 +1,6 @@
 """Runs real rollouts of every kind, and lists what the host has that they could leave behind.
 
-python -m tests.unit.agentic.coding.leftovers landlock|bubblewrap COUNT    # what a test kills in the midst of it
+python -m tests.unit.agentic.coding.leftovers landlock|bubblewrap COUNT NAME    # what a test kills in the midst of it
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ from tests.kit import list_descendants, list_new_processes
 
 AT_ONCE = 50
 TASKS = 20
-NAME = f"left-by-{secrets.token_hex(8)}"
-"""Is part of every name that a rollout gives to what it leaves."""
-PLACES = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", "/dev/mqueue", "/home", str(Path.cwd()))
+NAME = sys.argv[3] if __name__ == "__main__" else f"left-by-{secrets.token_hex(8)}"
+"""Is part of every name that a rollout gives to what it leaves: so what others make meanwhile is not taken for ours."""
+KEY = int(NAME[-7:], 16)
+"""Is the key of the shared memory that a rollout leaves."""
+PLACES = ("/", "/tmp", "/var/tmp", "/dev/shm", "/run", "/dev/mqueue", "/sys/fs/cgroup", "/home", str(Path.cwd()))
 HANG = "hang"
 """In place of an answer: the policy never answers."""
 
@@ -47,7 +49,8 @@ mkfifo {NAME}.fifo
 (setsid sh -c 'while :; do echo x >> /tmp/{NAME}; sleep 0.1; done' > /dev/null 2>&1 &)
 nohup sleep 1000 > /dev/null 2>&1 &
 python3 - <<'END'
-import os, signal, time
+import ctypes, os, signal, time
+ctypes.CDLL(None).shmget({KEY}, 4096, 0o1600)
 for number in range(8):
     if os.fork() == 0:
         os.setsid()
@@ -107,7 +110,7 @@ class Script:
 def read_host(before: Collection[int] = ()) -> dict[str, list[str]]:
     """List what rollouts could leave behind on this machine: processes that are not in `before`, and all else.
 
-    Numbers of descriptors and threads are left out.
+    Numbers of descriptors and threads are left out. The folder of temporary files is the test's own.
     """
     gc.collect()
     return {
@@ -116,13 +119,9 @@ def read_host(before: Collection[int] = ()) -> dict[str, list[str]]:
         "descriptors": [re.sub(r"\d+", "", read_link(path)) for path in Path("/proc/self/fd").iterdir()],
         "mounts": Path("/proc/self/mountinfo").read_text().splitlines(),
         "files": [str(path) for place in {*PLACES, os.getcwd()} for path in Path(place).glob(f"*{NAME}*")],
-        "folders": os.listdir(tempfile.gettempdir()) if Path(tempfile.gettempdir()) != Path("/tmp") else [],
-        "workdir": [str(path) for path in Path("/").glob("testbed*")],
+        "folders": os.listdir(tempfile.gettempdir()),
         "sockets": [line for line in Path("/proc/net/unix").read_text().splitlines() if NAME in line],
-        "memory": [
-            line for kind in ("shm", "sem", "msg") for line in Path("/proc/sysvipc", kind).read_text().splitlines()
-        ],
-        "cgroups": [str(path) for path in own_cgroup().glob("**/")],
+        "memory": [line for line in Path("/proc/sysvipc/shm").read_text().splitlines() if str(KEY) in line.split()],
     }
 
 
@@ -130,11 +129,6 @@ def find_new(before: dict[str, list[str]], after: dict[str, list[str]]) -> dict[
     """Return what is in `after` and was not in `before`, or not so often."""
     new = {name: list((Counter(after[name]) - Counter(before[name])).elements()) for name in after}
     return {name: found for name, found in new.items() if found}
-
-
-def own_cgroup() -> Path:
-    """Return the folder of the cgroup that this process is in."""
-    return Path("/sys/fs/cgroup", Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/"))
 
 
 def read_link(path: Path) -> str:
@@ -160,6 +154,7 @@ async def run_rollouts(tokenizer: Any, backend: str, count: int) -> dict[str, Co
     async def run(number: int) -> Trajectory:
         kind, chance = list(KINDS.values())[number % len(KINDS)], Random(number)
         record = draw_record("test", number % TASKS, "function")
+        record["metadata"]["workdir"] = f"/{NAME}"
         path, text = next(iter(record["metadata"]["repository"].items()))
         patch = record["metadata"]["patch"].splitlines(keepends=True)[3:]
         old, new = (next(line[1:] for line in patch if line.startswith(sign)) for sign in "-+")
@@ -183,8 +178,8 @@ def kill_midway(backend: str, count: int) -> tuple[int, dict[str, list[str]]]:
     """Kill a process in the midst of its rollouts. Return how many processes it had, and what is left of them."""
     processes = list_descendants(os.getpid())
     before = read_host(processes)
-    words = [sys.executable, "-m", "tests.unit.agentic.coding.leftovers", backend, str(count)]
-    child = subprocess.Popen(words)
+    words = [sys.executable, "-m", "tests.unit.agentic.coding.leftovers", backend, str(count), NAME]
+    child = subprocess.Popen(words, env={**os.environ, "TMPDIR": tempfile.gettempdir()})
     while len(running := list_descendants(child.pid)) < AT_ONCE:
         assert child.poll() is None, "it has ended before there was so much to kill"
         time.sleep(0.05)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,12 @@ import pytest
 from core.sandbox.workspace.isolated import choose_backend
 from tests.kit import adopt_orphans, list_descendants
 from tests.unit.agentic.coding.leftovers import KINDS, find_new, kill_midway, read_host, run_rollouts
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rollouts make temporary files where no other process does."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 async def check(tokenizer: Any, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -112,7 +113,8 @@ async def test_the_hosts_variables_are_not_seen(make: Make, monkeypatch: pytest.
         assert b"A_SECRET_OF_OURS" not in (await workspace.exec("env", timeout_s=30)).stdout
 
 
-HISTORY = """mkdir pkg && git init -q && printf 'kept.log\\n' > .gitignore && printf '*.log\\nbuild/\\n' > .git/info/exclude
+HISTORY = """mkdir pkg && git init -q && printf 'kept.log\\n' > .gitignore
+printf '*.log\\nbuild/\\n' > .git/info/exclude
 git init -q pkg/nested && (cd pkg/nested && echo old > n.py && git add . && git commit -qm nested && echo n > n.py)
 echo 1 > kept.log && git add -A . && git add -f kept.log && git commit -qm broken
 echo SECRET_REPAIR > a.py && git commit -qam repair && git tag v1 && git branch later && git checkout -q HEAD~1
@@ -138,19 +140,20 @@ async def test_a_repository_with_a_history_has_one_commit_and_its_files(make: Ma
 
 async def test_settings_of_the_repository_start_nothing_outside_and_only_filters_inside(make: Make) -> None:
     """A hook, a file monitor, an external diff are ignored by what we run ourselves. A lost .git has a name."""
+    name = f"/tmp/filtered-{secrets.token_hex(8)}"
     async with make() as workspace:
         await workspace.start(FILES)
         trap = (
             "echo 'touch /tmp/trapped' > .git/hooks/post-index-change; chmod +x .git/hooks/post-index-change; "
             "git config core.fsmonitor 'touch /tmp/trapped'; git config diff.external 'touch /tmp/trapped'; "
-            "git config filter.x.clean 'touch /tmp/filtered; cat'; echo '* filter=x' > .gitattributes; "
+            f"git config filter.x.clean 'touch {name}; cat'; echo '* filter=x' > .gitattributes; "
             "echo 'x = 3' > a.py"
         )
         await workspace.exec(trap, timeout_s=30)
         assert b"+x = 3" in await workspace.diff()
         assert not (await workspace.exec("ls /tmp/trapped", timeout_s=30)).ok
-        assert (await workspace.exec("ls /tmp/filtered", timeout_s=30)).ok
-        assert not Path("/tmp/filtered").exists()
+        assert (await workspace.exec(f"ls {name}", timeout_s=30)).ok
+        assert not Path(name).exists()
         await workspace.exec("rm -rf .git", timeout_s=30)
         with pytest.raises(WorkspaceError) as failure:
             await workspace.diff()
