@@ -18,6 +18,7 @@ _SAME = str.maketrans(
 )
 _HIDDEN = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufe0f\ufeff]")
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_FRACTION = re.compile("(?<![0-9])[¼-¾⅐-⅞]")
 _BOX = re.compile(r"\\boxed\s*")
 _BRACE = re.compile(r"\\[\\{}]|[{}]")
 _DOLLARS = re.compile(r"\$([^$]*)\$")
@@ -32,6 +33,7 @@ def fold_text(text: str) -> str:
     """Return `text` with plain quotes and dashes, accents in one character, no hidden characters, and 10² as 10^{2}."""
     if text.isascii():
         return text
+    text = _FRACTION.sub(lambda match: unicodedata.normalize("NFKC", match[0]).replace("⁄", "/"), text)
     text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
     # NFKC would make x₂ the same as x2, and 1½ the same as 11/2.
     kept = ("<sub>", "<super>", "<fraction>")
@@ -71,7 +73,7 @@ def unwrap(text: str) -> str:
     text = " ".join(text.split())
     for _ in range(LAYERS):
         text = _DOLLARS.sub(r"\1", text.strip(" ~≈'\"").removeprefix("\\approx")).strip(" ~")
-        text = text[:-1] if text.endswith(".") and not text.endswith("\\.") else text
+        text = text[:-1] if text.endswith((".", ",", ";")) and text[-2:-1] != "\\" else text
         match = _WRAPPED.fullmatch(text)
         text = text if match is None else match[match.lastindex or 0]
     return text.strip()

@@ -1,7 +1,8 @@
 r"""Reads a number as people and models write it, and compares two of them.
 
-`025`, `25.0`, `+25`, `$25$`, `\text{25}`, `1,000`, `1\,000`, `2.5e3`, `2.5\times10^{3}`, `$18`, `50\%`, `18 dollars`,
-`18\,\text{cm}`, `x = 25`. What stands around a number may be missing on one side; where both have it, it is the same.
+`025`, `25.0`, `+25`, `$25$`, `\text{25}`, `1,000`, `1\,000`, `2.5e3`, `2.5\times10^{3}`, `1/2`, `\frac{1}{2}`, `$18`,
+`50\%`, `18 dollars`, `18\,\text{cm}`, `x = 25`. What stands around a number may be missing on one side; where both have
+it, it is the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NO_UNITS = frozenset(
     """
     hundred thousand million billion trillion dozen mio mrd half halves third thirds quarter quarters tenths hundredths
     and or not but no nor if is plus minus times more less over squared cubed factorial mod pi tau sqrt sin cos tan ln
-    log exp inf infinity th st nd rd
+    log exp inf infinity
     """.split()
 )
 """Lists words behind a number that make another number of it, or no number."""
@@ -48,9 +49,10 @@ def parse_number(text: str) -> Number | None:
     unit = None if match is None else _read_unit(match["currency"], match["unit"])
     if match is None or unit is None:
         return None
-    digits, exponent = match["digits"].replace(",", ""), match["e"] or match["power"] or match["braced"] or "0"
-    value = Decimal(f"{match['sign'] or match['sign_behind']}{digits}e{exponent}")
-    return Number(value or Decimal(0), unit, name.replace(" ", ""))
+    value = _read_value(match)
+    if match["sign"] == "-" or match["sign_behind"] == "-":
+        value = value.copy_negate()
+    return Number(value or Decimal(0), unit, name.replace(" ", "")) if value.is_finite() else None
 
 
 def parse_integer(text: str) -> str | None:
@@ -75,22 +77,35 @@ def _is_integer(value: Decimal) -> bool:
     return value == value.to_integral_value()
 
 
-_NAME = re.compile(r"[^=,;<>!≠≤≥\n]{1,60}")
+_NAME = re.compile(r"[^=,;<>!≠≤≥\n]{0,60}")
 _CURRENCY = r"(?:US)?\\?[$€£¥]|USD|EUR"
 _TEXT = r"\\(?:textrm|text|mathrm|mbox|operatorname|rm)"
+_PART = r"(?:\{ ?[0-9]{1,20} ?\}|[0-9])"
 _SQUARED = r"(?: ?\^ ?\{?[23]\}?)?"
 # White space is one space: see unwrap. A word behind a digit is no unit, but for the short ones that are listed.
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?) ?(?P<currency>{_CURRENCY})? ?(?P<sign_behind>[+-]?) ?"
+    rf"(?:(?P<fraction>[0-9]{{1,20}} ?/ ?[0-9]{{1,20}}|\\[dt]?frac ?{_PART} ?{_PART})|"
     r"(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?:[eE](?P<e>[+-]?[0-9]{1,4})|"
-    r" ?(?:\\times|\\cdot|×|·|\*|x) ?10 ?\^ ?(?:\{ ?(?P<braced>[+-]?[0-9]{1,4}) ?\}|(?P<power>[+-]?[0-9]{1,4})))?"
+    r" ?(?:\\times|\\cdot|×|·|\*|x) ?10 ?\^ ?(?:\{ ?(?P<braced>[+-]?[0-9]{1,4}) ?\}|(?P<power>[+-]?[0-9]{1,4})))?)"
     r"(?:[ ~]|\\[,;:! ]|\\quad)*"
-    rf"(?P<unit>\\?%|°|\^? ?\{{? ?\\circ ?\}}?|{_CURRENCY}|(?:[cmk]m|[km]g|m[lL]|ft|lb|oz|deg){_SQUARED}"
-    rf"|(?<![0-9.])(?:[mgshlLNJWVK]|[A-Za-z]{{2,}}(?:[ /]+[A-Za-z]+){{0,3}}){_SQUARED}"
+    rf"(?P<unit>\\?%|(?:°|\^? ?\{{? ?\\circ ?\}}?)(?: ?(?:{_TEXT} ?\{{)?[CF]\}}?)?|{_CURRENCY}|st|nd|rd|th"
+    rf"|(?:[cmk]m|[km]g|m[lL]|ft|lb|oz|deg){_SQUARED}"
+    rf"|(?<![0-9.])(?:k?m/[sh]|[mgshlLNJWVK]|[A-Za-z]{{2,}}(?:[ /]+[A-Za-z]+){{0,3}}){_SQUARED}"
     rf"|{_TEXT} ?\{{[^{{}}0-9]*\}}{_SQUARED})?"
 )
 _SEPARATOR = re.compile(r"(?<=[0-9])(?:\{,\}|,\\!|\\,)(?=[0-9]{3})")
+
+
+def _read_value(match: re.Match[str]) -> Decimal:
+    """Return the value without its sign; NaN for a fraction over 0."""
+    if match["digits"]:
+        exponent = match["e"] or match["power"] or match["braced"] or "0"
+        return Decimal(f"{match['digits'].replace(',', '')}e{exponent}")
+    parts = re.findall("[0-9]+", match["fraction"])
+    top, bottom = map(Decimal, parts if len(parts) == 2 else parts[0])  # one part: \\frac12
+    return top / bottom if bottom else Decimal("nan")
 
 
 def _read_unit(before: str | None, behind: str | None) -> str | None:
