@@ -139,7 +139,8 @@ class Health:
         self.trained = False
         self._streaks: Counter[str] = Counter()
         self._means: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=2 * TREND_TASKS))
-        self._best: dict[str, list[float]] = {}
+        self._best: dict[str, float] = {}
+        self._spreads: dict[str, list[float]] = defaultdict(list)
         self._least_cut_off = 1.0
 
     def update(self, metrics: Metrics) -> list[str]:
@@ -193,11 +194,14 @@ class Health:
         if len(tasks) < 2 * size:
             return ""
         earlier, now = list(tasks)[:size], list(tasks)[size:]
-        self._best[kind] = best = max(self._best.get(kind, earlier), earlier, key=fmean)
-        chance = 3 * math.sqrt((pvariance(best) + pvariance(now)) / size)  # three standard errors of the difference
-        if fmean(best) - fmean(now) <= self.bounds.reward_drop + chance:
+        self._best[kind] = best = max(self._best.get(kind, -math.inf), fmean(earlier))
+        # Four standard errors of the difference of two means: the best of many is high by chance, too.
+        self._spreads[kind] += [pvariance(earlier), pvariance(now)]
+        chance = 4 * math.sqrt(2 * fmean(self._spreads[kind]) / size)
+        if best - fmean(now) <= self.bounds.reward_drop + chance:
             return ""
-        return f"{f'of the tasks of kind {kind!r} ' if kind else ''}fell from {fmean(best):.2f} to {fmean(now):.2f}"
+        tasks_named = f"the tasks of kind {kind!r}" if kind else "all tasks"
+        return f"of {tasks_named} fell from {best:.2f} to {fmean(now):.2f}"
 
 
 def describe_sign(name: str, text: str) -> str:

@@ -287,6 +287,18 @@ def test_logs_tell_failures_by_name_and_leave_slimes_own_running(hooks: SlimeBri
     assert (train_key, eval_key, evaluation["eval/step"]) == ("rollout/step", "eval/step", 3)
 
 
+@pytest.mark.usefixtures("tracked")
+def test_a_run_on_slime_says_how_it_is(hooks: SlimeBridge, caplog: pytest.LogCaptureFixture) -> None:
+    for rollout_id in range(3):
+        hooks.rollout_log(rollout_id, arguments(RECIPE), filled(0, 0.0, 0.0) + filled(1, 0.0, 0.0))
+    hooks.rollout_log(3, arguments(RECIPE), filled(0, 1.0, 0.0) + filled(1, 0.0, None))
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition(". Try: ")[0] for line in said] == [
+        "rollout 2: warning, rewards equal: every rollout of the step has the reward 0, so no weight learns from it",
+        "rollout 3: over: rewards equal",
+    ]
+
+
 def test_a_tracker_that_fails_is_counted_and_costs_nothing_else(hooks: SlimeBridge, tracked: list[Any]) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ConnectionError("no route to the tracker")

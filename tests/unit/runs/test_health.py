@@ -1,0 +1,129 @@
+"""Signs are read from the metrics of a step, with patience, and say when they begin and when they end."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from core.config import HealthSection
+from core.runs.health import FIXES, SIGNS, Health, measure_health, show_rollout
+from core.types import Completion, Task, Trajectory, Turn
+
+WELL: dict[str, Any] = {
+    "reward": 0.5, "reward_std": 0.5, "groups_with_signal": 0.5, "failed": 0.0, "failures": {}, "cut_off": 0.1,
+    "entropy_loss": 0.3, "grad_norm": 1.0, "nonfinite_steps": 0.0, "train_rollout_logprob_abs_diff": 1e-6,
+    "calls_search": 1.5, "calls_python": 0.0, "failed_calls": 1.0, "task_rewards": {"": [0.5] * 16},
+}  # fmt: skip
+ILL: dict[str, dict[str, Any]] = {
+    "steps_skipped": {"nonfinite_steps": 0.5},
+    "rollouts_failed": {"failed": 0.3, "failures": {"timeout": 3}},
+    "rewards_equal": {"reward_std": 0.0, "groups_with_signal": 0.0},
+    "no_signal": {"groups_with_signal": 0.0},
+    "no_gradient": {"grad_norm": 0.0},
+    "reward_fell": {"task_rewards": {"": [0.1] * 16}},
+    "replies_cut": {"cut_off": 0.96},
+    "more_cut": {"cut_off": 0.7},
+    "entropy_gone": {"entropy_loss": 1e-4},
+    "engine_apart": {"train_rollout_logprob_abs_diff": 0.3},
+    "tools_unused": {"calls_search": 0.0, "failed_calls": 0.0},
+    "tools_failed": {"failed_calls": 1.5},
+}
+TOGETHER = {"replies_cut": {"replies_cut", "more_cut"}}
+"""Names the signs that another one comes with."""
+
+
+def follow(health: Health, *steps: dict[str, Any]) -> list[list[str]]:
+    return [health.update({**WELL, **metrics}) for metrics in steps]
+
+
+@pytest.mark.parametrize("name", ILL)
+def test_each_sign_begins_after_its_patience_and_ends(name: str) -> None:
+    health = Health(HealthSection())
+    at_once = next(sign.at_once for sign in SIGNS if sign.name == name)
+    assert not any(follow(health, {}, {}))
+    begun = [step for step, lines in enumerate(follow(health, *[ILL[name]] * 3), 1) if lines]
+    assert begun == [1 if at_once else 3]
+    assert health.active.keys() == TOGETHER.get(name, {name})
+    (ended,) = (lines for lines in follow(health, *[{}] * 5) if lines)
+    assert f"over: {name.replace('_', ' ')}" in ended
+    assert not health.active
+
+
+def test_every_sign_is_tried_here_and_has_a_fix() -> None:
+    assert ILL.keys() == FIXES.keys()
+    assert all(FIXES.values())
+
+
+def test_a_step_that_does_not_tell_changes_nothing() -> None:
+    """No row was trained, so there is no entropy: the sign neither ends nor begins. A null counts as missing."""
+    health = Health(HealthSection(patience=2))
+    follow(health, *[ILL["entropy_gone"]] * 2)
+    assert health.update({"entropy_loss": None}) == health.update({}) == []
+    assert health.active.keys() == {"entropy_gone"}
+    assert follow(health, {})[0] == ["over: entropy gone"]
+
+
+def test_the_words_hold_the_numbers_and_what_to_try() -> None:
+    health = Health(HealthSection())
+    (line,) = health.update({"failed": 0.5, "failures/engine": 2, "failures/bad_task": 1})  # as slime has them
+    assert line == (
+        "warning, rollouts failed: 50% of the rollouts failed: 2 x engine, 1 x bad_task. Try: "
+        + FIXES["rollouts_failed"]
+    )
+
+
+def test_only_skipped_steps_in_a_row_end_a_run() -> None:
+    health = Health(HealthSection(end_after=2))
+    ends = []
+    for skipped in (1.0, 0.5, 1.0, 1.0):
+        health.update({"nonfinite_steps": skipped})
+        ends.append(health.find_end() is not None)
+    assert ends == [False, False, False, True]
+    assert health.trained, "half of the second step's were taken"
+    assert not Health(HealthSection()).trained
+
+
+def test_chance_is_no_fall_of_the_reward() -> None:
+    """Tasks that succeed or fail by the toss of a coin, of a common and of a rare kind: 300 steps without an alarm."""
+    rng = random.Random(0)
+    health = Health(HealthSection())
+    for _ in range(300):
+        rewards = {"coin": [float(rng.random() < 0.5) for _ in range(6)], "rare": [float(rng.random() < 0.5)]}
+        assert health.update({"task_rewards": rewards}) == []
+
+
+def reply(*ids: int, reason: Any = "stop", trained: bool = True) -> Turn:
+    return Turn("act", (1, 2), Completion(ids, (-1.0,) * len(ids), reason), trained)
+
+
+def test_rollouts_are_measured_by_task_and_kind() -> None:
+    tasks = [Task("a", "?", ("x",), metadata={"kind": "sum"}), Task("b", "?", ("x",)), Task("c", "?", ("x",))]
+    rollouts = [
+        Trajectory("a", (reply(3), reply(3, reason="length")), reward=1.0),
+        Trajectory("a", (reply(3, reason="length", trained=False),), reward=0.0),
+        Trajectory("b", (reply(3),), reward=0.25),
+        Trajectory("c", (), "failed", failure="timeout"),
+    ]
+    measured = measure_health(tasks, rollouts)
+    assert measured.pop("reward_std") == pytest.approx(0.4249183)
+    assert measured == {
+        "failures": {"timeout": 1},
+        "failed": 0.25,
+        "task_rewards": {"sum": [0.5], "": [0.25]},
+        "cut_off": 0.25,  # half of one rollout's trained replies, none of another's
+    }
+
+
+def test_the_first_rollout_is_shown_with_its_special_tokens_and_nothing_that_a_terminal_obeys() -> None:
+    pieces = {1: b"<|im_start|>", 2: b"[bold]", 3: b"\x1b[2J", 4: "\u202e".encode(), 5: b"\xff", 6: b"x" * 500}
+    rollouts = [Trajectory("t", (), "failed"), Trajectory("t", (reply(3, 4, 5), *[reply(6)] * 3), reward=1.0)]
+    shown = show_rollout(rollouts, lambda ids: [pieces[i] for i in ids]).splitlines()
+    assert shown[:3] == [
+        "the first rollout, completed, reward 1.0:",
+        "  turn 1, prompt: <|im_start|>[bold]",
+        "  turn 1, reply: \\x1b[2J\\u202e\ufffd",
+    ]
+    assert shown[4] == f"  turn 2, reply: {'x' * 200} [...] {'x' * 200}"
+    assert shown[5:] == ["  and 2 turns more"]
