@@ -8,7 +8,7 @@ from agentic.agent.tool_loop import AgentTool, run_tool_loop
 from core.gateway import Endpoint
 from core.sandbox import Sandbox, SandboxLimits
 from core.text.tool_calls import ToolSchema
-from core.tools.programs import dedent_program
+from core.tools.programs import extract_program
 from core.types import Task
 
 SYSTEM = (
@@ -26,7 +26,7 @@ def open_sandbox() -> Sandbox:
 
 async def run_python(code: str) -> str:
     """Run a program in the sandbox and return what it printed, or how it failed."""
-    done = await open_sandbox().run(dedent_program(code))
+    done = await open_sandbox().run(extract_program(code))
     if done.status == "ok":
         return done.stdout.strip() or "The program printed nothing."
     return f"The program ended with {done.status}.\n{done.stderr.strip()}\n{done.stdout.strip()}".strip()

@@ -177,6 +177,8 @@ class AgentFlow(Method):
 
         if self.config.reward == "judge":
             end = strip_thoughts(answer)[-ANSWER_LIMIT:]
+            if not end.strip():
+                return 0.0, "no_answer"
             verdict = await self.answer_judge.compare(judge, task.question, end, task.answers)
             correct, rule = verdict == "same", str(verdict)
         else:

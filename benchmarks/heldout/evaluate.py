@@ -70,7 +70,8 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
     """Turn the options into a plan, checked as far as possible without running anything."""
     spec = method_spec(options.method)
     world = find_world(options.method) or World()
-    builds = {**dict.fromkeys(MODEL_VARIANTS, spec.build), **world.baselines}
+    makes = {**dict.fromkeys(MODEL_VARIANTS, spec.make), **world.baselines}
+    builds = {name: replace(spec, make=make).build for name, make in makes.items()}  # all have the recipe's `reward`
     if unknown := [variant for variant in options.variants or () if variant not in builds]:
         raise EvaluationError(f"unknown variant {unknown[0]!r}; {spec.name} has: {', '.join(builds)}")
     target = open_target(options, spec, preset="paper", name=f"heldout-{spec.name}")

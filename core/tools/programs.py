@@ -10,7 +10,9 @@ from typing import Literal
 
 
 def extract_program(reply: str) -> str:
-    """Return the longest fenced block of a reply, also an unfinished one, or the whole reply if it has none."""
+    """Return the reply if it is a program; else its longest fenced block, also an unfinished one, if it has one."""
+    if can_parse(plain := dedent_program(reply)):
+        return plain
     blocks = reply.split("```")[1::2]
     code = max(blocks, key=len, default=reply)
     return dedent_program(re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", code, flags=re.IGNORECASE))

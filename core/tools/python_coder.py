@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PrivateAttr
 
 from core.sandbox import Backend, Sandbox, SandboxLimits, SandboxResult, SandboxUnavailable
 from core.tools.base import Interrupt, Query, Tool, ToolContext, ToolError, ToolResult, ToolStatus
-from core.tools.programs import dedent_program, extract_program, print_value
+from core.tools.programs import extract_program, print_value
 
 _PROMPT = """\
 Write a Python program that answers the query below. It runs once, without input, files or network; the standard \
@@ -66,7 +66,7 @@ class PythonCoder(Tool):
 
     async def call(self, arguments: Query, context: ToolContext) -> ToolResult:
         if self.source == "query":
-            code = print_value(dedent_program(arguments.query))
+            code = print_value(extract_program(arguments.query))
         else:
             code = extract_program(await context.ask(self.role, _PROMPT.replace("{query}", arguments.query)))
         if not code:

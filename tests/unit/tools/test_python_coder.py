@@ -32,6 +32,7 @@ def says(reply: str) -> ToolContext:
         ("``` ```", ""),
         ("1. So:\n   ```python\n   x = 1\n   print(x)\n   ```", "x = 1\nprint(x)"),
         ("```\n\tfor i in a:\n\t\tprint(i)\n\tprint(a)\n```", "for i in a:\n\tprint(i)\nprint(a)"),
+        ("s = '```'\nprint(s, '```')", "s = '```'\nprint(s, '```')"),
         ("    x = 1\n    print(x)", "x = 1\nprint(x)"),
         ("x = 1\n  for i in a:\n      print(i)\n  print(x)", "x = 1\nfor i in a:\n    print(i)\nprint(x)"),
         ("for i in a:\n  print(i)", "for i in a:\n  print(i)"),
@@ -84,6 +85,9 @@ async def test_the_query_as_the_program():
     assert tool.required_roles == ()
     result = await tool.call(Query(query="12 * 7"), says(""))
     assert (result.status, result.text) == ("ok", "84")
+    indented = "  for i in range(2):\n      print(i)\n  print('end')"
+    for query in (indented, f"1. So:\n```python\n{indented}\n```"):
+        assert (await tool.call(Query(query=query), says(""))).text == "0\n1\nend"
     result = await tool.call(Query(query="twelve times"), says(""))
     assert result.status == "error"
     assert "SyntaxError" in result.text
