@@ -88,6 +88,62 @@ async def test_a_strands_agent_has_the_turns_that_it_has_over_http(name: str) ->
     )
 
 
+async def test_a_langgraph_agent_is_told_of_a_full_context_and_sums_up() -> None:
+    kit.require(find_spec("langchain"), LANGGRAPH)
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import SummarizationMiddleware
+    from langchain_core.exceptions import ContextOverflowError
+    from langchain_core.tools import tool
+
+    from core.gateway.langchain_model import SessionChatModel
+
+    _, _, session = open_gateway("plain-one", max_context=500)
+    model = SessionChatModel(session=session)
+    with pytest.raises(ContextOverflowError, match="maximum context length is 500 tokens"):
+        await model.ainvoke("word " * 600)
+    await model.bind_tools([tool(search)], strict=True).ainvoke(QUESTION)
+    assert session.counters["strict_ignored"] == 1
+    _, _, session = open_gateway("plain-one", max_context=3000)
+    model = SessionChatModel(session=session)
+    sum_up = SummarizationMiddleware(
+        model=model, trigger=("messages", 3), keep=("messages", 1), summary_prompt="{messages}"
+    )
+    earlier = [(role, "word " * 150) for _ in range(3) for role in ("user", "assistant")]
+    state = await create_agent(model, middleware=[sum_up]).ainvoke({"messages": [*earlier, ("user", QUESTION)]})
+    assert session.counters["refused_context_length_exceeded"] == 1
+    assert state["messages"][-1].text
+
+
+async def test_a_strands_agent_is_told_of_a_full_context_and_trims() -> None:
+    kit.require(find_spec("strands"), STRANDS)
+    from strands import Agent
+    from strands.types.exceptions import ContextWindowOverflowException
+
+    from core.gateway.strands_model import SessionModel
+
+    _, _, session = open_gateway("plain-two", max_context=500)
+    model = SessionModel(session)
+    with pytest.raises(ContextWindowOverflowException, match="maximum context length is 500 tokens"):
+        await anext(model.stream([{"role": "user", "content": [{"text": "word " * 600}]}]))
+    failed = {"toolUseId": "c", "status": "error", "content": [{"text": "exit code 1"}]}
+    use = {"toolUse": {"toolUseId": "c", "name": "search", "input": {}}}
+    specs = [{"name": "search", "description": "-", "inputSchema": {"json": {"type": "object"}}, "strict": True}]
+    messages = [
+        {"role": "user", "content": [{"text": QUESTION}]},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [{"toolResult": failed}]},
+    ]
+    async for _ in model.stream(messages, specs):
+        pass
+    assert session.counters["strict_ignored"] == 1
+    _, _, session = open_gateway("plain-one", max_context=700)
+    roles = ("user", "assistant") * 3
+    earlier: Any = [{"role": role, "content": [{"text": "word " * 100}]} for role in roles]
+    agent = Agent(model=SessionModel(session), messages=earlier, callback_handler=None)
+    assert str(await agent.invoke_async(QUESTION)).startswith("I look  it up.")
+    assert session.counters["refused_context_length_exceeded"] >= 1
+
+
 async def test_a_langgraph_agent_ends_at_the_limit_of_turns_and_cannot_force_a_call() -> None:
     kit.require(find_spec("langchain"), LANGGRAPH)
     from core.gateway.langchain_model import SessionChatModel
