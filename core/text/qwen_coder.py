@@ -180,7 +180,8 @@ class _Reading:
             raise _Misread(CallError("unknown_argument", f"{name[:50]} has no argument {key[:50]!r}"))
         text = text.removeprefix("\n").removesuffix("\n")
         inner = set(re.findall(_OWN_LINE if self.lines else _ANYWHERE, text)) - {*arguments, key}
-        if not self.matched and any(find_argument(each, schema, schema) is not None for each in inner):
+        whole = self.matched and "<function=" in text  # then a call within it may name them
+        if not whole and any(find_argument(each, schema, schema) is not None for each in inner):
             error = f"the parameter {key[:50]!r} was not closed with </parameter>, or holds another one"
             raise _Misread(CallError("unclosed_call", error))
         surplus = len(_OPENED_LINE.findall(text)) - len(_CLOSED_LINE.findall(text))

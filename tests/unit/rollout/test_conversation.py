@@ -23,7 +23,7 @@ from core.rollout.rows import rows_from_groups
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
 from core.types import Row, Sampling, Trajectory, Turn
-from tests.kit import save_model, train_tokenizer
+from tests.kit import CHAT_TEMPLATE, save_model, train_tokenizer
 
 Context = tuple[int, ...]
 
@@ -222,6 +222,22 @@ async def test_a_branch_samples_the_same_whenever_it_asks(renderer):
         seeds.append(sorted(called, key=lambda pair: pair[0]))
     assert seeds[0] == seeds[1]
     assert len({seed for _, seed in seeds[0]}) == 6
+
+
+@pytest.mark.parametrize("opening", ["<think>\n", "<think>\n\n</think>\n\n"])
+async def test_what_a_prompt_opened_stays_in_the_conversation_and_out_of_quotes(opening):
+    header = "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    template = CHAT_TEMPLATE.replace(header, header + opening)
+    renderer = Renderer(train_tokenizer("user assistant hello", 320, added=["<think>", "</think>"], template=template))
+    reply = "so</think>Done </think>." if opening == "<think>\n" else "Done </think>."
+    ids = tuple(renderer.tokenizer.encode(reply, add_special_tokens=False))
+    chat = open_chat(renderer, ScriptedPolicy(lambda prompt, sampling: ids, logprob=-0.5))
+    await chat.ask("act", 20)
+    assert renderer.tokenizer.decode(renderer.quote(chat.messages[-1].ids)) == "Done ."  # a quote has no special tokens
+    chat.messages.append(renderer.message("user", "go on"))
+    await chat.ask("act", 20)
+    first, second = chat.turns.recorded
+    assert second.prompt_ids[: len(first.prompt_ids) + len(ids)] == first.prompt_ids + ids
 
 
 async def test_a_failed_call_leaves_the_conversation_as_it_was(renderer):

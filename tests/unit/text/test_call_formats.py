@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.text.call_formats import HERMES, LLAMA, QWEN_CODER, CallError, Reply, detect_format, read_reply
-from core.text.tool_calls import ToolCall, ToolSchema
+from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from tests.kit import train_tokenizer
 from tests.unit.gateway.templates import FORMATS as EXPECTED
 from tests.unit.gateway.templates import make_tokenizer
@@ -98,6 +98,132 @@ def test_what_cannot_be_read_is_text_with_a_kind(name, text, kind):
     assert (reply.error.kind, reply.calls) == (kind, ())
     if kind != "unclosed_thought":
         assert reply.text == text
+
+
+def parameter(key: str, value: str) -> str:
+    return f"<parameter={key}>\n{value}\n</parameter>\n"
+
+
+def function(*parameters: str, name: str = "search") -> str:
+    return f"<function={name}>\n{''.join(parameters)}</function>"
+
+
+HAY = parameter("query", "hay")
+EXAMPLE = f"<tool_call>\n{function(HAY, parameter('count', '3'))}\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "notes"),
+    [
+        ("qwen3_coder", f"{function(HAY)}\n</tool_call>", ("unopened_call",)),
+        ("qwen3_coder", f"I look.\n{function(HAY)}", ("unopened_call",)),
+        ("qwen3_coder", f"<tool_call>\n{function(HAY)}\n", ("unended_call",)),
+        ("qwen3_coder", f"<tool_call>\n<function=search>\n{HAY}", ("unended_call",)),
+        ("qwen3_coder", "<tool_call>\n<function=search>\n<parameter=query>\nhay\n", ("unended_argument",)),
+        ("qwen3_coder", "<function=search>\n<parameter=query>\nhay", ("unopened_call", "unended_argument")),
+        ("hermes", '<tool_call>\n{"name": "search", "arguments": {"query": "hay"}}\n', ("unended_call",)),
+        ("llama3_json", 'I look. <|python_tag|>{"name": "search", "parameters": {"query": "hay"}}', ()),
+    ],
+)
+def test_a_call_without_its_tags_is_read_and_told(name, text, notes):
+    reply = read_reply(text, BY_NAME[name], [TOOL])
+    assert (reply.calls, reply.notes) == ((ToolCall("search", {"query": "hay"}),), notes)
+    assert reply.text == ("I look." if "I look." in text else "")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("</parameter>", "</function>", "</tool_call>", "<tool_call>", "<function=search>", "<parameter=count>"),
+        *("</think>", "<think>", EXAMPLE, f"a\n{EXAMPLE}\nb\n{EXAMPLE}\nc", function(HAY, parameter("count", "3"))),
+        *(EXAMPLE[:40], EXAMPLE[-40:], "\n</parameter>", "</parameter></function></tool_call>", "\nhay\n", ""),
+    ],
+)
+def test_a_value_of_qwen3_coder_may_hold_any_tag(value):
+    call = f"<tool_call>\n{function(parameter('query', value))}\n</tool_call>"
+    reply = read_reply(f"{call}\n{call}", QWEN_CODER, [TOOL])
+    assert reply == Reply("", calls=(ToolCall("search", {"query": value}),) * 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (function(HAY, name="serch"), "unknown_tool"),
+        (f"<tool_call>\n{function(HAY, parameter('limit', '3'))}\n</tool_call>", "unknown_argument"),  # or of the text
+        ("<tool_call><function=search><parameter=query>1<parameter=count>2</parameter></function>", "unclosed_call"),
+        (
+            f"<tool_call>\n<function=search>\n<parameter=query>\n1\n{parameter('count', '2')}</function>",
+            "unclosed_call",
+        ),
+        (f"<tool_call>\n{function(parameter('query', EXAMPLE[12:]))}\n</tool_call>", ""),
+        (f"<tool_call>\n{function(parameter('query', EXAMPLE[30:]))}\n</tool_call>", "unclosed_call"),
+    ],
+)
+def test_what_may_mean_two_things_has_a_name(text, kind):
+    reply = read_reply(text, QWEN_CODER, [TOOL])
+    assert (reply.error.kind if reply.error else "") == kind
+
+
+@pytest.mark.parametrize("text", ['{"name": "search", "parameters": {', '{"type": "function", "name": "search"}'])
+def test_a_call_of_llama_that_names_a_tool_and_is_broken_is_told(text):
+    reply = read_reply(text, LLAMA, [TOOL])
+    assert (reply.text, reply.error is None) == (text, False)
+
+
+INT, TEXT, NULL = {"type": "integer"}, {"type": "string"}, {"type": "null"}
+THING = {"$ref": "#/$defs/thing"}
+DEFS = {"thing": {"type": "object"}, "loop": {"anyOf": [{"$ref": "#/$defs/loop"}, INT]}, "a/b": {"items": {}}}
+TYPED = [
+    ({"anyOf": [INT, NULL]}, "3", 3),
+    ({"anyOf": [INT, NULL]}, "null", None),
+    ({"anyOf": [INT, NULL]}, "None", None),
+    ({"oneOf": [TEXT, THING]}, '{"a": [1, null]}', {"a": [1, None]}),
+    ({"oneOf": [TEXT, THING]}, "plain", "plain"),
+    ({"oneOf": [TEXT, INT]}, "007", "007"),
+    ({"type": ["string", "null"]}, "null", None),
+    ({"type": ["boolean", "array"]}, "True", True),
+    ({"enum": ["red", 3, None]}, "3", 3),
+    ({"enum": ["red", 3, None]}, "red", "red"),
+    ({"enum": ["red", 3, None]}, '"red"', "red"),
+    ({"enum": ["1", "2"]}, "1", "1"),
+    ({"const": 7}, "7", 7),
+    ({"const": "7"}, "7", "7"),
+    (THING, "{'a': True, 'b': None, 'c': {'d': (1, 2)}}", None),
+    (THING, "{'a': True, 'b': None, 'c': {'d': [1, 2.5]}}", {"a": True, "b": None, "c": {"d": [1, 2.5]}}),
+    (THING, "{'a': 1, 'a': 2}", None),
+    (THING, '{"a": 1, "a": 2}', None),
+    (THING, "{1: 2}", None),
+    (THING, "__import__('os')", None),
+    ({"$ref": "#/$defs/loop"}, "4", 4),
+    ({"$ref": "#/$defs/a~1b"}, "[1]", [1]),
+    ({"$ref": "https://example.org/x"}, "4", None),
+    ({"allOf": [{"type": ["integer", "string"]}, {"type": ["integer", "null"]}]}, "5", 5),
+    ({"type": "integer", "nullable": True}, "null", None),
+    (INT, "3.0", None),
+    (INT, "True", None),
+    ({"type": "number"}, "1e3", 1000.0),
+    ({"properties": {"x": INT}}, '{"x": 1}', {"x": 1}),
+    (TEXT, "True", "True"),
+    (TEXT, '{"a": 1}', '{"a": 1}'),
+    ({"description": "anything"}, "3", "3"),
+]
+
+
+@pytest.mark.parametrize(("schema", "text", "value"), TYPED)
+def test_a_value_is_typed_by_the_whole_schema_or_stays_text_and_is_told(schema, text, value):
+    fits = value is not None or text in ("null", "None")
+    for where in ({"properties": {"x": schema}}, {"anyOf": [{"$ref": "#/$defs/own"}]}):
+        tool = ToolSchema("search", "-", {**where, "$defs": {**DEFS, "own": {"properties": {"x": schema}}}})
+        for call in (
+            f"<tool_call>\n{function(parameter('x', text))}\n</tool_call>",
+            function(f"<parameter=x>{text}</parameter>"),
+        ):
+            reply = read_reply(call, QWEN_CODER, [tool])
+            [read] = reply.calls
+            expected = value if fits else text
+            assert (read.arguments["x"], type(read.arguments["x"])) == (expected, type(expected))
+            assert ("untyped_argument" in reply.notes) != fits
+            assert (check_call(read, [tool]) is None) == fits
 
 
 @pytest.mark.parametrize("name", BY_NAME)

@@ -21,6 +21,7 @@ from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
+from tests.kit import script_policy
 
 FACTS = [" ant has anchor.", " bat has basket.", " cat has camera.", " dog has drum."]
 ANSWER = "ant has anchor."
@@ -86,6 +87,14 @@ async def test_untrained_summaries_leave_the_rest_trained(tokenizer):
     method = SPEC.build(SPEC.load("tiny", ["compaction.train_summary=false"]), tokenizer)
     trajectory = await run(method, make_task(["".join(FACTS)] * 7), make_reader(method))
     assert {(turn.role, turn.trained) for turn in trajectory.turns} == {("act", True), ("summary", False)}
+
+
+async def test_an_action_stands_behind_the_thoughts(tokenizer):
+    sizes = ["compaction.max_action_tokens=60", "compaction.context_tokens=500", "model.max_model_len=600"]
+    method = SPEC.build(SPEC.load("tiny", sizes), tokenizer)
+    policy = script_policy(tokenizer, ["<think>next?</think>next", "<think>\\boxed{ ant has anchor.}"])
+    trajectory = await run(method, make_task(FACTS[:2]), policy)
+    assert (len(trajectory.turns), trajectory.reward, trajectory.log["answer"]) == (2, 0.0, "")
 
 
 async def test_the_answer_ends_the_reading(method):
