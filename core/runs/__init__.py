@@ -1,4 +1,6 @@
-"""This package defines what a run is: its folder, metrics, versions, trackers, evaluation results and rollouts.
+"""Defines what a run leaves: its folder, metrics, health, versions, trackers, evaluation results and rollouts.
 
-It imports nothing of `core.report`, which shows a run to a reader.
+It imports nothing of `core.report`, which shows a run to a reader. The modules named in `__all__` are public as a whole.
 """
+
+__all__ = ["evaluation", "files", "health", "inputs", "progress", "record", "run_folder", "trackers", "versions"]

@@ -47,7 +47,7 @@ data         -> rewards types
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
 INSIDE_CORE = (
-    "backends backends.slime engine gateway inspect report retrieval rewards sandbox sandbox.workspace train worlds"
+    "backends backends.slime engine gateway inspect report retrieval rewards runs sandbox sandbox.workspace train worlds"
 )
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 
@@ -58,7 +58,7 @@ MAX_METHOD_LINES = 600
 """What one reads in a sitting."""
 LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1500}
 """Methods that take more than one sitting, with their own bounds."""
-MAX_CORE_LINES = 9800
+MAX_CORE_LINES = 7500
 """Limits what a method needs of core: all of it but the libraries, with blank lines and docstrings."""
 
 
