@@ -1,6 +1,6 @@
 """Bad requests to every server: each is answered or closed, none gets a 500, and others are served meanwhile.
 
-The gateway's own are in tests/unit/gateway. `--fuzz 100000` makes these tests long.
+The gateway's own are in tests/unit/gateway, but for its slow streams. `--fuzz 100000` makes these tests long.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from core.engine.engine import Engine
 from core.engine.policy import EmbeddedPolicy
 from core.engine.server import Server
 from core.engine.wire import GenerateBody, UpdateWeightsBody
+from core.gateway import Gateway, SessionSettings, serve_gateway
+from core.gateway import gateway as gateway_server
+from core.policy.scripted import ScriptedPolicy
 from core.retrieval.batching import Batcher
 from core.retrieval.corpus import Corpus
 from core.retrieval.encoders import HashingEncoder
@@ -29,6 +32,7 @@ from core.retrieval.index import FlatOptions, Retriever, build_index
 from core.retrieval.server import RetrievalServer, SearchRequest
 from tests import kit
 from tests.faults.requests import make_request
+from tests.unit.gateway.templates import make_tokenizer
 
 ANSWER_S = 20.0
 """Bounds the seconds to an answer: a server that takes longer hangs."""
@@ -143,3 +147,45 @@ async def test_the_scripted_experts(fuzz_cases: int) -> None:
             assert response.status == 200
 
     await attack(make_service(), {"/v1/chat/completions": (ChatBody, question)}, serve_one, fuzz_cases // 5)
+
+
+async def test_slow_streams_of_a_gateway_outlive_clients_that_leave_or_do_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that reads has the answer, and it alone is trained; nothing of the others stays behind."""
+    monkeypatch.setattr(gateway_server, "FIRST_PING_S", 0.01)
+    monkeypatch.setattr(gateway_server, "PING_S", 0.001)
+    tokenizer = make_tokenizer("qwen3")
+    ids = tokenizer.encode("It is there.", add_special_tokens=False)
+    policy = ScriptedPolicy(lambda prompt, sampling: ids, latency=1.0)
+    gateway = Gateway({"policy": policy}, tokenizer, SessionSettings(max_context=1000))
+    body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "hello"}], "stream": True}).encode()
+    kinds = ("reads", "leaves", "waits") * AT_ONCE
+    before = len(asyncio.all_tasks())
+    async with serve_gateway(gateway) as url:
+        port = int(url.rpartition(":")[2])
+
+        async def ask(name: str, kind: str) -> tuple[bytes, asyncio.StreamWriter]:
+            gateway.open_session(name)
+            # The client that waits takes few bytes, so that the pings to it get stuck.
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+            head = f"POST /s/{name}/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+            writer.write(f"{head}Content-Type: application/json\r\nConnection: close\r\n\r\n".encode() + body)
+            got = await reader.readuntil(b": keep-alive") if kind == "leaves" else b""
+            if kind == "leaves":
+                writer.transport.abort()
+            return got if kind != "reads" else await reader.read(-1), writer
+
+        async with asyncio.timeout(ANSWER_S):
+            asked = await asyncio.gather(*(ask(f"s{i}", kind) for i, kind in enumerate(kinds)))
+        for i, (kind, (got, _)) in enumerate(zip(kinds, asked, strict=True)):
+            finished = await gateway.finish_session(f"s{i}")
+            trained = [turn.trained for turn in finished.turns]
+            if kind == "reads":
+                assert got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+                assert trained == [True]
+            elif kind == "leaves":
+                assert (trained, finished.counters) == ([], {"unanswered": 1})
+        for _, writer in asked:
+            writer.transport.abort()
+    assert len(asyncio.all_tasks()) == before
