@@ -329,20 +329,25 @@ def find_run(dump: Path) -> RunFolder | None:
     return next(map(RunFolder, known), None)
 
 
-def find_tokenizer(run: RunFolder | None) -> Path:
-    """Return the folder of the start model of a run. Raises ValueError if there is none."""
-    if run is None or "model" not in run.config:
-        raise ValueError("the dump lies in no run folder that names its model; give --tokenizer PATH, the model's")
-    warm_start = run.path / "warm_start"
-    return warm_start if warm_start.is_dir() else resolve(run.config["model"]["path"], weights=False)
+def find_tokenizer(runs: Sequence[RunFolder | None]) -> Path:
+    """Return the folder of the model that runs start from. Raises ValueError if they name none, or several."""
+    found = set()
+    for run in runs:
+        if run is None or "model" not in run.config:
+            raise ValueError("a dump lies in no run folder that names its model; give --tokenizer PATH, the model's")
+        warm_start = run.path / "warm_start"
+        found.add(warm_start if warm_start.is_dir() else resolve(run.config["model"]["path"], weights=False))
+    if len(found) > 1:
+        raise ValueError(f"the dumps are of {len(found)} models; check one run at a time, or give --tokenizer PATH")
+    return found.pop()
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
-        run = find_run(options.dumps[0])
-        tokenizer = load_tokenizer(options.tokenizer or find_tokenizer(run), for_chat=False)
-        sampled_at = run.config.get("rollout", {}).get("temperature", 1.0) if run else 1.0
+        runs = [find_run(dump) for dump in options.dumps]
+        tokenizer = load_tokenizer(options.tokenizer or find_tokenizer(runs), for_chat=False)
+        sampled_at = runs[0].config.get("rollout", {}).get("temperature", 1.0) if runs[0] else 1.0
         temperature = sampled_at if options.temperature is None else options.temperature
         report = check_dumps(options.dumps, tokenizer, dict(options.weights), temperature)
     except (OSError, ValueError) as error:

@@ -405,7 +405,9 @@ def test_a_dump_cannot_run_code(tmp_path: Path, policy: FakePolicy) -> None:
 
 
 @pytest.mark.parametrize("warm_start", [False, True])
-def test_a_run_names_its_own_model(policy: FakePolicy, model: Path, tmp_path: Path, warm_start: bool) -> None:
+def test_a_run_names_its_own_model(
+    policy: FakePolicy, model: Path, tmp_path: Path, warm_start: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The start model is the recipe's or, after a warm start, that of the folder."""
     path = "gone" if warm_start else str(model)
     folder = RunFolder.create(tmp_path / "run", {"model": {"path": path}, "rollout": {"temperature": 0.7}})
@@ -415,3 +417,6 @@ def test_a_run_names_its_own_model(policy: FakePolicy, model: Path, tmp_path: Pa
     records = [record_group(policy, task, conversation(policy, task, rng), STEP, rng)]
     record = write_record(folder.rollouts_path(0), policy.tokenizer, records)
     assert main([str(folder.path)]) == main([str(record)]) == 0
+    other = RunFolder.create(tmp_path / "other", {"model": {"path": str(tmp_path)}})
+    assert main([str(folder.path), str(other.path)]) == 2
+    assert "the dumps are of 2 models" in capsys.readouterr().err
