@@ -117,7 +117,7 @@ def test_a_flag_of_the_other_framework_is_refused_with_the_fix(framework: str, o
 
 def test_a_variable_of_the_other_engine_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"slime\.env\.SGLANG_X is for the engine of slime"):
-        job.environment(flags.cluster(recipe_on("vime", "slime.env.SGLANG_X=debug")))
+        job.environment(recipe_on("vime", "slime.env.SGLANG_X=debug"))
 
 
 def test_a_flag_of_the_other_engine_may_be_left_out() -> None:
