@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import warnings
 
 from agentic.retool.config import ReToolSection
 from agentic.retool.prompts import CODE, CODE_END
 from core.config import RecipeError
 from core.rollout.method import RolloutError
 from core.tools.base import Query, ToolContext, ToolError, ToolResult
-from core.tools.programs import extract_program
+from core.tools.programs import can_parse, extract_program
 from core.tools.python_coder import PythonCoder, SandboxFailed
 
 
@@ -55,18 +53,9 @@ def find_program(reply: str) -> str | None:
         return None
     opened = [match.end() for match in re.finditer(re.escape(CODE), before)]
     programs = [extract_program(before[place:]) for place in opened]
-    return next(filter(_is_python, programs[:-1]), programs[-1]) if programs else ""
-
-
-def _is_python(program: str) -> bool:
-    """Say whether this is Python whose tags stand in strings: elsewhere, an open bracket in their place breaks it."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as invalid escapes in what a model wrote
-            ast.parse(program.replace(CODE, "("))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    # Elsewhere than in a string, an open bracket in place of a tag is no Python.
+    whole = (program for program in programs[:-1] if can_parse(program.replace(CODE, "(")))
+    return next(whole, programs[-1]) if programs else ""
 
 
 async def _ask_nobody(role: str, message: str) -> str:

@@ -13,9 +13,14 @@ def extract_program(reply: str) -> str:
     """Return the reply if it is a program; else its longest fenced block, also an unfinished one, if it has one."""
     if can_parse(plain := dedent_program(reply)):
         return plain
-    blocks = reply.split("```")[1::2]
-    code = max(blocks, key=len, default=reply)
-    return dedent_program(re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", code, flags=re.IGNORECASE))
+    program = reply
+    # A text in a program may hold a fence, so those count first that begin a line.
+    for parts in (re.split(r"^[ \t]*```", reply, flags=re.MULTILINE), reply.split("```")):
+        code = max(parts[1::2], key=len, default=reply)
+        program = dedent_program(re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", code, flags=re.IGNORECASE))
+        if can_parse(program) and not any("```" in outside for outside in parts[::2]):
+            break
+    return program
 
 
 def dedent_program(code: str) -> str:
