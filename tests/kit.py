@@ -6,6 +6,8 @@ import asyncio
 import ctypes
 import os
 import resource
+import shlex
+import sys
 import threading
 import time
 from collections import Counter
@@ -136,6 +138,11 @@ def room_for(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+PROGRAM = f"#!/bin/sh\n'''exec' {shlex.quote(sys.executable)} \"$0\" \"$@\"\n' '''\n"
+"""Begins a program in Python. `#!` and the path of our Python would not do where that path has a space: so the shell
+reads the second line, which Python reads as text."""
 
 
 def is_running(pid: int) -> bool:

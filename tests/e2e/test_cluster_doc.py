@@ -24,10 +24,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from agentic.memagent.world import WORLD
+from tests import kit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = REPOSITORY / "docs" / "cluster.md"
-PYTHON = f"#!{sys.executable}\n"
+PYTHON = kit.PROGRAM
 
 RAY = """
 import json, pathlib, sys
@@ -101,7 +102,7 @@ class Image:
         self.tool("bin/ray", PYTHON + RAY.format(calls=str(self.calls)))
         self.tool("bin/hf", PYTHON + HF.format(model=str(model)))
         self.tool("bin/docker", '#!/bin/sh\n[ "$1" != build ] || [ -f "$3" ]\n')
-        self.tool("bin/python3", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        self.tool("bin/python3", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         self.tool("bin/tokentrue", '#!/bin/sh\nexec python3 -m scripts.tokentrue "$@"\n')
         self.tool("slime/tools/convert_hf_to_torch_dist.py", TO_DIST)
         self.tool("slime/tools/convert_torch_dist_to_hf.py", TO_HF)

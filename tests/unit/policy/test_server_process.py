@@ -15,7 +15,7 @@ from aiohttp import web
 
 from core.policy import server_process
 from core.policy.server_process import ServerError, make_server_command, run_server, serve, start_keeper
-from tests.kit import answer_health, is_running, serve_app, wait_until
+from tests.kit import PROGRAM, answer_health, is_running, serve_app, wait_until
 
 # A server with a child of its own, as SGLang has them. It takes half a second to become healthy.
 FAKE = """
@@ -35,7 +35,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
 def fake(tmp_path: Path) -> str:
     """An `interpreter` that is the fake server, whatever module it is told to run."""
     path = tmp_path / "python"
-    path.write_text(f"#!{sys.executable}\n{FAKE}")
+    path.write_text(PROGRAM + FAKE)
     path.chmod(0o755)
     return str(path)
 
@@ -67,7 +67,7 @@ def test_a_server_ends_when_its_user_fails(fake, tmp_path):
 
 def test_a_server_that_ignores_the_request_to_stop_is_killed(fake, tmp_path, monkeypatch):
     deaf = FAKE.replace("import http.server", "import signal; signal.signal(15, signal.SIG_IGN)\nimport http.server")
-    Path(fake).write_text(f"#!{sys.executable}\n{deaf}")
+    Path(fake).write_text(PROGRAM + deaf)
     keeper = tmp_path / "keeper.py"
     keeper.write_text(Path(server_process.__file__).read_text().replace("STOP_S = 15.0", "STOP_S = 0.3"))
     monkeypatch.setattr(server_process, "__file__", str(keeper))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from core.data import read_tasks, write_jsonl
 from core.rollout.method import find_package
 from core.types import Task
 from scripts import new
+from tests import kit
 
 TASKS = [Task(f"t{i}", f"Question {i}?", (f"a{i}", "b"), f"Dokument {i} «ä».", {"num_docs": i}) for i in range(5)]
 
@@ -91,8 +93,8 @@ def cluster(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> Clust
     for name in ("train", "dev"):
         write_jsonl(tmp_path / f"{name}.jsonl", TASKS)
     note = f"import json, sys; open({str(tmp_path / 'ray_calls')!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')"
-    (tmp_path / "bin/ray").write_text(f"#!{sys.executable}\n{note}\n")
-    (tmp_path / "bin/python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tmp_path / "bin/ray").write_text(f"{kit.PROGRAM}{note}\n")
+    (tmp_path / "bin/python3").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     for name in ("ray", "python3"):
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
