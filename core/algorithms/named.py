@@ -96,12 +96,19 @@ ALGORITHMS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
 }
 
 
+GROUP_MEANS = {"dapo": "DAPO's equation 8", "memagent": "MemAgent's equation 5"}
+"""Names the equations that average over the tokens of a group."""
+
+
 def list_departures(algorithm: BaseModel) -> list[str]:
     """List the keys of a recipe's `algorithm` that differ from those of the algorithm that it names."""
     settings = algorithm.model_dump()
     entries = ALGORITHMS[settings["name"]].items()
-    return [
+    listed = [
         f"algorithm.{key} is {json.dumps(settings[key])}; {settings['name']} has {json.dumps(value)} ({source})"
         for key, (value, source) in entries
         if settings[key] != value
     ]
+    if settings["loss_agg"] == "token" and (equation := GROUP_MEANS.get(settings["name"])):
+        listed.append(f"one mean over the tokens of a step, as in verl and slime; {equation} has one for each group")
+    return listed

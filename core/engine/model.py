@@ -53,6 +53,8 @@ class ModelConfig:
             )
         if getattr(config, "use_sliding_window", False):
             raise ValueError("use_sliding_window: true is not supported; set it to false in config.json")
+        if (getattr(config, "rope_parameters", None) or {}).get("partial_rotary_factor", 1.0) != 1.0:
+            raise ValueError("partial_rotary_factor is not supported: these architectures rotate whole heads")
         if config.hidden_act != "silu":
             raise ValueError(f"hidden_act {config.hidden_act!r} is not supported; these architectures use silu")
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -321,7 +321,11 @@ class Trainer:
         rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        norm = torch.nn.utils.clip_grad_norm_(self._optimized, self.config.clip_grad)
+        gradients = [parameter.grad for parameter in self._optimized if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not torch.isfinite(norm):  # the squares of finite gradients may leave the range of float32
+            norm = torch.stack([torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients]).norm()
+        torch.nn.utils.clip_grads_with_norm_(self._optimized, self.config.clip_grad, norm)
         if torch.isfinite(norm):
             self.optimizer.step()
             with torch.no_grad():

@@ -125,8 +125,8 @@ def test_one_card_holds_the_adapters_of_a_model_whose_weights_it_could_not_train
 def test_a_one_gpu_preset_fits_the_card_and_the_table_tells_its_plan(row, monkeypatch):
     method, model, card, told, calls, settings = row
     told, _, told_of_machine = told.partition("; machine ")
-    monkeypatch.setattr(memory, "resolve", lambda path, weights: path)
-    monkeypatch.setattr(weights, "load_config", lambda path: ModelConfig.from_hf(PUBLISHED[path]))
+    monkeypatch.setattr(memory, "resolve", lambda path, weights: Path(path))
+    monkeypatch.setattr(weights, "load_config", lambda path: ModelConfig.from_hf(PUBLISHED[str(path)]))
     recipe = method_spec(method).load("one-gpu", [word for word in shlex.split(settings) if word != "--set"])
     assert model.startswith(recipe.model.path.split("/")[1]) or method == "retool"
     config, frozen = memory.read_configs(recipe)
@@ -146,8 +146,8 @@ def test_every_one_gpu_preset_is_in_the_table():
 
 
 def test_roles_that_are_one_frozen_model_are_planned_once(monkeypatch):
-    monkeypatch.setattr(memory, "resolve", lambda path, weights: path)
-    monkeypatch.setattr(weights, "load_config", lambda path: ModelConfig.from_hf(PUBLISHED[path]))
+    monkeypatch.setattr(memory, "resolve", lambda path, weights: Path(path))
+    monkeypatch.setattr(weights, "load_config", lambda path: ModelConfig.from_hf(PUBLISHED[str(path)]))
     others = [f"roles.{role}=model:Qwen/Qwen3-8B" for role in ("judge", "verifier")]
     _, frozen = memory.read_configs(method_spec("agentflow").load("one-gpu", others))
     assert sorted(len(roles.split(", ")) for roles in frozen) == [2, 3]

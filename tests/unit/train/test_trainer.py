@@ -395,3 +395,15 @@ def test_a_resumed_trainer_goes_on_bit_for_bit(qwen2, kl_loss_coef, dtype):
         assert resumed.grpo_step(make_rows(seed)) == whole.grpo_step(make_rows(seed))
     assert resumed.steps == whole.steps == 10
     assert same(snapshot(whole.model), snapshot(resumed.model))
+
+
+def test_a_step_far_from_the_reference_is_clipped_and_not_skipped(qwen2):
+    """k3 grows like exp: here its gradient's squares leave float32, whose clipped step leads back all the same."""
+    model = weights.load(qwen2, device="cpu")
+    trainer = Trainer(model, optimizer(), GRPOConfig(kl_loss_coef=0.04, kl_loss_type="k3"))
+    with torch.no_grad():
+        model.lm_head.weight.mul_(35)
+    steps = [trainer.grpo_step(make_rows()) for _ in range(2)]
+    assert [step["nonfinite_steps"] for step in steps] == [0.0, 0.0]
+    assert steps[0]["grad_norm"] > 1e20
+    assert steps[1]["kl_loss"] < steps[0]["kl_loss"]
