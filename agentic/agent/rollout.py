@@ -72,6 +72,7 @@ def build(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentTeam:
     agents = {}
     for name, entry in recipe.agent.agents.items():
         key = f"agent.agents.{name}"
+        reward = None if recipe.reward is not None else entry.reward
         settings = SessionSettings(
             max_context=recipe.model.max_model_len,
             max_turns=entry.max_turns,
@@ -81,7 +82,7 @@ def build(recipe: AgentRecipe, tokenizer: Tokenizer) -> AgentTeam:
         )
         agents[name] = AgentMethod(
             find_agent(key, entry),
-            None if entry.reward is None else import_function(f"{key}.reward", entry.reward),
+            None if reward is None else import_function(f"{key}.reward", reward),
             tokenizer,
             settings,
             max_new_tokens=entry.max_tokens,

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from agentic.agent.rollout import build
+from agentic.agent.world import WORLD
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.rollout.method import Method, MethodSpec, RolloutError, method_spec
@@ -85,6 +87,16 @@ def test_every_method_takes_the_key_and_names_its_answer(method: str) -> None:
     assert isinstance(built, RewardedMethod)
     assert (built.reward, built.answer_field) == (length, "diff" if method == "coding" else "answer")
     assert isinstance(same.build(spec.load("tiny"), None), Answers)
+
+
+def test_a_users_reward_stands_alone() -> None:
+    """Not beside an agent's own, nor is it compared within a group."""
+    recipe = method_spec("agent").load("tiny", [f"reward={HERE}.length", "model.max_model_len=64"])
+    team = build(recipe, WORLD.train_tokenizer())
+    assert [agent.grade for agent in team.agents.values()] == [None]
+    spec, group = method_spec("toolorchestra"), [Trajectory("t", (), reward=3.0), Trajectory("t", (), reward=5.0)]
+    assert spec.regrade is not None
+    assert spec.regrade(spec.load("paper", [f"reward={HERE}.length"]), TASK, group) == group
 
 
 def test_an_agent_may_leave_its_own_reward_out(tmp_path: Any) -> None:
