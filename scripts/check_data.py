@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 SHOWN = 3
@@ -24,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from core.data import Notes, read_tasks
     from core.hub import CheckpointError, resolve
     from core.rollout.method import RolloutError, method_spec
-    from core.rollout.preview import check_templates, find_first_prompt, without_services
+    from core.rollout.preview import check_templates, find_first_prompt
     from core.text.tokenizer import check_vocabulary, load_tokenizer
     from core.types import Task
 
@@ -51,12 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tasks = read_tasks(options.data, notes=notes, **spec.reading_options(recipe))
         print(f"{options.data}: {notes.records:,} records are read, and none is refused")
         notes.tell(options.data)
-        folder = resolve(recipe.model.path, weights=False)
-        tokenizer: Any = load_tokenizer(folder)
-        check_vocabulary(folder, tokenizer)
+        model = resolve(recipe.model.path, weights=False)
+        tokenizer: Any = load_tokenizer(model)
+        check_vocabulary(model, tokenizer)
         check_templates(options.data, tasks, tokenizer)
-        with without_services(recipe.model_dump()) as addresses:
-            recipe = spec.load(options.preset, [*overrides, *addresses])
+        with TemporaryDirectory() as folder:
+            recipe = spec.load(
+                options.preset, [*overrides, *invent_addresses(recipe.model_dump(), Path(folder, "urls"))]
+            )
             return 0 if asyncio.run(show(tasks[:SHOWN], recipe, tokenizer)) else 1
     except CheckpointError as error:
         print(f"error: {error} --model gives another model, whose tokenizer writes the prompts.", file=sys.stderr)
@@ -64,6 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, RolloutError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def invent_addresses(sections: dict[str, Any], file: Path) -> list[str]:
+    """Return overrides by which no service needs to run, for none is asked before the first prompt."""
+    names = re.findall(r"\{(\w+)\}", str(sections))
+    file.write_text("".join(f"{name}: http://127.0.0.1:9\n" for name in names))
+    return [f"{key}.addresses={file}" for key, section in sections.items() if "'addresses': '" in str(section)]
 
 
 def find_limits(sections: dict[str, Any]) -> Iterator[tuple[str, int]]:

@@ -22,6 +22,10 @@ MAX_WORDS = 100
 """Limits the words of a final answer; the longest of MATH, DeepMath, HotpotQA and MuSiQue have about 20."""
 MESSAGE_KEYS = ("role", "content", "tool_calls")
 MESSAGE = '{"role": "user", "content": "..."}'
+ALONE = (
+    'write the final answer alone, such as "72", or end the text with a line "#### 72"; what only a reward of your own '
+    "reads belongs in `metadata`"
+)
 ROLES = ("system", "user", "assistant")
 
 
@@ -85,12 +89,9 @@ class Fields:
         if value is None or isinstance(value, str):
             return value or ""
         if isinstance(value, list) and value and isinstance(value[0], int):
-            raise self.error(
-                name,
-                "holds document numbers (MemAgent's format above 10,000 documents) and not their text",
-                "build the tasks with `tokentrue data ruler --task hqa --num-docs 12800 --hotpotqa FILE "
-                "--tokenizer MODEL --count 128 --out tasks.jsonl`",
-            )
+            command = "tokentrue data ruler --task hqa --num-docs 12800 --hotpotqa FILE --tokenizer MODEL --count 128"
+            problem = "holds document numbers (MemAgent's format above 10,000 documents) and not their text"
+            raise self.error(name, problem, f"build the tasks with `{command} --out tasks.jsonl`")
         raise self.error(name, f"must be a string, is a {type(value).__name__}", "join the documents into one text")
 
     def answers(self, name: str, *, short: bool, numbers: bool = False, empty: bool = False) -> tuple[str, ...]:
@@ -149,12 +150,8 @@ class Fields:
                 self.notes.add(f"what stands before #### in {self.prefix}{name} is not used")
                 answer = match[1].replace(",", "") if re.fullmatch(r"[-\d,.]+", match[1]) else match[1]
             if short and (kind := _describe_solution(answer.strip())):
-                raise self.error(
-                    name,
-                    f"is {kind}, and no final answer equals it: {answer.strip()!r:.60}",
-                    'write the final answer alone, such as "72", or end the text with a line "#### 72"; what only a '
-                    "reward of your own reads belongs in `metadata`",
-                )
+                problem = f"is {kind}, and no final answer equals it: {answer.strip()!r:.60}"
+                raise self.error(name, problem, ALONE)
             return answer
         fix = 'write the final answer as a text, such as "72"'
         if isinstance(answer, int | float | Decimal) and not isinstance(answer, bool) and math.isfinite(answer):
@@ -166,23 +163,19 @@ class Fields:
         raise self.error(name, f"must hold texts that are not empty, holds {answer!r:.60}", fix)
 
     def _read_message(self, message: Any, name: str) -> dict[str, str]:
-        if not isinstance(message, Mapping):
-            raise self.error(name, f"must be a message, is {message!r:.60}", f"write {MESSAGE}")
-        role, content = message.get("role"), message.get("content")
-        if role not in ROLES:
-            raise self.error(f"{name}.role", f"is {role!r}, none of {', '.join(ROLES)}", "write one of these")
-        if isinstance(content, list) and all(
-            isinstance(part, Mapping) and part.get("type") == "text" for part in content
-        ):
-            content = "".join(str(part.get("text") or "") for part in content)
-        if not isinstance(content, str):
+        if not isinstance(message, Mapping) or message.get("role") not in ROLES:
+            role = message.get("role") if isinstance(message, Mapping) else message
+            raise self.error(f"{name}.role", f"is {role!r:.60}, none of {', '.join(ROLES)}", f"write {MESSAGE}")
+        content: Any = message.get("content")
+        parts = content if isinstance(content, list) else [content]
+        parts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+        if not all(isinstance(part, str) for part in parts):
             raise self.error(f"{name}.content", f"must be a text, is {content!r:.60}", "write text; leave pictures out")
         if message.get("tool_calls"):
             raise self.error(f"{name}.tool_calls", "calls of tools cannot be kept", "leave this message out")
-        self.notes.update(
-            f"{key} of a message is not used" for key in message if key not in MESSAGE_KEYS and message[key]
-        )
-        return {"role": role, "content": content}
+        others = (key for key in message if key not in MESSAGE_KEYS and message[key])
+        self.notes.update(f"{key} of a message is not used" for key in others)
+        return {"role": message["role"], "content": "".join(map(str, parts))}
 
     def error(self, name: str, problem: str, fix: str) -> Exception:
         return self.location.error(self.prefix + name, problem, fix)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import math
 import re
 import sys
 import zlib
@@ -131,44 +132,28 @@ def write_records(path: str | Path, records: Iterable[dict[str, Any]], source: s
     try:
         with partial.open("w", encoding="utf-8") as file:
             for count, record in enumerate(records, start=1):
-                file.write(_write_line(record, SourceLocation(Path(source or path), count - 1, "record")))
+                location = SourceLocation(Path(source or path), count - 1, "record")
+                file.write(json.dumps(_jsonable(record, "", location), ensure_ascii=False) + "\n")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
     return count
 
 
-def _write_line(record: dict[str, Any], location: SourceLocation) -> str:
-    try:
-        return json.dumps(record, ensure_ascii=False, allow_nan=False, default=_write_value) + "\n"
-    except (TypeError, ValueError):
-        field, value = next(_find_unwritable(record))
-        problem = f"JSON cannot hold {value!r:.60} ({type(value).__name__})"
-        raise location.error(field, problem, "leave the field out, or write text, a number or null there") from None
-
-
-def _write_value(value: Any) -> str:
-    """Write what parquet can hold and JSON cannot. Raises TypeError for all else, such as bytes."""
+def _jsonable(value: Any, name: str, location: SourceLocation) -> Any:
+    """Return a value of a field as JSON can hold it."""
+    if isinstance(value, Mapping):
+        return {key: _jsonable(part, f"{name}.{key}".lstrip("."), location) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(part, name, location) for part in value]
     if isinstance(value, datetime | date | time):
         return value.isoformat()
-    if isinstance(value, Decimal | UUID):
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, UUID) or (isinstance(value, Decimal) and value.is_finite()):
         return str(value)
-    raise TypeError
-
-
-def _find_unwritable(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values within `value` that JSON cannot hold, each with the name of its field."""
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            yield from _find_unwritable(part, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _find_unwritable(part, name)
-    else:
-        try:
-            json.dumps(value, allow_nan=False, default=_write_value)
-        except (TypeError, ValueError):
-            yield name, value
+    problem = f"JSON cannot hold {value!r:.60} ({type(value).__name__})"
+    raise location.error(name, problem, "leave the field out, or write text, a number or null there")
 
 
 def _open_text(path: Path) -> TextIO:

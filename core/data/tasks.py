@@ -94,31 +94,22 @@ def iter_tasks(path: str | Path, **options: Unpack[ReadingOptions]) -> Iterator[
 
 
 def convert_records(
-    records: Iterable[tuple[SourceLocation, Record]],
-    name: str,
-    *,
-    require_context: bool = True,
-    check: CheckTask | None = None,
-    keep_messages: bool = False,
-    short_answers: bool = True,
-    distinct: bool = False,
-    notes: Notes | None = None,
+    records: Iterable[tuple[SourceLocation, Record]], name: str, **options: Unpack[ReadingOptions]
 ) -> Iterator[Task]:
     """Yield records as tasks. A record without an id is called `{name}-{index}`. Raises the errors of `iter_tasks`."""
-    task_ids: set[str] = set()
-    seen: set[bytes] = set()
+    task_ids, seen = set[str](), set[bytes]()
+    notes, check = options.get("notes"), options.get("check")
     for number, (location, record) in enumerate(records):
         fields = Fields(record, location)
-        task = _choose_converter(record, location)(fields, short_answers)
-        if require_context and not task.context.strip():
+        task = _choose_converter(record, location)(fields, options.get("short_answers", True))
+        if options.get("require_context", True) and not task.context.strip():
             raise location.error("context", "is missing or empty", "give the document that the question is about")
-        if task.earlier_messages and not keep_messages:
+        if task.earlier_messages and not options.get("keep_messages"):
             roles = ", ".join(message["role"] for message in task.earlier_messages)
-            raise location.error(
-                "messages",
-                f"there are messages before the question ({roles}), for which this method's prompts have no place",
-                "write what matters of them into the question, and leave them out",
+            problem = (
+                f"there are messages before the question ({roles}), and this method's prompts have no place for them"
             )
+            raise location.error("messages", problem, "write what matters into the question, and leave them out")
         if check is not None and (fault := check(task)):
             raise location.error(*fault)
         if not task.task_id:
@@ -126,15 +117,14 @@ def convert_records(
         if task.task_id in task_ids:
             raise location.error("task_id", f"{task.task_id!r} occurs twice", "make ids unique within the file")
         task_ids.add(task.task_id)
-        identity = _identify(task) if distinct or notes is not None else b""
-        repeated = identity in seen
-        if identity:
-            seen.add(identity)
+        identity = _identify(task) if options.get("distinct") or notes is not None else b""
+        repeated = bool(identity) and identity in seen
+        seen.add(identity)
         if notes is not None:
             notes.told.update([*(f"field {name} is not used" for name in fields.find_unused()), *fields.notes])
             notes.records += 1
             notes.repeated += repeated
-        if not (repeated and distinct):
+        if not (repeated and options.get("distinct")):
             yield task
 
 

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from core.config import RecipeError
 from core.policy.base import PolicyError, Roles
@@ -22,7 +16,6 @@ from core.types import Sampling, Task
 
 PATIENCE_S = 120.0
 """Limits the seconds until a method asks; a workspace takes some."""
-NOWHERE = "http://127.0.0.1:9"
 
 
 def check_templates(path: str | Path, tasks: Iterable[Task], tokenizer: Tokenizer) -> None:
@@ -59,16 +52,3 @@ async def find_first_prompt(method: Method, task: Task) -> tuple[str, Ids]:
         if policy.calls:
             return role, policy.calls[0].prompt_ids
     raise RecipeError(f"{task.task_id}: the rollout ends before its first prompt ({reason})")
-
-
-@contextmanager
-def without_services(sections: dict[str, Any]) -> Iterator[list[str]]:
-    """Yield overrides of a recipe by which its services need not run: their addresses lead nowhere."""
-    with tempfile.TemporaryDirectory() as folder:
-        file, found = Path(folder, "addresses.yaml"), []
-        for name, section in sections.items():
-            if isinstance(section, dict) and section.get("addresses"):
-                names = re.findall(r"\{(\w+)\}", str(section))
-                file.write_text(yaml.safe_dump(dict.fromkeys(names, NOWHERE)))
-                found.append(f"{name}.addresses={file}")
-        yield found
