@@ -89,9 +89,11 @@ class Fields:
         if value is None or isinstance(value, str):
             return value or ""
         if isinstance(value, list) and value and isinstance(value[0], int):
-            command = "tokentrue data ruler --task hqa --num-docs 12800 --hotpotqa FILE --tokenizer MODEL --count 128"
             problem = "holds document numbers (MemAgent's format above 10,000 documents) and not their text"
-            raise self.error(name, problem, f"build the tasks with `{command} --out tasks.jsonl`")
+            fix = (
+                "`tokentrue data ruler --task hqa --num-docs 12800 --hotpotqa FILE --tokenizer MODEL --count 9 --out F`"
+            )
+            raise self.error(name, problem, f"build the tasks with {fix}")
         raise self.error(name, f"must be a string, is a {type(value).__name__}", "join the documents into one text")
 
     def answers(self, name: str, *, short: bool, numbers: bool = False, empty: bool = False) -> tuple[str, ...]:
