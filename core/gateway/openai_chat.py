@@ -14,8 +14,6 @@ from core.gateway.history import Answer
 from core.gateway.messages import AgentRequest, GatewayError, MessageRole, WireCall, WireMessage, refuse
 from core.text.tool_calls import ToolSchema
 
-ERROR_TYPES = {400: "invalid_request_error", 404: "invalid_request_error"}
-
 LIMIT_STATUS = 404
 """Refuses a client that has had all its turns. LiteLLM's own clients, such as mini-swe-agent, retry on any other."""
 
@@ -159,7 +157,7 @@ def write_events(answer: Answer, request: AgentRequest, created: int) -> Iterato
 
 def write_error(error: GatewayError) -> dict[str, Any]:
     """Return the body of an error."""
-    kind = ERROR_TYPES.get(error.status, "server_error")
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
     return {"error": {"message": str(error), "type": kind, "param": error.path, "code": error.kind}}
 
 

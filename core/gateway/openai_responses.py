@@ -28,6 +28,8 @@ _WITHOUT_EFFECT = (
     "safety_identifier", "client_metadata", "cache_control", "prompt_cache_options", "max_tool_calls",
 )  # fmt: skip
 
+_TOLD = ("code", "message", "param")
+
 
 def read_request(value: Any) -> AgentRequest:
     """Read a request body. Raises GatewayError as openai_chat."""
@@ -208,14 +210,14 @@ def write_error(error: GatewayError) -> dict[str, Any]:
 
 
 def write_error_event(error: GatewayError) -> str:
-    """Return the event of an error in a stream that has begun. Some clients read its fields, and others `error`."""
-    body = write_error(error)
-    fields = {
-        "type": "error",
-        "sequence_number": 0,
-        **{name: body["error"][name] for name in ("code", "message", "param")},
-    }
-    return f"event: error\ndata: {json.dumps({**fields, **body}, ensure_ascii=False)}\n\n"
+    """Return the events of an error in a stream that has begun: SDKs read the first one, and Codex the second."""
+    told = write_error(error)["error"]
+    failed = {"object": "response", "status": "failed", "error": {"code": told["code"], "message": told["message"]}}
+    first = {"type": "error", "sequence_number": 0, "error": told, **{name: told[name] for name in _TOLD}}
+    second = {"type": "response.failed", "sequence_number": 1, "response": {"id": "", "output": [], **failed}}
+    return "".join(
+        f"event: {each['type']}\ndata: {json.dumps(each, ensure_ascii=False)}\n\n" for each in (first, second)
+    )
 
 
 def _empty_item(item: dict[str, Any]) -> dict[str, Any]:

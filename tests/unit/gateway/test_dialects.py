@@ -327,11 +327,14 @@ async def test_a_stream_that_fails_after_it_began_says_so_in_an_event(
             client.base + path, json={"model": "policy", **write(HELLO), "stream": True}
         ) as reply:
             assert reply.status == 200
-            *_, last = [line for line in (await reply.text()).splitlines() if line.startswith("data: ")]
-        event = json.loads(last.removeprefix("data: "))
+            lines = [line for line in (await reply.text()).splitlines() if line.startswith("data: ")]
+        events = [json.loads(line.removeprefix("data: ")) for line in lines]
+        event, *others = [each for each in events if each.get("type") != "ping"]
         assert event["error"]["message"] == "the server is gone"
-        if path != "/v1/chat/completions":
-            assert event["type"] == "error"
+        assert event.get("type") == (None if path == "/v1/chat/completions" else "error")
+        assert [(each["type"], each["response"]["error"]["message"]) for each in others] == (
+            [("response.failed", "the server is gone")] if path == "/v1/responses" else []
+        )
         finished = await finish(client, model)
     assert finished["counters"] == {"refused_policy_unavailable": 1}
     assert finished["turns"] == []
