@@ -340,27 +340,6 @@ async def test_a_stream_that_fails_after_it_began_says_so_in_an_event(
     assert finished["turns"] == []
 
 
-async def test_a_client_that_leaves_a_slow_stream_has_no_trained_turn(
-    dialect: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, write, _ = dialect
-    monkeypatch.setattr(server, "FIRST_PING_S", 0.02)
-    monkeypatch.setattr(server, "PING_S", 0.02)
-    model = make_model("late")
-    model.policy._latency = 30.0
-    async with serve(model) as (gateway, client):
-        async with client.http.post(
-            client.base + path, json={"model": "policy", **write(HELLO), "stream": True}
-        ) as reply:
-            await reply.content.readany()
-            reply.close()
-        async with asyncio.timeout(10):
-            while not model.policy.cancelled:
-                await asyncio.sleep(0.01)
-        finished = await gateway.finish_session("one")
-    assert (finished.turns, finished.counters) == ((), {"unanswered": 1})
-
-
 async def test_items_that_are_named_by_their_ids_are_those_of_the_session() -> None:
     model = make_model(f"<think>\nhm\n</think>\n\nI look.{TWO_CALLS}")
     async with serve(model) as (_, client):
