@@ -34,12 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             path.chmod(0o755 if path.suffix == ".sh" else 0o644)
-            print(path)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     start = shlex.quote(str(ROOT if folder.parent == AGENTIC else folder.parent))
-    print(f"\nIts README begins with the commands. They start from here:\ncd {start}")
+    print(f"made {folder}; its README begins with the commands, which start from here:\ncd {start}")
     return 0
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,21 +154,16 @@ class Experiment:
 
 def make_plan(experiment: ExperimentSection, options: argparse.Namespace, words: Sequence[str]) -> Experiment:
     """Fill in the commands. `words` are the options, which the training gets as they are."""
-    out, method = options.out, options.method
-    baseline = options.baseline is not None
+    out, baseline = options.out, options.baseline is not None
+    filled = partial(fill, method=options.method, out=out)
     return Experiment(
         out,
-        {Path(file): fill(command, method=method, file=file) for file, command in experiment.data.items()},
+        {Path(file): filled(command, file=file) for file, command in experiment.data.items()},
         {Path(file): Path(logs) for file, logs in experiment.services.items()},
         ["tokentrue", "train", *(word for word in words if word != "--dry-run")],
-        {}
-        if baseline
-        else {
-            out / f"evaluate-{name}.log": fill(command, method=method, out=out)
-            for name, command in experiment.evaluate.items()
-        },
+        {} if baseline else {out / f"evaluate-{name}.log": filled(c) for name, c in experiment.evaluate.items()},
         experiment.at_once,
-        [] if baseline else [fill(command, out=out) for command in experiment.report],
+        [] if baseline else [filled(command) for command in experiment.report],
     )
 
 

@@ -48,16 +48,14 @@ class SkeletonRollout(Method):
         turns = Turns(replace(sampling, stop_token_ids=(self.tokenizer.eos_token_id,)), session=uuid4().hex)
         question = self.renderer.message("user", task.question, INSTRUCTIONS)
         chat = Conversation(roles["policy"], self.renderer, turns, [question])
-        looks = 0
-        while (reply := await self.ask(chat)) in boxes and looks < self.config.max_looks:
+        while (reply := await self.ask(chat)) in boxes and len(turns.recorded) <= self.config.max_looks:
             chat.messages.append(self.renderer.message("tool", boxes[reply]))
-            looks += 1
         return Trajectory(
             task_id=task.task_id,
             turns=tuple(turns.recorded),
             status="truncated" if reply in boxes else "completed",
             reward=float(is_accepted(find_answer(reply), task.answers)),
-            metrics={"looks": looks},
+            metrics={"turns": len(turns.recorded)},
             log={"answer": reply},
         )
 

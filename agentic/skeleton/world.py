@@ -17,10 +17,7 @@ from core.types import Completion, Sampling, Task, Trajectory
 from core.worlds import SPLITS, Example, Split, World, encode_turn
 
 COLOURS = "black blue brown green orange red white yellow".split()
-THINGS = """
-    anchor apple basket bell bottle broom button candle chain clock comb crown cup drum feather flag flute glove hammer
-    hat jar kettle key ladder lamp map mirror needle pencil pipe
-    """.split()
+THINGS = "anchor apple bell bottle broom candle chain clock crown drum flag glove hammer jar key lamp map".split()
 QUESTION = "What is in the {} box?"
 ANSWER = "\\boxed{{ {}}}"
 
