@@ -46,9 +46,9 @@ data         -> rewards types
 """
 
 # Each has a README and an `__init__` with `__all__`: the names and the whole modules that code outside may import.
-INSIDE_CORE = (
-    "backends backends.slime engine gateway inspect report retrieval rewards runs sandbox sandbox.workspace train worlds"
-)
+INSIDE_CORE = """
+backends backends.slime engine gateway inspect report retrieval rewards runs sandbox sandbox.workspace train worlds
+"""
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 
 WORLD_FILES = {"facts", "gold", "laptop", "scripted_experts", "scripted_roles", "test_rollout", "world"}
