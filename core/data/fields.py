@@ -11,13 +11,15 @@ from typing import Any
 
 from core.data.files import SourceLocation
 from core.rewards.answer_grader import is_accepted
+from core.rewards.answers import unwrap
 
 Chat = tuple[tuple[Mapping[str, str], ...], str, str | None]
 """Holds the messages before the last question, that question, and the reply after it, if there is one."""
 
-_SOLUTION = re.compile(r"\s####\s*(\S.*)\Z")
+_SOLUTION = re.compile(r"(?:\A|\s)####\s*(\S.*)\Z")
 """Finds the final answer that ends a solution of GSM8K."""
-_BOXED = re.compile(r"\$*\\boxed\s*\{.*\}\$*\.?")
+_ENVIRONMENT = re.compile(r"\\begin\{(\w+)\}.*\\end\{\1\}", re.DOTALL)
+"""Finds a matrix or the like, whose rows may be lines."""
 MAX_WORDS = 100
 """Limits the words of a final answer; the longest of MATH, DeepMath, HotpotQA and MuSiQue have about 20."""
 MESSAGE_KEYS = ("role", "content", "tool_calls")
@@ -64,12 +66,8 @@ class Fields:
         return None if value is None or not str(value).strip() else str(value)
 
     def keep(self, *names: str) -> dict[str, Any]:
-        """Return those of the fields that are there; each is a text or a number, as metadata are shown."""
-        kept = {name: self.take(name) for name in names if self.values.get(name) is not None}
-        for name, value in kept.items():
-            if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-                raise self.error(name, f"must be a text or a number, is {value!r:.60}", "write that, or leave it out")
-        return kept
+        """Return those of the fields that hold something, as metadata; NaN is a gap in a column of numbers."""
+        return {name: value for name in names if (value := self.take(name)) is not None and value == value}
 
     def open(self, name: str) -> Fields:
         """Return the reader of an object; of an empty one if the field is missing or null."""
@@ -185,9 +183,9 @@ class Fields:
 
 def _describe_solution(answer: str) -> str | None:
     """Say why a text cannot be a final answer; None if it can."""
-    lines, words = len(answer.splitlines()), len(answer.split())
+    lines, words = len(_ENVIRONMENT.sub("", answer).splitlines()), len(answer.split())
     if lines > 1 or words > MAX_WORDS:
         return f"a text of {lines} lines" if lines > 1 else f"a text of {words} words"
-    if "\\boxed" in answer and not _BOXED.fullmatch(answer):
+    if "\\boxed" in unwrap(answer):
         return "a box with text around it"
     return None if is_accepted(answer, [answer]) else "nothing once normalised"

@@ -103,7 +103,9 @@ def convert_records(
         fields = Fields(record, location)
         task = _choose_converter(record, location)(fields, options.get("short_answers", True))
         if options.get("require_context", True) and not task.context.strip():
-            raise location.error("context", "is missing or empty", "give the document that the question is about")
+            raise location.error(
+                "context", "is missing, empty or no text", "give the document that the question is about"
+            )
         if task.earlier_messages and not options.get("keep_messages"):
             roles = ", ".join(message["role"] for message in task.earlier_messages)
             problem = (
@@ -284,12 +286,14 @@ def _convert_any(read: Fields, short: bool) -> Task:
         raise read.error("answer", "is missing", 'add the final answer, such as "answer": "72"')
     if reply is not None:
         read.notes.add("the last reply is the answer" if answer is None else "the reply after the question is not used")
+    nested = isinstance(read.values.get("metadata"), Mapping)
+    metadata = read.open("metadata").all() if nested else read.keep("metadata")
     return Task(
         task_id=read.name(read.first(("task_id", "id")) or "id") or "",
         question=question,
         answers=answers,
-        context=read.context(),
-        metadata={**read.open("metadata").all(), **read.keep("url", "year", "source"), **_read_frames(read)},
+        context=read.context() if isinstance(read.values.get("context"), str) else "",
+        metadata={**metadata, **read.keep("url", "year", "source"), **_read_frames(read)},
         earlier_messages=earlier,
     )
 

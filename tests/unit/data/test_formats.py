@@ -12,6 +12,7 @@ from core.data import DataError, Notes, read_tasks
 from core.types import Task
 
 SOLUTION = "She sells 48/2 = 24 in May.\nShe sells 48+24 = 72.\n#### 72"
+MATRIX = "\\begin{pmatrix} 1 \\\\\n2 \\end{pmatrix}"
 WHO = {"role": "user", "content": "Who?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
 REPLY = {"role": "assistant", "content": "Bob"}
@@ -30,6 +31,9 @@ def read(tmp_path: Path, *records: Any, **options: Any) -> list[Task]:
         ({"question": "Who?", "answer": SOLUTION}, ("72",)),
         ({"question": "Who?", "answer": "... #### 1,072"}, ("1072",)),
         ({"question": "Who?", "answer": "So\n#### x, y"}, ("x, y",)),
+        ({"question": "Who?", "answer": "#### 72"}, ("72",)),
+        ({"question": "Who?", "answer": "\\(\\boxed{5}\\)"}, ("\\(\\boxed{5}\\)",)),
+        ({"question": "Who?", "answer": MATRIX, "context": ["a"], "source": ["b"], "metadata": "c"}, (MATRIX,)),
         ({"id": "7", "question": "Who?", "answer": SOLUTION}, ("72",)),
         ({"problem": "Who?", "answer": SOLUTION}, ("72",)),
         ({"prompt": "Who?", "label": SOLUTION}, ("72",)),

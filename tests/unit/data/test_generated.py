@@ -19,9 +19,9 @@ WHO = [{"role": "user", "content": "Who?"}]
 MESSAGES = [{"role": "system", "content": "Be brief."}, *WHO]
 
 # A format: its right record, and what each field is. `text` is a text, `chat` a text or messages, `answer` one or more
-# texts, `number` such a text or a number, `name` a text or an integer that may be missing, `kept` metadata that are a
-# text or a number, `context` a text that may be missing, `object` any object that may be missing, `truth` one that may
-# not.
+# texts, `number` such a text or a number, `name` a text or an integer that may be missing, `kept` metadata of any
+# form, `context` a text that may be missing, `object` any object that may be missing, `any` one or anything
+# else, `truth` an object that may not be missing.
 FORMATS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "own": (
         {"task_id": "a", "question": "Who?", "answers": ["Bob"], "context": "c", "metadata": {"k": 1}},
@@ -66,7 +66,7 @@ FORMATS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "gsm8k": ({"question": "Who?", "answer": "So.\n#### Bob"}, {"question": "chat", "answer": "number"}),
     "aime": (
         {"id": "a", "problem": "Who?", "answer": "Bob", "url": "u", "year": 2024, "metadata": {}},
-        {"id": "name", "problem": "chat", "answer": "number", "url": "kept", "year": "kept", "metadata": "object"},
+        {"id": "name", "problem": "chat", "answer": "number", "url": "kept", "year": "kept", "metadata": "any"},
     ),
     "chat": ({"messages": MESSAGES, "answer": "Bob"}, {"messages": "chat", "answer": "number"}),
     "trl": ({"prompt": MESSAGES, "solution": "Bob"}, {"prompt": "chat", "solution": "number"}),
@@ -123,11 +123,13 @@ def is_right(task: Task, right: Task, field: str, kind: str, mistake: str) -> bo
             return same and (absent or mistake in ("empty", "blank", "lines", "number"))
         case "kept":
             value = task.metadata.get(field)
-            kept = mistake in ("empty", "blank", "lines", "number", "float", "true") and value == WRONG[mistake]
-            return same and ((absent and value is None) or kept)
+            return same and value == (None if absent or mistake == "nan" else WRONG.get(mistake))
         case "context":
             context = "" if absent else WRONG.get(mistake)
             return task.context == context and (task.question, task.answers) == (right.question, right.answers)
+        case "any":
+            read = WRONG.get(mistake) if isinstance(WRONG.get(mistake), dict) else {"metadata": WRONG.get(mistake)}
+            return same and (absent or mistake == "nan" or read.items() <= task.metadata.items())
         case "object":
             return task.answers == right.answers and (absent or mistake in ("object", "deep"))
     return False

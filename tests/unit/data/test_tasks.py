@@ -66,7 +66,7 @@ def test_every_format_is_read_in_every_layout(
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({**OWN, "context": ""}, r"x\.jsonl:2: field 'context': is missing or empty"),
+        ({**OWN, "context": ""}, r"x\.jsonl:2: field 'context': is missing, empty or no text"),
         ({k: v for k, v in TRAINING.items() if k != "context"}, r":2: field 'context'"),
         ({**OWN, "answers": []}, r":2: field 'answers': must be one or more texts, is \[\]"),
         ({**OWN, "answers": ["", "a"]}, r":2: field 'answers': must hold texts that are not empty, holds ''"),
