@@ -25,11 +25,12 @@ Hashes = dict[str, dict[str, Any]]
 def hash_inputs(data: Mapping[str, Path], models: Mapping[str, Path]) -> Hashes:
     """Hash files of data, or all files of a folder, and the files of models: weights, config, tokenizer and template.
 
-    A file is named by its key, such as `data.train`; a file of a folder is that with its place there.
+    A file is named by its key, such as `data.train`; a file of a folder is that with its place there. What `map` and
+    `filter` of `datasets` leave beside a data set, `cache-*`, is none of its files.
     """
     files = dict[str, Path]()
     for key, path in data.items():
-        found = sorted(file for file in path.rglob("*") if file.is_file())
+        found = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("cache-"))
         files |= {f"{key}/{file.relative_to(path)}": file for file in found} if path.is_dir() else {key: path}
     for key, folder in models.items():
         found = [file for pattern in (*SMALL_FILES, "*.safetensors") for file in folder.glob(pattern)]

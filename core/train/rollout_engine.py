@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from core.config import Recipe, RecipeError
+from core.config import Recipe, RecipeError, replace_keys
 from core.engine import CausalLM, EmbeddedPolicy, Engine, lora, weights
 from core.hub import resolve
 from core.policy.base import Policy, PolicyError
@@ -89,11 +89,16 @@ def open_engine(recipe: Recipe, model: CausalLM, folder: Path, tokenizer: Tokeni
 async def open_frozen_model(path: str, recipe: Recipe) -> AsyncIterator[EmbeddedPolicy]:
     """Open a frozen model beside the trained one, with the recipe's engine settings, for a `with` block.
 
+    Its context is the recipe's, or its own positions where they are fewer.
+
     Raises:
         ValueError: the model cannot be loaded, or does not fit the settings.
     """
     folder = resolve(path)
     network = weights.load(folder, recipe.model.dtype, recipe.model.device).eval()
+    if recipe.model.max_model_len:
+        context = min(recipe.model.max_model_len, network.config.max_positions)
+        recipe = replace_keys(recipe, {"model.max_model_len": context})
     policy = EmbeddedPolicy(open_engine(recipe, network, folder, find_tokenizer(folder)))
     try:
         yield policy

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from core.backends import checks
 from core.backends.slime.flags import cluster
 from core.backends.slime.job import model_file, ray_cluster
 from core.config import Recipe
 from core.config.slime import SlimeSection
-from core.hub import CheckpointError, check_unquantized, count_positions, read_json
+from core.hub import CheckpointError, count_positions, read_json
 from core.runs.run_folder import flatten
 
 
@@ -49,7 +50,8 @@ def find_open_points(recipe: Recipe) -> list[str]:
         RecipeError: the recipe cannot run on slime at all.
     """
     slime = cluster(recipe)
-    base = re.search(r"^ARG \w+=(\S+)$", (checks.REPOSITORY / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    dockerfile = checks.REPOSITORY / "docker" / "Dockerfile"  # an installed tokentrue has none
+    base = dockerfile.is_file() and re.search(r"^ARG \w+=(\S+)$", dockerfile.read_text(), re.MULTILINE)
     points = [*_sources(slime), *_checkpoints(recipe, slime), *_model(recipe, slime), *checks.find_missing_data(recipe)]
     for key, value in flatten(recipe.dump()).items():
         if isinstance(value, str) and re.fullmatch(r"[A-Z][A-Z0-9_]+(/.*)?", value):
@@ -80,12 +82,11 @@ def _model(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
     if not path.is_file():
         return
     try:
-        check_unquantized(path.parent)
         config = read_json(path)
     except CheckpointError as error:
         yield f"slime.checkpoint.hf: {error}"
         return
-    config = {**config, **config.get("text_config", {})}
+    config = {**config, **(config.get("text_config") or {})}
     config = {**(config.get("rope_parameters") or {}), **config}
     wanted, positions = recipe.model.max_model_len, count_positions({"max_position_embeddings": 0, **config})
     if wanted and 0 < positions < wanted:
@@ -94,12 +95,14 @@ def _model(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
         return
     shell = ["bash", "-ec", 'source "$1" >&2; printf "%s\\n" "${MODEL_ARGS[@]}"', "bash", str(script)]
     words = subprocess.run(shell, capture_output=True, text=True).stdout.splitlines()
-    given = dict(pairwise(words))
+    # A flag of the recipe comes after those of the script, and wins.
+    given: dict[str, Any] = {**dict(pairwise(words)), **slime.flags}
     for flag, key in MODEL_FLAGS.items():
         with suppress(KeyError, TypeError, ValueError):  # one of the two does not say it as a number
             if float(given[flag]) != float(config[key]):
                 yield f"slime.model: {script} has {flag} {given[flag]}, and {path} has {key} {config[key]}"
-    untied = "--untie-embeddings-and-output-weights" in words
+    untie = "--untie-embeddings-and-output-weights"
+    untied = bool(slime.flags.get(untie, untie in words))
     if words and untied == config.get("tie_word_embeddings", not untied):
         yield f"slime.model: {script} and {path} differ in whether the head is tied to the embeddings"
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from core.backends.checks import REPOSITORY
 from core.backends.slime import checks, flags, job
 from core.config import Recipe, RecipeError, import_functions
+from core.data.files import DataError
 from core.data.hub_sets import locate
 from core.rollout.method import method_spec
 from core.runs.inputs import hash_inputs
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"warning: {problem}", file=sys.stderr)
             return 0
         return start_job(recipe, paths, script, start_ray=options.start_ray, accept_changes=options.accept_changes)
-    except (RecipeError, RunFolderError, LaunchError) as error:
+    except (DataError, OSError, RecipeError, RunFolderError, LaunchError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -82,7 +83,7 @@ def start_job(
         problems.append(running)
     if problems:
         raise LaunchError("the job cannot start:\n" + "\n".join(f"- {problem}" for problem in problems))
-    folder = RunFolder.create(paths.out, recipe.dump(), may_differ=("departures",), complete=recipe.complete)
+    folder = RunFolder.create(paths.out, recipe.dump(), may_differ=("departures", "health"), complete=recipe.complete)
     with folder.lock():
         files = {"data.train": recipe.data.train, "data.eval": recipe.data.eval if recipe.run.eval_every else None}
         data = {key: locate(path, REPOSITORY) for key, path in files.items() if path}

@@ -19,7 +19,7 @@ from tests import kit
 
 
 def recipe(roles: dict[str, str], kv_tokens: int = 1024) -> Recipe:
-    model = {"path": "unused", "device": "cpu"}
+    model = {"path": "unused", "device": "cpu", "max_model_len": 512}  # above the 256 positions of the frozen model
     return kit.make_recipe(Recipe, model=model, inference={"kv_tokens": kv_tokens}, roles=roles)
 
 

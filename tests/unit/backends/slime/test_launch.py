@@ -338,7 +338,6 @@ def test_a_dry_run_tells_what_is_left_to_fill_in(cluster: Cluster, capsys: pytes
         ({"num_hidden_layers": 28, "tie_word_embeddings": False}, "differ in whether the head is tied"),
         ({"text_config": {"num_hidden_layers": 2}}, "has num_hidden_layers 2"),
         ({"max_position_embeddings": 4096}, "model.max_model_len: 8192 is above the 4096 positions"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "slime.checkpoint.hf: "),
     ],
 )
 def test_another_model_than_the_checkpoint_is_told_by_the_dry_run_and_refused_by_the_run(
@@ -352,11 +351,30 @@ def test_another_model_than_the_checkpoint_is_told_by_the_dry_run_and_refused_by
     assert not cluster.ray_calls
 
 
-def test_yarn_allows_the_longer_context(cluster: Cluster) -> None:
-    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
-    config = {"max_position_embeddings": 4096, "rope_scaling": yarn, "num_hidden_layers": 28}
-    (cluster.folder / "hf/config.json").write_text(json.dumps(config))
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        (
+            {
+                "max_position_embeddings": 4096,
+                "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096},
+            },
+            (),
+        ),
+        ({"quantization_config": {"quant_method": "fp8"}, "text_config": None}, ()),  # rollouts in FP8
+        ({"num_hidden_layers": 27}, ("--set", "slime.flags={--num-layers: 27}")),
+    ],
+)
+def test_what_fits_the_checkpoint_starts(
+    config: dict[str, object], settings: tuple[str, ...], cluster: Cluster
+) -> None:
+    (cluster.folder / "hf/config.json").write_text(json.dumps({"num_hidden_layers": 28, **config}))
+    assert launch.main(cluster.arguments(*settings)) == 0
+
+
+def test_a_job_goes_on_with_other_bounds_of_health(cluster: Cluster) -> None:
     assert launch.main(cluster.arguments()) == 0
+    assert launch.main(cluster.arguments("--set", "health.end_after=5")) == 0
 
 
 def test_a_job_that_goes_on_names_data_that_have_changed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
