@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from core.config import Recipe, RecipeError
 from core.engine import lora, weights
@@ -176,10 +175,10 @@ def write_model_card(
         "pipeline_tag": "text-generation",
         "tags": [method, "agentic-rl", "grpo", "reinforcement-learning"],
     }
-    recipe = method_spec(method).recipe
     try:
+        recipe = method_spec(method).recipe
         listed = recipe.model_validate(recipe.complete(dict(config))).list_departures()
-    except ValidationError:  # of an earlier version
+    except ValueError:  # the recipe is of an earlier version, or its method is not here
         listed = list(config.get("departures", ()))
     departures = list(dict.fromkeys([*listed, *summary["departures"]]))
     published = [PublishedScore.from_json(row) for row in evaluated.published["rows"]]

@@ -278,8 +278,8 @@ class HealthSection(Section):
     """Says when a run warns of itself (core/runs/health.py lists the signs), and when it ends for its bad health."""
 
     patience: PositiveInt = 3
-    """Counts the steps in a row that must show a sign before it is told. Skipped steps and failed rollouts are told at
-    once."""
+    """Counts the steps in a row that must show a sign before it is told. Skipped steps, failed rollouts and a reward
+    that fell are told at once."""
     end_after: PositiveInt = 3
     """Ends the run after so many steps in a row of which all was skipped, or all rollouts failed."""
     failed_share: Probability = 0.25

@@ -78,7 +78,7 @@ def _make_empty(config: ModelConfig) -> CausalLM:
 def check(folder: Path) -> torch.dtype:
     """Check that the files of weights are whole and hold what config.json says; return the widest number format.
 
-    The tensors of an architecture that is not ours have no names to compare with.
+    The tensors of a model that the engine does not run have no names to compare with.
 
     Raises:
         CheckpointError: as `read`.
@@ -86,7 +86,12 @@ def check(folder: Path) -> torch.dtype:
     tensors = [tensor for path in weight_files(folder) for tensor in _load_file(path).values()]
     check_unquantized(folder)
     if read_json(folder / "config.json").get("model_type") in ARCHITECTURES:
-        read(_make_empty(load_config(folder)), folder)
+        try:
+            config = load_config(folder)
+        except CheckpointError:
+            pass  # such as with a sliding window
+        else:
+            read(_make_empty(config), folder)
     return max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
 
 

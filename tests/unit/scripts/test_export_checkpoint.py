@@ -206,9 +206,12 @@ def test_the_card_has_every_setting_the_departures_of_this_run_and_what_it_rests
     assert (again.model.path, again.data.train, again.optimizer.lr) == ("Org/Base", "my data.jsonl", 0.001)
 
 
-def test_a_card_without_a_base_model_says_so(model, tmp_path, capsys):
+def test_a_card_without_a_base_model_and_a_method_says_so(model, tmp_path, capsys):
     run = start_run(tmp_path, Path(shutil.copytree(model, tmp_path / "start")), model)
+    run.update_config({**run.config, "method": "of_another_place"})
     card = export(run, tmp_path / "out")
+    assert "The preset is not in this repository" in card
+    assert "learning rate 0.001; group size 4" in card
     assert "--base-model ID" in capsys.readouterr().err
     assert "started from a model that has no id on the hub" in card
     assert "base_model" not in front_matter(card)
@@ -235,5 +238,7 @@ def test_what_the_config_does_not_account_for_is_not_published(run, tmp_path, ca
     assert main(arguments) == 1
     assert "1 tensors have no place in the model of config.json: more" in capsys.readouterr().err
     save_file({name: tensor.bfloat16() for name, tensor in tensors.items()}, source / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "use_sliding_window": True}))  # slime may train those
     assert main(arguments) == 0
     assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "bfloat16"
