@@ -7,9 +7,8 @@ error has a kind, which is counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from core.text.qwen_coder import read_qwen_coder
 from core.text.tokenizer import Tokenizer
@@ -46,66 +45,49 @@ Read = tuple[str, list[ToolCall], list[Note]]
 """Holds the text outside of the calls, the calls, and notes on how they were written."""
 
 
-class CallFormat(Protocol):
-    """One way to write tool calls."""
-
-    def parse(self, text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
-        """Read the calls in a text without thoughts."""
-        ...
+CallFormat = Callable[[str, Sequence[ToolSchema]], Read | CallError]
+"""Reads the calls in a text without thoughts, as one way to write them has it."""
 
 
-class HermesFormat:
-    """Writes `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen2.5, Qwen3)."""
-
-    def parse(self, text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
-        return read_calls(text)
+def read_hermes(text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
+    """Read `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen2.5, Qwen3)."""
+    return read_calls(text)
 
 
-class QwenCoderFormat:
-    """Writes `<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>` (Qwen3-Coder)."""
-
-    def parse(self, text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
-        return read_qwen_coder(text, tools)
-
-
-class LlamaFormat:
-    """Writes `{"name": ..., "parameters": {...}}` and nothing else (Llama 3); several calls are parted by `;`.
+def read_llama(text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
+    """Read `{"name": ..., "parameters": {...}}` and nothing else (Llama 3); several calls are parted by `;`.
 
     Text that is no such object is an answer, unless `<|python_tag|>` announces a call or it names a tool.
     """
-
-    def parse(self, text: str, tools: Sequence[ToolSchema]) -> Read | CallError:
-        outside, announced, rest = "", "", text.strip()
-        if not rest.startswith("{"):
-            outside, announced, rest = text.rstrip().partition(PYTHON_TAG)
-        if not announced and outside:
-            return text, [], []
-        calls: list[ToolCall] = []
-        place = 0
-        while place < len(rest) or (announced and not calls):
-            call = self._parse_first(rest, place)
-            if isinstance(call, CallError):
-                named = re.match(r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([^"]*)"', rest)
-                meant = announced or calls or (named and named[1] in {tool.name for tool in tools})
-                return call if meant else (text, [], [])
-            calls.append(call[0])
-            place = _SEPARATOR.match(rest, call[1]).end()  # type: ignore[union-attr]
-        return outside, calls, []
-
-    def _parse_first(self, text: str, start: int) -> tuple[ToolCall, int] | CallError:
-        """Parse the object that stands at `start`; return it and where it ends."""
-        decoded = decode_json(text, start)
-        if isinstance(decoded, CallError):
-            return decoded
-        value, end = decoded
-        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-            return CallError("not_object", "a call is a JSON object with the keys name and parameters")
-        if not isinstance(value.get("parameters"), dict) or len(value) != 2:
-            return CallError("missing_key", "a call has the keys name and parameters, an object, and no other key")
-        return ToolCall(value["name"], value["parameters"]), end
+    outside, announced, rest = "", "", text.strip()
+    if not rest.startswith("{"):
+        outside, announced, rest = text.rstrip().partition(PYTHON_TAG)
+    if not announced and outside:
+        return text, [], []
+    calls: list[ToolCall] = []
+    place = 0
+    while place < len(rest) or (announced and not calls):
+        call = _read_llama_call(rest, place)
+        if isinstance(call, CallError):
+            named = re.match(r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"([^"]*)"', rest)
+            meant = announced or calls or (named and named[1] in {tool.name for tool in tools})
+            return call if meant else (text, [], [])
+        calls.append(call[0])
+        place = _SEPARATOR.match(rest, call[1]).end()  # type: ignore[union-attr]
+    return outside, calls, []
 
 
-HERMES, QWEN_CODER, LLAMA = HermesFormat(), QwenCoderFormat(), LlamaFormat()
+def _read_llama_call(text: str, start: int) -> tuple[ToolCall, int] | CallError:
+    """Read the object that stands at `start`; return it and where it ends."""
+    decoded = decode_json(text, start)
+    if isinstance(decoded, CallError):
+        return decoded
+    value, end = decoded
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return CallError("not_object", "a call is a JSON object with the keys name and parameters")
+    if not isinstance(value.get("parameters"), dict) or len(value) != 2:
+        return CallError("missing_key", "a call has the keys name and parameters, an object, and no other key")
+    return ToolCall(value["name"], value["parameters"]), end
 
 
 def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
@@ -117,10 +99,10 @@ def detect_format(tokenizer: Tokenizer) -> CallFormat | None:
     except Exception:  # templates raise what they like
         return None
     if "<function=probe_name>" in shown:
-        return QWEN_CODER
+        return read_qwen_coder
     if re.search(r'<tool_call>\s*\{"name": "probe_name"', shown):
-        return HERMES
-    return LLAMA if re.search(r'\{"name": "probe_name", "parameters"', shown) else None
+        return read_hermes
+    return read_llama if re.search(r'\{"name": "probe_name", "parameters"', shown) else None
 
 
 def read_reply(
@@ -138,7 +120,7 @@ def read_reply(
     reply = Reply(answer.strip(), reasoning)
     if call_format is None or not tools:
         return reply
-    read = call_format.parse(answer, tools)
+    read = call_format(answer, tools)
     if cut and not isinstance(read, CallError) and "unended_argument" in read[2]:
         read = CallError("unclosed_call", "the reply was cut within an argument")
     if isinstance(read, CallError):

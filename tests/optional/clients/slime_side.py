@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from core.text.call_formats import HERMES, read_reply
+from core.text.call_formats import read_hermes, read_reply
 from core.text.tool_calls import ToolSchema
 from core.types import Sampling
 from tests.optional.clients.scripted import ScriptedModel
@@ -68,7 +68,7 @@ class SlimeSide:
     def read(self, raw_output: str, *, tools_schema: list[Any] | None, **_: Any) -> Any:
         """Take the place of parse_model_output."""
         tools = [ToolSchema(t["function"]["name"], "", t["function"]["parameters"]) for t in tools_schema or ()]
-        reply = read_reply(raw_output.removesuffix(self._model.end_text), HERMES, tools)
+        reply = read_reply(raw_output.removesuffix(self._model.end_text), read_hermes, tools)
         calls = [{"name": call.name, "input": dict(call.arguments)} for call in reply.calls]
         return self._parsing.ParsedModelOutput(reply.reasoning, reply.text, calls)
 

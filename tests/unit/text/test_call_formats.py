@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from core.text.call_formats import HERMES, LLAMA, QWEN_CODER, CallError, Reply, detect_format, read_reply
+from core.text.call_formats import CallError, Reply, detect_format, read_hermes, read_llama, read_qwen_coder, read_reply
 from core.text.tool_calls import ToolCall, ToolSchema, check_call
 from tests.kit import train_tokenizer
 from tests.unit.gateway.templates import FORMATS as EXPECTED
 from tests.unit.gateway.templates import make_tokenizer
 
-BY_NAME = {"hermes": HERMES, "qwen3_coder": QWEN_CODER, "llama3_json": LLAMA}
+BY_NAME = {"hermes": read_hermes, "qwen3_coder": read_qwen_coder, "llama3_json": read_llama}
 TOOL = ToolSchema(
     "search", "-", {"type": "object", "properties": {"query": {"type": "string"}, "count": {"type": "integer"}}}
 )
@@ -141,7 +141,7 @@ def test_a_call_without_its_tags_is_read_and_told(name, text, notes):
 )
 def test_a_value_of_qwen3_coder_may_hold_any_tag(value):
     call = f"<tool_call>\n{function(parameter('query', value))}\n</tool_call>"
-    reply = read_reply(f"{call}\n{call}", QWEN_CODER, [TOOL])
+    reply = read_reply(f"{call}\n{call}", read_qwen_coder, [TOOL])
     assert reply == Reply("", calls=(ToolCall("search", {"query": value}),) * 2)
 
 
@@ -160,13 +160,13 @@ def test_a_value_of_qwen3_coder_may_hold_any_tag(value):
     ],
 )
 def test_what_may_mean_two_things_has_a_name(text, kind):
-    reply = read_reply(text, QWEN_CODER, [TOOL])
+    reply = read_reply(text, read_qwen_coder, [TOOL])
     assert (reply.error.kind if reply.error else "") == kind
 
 
 @pytest.mark.parametrize("text", ['{"name": "search", "parameters": {', '{"type": "function", "name": "search"}'])
 def test_a_call_of_llama_that_names_a_tool_and_is_broken_is_told(text):
-    reply = read_reply(text, LLAMA, [TOOL])
+    reply = read_reply(text, read_llama, [TOOL])
     assert (reply.text, reply.error is None) == (text, False)
 
 
@@ -218,7 +218,7 @@ def test_a_value_is_typed_by_the_whole_schema_or_stays_text_and_is_told(schema, 
             f"<tool_call>\n{function(parameter('x', text))}\n</tool_call>",
             function(f"<parameter=x>{text}</parameter>"),
         ):
-            reply = read_reply(call, QWEN_CODER, [tool])
+            reply = read_reply(call, read_qwen_coder, [tool])
             [read] = reply.calls
             expected = value if fits else text
             assert (read.arguments["x"], type(read.arguments["x"])) == (expected, type(expected))
@@ -236,13 +236,13 @@ def test_without_tools_nothing_is_a_call(name):
 def test_a_schema_may_say_nothing_of_an_argument(properties):
     tool = ToolSchema("search", "-", {"properties": properties})
     text = "<tool_call><function=search><parameter=query>3</parameter></function></tool_call>"
-    assert read_reply(text, QWEN_CODER, [tool]).calls == (ToolCall("search", {"query": "3"}),)
+    assert read_reply(text, read_qwen_coder, [tool]).calls == (ToolCall("search", {"query": "3"}),)
 
 
 def test_thoughts_end_with_the_first_tag_and_inside_an_argument_nothing_is_a_tag():
     call = '<tool_call>{"name": "search", "arguments": {"query": "</think>"}}</tool_call>'
-    reply = read_reply(f"<think>a</think>{call}", HERMES, [TOOL])
+    reply = read_reply(f"<think>a</think>{call}", read_hermes, [TOOL])
     assert (reply.reasoning, reply.calls) == ("a", (ToolCall("search", {"query": "</think>"}),))
-    assert read_reply(call, HERMES, [TOOL]).calls == reply.calls
-    cut = read_reply("<think>\nI wonder", HERMES, [TOOL])
+    assert read_reply(call, read_hermes, [TOOL]).calls == reply.calls
+    cut = read_reply("<think>\nI wonder", read_hermes, [TOOL])
     assert (cut.text, cut.reasoning, cut.error and cut.error.kind) == ("", "I wonder", "unclosed_thought")

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from jinja2 import Environment
 
-from core.text.call_formats import HERMES, LLAMA, QWEN_CODER, CallFormat, read_reply
+from core.text.call_formats import CallFormat, read_hermes, read_llama, read_qwen_coder, read_reply
 from core.text.tool_calls import ToolCall, ToolSchema
 from tests.unit.gateway.templates import FORMATS, TEMPLATES
 
-BY_NAME: Mapping[str, CallFormat] = {"hermes": HERMES, "qwen3_coder": QWEN_CODER, "llama3_json": LLAMA}
+BY_NAME: Mapping[str, CallFormat] = {"hermes": read_hermes, "qwen3_coder": read_qwen_coder, "llama3_json": read_llama}
 OPENINGS = ("", "<think>\n", "<think>\n\n</think>\n\n")
 TAGS = (
     "<tool_call>", "</tool_call>", "<think>", "</think>", "<function=write>", "<function=other>", "</function>",
@@ -171,5 +171,5 @@ def test_no_reply_raises_and_what_is_no_call_stays_text(name: str, fuzz_cases: i
 def test_time_is_linear_in_a_reply_of_qwen3_coder(unit: str) -> None:
     """These take a second; they would take many minutes if time were quadratic."""
     text = "<tool_call>\n<function=write>\n<parameter=text>\n" + unit * (200_000 // len(unit))
-    reply = read_reply(text, QWEN_CODER, [WRITE])
+    reply = read_reply(text, read_qwen_coder, [WRITE])
     assert reply.error is not None or reply.notes
