@@ -16,8 +16,8 @@ def extract_program(reply: str) -> str:
     program = reply
     # A text in a program may hold a fence, so those count first that begin a line.
     for parts in (re.split(r"^[ \t]*```", reply, flags=re.MULTILINE), reply.split("```")):
-        code = max(parts[1::2], key=len, default=reply)
-        program = dedent_program(re.sub(r"\A(?:python3?|py)?[ \t]*\n", "", code, flags=re.IGNORECASE))
+        code = max(parts[1::2], key=len, default=reply) or parts[0]  # a fence that only ends has nothing behind it
+        program = dedent_program(re.sub(r"\A(?:python3?|py)?[ \t\r]*\n", "", code, flags=re.IGNORECASE))
         if can_parse(program) and not any("```" in outside for outside in parts[::2]):
             break
     return program

@@ -28,6 +28,8 @@ def says(reply: str) -> ToolContext:
         ("print(1)", "print(1)"),
         ("Sure:\n```python\nprint(1)\n```\nDone.", "print(1)"),
         ("```py\nprint(1)", "print(1)"),
+        ("```python\r\nprint(1)\r\n```", "print(1)"),
+        ("print(1)\n```", "print(1)"),
         ("```\nx\n```\nor\n```python\nprint(1)\n```", "print(1)"),
         ("``` ```", ""),
         ("1. So:\n   ```python\n   x = 1\n   print(x)\n   ```", "x = 1\nprint(x)"),
