@@ -78,6 +78,7 @@ class SingleCall(Method):
             task_id=task.task_id,
             turns=(Turn("single", prompt, completion, trained=False),),
             status="truncated" if completion.finish_reason == "length" else "completed",
+            reward=0.0,  # the grading that all variants share replaces it
             metrics={"turns": 1},
             log={"answer": str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))},
         )

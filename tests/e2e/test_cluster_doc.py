@@ -99,6 +99,8 @@ class Image:
         for package in ("agentic", "benchmarks", "core", "scripts", "docker"):
             shutil.copytree(REPOSITORY / package, self.root / package, ignore=skip)
         model = WORLD.build_model(folder / "hub", seed=0)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32768}))
         self.tool("bin/ray", PYTHON + RAY.format(calls=str(self.calls)))
         self.tool("bin/hf", PYTHON + HF.format(model=str(model)))
         self.tool("bin/docker", '#!/bin/sh\n[ "$1" != build ] || [ -f "$3" ]\n')
@@ -106,7 +108,7 @@ class Image:
         self.tool("bin/tokentrue", '#!/bin/sh\nexec python3 -m scripts.tokentrue "$@"\n')
         self.tool("slime/tools/convert_hf_to_torch_dist.py", TO_DIST)
         self.tool("slime/tools/convert_torch_dist_to_hf.py", TO_HF)
-        self.tool("slime/scripts/models/qwen2.5-7B.sh", "MODEL_ARGS=(--num-layers 28)")
+        self.tool("slime/scripts/models/qwen2.5-7B.sh", f"MODEL_ARGS=(--num-layers {config['num_hidden_layers']})")
         for name in ("slime/train.py", "slime/slime/__init__.py", "megatron/megatron/core/__init__.py"):
             self.tool(name, "")
         (folder / "megatron/megatron/training").mkdir()
