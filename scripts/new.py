@@ -26,7 +26,7 @@ OWN_RUN = 'exec tokentrue run "$(dirname "${BASH_SOURCE[0]}")" "$@"\n'
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
-    folder = Path(options.out or ("." if "/" in options.method else AGENTIC), options.method).resolve()
+    folder = Path("." if "/" in options.method else AGENTIC, options.method).resolve()
     try:
         if problem := find_problem(folder):
             raise ValueError(problem)
@@ -84,8 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokentrue new", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("method", metavar="METHOD", help="a name, or the path of a folder of your own")
-    parser.add_argument("--out", metavar="FOLDER", help="the folder that gets METHOD's (default: agentic/ for a name)")
+    parser.add_argument("method", metavar="METHOD", help="a name, or the path of a folder of your own, with a /")
     return parser
 
 

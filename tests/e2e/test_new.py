@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 def test_a_method_of_ones_own_is_tested_trained_by_two_processes_and_evaluated(tmp_path: Path) -> None:
     home, elsewhere = tmp_path / "a place", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    assert new.main(["debate", "--out", str(home)]) == 0
+    assert new.main([str(home / "debate")]) == 0
     pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "debate"]
     done = subprocess.run(pytest_command, cwd=home, env=environment(), text=True, capture_output=True)
     assert " 5 passed" in f" {done.stdout.splitlines()[-1]}", done.stdout

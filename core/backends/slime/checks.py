@@ -63,6 +63,9 @@ def find_open_points(recipe: Recipe) -> list[str]:
     return points
 
 
+LONGER_CONTEXT = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"}
+"""Names the variables that let a server go beyond the positions of the model's config."""
+
 MODEL_FLAGS = {
     "--num-layers": "num_hidden_layers",
     "--hidden-size": "hidden_size",
@@ -89,7 +92,7 @@ def _model(recipe: Recipe, slime: SlimeSection) -> Iterator[str]:
     config = {**config, **(config.get("text_config") or {})}
     config = {**(config.get("rope_parameters") or {}), **config}
     wanted, positions = recipe.model.max_model_len, count_positions({"max_position_embeddings": 0, **config})
-    if wanted and 0 < positions < wanted:
+    if wanted and 0 < positions < wanted and not LONGER_CONTEXT & {*slime.env, *slime.env_from}:
         yield f"model.max_model_len: {wanted} is above the {positions} positions of {path}; lower it"
     if not script.is_file():
         return

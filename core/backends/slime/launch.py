@@ -43,8 +43,6 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"departure: {line}", file=sys.stderr)
             for line in checks.find_open_points(recipe):
                 print(f"fill in: {line}", file=sys.stderr)
-            if problem := job.ray_cluster(flags.cluster(recipe)).find_head_problem("slime.ray"):
-                print(f"warning: {problem}", file=sys.stderr)
             return 0
         return start_job(recipe, paths, script, start_ray=options.start_ray, accept_changes=options.accept_changes)
     except (DataError, OSError, RecipeError, RunFolderError, LaunchError) as error:

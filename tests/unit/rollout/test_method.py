@@ -28,7 +28,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
     """A folder outside of this repository with a method; its name is new for each test, as Python keeps modules."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     name = f"own_{request.node.name.partition('[')[0]}"
-    assert new.main([name, "--out", str(tmp_path)]) == 0
+    assert new.main([str(tmp_path / name)]) == 0
     return tmp_path / name
 
 

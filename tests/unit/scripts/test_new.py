@@ -74,9 +74,9 @@ def test_an_installed_package_is_not_written_to(
 
 
 def test_a_folder_may_be_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert new.main(["debate", "--out", str(tmp_path / "a b")]) == 0
+    assert new.main([f"{tmp_path}/a b/debate"]) == 0
     assert (tmp_path / "a b/debate/run.sh").stat().st_mode & 0o111
     assert capsys.readouterr().out.endswith(f"cd '{tmp_path}/a b'\n")
     (tmp_path / "file").touch()
-    assert new.main(["debate", "--out", str(tmp_path / "file")]) == 1
+    assert new.main([f"{tmp_path}/file/debate"]) == 1
     assert "Not a directory" in capsys.readouterr().err
