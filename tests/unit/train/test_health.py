@@ -136,12 +136,6 @@ DISEASES: dict[str, tuple[Method, Mapping[str, Any], str, str]] = {
         "offered are python, search",
     ),
     "no end token": (Patient(ends=False), {}, "replies cut", "100% of the replies run to their limit"),
-    "no reward": (
-        Patient(lambda task, share: None),
-        {},
-        "rollouts failed",
-        "100% of the rollouts failed: 96 x bad_reward",
-    ),
     "reward is not a number": (
         Patient(lambda task, share: math.nan if task.metadata["kind"] == "word" else share),
         {},

@@ -377,15 +377,10 @@ def test_what_fits_the_checkpoint_starts(
     assert launch.main(cluster.arguments(*settings)) == 0
 
 
-def test_a_job_goes_on_with_other_bounds_of_health(cluster: Cluster) -> None:
-    assert launch.main(cluster.arguments()) == 0
-    assert launch.main(cluster.arguments("--set", "health.end_after=5")) == 0
-
-
 def test_a_job_that_goes_on_names_data_that_have_changed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert launch.main(cluster.arguments()) == 0
     write_jsonl(cluster.folder / "train.jsonl", TASKS[:2])
     assert launch.main(cluster.arguments()) == 1
     assert "data.train: " in capsys.readouterr().err
-    assert launch.main(cluster.arguments("--accept-changes")) == 0
+    assert launch.main(cluster.arguments("--accept-changes", "--set", "health.end_after=5")) == 0
     assert len(cluster.ray_calls) == 2
