@@ -102,5 +102,18 @@ def find_agent(key: str, entry: AgentEntry) -> RunAgent:
     return run
 
 
-SPEC = MethodSpec("agent", AgentRecipe, PRESETS, build, keeps_messages=True, check_task=check_task)
+def needs_short_answers(recipe: AgentRecipe) -> bool:
+    """Return whether an agent has a reward of ours, which compares an answer with the label."""
+    return any((entry.reward or "").startswith("agentic.agent.rewards.") for entry in recipe.agent.agents.values())
+
+
+SPEC = MethodSpec(
+    "agent",
+    AgentRecipe,
+    PRESETS,
+    build,
+    keeps_messages=True,
+    short_answers=needs_short_answers,
+    check_task=check_task,
+)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

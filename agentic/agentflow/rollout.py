@@ -220,5 +220,10 @@ def build(recipe: AgentFlowRecipe, tokenizer: Tokenizer) -> AgentFlow:
     return AgentFlow(recipe.agentflow, make_toolbox(recipe.agentflow), tokenizer)
 
 
-SPEC = MethodSpec("agentflow", AgentFlowRecipe, PRESETS, build)
+def needs_short_answers(recipe: AgentFlowRecipe) -> bool:
+    """Return whether no judge compares answers."""
+    return recipe.agentflow.reward == "boxed" or "judge" not in recipe.agentflow.roles
+
+
+SPEC = MethodSpec("agentflow", AgentFlowRecipe, PRESETS, build, short_answers=needs_short_answers)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

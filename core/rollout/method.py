@@ -54,9 +54,9 @@ class MethodSpec:
     """Makes a task without context an error in the data."""
     keeps_messages: bool = False
     """Says that prompts show `Task.messages`. Otherwise a record with messages before its question is an error."""
-    short_answers: bool = True
-    """Says that a reply must equal an answer, so a record with a whole solution as its answer is an error; not where
-    a recipe's own `reward` reads it."""
+    short_answers: bool | Callable[[Any], bool] = True
+    """Says, maybe of a recipe, that a reply must equal an answer, so a record with a whole solution as its answer is an
+    error; not where a judge or a function of the user reads it."""
     check_task: Callable[[Any, Task], tuple[str, str, str] | None] | None = None
     """Maps (recipe, task) to what is wrong with the task's record, as (field, problem, fix), or to None. Only a method
     that reads fields of its own from `metadata` has it."""
@@ -84,10 +84,11 @@ class MethodSpec:
 
     def reading_options(self, recipe: Any) -> dict[str, Any]:
         """Return what reading this method's data takes: options of core.data.tasks.read_tasks."""
+        short = self.short_answers(recipe) if callable(self.short_answers) else self.short_answers
         return {
             "require_context": self.needs_context,
             "keep_messages": self.keeps_messages,
-            "short_answers": self.short_answers and recipe.reward is None,
+            "short_answers": short and recipe.reward is None,
             "check": partial(self.check_task, recipe) if self.check_task else None,
         }
 

@@ -89,6 +89,25 @@ def test_every_method_takes_the_key_and_names_its_answer(method: str) -> None:
     assert isinstance(same.build(spec.load("tiny"), None), Answers)
 
 
+@pytest.mark.parametrize(
+    ("method", "preset", "overrides", "short"),
+    [
+        ("retool", "tiny", [], True),
+        ("retool", "tiny", [f"reward={HERE}.length"], False),
+        ("agentflow", "paper", [], False),
+        ("agentflow", "paper", ["agentflow.reward=boxed"], True),
+        ("agent", "seed", [], True),
+        ("agent", "tiny", ["agent.agents.clerk.reward=" + HERE + ".length"], False),
+    ],
+)
+def test_a_label_may_be_long_where_a_judge_or_a_function_of_the_user_reads_it(
+    method: str, preset: str, overrides: list[str], short: bool
+) -> None:
+    spec = method_spec(method)
+    recipe = spec.load(preset, [_name_agent(each) for each in overrides])
+    assert spec.reading_options(recipe)["short_answers"] is short
+
+
 def test_a_users_reward_stands_alone() -> None:
     """Not beside an agent's own, nor is it compared within a group."""
     recipe = method_spec("agent").load("tiny", [f"reward={HERE}.length", "model.max_model_len=64"])
