@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from core.data.files import DataError
 from core.data.sets import SETS, Questions, prepare
-from core.data.tasks import Notes, read_tasks
+from core.data.tasks import read_tasks
 from core.policy.base import Roles
 from core.rewards.boxed import strip_latex
 from core.rewards.math_grader import MathGrader
@@ -19,6 +20,7 @@ from core.text.template import TokenTemplate
 from core.text.tokenizer import Tokenizer, encode_text
 from core.types import Sampling, Task, Trajectory, Turn
 
+_read = partial(read_tasks, tell=True, require_context=False, distinct=True)
 MESSAGE = "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 """Asks for a box, as the last prompt of an agent does; the published baseline was not asked."""
 
@@ -50,13 +52,6 @@ def _load(source: str, folder: Path) -> tuple[str, list[Task]]:
     if ":" not in source:
         raise DataError(f"{source}: no such file. Fix: give a file, aime24, aime25, or owner/name:split on the hub.")
     return source.partition(":")[0].replace("/", "-"), _read(source)
-
-
-def _read(path: str | Path) -> list[Task]:
-    notes = Notes()
-    tasks = read_tasks(path, require_context=False, distinct=True, notes=notes)
-    notes.tell(path)
-    return tasks
 
 
 class SingleCall(Method):

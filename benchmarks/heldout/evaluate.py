@@ -38,7 +38,7 @@ from benchmarks.harness.published import save_published
 from benchmarks.harness.run import Build, build_result, evaluate_cell, open_method
 from benchmarks.harness.samples import Samples, flat
 from core.config import Recipe
-from core.data.tasks import Notes, read_tasks
+from core.data.tasks import read_tasks
 from core.rollout.method import method_spec
 from core.rollout.roles import open_roles
 from core.runs.evaluation import EvalResult
@@ -83,9 +83,8 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
     if path is None:
         raise EvaluationError("no held-out tasks: the recipe has no data.eval. Give a file with --data.")
     limit = options.tasks or (None if options.run is None else TASKS_OF_A_RUN)
-    notes, reading = Notes(), spec.reading_options(recipe)
-    tasks = _take(limit, read_tasks(path, limit=limit and limit + 1, distinct=True, notes=notes, **reading), path)
-    notes.tell(path)
+    reading = spec.reading_options(recipe)
+    tasks = _take(limit, read_tasks(path, limit=limit and limit + 1, tell=True, distinct=True, **reading), path)
     fill_defaults(
         options,
         temperature=recipe.run.eval_temperature,

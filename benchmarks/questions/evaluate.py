@@ -30,7 +30,7 @@ from benchmarks.questions.prompts import Data
 from benchmarks.questions.published import DATA, our_settings, protocol, published_scores
 from core.data.files import DataError
 from core.data.sets import sha256
-from core.data.tasks import Notes, read_tasks
+from core.data.tasks import read_tasks
 from core.runs.evaluation import EvalResult
 from core.types import CALLS, Task
 
@@ -52,11 +52,7 @@ def prepare(options: argparse.Namespace) -> QuestionsPlan:
             f"{path}: missing. Fix: copy evaluation/{options.protocol}.jsonl of NVlabs/ToolOrchestra (git-lfs), or "
             f"tokentrue data download {options.protocol}."
         )
-    notes = Notes()
-    tasks = read_tasks(
-        path, limit=options.tasks, require_context=False, short_answers=False, distinct=True, notes=notes
-    )
-    notes.tell(path)
+    tasks = read_tasks(path, limit=options.tasks, tell=True, require_context=False, short_answers=False, distinct=True)
     digest = sha256(path)
     settings = {
         "method": "toolorchestra",

@@ -130,9 +130,18 @@ def convert_records(
             yield task
 
 
-def read_tasks(path: str | Path, *, limit: int | None = None, **options: Unpack[ReadingOptions]) -> list[Task]:
-    """Read the first `limit` tasks of a file, by default all. Raises the errors of `iter_tasks`."""
-    return list(islice(iter_tasks(path, **options), limit))
+def read_tasks(
+    path: str | Path, *, limit: int | None = None, tell: bool = False, **options: Unpack[ReadingOptions]
+) -> list[Task]:
+    """Read the first `limit` tasks of a file, by default all; `tell` writes what was left out or guessed.
+
+    Raises the errors of `iter_tasks`.
+    """
+    notes = options.setdefault("notes", Notes() if tell else None)
+    tasks = list(islice(iter_tasks(path, **options), limit))
+    if tell and notes is not None:
+        notes.tell(path)
+    return tasks
 
 
 def _identify(task: Task) -> bytes:

@@ -30,7 +30,7 @@ import yaml
 from core.config import Recipe, RecipeError, import_functions
 from core.data.files import DataError
 from core.data.hub_sets import locate
-from core.data.tasks import Notes, read_tasks
+from core.data.tasks import read_tasks
 from core.engine import weights
 from core.hub import CheckpointError, resolve
 from core.policy.base import Policy
@@ -125,9 +125,7 @@ def check_inputs(spec: MethodSpec, recipe: Recipe) -> str | None:
     tokenizer = load_tokenizer(model)
     check_vocabulary(model, tokenizer)
     for path in dict.fromkeys(filter(None, (recipe.data.train, recipe.data.eval))):
-        notes = Notes()
-        check_templates(path, read_tasks(path, notes=notes, **spec.reading_options(recipe)), tokenizer)
-        notes.tell(path)
+        check_templates(path, read_tasks(path, tell=True, **spec.reading_options(recipe)), tokenizer)
     method = spec.build(recipe, tokenizer)
     try:
         check_roles(method, recipe.roles)
