@@ -44,10 +44,10 @@ MARK = b"\xef\xbb\xbf"
     [
         ("a.jsonl", MARK + LINES),
         ("a.json", MARK + json.dumps(RECORDS).encode()),
-        ("a.jsonl.gz", gzip.compress(LINES)),
-        ("a.json", gzip.compress(MARK + LINES)),
+        ("a.jsonl.gz", gzip.compress(LINES, mtime=0)),
+        ("a.json", gzip.compress(MARK + LINES, mtime=0)),
         ("a.csv", write_csv(",")),
-        ("a.csv.gz", gzip.compress(MARK + write_csv(","))),
+        ("a.csv.gz", gzip.compress(MARK + write_csv(","), mtime=0)),
         ("a.tsv", write_csv("\t")),
     ],
 )
