@@ -321,6 +321,7 @@ def test_slimes_loss_on_these_rows_is_ours(
     recipe = case.recipe()
     recipe["algorithm"] |= {
         "loss_agg": unit or recipe["algorithm"]["loss_agg"],
+        "max_response_length": 64,  # for loss_agg=constant
         "clip_ratio_high": 0.3,
         "clip_ratio_c": 3.0,
         "kl_loss_coef": 0.1,
@@ -403,7 +404,9 @@ def both_losses(slime: Any, parts: list[Any], step: int, recipe: dict[str, Any],
         entropy,
         torch.tensor([row.advantage for row in rows]).repeat_interleave(lengths),
         torch.tensor([mask for row in rows for mask in row.loss_mask]),
-        torch.tensor(row_scales(rows, algorithm.loss_agg)).repeat_interleave(lengths),
+        torch.tensor(row_scales(rows, algorithm.loss_agg, algorithm.max_response_length or 1)).repeat_interleave(
+            lengths
+        ),
         algorithm,
     )
     loss.backward()
