@@ -154,24 +154,23 @@ def is_running(pid: int) -> bool:
 
 
 def list_children(pid: int) -> list[int]:
-    """List the processes that the main thread of a process has started."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """List the processes that a process has started, by any of its threads. One that ends meanwhile has none."""
+    children: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            children += map(int, path.read_text().split())
+    return children
 
 
 def list_descendants(pid: int) -> dict[int, str]:
     """Return all processes below `pid`: for each its state (Z has ended, and nobody has waited for it) and command."""
     found: dict[int, str] = {}
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            pids = children.read_text().split()
-        except OSError:  # the thread has ended meanwhile
-            continue
-        for child in pids:
-            with suppress(OSError):
-                name, _, rest = Path(f"/proc/{child}/stat").read_text().rpartition(")")
-                command = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")[:80]
-                found[int(child)] = f"{rest.split()[0]} {name.partition('(')[2]}: {command}"
-            found |= list_descendants(int(child))
+    for child in list_children(pid):
+        with suppress(OSError):
+            name, _, rest = Path(f"/proc/{child}/stat").read_text().rpartition(")")
+            command = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")[:80]
+            found[child] = f"{rest.split()[0]} {name.partition('(')[2]}: {command}"
+        found |= list_descendants(child)
     return found
 
 

@@ -27,10 +27,9 @@ def box(isolation: None) -> Sandbox:
     return Sandbox(SandboxLimits(timeout_s=60))
 
 
-def programs() -> set[str]:
+def programs() -> set[int]:
     """Return the processes that wait for programs: our children or those of the fork server."""
-    tasks = [path for pid in (os.getpid(), SERVER.pid) for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return {pid for path in tasks for pid in path.read_text().split()} - {str(SERVER.pid)}
+    return {child for pid in (os.getpid(), SERVER.pid) for child in kit.list_children(pid)} - {SERVER.pid}
 
 
 async def test_result_says_what_happened(box: Sandbox) -> None:
