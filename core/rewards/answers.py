@@ -52,14 +52,15 @@ def strip_thoughts(text: str) -> str:
 def find_box(text: str) -> str | None:
     r"""Return the content of the last `\boxed{...}` after the thoughts; None if there is none, or it never closes.
 
-    `\boxed 42$` is read up to the `$`, and any other box without braces up to a space.
+    A box without braces, `\boxed 42`, needs the space, and is read up to a `$` or the end of its line.
     """
     boxes = list(_BOX.finditer(text := strip_thoughts(text)))
     if not boxes:
         return None
     start = boxes[-1].end()
     if not text.startswith("{", start):
-        return re.split(r"[$\s]", text[start:], maxsplit=1)[0] or None
+        content = text[start:] if text[start - 1].isspace() else ""
+        return re.split(r"[$\n]", content, maxsplit=1)[0].strip() or None
     depth = 0
     for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
