@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         recipe = spec.load(options.preset, overrides)
         notes = Notes()
         tasks = read_tasks(options.data, notes=notes, **spec.reading_options(recipe))
-        print(f"{options.data}: {notes.records:,} records are read, and none is refused")
+        print(f"{options.data}: read {notes.records:,} records, and refused none")
         notes.tell(options.data)
         model = resolve(recipe.model.path, weights=False)
         tokenizer: Any = load_tokenizer(model)
@@ -91,7 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="tokentrue data check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", metavar="DATA")
-    parser.add_argument("--method", required=True, help="a folder of agentic/")
+    parser.add_argument("--method", required=True, help="a name in agentic/, or a folder of your own")
     parser.add_argument("--preset", default="tiny", help="a name in presets/ of the method, or a file (default: tiny)")
     parser.add_argument("--model", metavar="FOLDER", help="the model's folder or hub id (default: the preset's)")
     parser.add_argument(

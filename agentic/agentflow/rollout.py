@@ -63,6 +63,7 @@ class AgentFlow(Method):
         self.needs = tuple(dict.fromkeys(role for role in roles if role != POLICY))
         self.grader = MathGrader()
         self.answer_judge = Judge()
+        self.judges_mathematics = config.reward == "math" and "judge" in self.prompters
 
     async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
         """Plan, take steps until the verifier stops or a budget ends, then write and reward the final answer."""
@@ -182,7 +183,7 @@ class AgentFlow(Method):
             verdict = await self.answer_judge.compare(judge, task.question, end, task.answers)
             correct, rule = verdict == "same", str(verdict)
         else:
-            asked = judge if "judge" in self.prompters and self.config.reward == "math" else None
+            asked = judge if self.judges_mathematics else None
             grade = await self.grader.grade(task.question, answer, task.answers, asked)
             correct, rule = grade.correct, grade.by
         if rule == "no_reply":
@@ -190,14 +191,11 @@ class AgentFlow(Method):
         return float(correct), rule
 
     def grader_metrics(self, rule: str) -> dict[str, float]:
-        """Return what went wrong in grading; a plain comparison of boxes has no such metrics."""
+        """Return what went wrong in grading."""
         if self.config.reward == "judge":
             return {"judge_unreadable": float(rule == "no_verdict")}
         judge = {"judge_overruled": rule == "judge", "judge_unreadable": rule == "no_verdict"}
-        flags = {
-            "verify_failed": rule in ("timeout", "error"),
-            **(judge if "judge" in self.prompters and self.config.reward == "math" else {}),
-        }
+        flags = {"verify_failed": rule in ("timeout", "error"), **(judge if self.judges_mathematics else {})}
         return {name: float(flag) for name, flag in flags.items()}
 
     def new_client(self, roles: Roles, sampling: Sampling) -> RoleClient:

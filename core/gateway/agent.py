@@ -80,9 +80,6 @@ RunAgent = Callable[[Task, Endpoint], Awaitable[str]]
 """Runs an agent on one task and returns its answer."""
 
 
-GradeAnswer = Reward
-
-
 class AgentMethod(Method):
     """Runs an agent against the gateway, one session a rollout. It may ask every role of the run.
 
@@ -94,7 +91,7 @@ class AgentMethod(Method):
     def __init__(
         self,
         run: RunAgent,
-        grade: GradeAnswer | None,
+        grade: Reward | None,
         tokenizer: Tokenizer,
         settings: SessionSettings,
         *,

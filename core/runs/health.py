@@ -14,7 +14,6 @@ from statistics import fmean, pstdev, pvariance
 from typing import Any
 
 from core.config import HealthSection
-from core.runs.record import TokenBytes
 from core.types import CALLS, FAILED_CALLS, Task, Trajectory
 
 Metrics = Mapping[str, Any]
@@ -22,9 +21,6 @@ APART = "train_rollout_logprob_abs_diff"
 READ = "read rollouts (tokentrue inspect view RUN)"
 TREND_TASKS = 16
 """Counts the tasks whose mean reward is compared with the best such mean before."""
-SHOWN_TURNS = 2
-SHOWN_CHARACTERS = 400
-"""Limit what the console shows of the first rollout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,19 +229,3 @@ def share_cut_off(trajectory: Trajectory) -> float | None:
     """Return the share of the trained replies that ran to their limit; None without a trained reply."""
     replies = [turn.completion for turn in trajectory.turns if turn.trained]
     return fmean(reply.finish_reason == "length" for reply in replies) if replies else None
-
-
-def show_rollout(trajectories: Sequence[Trajectory], token_bytes: TokenBytes) -> str:
-    """Write the first rollout that has a turn as text, cut short. It has its special tokens, and no control characters:
-    a terminal obeys those."""
-    rollout = next((trajectory for trajectory in trajectories if trajectory.turns), trajectories[0])
-    lines = [f"the first rollout, {rollout.status}, reward {rollout.reward}:"]
-    for number, turn in enumerate(rollout.turns[:SHOWN_TURNS], 1):
-        for name, ids in (("prompt", turn.prompt_ids), ("reply", turn.completion.token_ids)):
-            text = b"".join(token_bytes(ids)).decode("utf-8", "replace")
-            text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-            half = SHOWN_CHARACTERS // 2
-            shown = text if len(text) <= 2 * half else f"{text[:half]} [...] {text[-half:]}"
-            lines.append(f"  turn {number}, {name}: {shown}")
-    more = len(rollout.turns) - SHOWN_TURNS
-    return "\n".join(lines + [f"  and {more} turns more"] * (more > 0))

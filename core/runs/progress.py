@@ -1,10 +1,13 @@
-"""This module shows how far pieces of work are: a line for each, renewed in a terminal, and now and then in a log."""
+"""This module shows how far pieces of work are: a line for each, renewed in a terminal, and now and then in a log.
+
+It also writes a rollout as text for the console.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -12,8 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
+from core.runs.record import TokenBytes
+from core.types import Trajectory
+
 LOG_SECONDS = 15.0
 """Says how often a log gets a line of each piece of work, also when nothing has come of it meanwhile."""
+SHOWN_TURNS = 2
+SHOWN_CHARACTERS = 400
+"""Limit what is shown of a rollout."""
 
 
 @dataclass(frozen=True)
@@ -165,3 +174,19 @@ class Progress:
 
 def _format_number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def show_rollout(trajectories: Sequence[Trajectory], token_bytes: TokenBytes) -> str:
+    """Write the first rollout that has a turn as text, cut short. It has its special tokens, and no control characters:
+    a terminal obeys those."""
+    rollout = next((trajectory for trajectory in trajectories if trajectory.turns), trajectories[0])
+    lines = [f"the first rollout, {rollout.status}, reward {rollout.reward}:"]
+    for number, turn in enumerate(rollout.turns[:SHOWN_TURNS], 1):
+        for name, ids in (("prompt", turn.prompt_ids), ("reply", turn.completion.token_ids)):
+            text = b"".join(token_bytes(ids)).decode("utf-8", "replace")
+            text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+            half = SHOWN_CHARACTERS // 2
+            shown = text if len(text) <= 2 * half else f"{text[:half]} [...] {text[-half:]}"
+            lines.append(f"  turn {number}, {name}: {shown}")
+    more = len(rollout.turns) - SHOWN_TURNS
+    return "\n".join(lines + [f"  and {more} turns more"] * (more > 0))

@@ -31,8 +31,8 @@ from core.rollout.rows import count_trained_tokens, rows_from_groups
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal, regrade_group
 from core.rollout.stream import TaskStream
 from core.runs.files import Record, read_jsonl
-from core.runs.health import Health, describe_sign, measure_health, show_rollout
-from core.runs.progress import Progress, Show
+from core.runs.health import Health, describe_sign, measure_health
+from core.runs.progress import Progress, Show, show_rollout
 from core.runs.record import RolloutLog, TrainedRow, record_rollout
 from core.runs.run_folder import RunFolder
 from core.runs.trackers import Trackers

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core.config import HealthSection
-from core.runs.health import FIXES, SIGNS, Health, measure_health, show_rollout
+from core.runs.health import FIXES, SIGNS, Health, measure_health
 from core.types import Completion, Task, Trajectory, Turn
 
 WELL: dict[str, Any] = {
@@ -114,16 +114,3 @@ def test_rollouts_are_measured_by_task_and_kind() -> None:
         "task_rewards": {"sum": [0.5], "": [0.25]},
         "cut_off": 0.25,  # half of one rollout's trained replies, none of another's
     }
-
-
-def test_the_first_rollout_is_shown_with_its_special_tokens_and_nothing_that_a_terminal_obeys() -> None:
-    pieces = {1: b"<|im_start|>", 2: b"[bold]", 3: b"\x1b[2J", 4: "\u202e".encode(), 5: b"\xff", 6: b"x" * 500}
-    rollouts = [Trajectory("t", (), "failed"), Trajectory("t", (reply(3, 4, 5), *[reply(6)] * 3), reward=1.0)]
-    shown = show_rollout(rollouts, lambda ids: [pieces[i] for i in ids]).splitlines()
-    assert shown[:3] == [
-        "the first rollout, completed, reward 1.0:",
-        "  turn 1, prompt: <|im_start|>[bold]",
-        "  turn 1, reply: \\x1b[2J\\u202e\ufffd",
-    ]
-    assert shown[4] == f"  turn 2, reply: {'x' * 200} [...] {'x' * 200}"
-    assert shown[5:] == ["  and 2 turns more"]

@@ -38,7 +38,7 @@ def test_every_method_shows_its_first_prompt_without_a_service(
     path = write(tmp_path / "a.jsonl", *records)
     assert check(path, method, model, "--set", "model.max_model_len=4000") == 0
     out, err = capsys.readouterr()
-    assert "a.jsonl: 5 records are read, and none is refused" in out
+    assert "a.jsonl: read 5 records, and refused none" in out
     assert f"note: {tmp_path / 'a.jsonl'}: field x is not used (5 of 5 records)" in err
     assert [f"Where is {n}?" in out for n in range(5)] == [True, True, True, False, False]
     assert out.count("--- answers: ") == 3
