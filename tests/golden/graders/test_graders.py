@@ -74,7 +74,7 @@ async def retool(task: Task, text: str) -> float:
 
 
 async def agentflow(reward: str, task: Task, text: str) -> float:
-    method: Any = SimpleNamespace(config=SimpleNamespace(reward=reward), prompters={}, grader=GRADER)
+    method: Any = SimpleNamespace(config=SimpleNamespace(reward=reward), judges_mathematics=False, grader=GRADER)
     return (await AgentFlow.grade(method, task, Roles({}), text))[0]
 
 
