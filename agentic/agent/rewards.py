@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from functools import cache
 
-from core.rewards.answer_grader import is_accepted
+from core.rewards.answer_grader import is_accepted, open_answer
 from core.rewards.math_grader import MathGrader
+from core.rewards.qa import f1, max_over
 from core.types import Task
 
 
 def exact(task: Task, answer: str) -> float:
     """Return 1 if the answer is an accepted short answer (core/rewards/README.md), else 0."""
     return float(is_accepted(answer, task.answers))
+
+
+def token_f1(task: Task, answer: str) -> float:
+    """Return the best F1 of the answer's words over the accepted answers; what stands in its last box counts, else all.
+
+    Where exact answers are rare, more groups of rollouts differ in it.
+    """
+    return max_over(f1, open_answer(answer), task.answers)
 
 
 async def boxed(task: Task, answer: str) -> float:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("core", "agentic", "benchmarks", "scripts", "examples")
 
 # Every import between packages that exists, and no other one is allowed. A name without a folder is a package or a
-# module of core/. `agentic/world` is what belongs to the presets `tiny` and `laptop`.
+# module of core/. `agentic/world` is what belongs to the presets `tiny`, `laptop` and `desk`.
 IMPORTS = """
 examples     -> agentic agentic/world engine gateway rollout train types worlds
 scripts      -> agentic benchmarks config data engine gateway hub inspect options policy report rollout runs serving
@@ -51,7 +51,7 @@ backends backends.slime engine gateway inspect report retrieval rewards runs san
 """
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 
-WORLD_FILES = {"facts", "gold", "laptop", "scripted_experts", "scripted_roles", "test_rollout", "world"}
+WORLD_FILES = {"facts", "gold", "hotpotqa", "laptop", "scripted_experts", "scripted_roles", "test_rollout", "world"}
 """Names the modules of a method that serve its made-up world, or are no part of it."""
 
 MAX_METHOD_LINES = 600

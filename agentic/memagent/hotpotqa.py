@@ -1,0 +1,74 @@
+"""Makes demonstrations from HotpotQA's own annotation, for a real model that answers nothing yet (preset `desk`).
+
+The annotator reads one section with an empty memory and copies its supporting sentences, or answers from the notes of
+the whole document. As in laptop.py he never updates a memory that holds something: RL teaches what to keep. Tasks are
+those of `tokentrue data ruler --task hqa`, whose `needles` are the gold paragraphs with their supporting sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from agentic.memagent.config import MemAgentRecipe
+from agentic.memagent.rollout import MemAgent
+from core.data.tasks import read_tasks
+from core.text.tokenizer import Tokenizer, encode_text
+from core.types import Task
+from core.worlds import Example, World, encode_turn
+
+NOTHING = "Nothing relevant yet."
+ANSWERS = 0.4
+"""Sets the share of final turns: answering is what a small model lacks most (docs/LOG.md)."""
+HOLDS = 0.5
+"""Sets the share of sections with supporting sentences among the sections that are read."""
+
+
+def demonstrate(rng: Random, recipe: MemAgentRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
+    """Yield single turns on documents drawn at random."""
+    method, tasks = MemAgent(recipe.memagent, tokenizer), read_tasks(recipe.data.train, require_context=True)
+    while True:
+        turns = write_turns(method, rng.choice(tasks), keep=False)
+        if rng.random() < ANSWERS:
+            yield [turns[-1]]
+            continue
+        nothing = encode_turn(tokenizer, NOTHING)
+        notes = [turn for turn in turns[:-1] if turn[1] != nothing]
+        others = [turn for turn in turns[:-1] if turn[1] == nothing]
+        yield [rng.choice(notes if not others or (notes and rng.random() < HOLDS) else others)]
+
+
+def solve(rng: Random, recipe: MemAgentRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
+    """Yield the turns of whole right rollouts, for the supervised baseline; they keep all notes to the end."""
+    method = MemAgent(recipe.memagent, tokenizer)
+    for task in tasks:
+        yield from write_turns(method, task, keep=True)
+
+
+def write_turns(method: MemAgent, task: Task, keep: bool) -> list[Example]:
+    """Write the right turns on a task, the final one last; with `keep`, an update starts from the notes before it.
+
+    Notes that are too long for the memory lose their end.
+    """
+    tokenizer, config = method.tokenizer, method.config
+    problem, memory, notes = encode_text(tokenizer, task.question), method.empty_memory, ""
+    turns: list[Example] = []
+    for section in method.sections(task)[0]:
+        read = find_notes(task, str(tokenizer.decode(section)))
+        notes = "\n".join(filter(None, (notes, read)))
+        note = encode_text(tokenizer, (notes if keep else read) or NOTHING)[: config.max_memory_tokens - 1]
+        prompt = method.update.render(problem=problem, section=section, memory=memory)
+        turns.append((prompt, (*note, tokenizer.eos_token_id)))
+        memory = note if keep else memory
+    memory = encode_text(tokenizer, notes or NOTHING)[: config.max_memory_tokens - 1]
+    prompt = method.final.render(problem=problem, memory=memory)
+    return [*turns, (prompt, encode_turn(tokenizer, f"\\boxed{{{task.answers[0]}}}"))]
+
+
+def find_notes(task: Task, section: str) -> str:
+    """Return the supporting sentences that a section holds, each paragraph's on a line behind its title."""
+    needles = task.metadata["needles"]
+    return "\n".join(f"{needle['key']}: {needle['value']}" for needle in needles if f"\n{needle['key']}\n" in section)
+
+
+WORLD = World(demonstrate=demonstrate, in_order=True, solve=solve)
