@@ -54,6 +54,15 @@ class DataSection(Section):
     train: str
     eval: str | None = None
     shuffle: bool = True
+    sampler: Annotated[Literal["epoch", "curriculum"], EMBEDDED_ONLY] = "epoch"
+    """Says which tasks a step takes: each once an epoch, or more of those whose rollouts earned unlike rewards when a
+    step last took them (core/rollout/curriculum.py)."""
+
+    @model_validator(mode="after")
+    def _a_curriculum_draws(self) -> Self:
+        if self.sampler == "curriculum" and not self.shuffle:
+            raise ValueError("sampler=curriculum draws tasks at random; set data.shuffle=true, or data.sampler=epoch")
+        return self
 
 
 class RolloutSection(Section):
@@ -397,6 +406,11 @@ class Recipe(Section):
             raise ValueError(
                 "rollout.ahead fixes which tasks a step trains on, and algorithm.dynamic_sampling replaces some; "
                 "set one of them only"
+            )
+        if self.rollout.ahead and self.data.sampler == "curriculum":
+            raise ValueError(
+                "rollout.ahead takes the tasks of a step before the steps before it are known, and data.sampler="
+                "curriculum draws them by those; set one of them only"
             )
         return self
 

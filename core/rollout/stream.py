@@ -1,4 +1,7 @@
-"""Orders the tasks of a run: a seeded permutation each epoch, and a cursor for checkpoints."""
+"""Orders the tasks of a run: a seeded permutation each epoch, and a cursor for checkpoints.
+
+core/rollout/curriculum.py draws them by what earlier steps have seen instead.
+"""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from core.config import AlgorithmSection, Recipe
 from core.engine import CausalLM, weights
 from core.engine.lora import add_adapters
 from core.policy.base import Policy, Roles
+from core.rollout.curriculum import Curriculum, measure_outcomes
 from core.rollout.method import Method
 from core.rollout.rows import count_trained_tokens, rows_from_groups
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal, regrade_group
@@ -71,6 +72,9 @@ class SampledBatch:
         return [trajectory for group in (*self.groups, *self.filtered) for trajectory in group]
 
 
+UNTRACKED = ("stage", "step", "tasks", "outcomes")
+"""Names what a step's record has and no curve can show."""
+
 Watched = dict[tuple[int, tuple[int, ...]], tuple[Sequence[float], float]]
 """Maps a row's rollout and turns to the trainer's log-probs of its response, and to its scale in the loss."""
 
@@ -102,7 +106,8 @@ class GRPOLoop:
         self.seed = seed
         self.start = start
         self.regrade = regrade
-        self.stream = TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
+        self.curriculum = Curriculum(tasks, seed=seed) if recipe.data.sampler == "curriculum" else None
+        self.stream = self.curriculum or TaskStream(tasks, shuffle=recipe.data.shuffle, seed=seed)
         self.checkpoints = folder.checkpoints_path(seed)
         self.metrics = folder.open_metrics(seed)
         self.token_bytes = partial(token_bytes, tokenizer)
@@ -142,6 +147,8 @@ class GRPOLoop:
         for record in read_jsonl(self.metrics.path):
             if record["stage"] == "train":
                 self.health.update(record)
+                if self.curriculum is not None:
+                    self.curriculum.update(record["outcomes"])
         return step
 
     async def run(self) -> Path:
@@ -254,12 +261,15 @@ class GRPOLoop:
             "rollout_seconds": waited,
             "tokens_per_second": sum(trajectory.token_count for trajectory in valid) / (seconds if ahead else waited),
         }
+        if self.curriculum is not None:
+            record["outcomes"] = outcomes = measure_outcomes((*batch.groups, *batch.filtered))
+            self.curriculum.update(outcomes)
         notes = self.health.update(record)
         record["health"] = self.health.active
         self.metrics.append(record)
         for note in notes:
             self.progress.note(f"step {self.step}: {note}")
-        tracked = {f"train/{name}": value for name, value in record.items() if name not in ("stage", "step", "tasks")}
+        tracked = {f"train/{name}": value for name, value in record.items() if name not in UNTRACKED}
         self.trackers.log(self.step, tracked)
         failures.tell(f"step {self.step}", self.reported_failures)
         try:

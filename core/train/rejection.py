@@ -3,7 +3,8 @@
 The start model samples the rollouts of a whole GRPO run: the same tasks in the same order, with the same seeds. Those
 with reward 1 are kept, and the model is trained on their trained turns with cross-entropy. (Expert iteration, or RFT:
 Yuan et al., arXiv 2308.01825.) With `algorithm.dynamic_sampling` the tasks may differ, since each policy has its own
-groups without a signal.
+groups without a signal. With `data.sampler: curriculum` the tasks are those of `epoch`: the start model learns nothing
+that a curriculum could follow.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ SCENARIOS = {
         "warm_start.steps=5", "warm_start.copy_steps=2", "warm_start.lookup_steps=1", "warm_start.batch_size=4",
         "algorithm.entropy_coef=0.01", "run.seeds=[3, 4]", "run.steps=3",
     ],
+    "curriculum": ["data.sampler=curriculum", "algorithm.dynamic_sampling=true", "algorithm.max_num_gen_batches=2"],
 }  # fmt: skip
 KILLS = 6
 """In each scenario."""
@@ -86,7 +87,8 @@ def test_a_run_killed_at_random_moments_ends_as_one_that_was_not(
     started = time.monotonic()
     launcher.run(arguments(preset, tmp_path / "untouched", overrides))
     whole = time.monotonic() - started
-    assert_every_task_in_turn(tmp_path / "untouched", preset.parent / "train.jsonl")
+    if scenario != "curriculum":
+        assert_every_task_in_turn(tmp_path / "untouched", preset.parent / "train.jsonl")
     assert_rollouts_belong_to_their_tasks(tmp_path / "untouched", preset.parent / "train.jsonl")
     assert weights_moved(tmp_path / "untouched")
 

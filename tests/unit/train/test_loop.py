@@ -64,13 +64,14 @@ def make_loop(
     tokenizer: Any = None,
     lora: Mapping[str, Any] | None = None,
     servers: Sequence[str] = (),
+    data: Mapping[str, Any] | None = None,
     **algorithm: Any,
 ) -> GRPOLoop:
     """Train on four tasks, two of them a step, and evaluate on the first two."""
     recipe = kit.make_recipe(
         Recipe,
         model={"path": str(model), "device": "cpu", "lora": lora},
-        data={"train": "none", "eval": "none", "shuffle": False},
+        data={"train": "none", "eval": "none", **({"shuffle": False} if data is None else data)},
         rollout={"tasks_per_step": 2, "group_size": 4, "ahead": ahead},
         algorithm={"name": "grpo", "kl_loss_coef": 0, **algorithm},
         inference={"kv_tokens": 1024, "servers": servers},
@@ -243,11 +244,36 @@ async def test_a_run_ahead_that_is_stopped_trains_every_group_once(qwen2: Path, 
     assert [record["tasks"] for record in records] == [["t0", "t1"], ["t2", "t3"]] * 5
 
 
+async def test_a_curriculum_goes_by_the_steps_before(qwen2: Path, tmp_path: Path) -> None:
+    """Of four tasks t2 alone disagrees, until it agrees too. All are seen after two steps."""
+
+    class OneDisagrees(OneCallMethod):
+        async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
+            trajectory = await super().rollout(task, roles, sampling)
+            return replace(trajectory, reward=float((sampling.seed or 0) % 2) if task.task_id == "t2" else 0.0)
+
+    run = {"steps": 12, "eval_every": 0, "save_every": 5}
+    data = {"shuffle": True, "sampler": "curriculum"}
+    await make_loop(qwen2, tmp_path, OneDisagrees(), run={**run, "steps": 5}, data=data).run()
+    await make_loop(qwen2, tmp_path, OneDisagrees(), run=run, data=data).run()
+    await make_loop(qwen2, tmp_path / "whole", OneDisagrees(), run=run, data=data).run()
+    steps, whole = read_stage(tmp_path, "train"), read_stage(tmp_path / "whole", "train")
+    assert [(step["tasks"], step["outcomes"]) for step in steps] == [(s["tasks"], s["outcomes"]) for s in whole]
+    assert all(len(set(step["tasks"])) == 2 and step["outcomes"].keys() == set(step["tasks"]) for step in steps)
+    seen = [step["outcomes"]["t2"] for step in steps if "t2" in step["tasks"]]
+    assert len(seen) >= 9, "it is drawn twice as often as by turns"
+    assert all(std == pytest.approx((mean * (1 - mean)) ** 0.5) for mean, std in seen)
+
+
 def test_a_run_ahead_needs_a_correction_and_fixed_tasks(qwen2: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"set algorithm\.tis, such as \[0, 2\]"):
         make_loop(qwen2, tmp_path, OneCallMethod(), ahead=1)
     with pytest.raises(ValueError, match=r"algorithm\.dynamic_sampling replaces some"):
         make_loop(qwen2, tmp_path, OneCallMethod(), ahead=1, tis=[0, 2], dynamic_sampling=True)
+    with pytest.raises(ValueError, match=r"data\.sampler=curriculum draws them by those"):
+        make_loop(qwen2, tmp_path, OneCallMethod(), ahead=1, tis=[0, 2], data={"sampler": "curriculum"})
+    with pytest.raises(ValueError, match=r"set data\.shuffle=true, or data\.sampler=epoch"):
+        make_loop(qwen2, tmp_path, OneCallMethod(), data={"sampler": "curriculum", "shuffle": False})
 
 
 @pytest.fixture

@@ -1,0 +1,81 @@
+"""Draws tasks whose groups disagree, by what earlier steps have seen: `data.sampler: curriculum`.
+
+A group whose rollouts all earn the same has no advantage, and its rollouts taught nothing. This sampler spends no
+rollout to find that out: it goes by the last group of each task, which a step has trained on anyway.
+`algorithm.dynamic_sampling` (DAPO) samples a group first, and throws it away and samples another one if it agrees: it
+fills the batch for up to `max_num_gen_batches` times the rollouts, and the next epoch it pays again. The two go
+together. Neither needs the other.
+
+- Half of a step are tasks whose last group disagreed, drawn in proportion to the variance of its rewards: p * (1 - p)
+  for a reward of 0 or 1, the learnability of Foerster and others (arXiv 2502.12272).
+- The other half are tasks never seen, all alike. Where one half has too few, the other gets its places.
+- When every task has been seen, all are drawn by their last group. One that agreed has a tenth of the mean weight, so
+  it comes back now and then: the policy may have learned to solve it, or forgotten.
+
+The outcomes are in the records of the steps in metrics.jsonl. A run that resumes reads them there, and draws the tasks
+that it would have drawn without the break.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, mean, pstdev
+
+from core.rollout.stream import TaskStream
+from core.types import Group, Task
+
+Outcomes = Mapping[str, tuple[float, float]]
+"""Maps the id of a task to the mean and the standard deviation of the rewards of its last group."""
+
+AGREED_WEIGHT = 0.1
+"""Weighs a task whose last group agreed, in mean weights of all tasks."""
+
+
+class Curriculum(TaskStream):
+    """Hands out tasks without end. Its state is `cursor` and `outcomes`."""
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int):
+        super().__init__(tasks, shuffle=True, seed=seed)
+        self.outcomes: dict[str, tuple[float, float]] = {}
+        self._step: set[str] = set()
+
+    def take(self, count: int) -> list[Task]:
+        """Draw `count` tasks. None is drawn twice for one step while there are others."""
+        chosen: list[Task] = []
+        while len(chosen) < count:
+            if len(self._step) == len(self.tasks):
+                self._step.clear()
+            drawn = self._draw(count - len(chosen))
+            self._step |= {task.task_id for task in drawn}
+            self.cursor += len(drawn)
+            chosen += drawn
+        return chosen
+
+    def _draw(self, count: int) -> list[Task]:
+        free = [task for task in self.tasks if task.task_id not in self._step]
+        new = [task for task in free if task.task_id not in self.outcomes]
+        seen = [task for task in free if task.task_id in self.outcomes]
+        if new:
+            seen = [task for task in seen if self._variance(task)]
+        again = min(len(seen), max(count // 2 if new else count, count - len(new)))
+        # A clock that rings at a random time, sooner for a larger weight: the first to ring are drawn.
+        rng = random.Random(f"{self.seed}-{self.cursor}")
+        least = AGREED_WEIGHT * fmean(std**2 for _, std in self.outcomes.values()) if self.outcomes else 0.0
+        clocks = {task.task_id: rng.expovariate(self._variance(task) + least or 1.0) for task in seen}
+        drawn = sorted(seen, key=lambda task: clocks[task.task_id])[:again]
+        return drawn + rng.sample(new, min(len(new), count - again))
+
+    def _variance(self, task: Task) -> float:
+        return self.outcomes[task.task_id][1] ** 2
+
+    def update(self, outcomes: Outcomes) -> None:
+        """Take the outcomes of a step; the next tasks are those of another step."""
+        self.outcomes |= {task: (average, std) for task, (average, std) in outcomes.items()}
+        self._step.clear()
+
+
+def measure_outcomes(groups: Iterable[Group]) -> dict[str, tuple[float, float]]:
+    """Measure the rewards of each group. A group without a valid rollout has no outcome."""
+    rewards = {group[0].task_id: [t.reward or 0.0 for t in group if t.status != "failed"] for group in groups}
+    return {task: (mean(values), pstdev(values)) for task, values in rewards.items() if values}
