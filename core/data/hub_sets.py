@@ -1,4 +1,7 @@
-"""This module reads data sets of the Hugging Face hub and folders of `save_to_disk`, through `datasets`."""
+"""This module reads data sets of the Hugging Face hub and folders of `save_to_disk`, through `datasets`.
+
+A name is `owner/name[@revision][:config][:split]`; a revision is a commit of the data set, which pins it.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ from core.data.files import DataError
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".txt")
 """Ends the names of files, which are no ids of the hub."""
-_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[^:/]+){0,2}")
+_NAME = re.compile(r"[\w.-]+/[\w.-]+(@[0-9a-f]{7,40})?(:[^:/]+){0,2}")
 
 
 def is_hub_set(name: str) -> bool:
-    """Return whether `name` reads as `owner/name[:config][:split]`, or has a folder here in the place of owner/name."""
+    """Return whether `name` reads as a set of the hub, or has a folder here in the place of owner/name."""
     named = _NAME.fullmatch(name) is not None and not name.endswith(SUFFIXES)
     return named or Path(name.partition(":")[0]).is_dir()
 
 
 def read_hub_set(name: str) -> Iterator[dict[str, Any]]:
-    """Yield the records of `owner/name[:config][:split]`. Without the hub, its cache here may have them.
+    """Yield the records of a set of the hub. Without the hub, its cache here may have them.
 
     Raises:
         DataError: there is no such data set, or the name leaves open which split is meant.
@@ -80,17 +83,21 @@ def _load(hub: str, config: str | None, split: str | None) -> Any:
     from datasets.packaged_modules.cache.cache import Cache
     from huggingface_hub import HfApi
 
+    revision = None
     if not Path(hub).is_dir():
+        hub, _, pin = hub.partition("@")
+        revision = pin or None
         try:  # loading would try for half a minute to reach a hub that is not there
-            HfApi().dataset_info(hub, timeout=10)
+            HfApi().dataset_info(hub, revision=revision, timeout=10)
         except Exception as unreachable:  # httpx and the hub raise their own
             try:
                 name = hub.partition("/")[2]
-                cached = Cache(dataset_name=name, repo_id=hub, config_name=config, version="auto", hash="auto")
+                version, commit = ("0.0.0", revision) if revision else ("auto", "auto")
+                cached = Cache(dataset_name=name, repo_id=hub, config_name=config, version=version, hash=commit)
                 return cached.as_dataset(split)
             except Exception:  # nothing of it is in the cache
                 raise unreachable from None
-    return load_dataset(hub, config, split=split)
+    return load_dataset(hub, config, split=split, revision=revision)
 
 
 def hub_error(name: str, error: Exception) -> DataError:

@@ -32,6 +32,7 @@ from typing import Any
 from core.data.files import DataError, SourceLocation, read_records, write_jsonl, write_records
 from core.data.git_files import check_out, hash_blob, hash_tree
 from core.data.hub_sets import hub_error
+from core.data.splits import draw_split
 from core.data.tasks import convert_records
 from core.types import Task
 
@@ -229,10 +230,12 @@ def prepare(name: str, out: Path, source: Path | None = None, rows: int | None =
     parts: dict[str, list[Task]] = {file: [] for file in (chosen.file, chosen.held_out) if file}
     for task in tasks:
         if task is not None:
-            parts[chosen.held_out if chosen.held_out and _is_held_out(task) else chosen.file].append(task)
+            parts[chosen.held_out if chosen.held_out and draw_split(task.question) == "eval" else chosen.file].append(
+                task
+            )
     for file, part in parts.items():
         write_jsonl(out / file, part)
-        _write_sha256(out / file)
+        write_sha256(out / file)
     return [out / file for file in parts]
 
 
@@ -278,7 +281,7 @@ def _copy_parquet(chosen: Parquet, path: Path, source: Path | None, rows: int | 
     partial = path.with_name(path.name + ".partial")
     shutil.copyfile(original, partial)
     partial.replace(path)
-    _write_sha256(path)
+    write_sha256(path)
     return path
 
 
@@ -323,10 +326,6 @@ def _copy_git_files(name: str, chosen: GitFiles, path: Path, source: Path | None
     return path
 
 
-def _is_held_out(task: Task) -> bool:
-    return hashlib.sha256(task.question.encode()).digest()[0] % 16 == 0
-
-
 def _write_passages(chosen: Passages, path: Path, source: Path | None) -> Path:
     def find(suffix: str) -> Path:
         name = f"{chosen.name}{suffix}"
@@ -335,7 +334,7 @@ def _write_passages(chosen: Passages, path: Path, source: Path | None) -> Path:
         return source / name if source.is_dir() else source.with_name(name)
 
     write_records(path, (_convert_passage(location, record) for location, record in read_records(find(".jsonl"))))
-    _write_sha256(path)
+    write_sha256(path)
     if (index := find(".index")).is_file():
         link = path.with_suffix(".index")
         link.unlink(missing_ok=True)
@@ -371,5 +370,5 @@ def _check_rows(origin: str, found: int, expected: int) -> None:
         )
 
 
-def _write_sha256(path: Path) -> None:
+def write_sha256(path: Path) -> None:
     path.with_name(path.name + ".sha256").write_text(f"{sha256(path)}  {path.name}\n")

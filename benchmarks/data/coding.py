@@ -1,0 +1,191 @@
+"""Makes repair tasks of published functions: HumanEvalFix (OctoPack) and MBPP, whose bugs are mutations.
+
+| name | hub, at a pinned commit | train | eval | test |
+|---|---|---|---|---|
+| humanevalfix | bigcode/humanevalpack (not pinned) | none | none | all 164, with the bugs that people wrote |
+| mbpp | google-research-datasets/mbpp | task_id 601 to 974 | 511 to 600 | 11 to 510; 1 to 10 are few-shot examples |
+
+A task is a repository of solution.py and tests/test_solution.py, in the fields of agentic/coding/records.py. Each is
+checked in the sandbox: the right function passes all of its tests, the broken one fails at least one of them. MBPP's
+functions are written anew from their syntax trees, so they lose their comments; their docstring is the task's text.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from itertools import chain
+from random import Random
+from typing import Any
+
+from agentic.coding.repairs.generate import WORKDIR, write_patch
+from agentic.coding.repairs.mutations import draw_mutation, list_mutations
+from benchmarks.data.sets import Benchmark, Convert, Located, Record
+from core.data.files import DataError, SourceLocation
+from core.sandbox import Sandbox, SandboxLimits, SandboxUnavailable
+from core.types import Task
+
+SOURCE, TESTS = "solution.py", "tests/test_solution.py"
+MUTANTS, TRIES = 4, 16
+"""Limit the bugs of a training function (others have one), and the mutations that are tried for a function."""
+TEST_SECONDS = 5.0
+
+# Prints which tests pass. Each starts from the names that the source defined.
+_RUNNER = """
+import json
+source, tests = json.loads({program!r})
+names = {{"__name__": "solution"}}
+exec(source, names)
+passed = []
+for test in tests:
+    try:
+        exec(test, dict(names))
+        passed.append(True)
+    except BaseException:
+        passed.append(False)
+print("\\n" + json.dumps(passed))
+"""
+
+
+async def run_tests(sandbox: Sandbox, source: str, tests: Sequence[str]) -> list[bool] | None:
+    """Return which tests the source passes; None if it breaks before them, or a limit ends it."""
+    result = await sandbox.run(_RUNNER.format(program=json.dumps([source, list(tests)])))
+    return json.loads(result.stdout.splitlines()[-1]) if result.status == "ok" else None
+
+
+def convert_in_sandbox(convert: Callable[..., Coroutine[Any, Any, list[Task]]]) -> Convert:
+    """Return the conversion of all records by one of a single record; as many run at once as the sandbox lets."""
+
+    def convert_all(prefix: str, records: Iterable[Located], told: Counter[str]) -> Iterator[Task]:
+        async def run() -> list[list[Task]]:
+            return await asyncio.gather(*(convert(sandbox, prefix, *located, told) for located in records))
+
+        try:
+            sandbox = Sandbox(SandboxLimits(timeout_s=TEST_SECONDS))
+        except SandboxUnavailable as error:
+            raise DataError(f"the tests of this set run in the sandbox: {error}") from None
+        yield from chain.from_iterable(asyncio.run(run()))
+
+    return convert_all
+
+
+@convert_in_sandbox
+async def convert_humanevalfix(
+    sandbox: Sandbox, prefix: str, location: SourceLocation, record: Record, told: Counter[str]
+) -> list[Task]:
+    """Convert HumanEvalPack's Python. As in HumanEvalFix, the tests say what is right, and there is no docstring."""
+    name, call = record["entry_point"], f"check({record['entry_point']})"
+    right, broken = (record["declaration"] + record[field] for field in ("canonical_solution", "buggy_solution"))
+    head, found, rest = record["test"].rpartition(call)
+    if not found or rest.strip():
+        raise location.error("test", f"does not end with {call}", "is this HumanEvalPack's Python?")
+    passes = [await run_tests(sandbox, source, [record["test"]]) == [True] for source in (right, broken)]
+    if passes != [True, False]:
+        told["left out: the solution fails, or the bug does not"] += 1
+        return []
+    task_id, statement = f"humanevalfix-{record['task_id'].rpartition('/')[2]}", state_bug(name)
+    statement += f" Its tests are in `{TESTS}`."
+    sources, kind = (right, broken), record["bug_type"]
+    return [write_task(task_id, record["docstring"], statement, kind, sources, head, [call], [False])]
+
+
+@convert_in_sandbox
+async def convert_mbpp(
+    sandbox: Sandbox, prefix: str, location: SourceLocation, record: Record, told: Counter[str]
+) -> list[Task]:
+    """Break a function of MBPP: one bug, in training up to MUTANTS tasks with one each."""
+    tests, head = record["test_list"], record["test_setup_code"]
+    module = ast.parse(record["code"])
+    called = {node.id for test in tests for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)}
+    function = next((n for n in module.body if isinstance(n, ast.FunctionDef) and n.name in called), None)
+    if function is None:
+        told["left out: the tests call no function of the code"] += 1
+        return []
+    if ast.get_docstring(function) is None:
+        function.body.insert(0, ast.Expr(ast.Constant(record["text"])))
+    place, right = module.body.index(function), ast.unparse(module) + "\n"
+    if await run_tests(sandbox, f"{head}\n{right}", tests) != [True] * len(tests):
+        told["left out: the published solution fails its tests here"] += 1
+        return []
+    rng, mutations, made = Random(f"mbpp-{record['task_id']}"), list_mutations(ast.unparse(function)), list[Task]()
+    for _ in range(min(TRIES, len(mutations))):
+        mutations.remove(mutation := draw_mutation(rng, mutations))
+        module.body[place] = ast.parse(mutation.source).body[0]
+        broken = ast.unparse(module) + "\n"
+        passed = await run_tests(sandbox, f"{head}\n{broken}", tests)
+        if passed is None or all(passed):  # it never ends, or nothing shows
+            continue
+        statement = f"{state_bug(function.name)} It should do this: {record['text'].strip()}"
+        task_id, sources = f"mbpp-{record['task_id']}-{len(made) + 1}", (right, broken)
+        made.append(write_task(task_id, record["text"], statement, mutation.kind, sources, head, tests, passed))
+        if len(made) == (MUTANTS if prefix.endswith("train") else 1):
+            break
+    if not made:
+        told["left out: no mutation of the function fails a test"] += 1
+    return made
+
+
+def state_bug(function: str) -> str:
+    return f"`{function}` in `{SOURCE}` has a bug. Fix it."
+
+
+def write_task(
+    task_id: str,
+    question: str,
+    statement: str,
+    kind: str,
+    sources: tuple[str, str],
+    head: str,
+    tests: Sequence[str],
+    passed: Sequence[bool],
+) -> Task:
+    """Write a repository around the (right, broken) source; `passed` says which tests the broken one passes.
+
+    The agent is told the `statement`; the `question` is what splits are compared by.
+    """
+    right, broken = sources
+    functions = (f"def test_{n}():\n    {test.strip()}\n" for n, test in enumerate(tests, 1))
+    text = "\n\n".join(["from solution import *", *filter(str.strip, [head.strip()]), *functions])
+    names = [f"test_{n}" for n in range(1, len(tests) + 1)]
+    files = {SOURCE: broken, TESTS: text}
+    metadata: dict[str, Any] = {
+        "instance_id": task_id,
+        "kind": kind,
+        "workdir": WORKDIR,
+        "problem_statement": statement,
+        "repository": files,
+        "FAIL_TO_PASS": [f"{TESTS}::{name}" for name, fine in zip(names, passed, strict=True) if not fine],
+        "PASS_TO_PASS": [f"{TESTS}::{name}" for name, fine in zip(names, passed, strict=True) if fine],
+        "cases": [{"function": f"tests.test_solution.{name}", "arguments": [], "returns": None} for name in names],
+        "patch": write_patch(SOURCE, broken, right),
+    }
+    return Task(task_id=task_id, question=question, answers=(task_id,), metadata=metadata)
+
+
+def find_mbpp_split(record: Record) -> str:
+    """Return the published split of a record, which its number tells."""
+    return next(split for last, split in MBPP_LAST.items() if int(record["task_id"]) <= last)
+
+
+MBPP = "google-research-datasets/mbpp@4bb6404fdc6cacfda99d4ac4205087b89d32030c:full"
+MBPP_LAST = {10: "prompt", 510: "test", 600: "validation", 974: "train"}
+CODING_BENCHMARKS = {
+    "humanevalfix": Benchmark(
+        (("bigcode/humanevalpack:data/python/data/humanevalpack.jsonl", "test"),),
+        {"humanevalpack*.jsonl": "test"},
+        {"test": "test"},
+        convert_humanevalfix,
+        164,
+    ),
+    "mbpp": Benchmark(
+        tuple((f"{MBPP}:{split}", split) for split in MBPP_LAST.values()),
+        {"mbpp.jsonl": "", "*.parquet": ""},
+        {"train": "train", "validation": "eval", "test": "test", "prompt": None},
+        convert_mbpp,
+        974,
+        find_split=find_mbpp_split,
+    ),
+}

@@ -1,0 +1,219 @@
+"""Benchmarks become tasks of three splits, from the hub at a pinned commit or from files in their published forms."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.data.sets import (
+    BENCHMARKS,
+    ROUTELLM_BROKEN,
+    STRONG,
+    WEAK,
+    choose_by_subject,
+    convert_multihop,
+    convert_routellm,
+    prepare_benchmark,
+)  # fmt: skip
+from core.data import read_tasks
+from core.data.files import DataError, SourceLocation
+from core.types import Task
+from scripts import download_data
+
+Rows = list[dict[str, Any]]
+
+
+def _write(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _prepare(name: str, source: Path, out: Path, **options: Any) -> tuple[dict[str, list[Task]], Counter[str]]:
+    written, told = prepare_benchmark(name, BENCHMARKS[name], out, source, **options)
+    return {path.stem: read_tasks(path, require_context=False) for path in written}, told
+
+
+def _gsm8k(split: str, count: int) -> Rows:
+    return [
+        {"question": f"{split} item {n}: what is {n} + 1?", "answer": f"{n} + 1 = {n + 1}\n#### {n + 1}"}
+        for n in range(count)
+    ]
+
+
+def test_gsm8k_keeps_its_test_set_and_gives_one_of_16_to_eval(tmp_path: Path) -> None:
+    _write(tmp_path / "in/gsm8k_train.jsonl", _gsm8k("train", 160))
+    _write(tmp_path / "in/gsm8k_test.jsonl", [*_gsm8k("test", 20), _gsm8k("train", 1)[0]])
+    tasks, told = _prepare("gsm8k", tmp_path / "in", tmp_path / "out")
+    assert len(tasks["test"]) == 21
+    assert 3 < len(tasks["eval"]) < 20
+    assert len(tasks["train"]) + len(tasks["eval"]) == 159  # one is a question of the test set
+    assert told == {"dropped from train: the question overlaps with one that is tested": 1}
+    assert tasks["test"][3].answers == ("4",)
+    check = ["sha256sum", "-c", "test.jsonl.sha256"]
+    assert subprocess.run(check, cwd=tmp_path / "out/gsm8k", capture_output=True).returncode == 0
+
+
+def test_resplit_moves_records_of_published_splits(tmp_path: Path) -> None:
+    source = _write(tmp_path / "gsm8k_test.jsonl", _gsm8k("test", 160))
+    tasks, _ = _prepare("gsm8k", source, tmp_path / "out", resplit=True)
+    assert len(tasks["train"]) > 100 > len(tasks["test"]) > len(tasks["eval"]) > 0
+
+
+def test_a_file_whose_split_nothing_tells_is_refused(tmp_path: Path) -> None:
+    source = _write(tmp_path / "records.jsonl", _gsm8k("x", 1))
+    with pytest.raises(DataError, match=r"records\.jsonl:1: field 'split': is None.*\*train\*, \*test\*"):
+        prepare_benchmark("gsm8k", BENCHMARKS["gsm8k"], tmp_path, source)
+    with pytest.raises(DataError, match=r"has no file named \*train\*, \*test\*"):
+        prepare_benchmark("gsm8k", BENCHMARKS["gsm8k"], tmp_path, tmp_path)
+
+
+def test_math_answers_are_the_last_box(tmp_path: Path) -> None:
+    raw = {"problem": "Find $x$.", "level": "Level 2", "type": "Algebra", "solution": "So $x=\\boxed{\\frac{1}{2}}$."}
+    published = {"problem": "Find $y$.", "answer": "(3, -1)", "subject": "Geometry", "level": 4, "solution": "..."}
+    _write(tmp_path / "in/train.jsonl", [raw])
+    _write(tmp_path / "in/math_500.jsonl", [published])
+    tasks, _ = _prepare("math", tmp_path / "in", tmp_path / "out")
+    (trained,) = [*tasks.get("train", []), *tasks.get("eval", [])]
+    assert (trained.question, trained.answers, trained.metadata["kind"]) == ("Find $x$.", ("\\frac{1}{2}",), "Algebra")
+    assert (tasks["test"][0].answers, tasks["test"][0].metadata["kind"]) == (("(3, -1)",), "Geometry")
+    _write(tmp_path / "in/train.jsonl", [{**raw, "solution": "no box"}])
+    with pytest.raises(DataError, match=r"field 'solution': has no box"):
+        _prepare("math", tmp_path / "in", tmp_path / "out")
+
+
+def test_gsm_hard_is_all_test(tmp_path: Path) -> None:
+    source = _write(tmp_path / "gsmhardv2.jsonl", [{"input": "How many?", "code": "def ...", "target": -9867630.0}])
+    tasks, _ = _prepare("gsm-hard", source, tmp_path / "out")
+    assert [(split, [task.answers for task in read]) for split, read in tasks.items()] == [("test", [("-9867630",)])]
+
+
+HOTPOT = {
+    "_id": "h", "question": "Whose wife?", "answer": "Ann", "type": "bridge", "supporting_facts": [["B", 1], ["A", 0]],
+    "context": [["A", ["A one.", " A two."]], ["C", ["C one."]], ["B", ["B one.", " B two."]]],
+}  # fmt: skip
+COLUMNS = {
+    **{key: value for key, value in HOTPOT.items() if key != "_id"}, "id": "h",
+    "supporting_facts": {"title": ["B", "A"], "sent_id": [1, 0]},
+    "context": {"title": ["A", "C", "B"], "sentences": [["A one.", " A two."], ["C one."], ["B one.", " B two."]]},
+}  # fmt: skip
+LISTED = {
+    "id": "h", "question": "Whose wife?", "answer": "Ann", "answers": ["Ann"], "type": "bridge", "split": "dev",
+    "supporting": [["B", 1], ["A", 0]],
+    "paragraphs": [{"title": title, "sentences": texts} for title, texts in HOTPOT["context"]],
+}  # fmt: skip
+
+
+def _convert(record: dict[str, Any], told: Counter[str] | None = None) -> list[Task]:
+    place = SourceLocation(Path("x.jsonl"), 1, "line")
+    return list(convert_multihop("p", [(place, record)], Counter() if told is None else told))
+
+
+@pytest.mark.parametrize("record", [HOTPOT, COLUMNS, LISTED])
+def test_multihop_records_of_any_form_are_the_same_task(record: dict[str, Any]) -> None:
+    (task,) = _convert(record)
+    assert (task.task_id, task.answers, task.metadata["kind"]) == ("h", ("Ann",), "bridge")
+    assert task.context == "Document 1:\nA\nA one. A two.\n\nDocument 2:\nC\nC one.\n\nDocument 3:\nB\nB one. B two."
+    assert task.metadata["needles"] == [{"key": "B", "value": "B two."}, {"key": "A", "value": "A one."}]
+    assert [paragraph["title"] for paragraph in task.metadata["paragraphs"]] == ["A", "C", "B"]
+
+
+def test_musique_tells_two_paragraphs_of_one_title_apart() -> None:
+    paragraphs = [{"idx": n, "title": "France", "paragraph_text": text, "is_supporting": n == 1}
+                  for n, text in enumerate(("About food.", "About kings."))]  # fmt: skip
+    record = {"id": "2hop__1_2", "question": "Who?", "answer": "Louis", "answer_aliases": ["Louis XIV", "Louis"],
+              "answerable": True, "paragraphs": paragraphs}  # fmt: skip
+    (task,) = _convert(record)
+    assert (task.answers, task.metadata["kind"]) == (("Louis", "Louis XIV"), "2hop")
+    assert task.metadata["needles"] == [{"key": "France", "value": "About kings."}]
+
+
+@pytest.mark.parametrize("change", [{"answerable": False}, {"supporting": [["Z", 0]]}, {"gold_present": False}])
+def test_a_question_without_its_gold_paragraphs_is_left_out_and_counted(change: dict[str, Any]) -> None:
+    told: Counter[str] = Counter()
+    assert _convert({**LISTED, **change}, told) == []
+    assert told.total() == 1
+
+
+def test_routellm_is_read_in_both_forms_and_keeps_subjects_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "routellm/evals/mmlu/responses"
+    folder.mkdir(parents=True)
+    for subject in ("mmlu_anatomy", ROUTELLM_BROKEN):
+        (folder / f"{subject}.csv").write_text(
+            f"prompt,{WEAK},{STRONG}\n{subject}?,False,True\nTwo of {subject}?,True,True\n"
+        )
+    tasks, told = _prepare("routellm", tmp_path, tmp_path / "out")
+    (found,) = tasks.values()  # a subject lies in one split
+    assert (found[0].question, found[0].answers) == ("mmlu_anatomy?", ("strong",))
+    assert found[1].metadata == {"kind": "mmlu_anatomy", "weak": True, "strong": True}
+    assert told == {f"left out: {ROUTELLM_BROKEN}, whose answers of GPT-4 are broken in the published data": 2}
+    ours = {"set": "mmlu_anatomy", "prompt": "Both wrong?", "weak": False, "strong": False}
+    (task,) = convert_routellm("p", [(SourceLocation(Path("x.jsonl"), 1, "line"), ours)], Counter())
+    assert (task.answers, task.metadata["weak"], task.metadata["strong"]) == (("weak",), False, False)
+
+
+def test_a_quarter_of_the_subjects_is_kept_for_test() -> None:
+    drawn = Counter(choose_by_subject(Task("t", "q", ("weak",), metadata={"kind": f"mmlu_{n}"})) for n in range(400))
+    assert drawn["test"] == pytest.approx(100, abs=25)
+
+
+def test_the_hub_is_asked_for_pinned_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def load_dataset(hub: str, config: str | None, *, split: str, revision: str | None) -> Rows:
+        asked.append((hub, config, split, revision))
+        return _gsm8k(split, 7473 if split == "train" else 1319)
+
+    def dataset_info(self: object, hub: str, *, revision: str | None, timeout: float) -> None:
+        asked.append((hub, revision))
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)
+    assert download_data.main(["gsm8k", "--out", str(tmp_path)]) == 0
+    pin = "e53f048856ff4f594e959d75785d2c2d37b678ee"
+    pairs = [[("openai/gsm8k", pin), ("openai/gsm8k", "main", split, pin)] for split in ("train", "test")]
+    assert asked == pairs[0] + pairs[1]
+    assert len(read_tasks(tmp_path / "gsm8k/test.jsonl", require_context=False)) == 1319
+    short = replace(BENCHMARKS["gsm8k"], rows=9)
+    with pytest.raises(DataError, match="the hub gave 8,792 records, 9 expected"):
+        prepare_benchmark("gsm8k", short, tmp_path)
+
+
+def test_the_command_tells_counts_and_refuses_options_that_do_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, shown = _write(tmp_path / "gsm8k_test.jsonl", _gsm8k("test", 3)), tmp_path / "shown.txt"
+    out = str(tmp_path / "out")
+    assert download_data.main(["gsm8k", "--from", str(source), "--out", out]) == 0
+    printed = capsys.readouterr().out
+    assert "test.jsonl (3 tasks" in printed
+    assert "splits: as published, less 1 of 16 training questions for eval, by the sha256 of the question" in printed
+    shown.write_text("Question: test item 1: what is 1 + 1?")
+    assert download_data.main(["gsm8k", "--from", str(source), "--out", out, "--few-shot", str(shown)]) == 1
+    assert "shown.txt: holds or overlaps with 1 of the questions" in capsys.readouterr().err
+    for words in (["aime24", "--resplit"], ["gsm8k", "--rows", "3"]):
+        with pytest.raises(SystemExit):
+            download_data.main(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "counts"),
+    [
+        ("gsm8k", "gsm8k", (7001, 463, 1319)),
+        ("math", "math", (6831, 442, 500)),
+        ("gsm-hard", "math/gsm_hard.jsonl", (0, 0, 1319)),
+        ("musique", "multihop/musique.jsonl", (75, 7, 171)),
+    ],
+)
+def test_real_records_give_the_counts_of_the_table(
+    name: str, file: str, counts: tuple[int, int, int], shared_data: Path, tmp_path: Path
+) -> None:
+    tasks, _ = _prepare(name, shared_data / file, tmp_path)
+    assert tuple(len(tasks.get(split, ())) for split in ("train", "eval", "test")) == counts
