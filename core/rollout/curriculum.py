@@ -9,8 +9,9 @@ together. Neither needs the other.
 - Half of a step are tasks whose last group disagreed, drawn in proportion to the variance of its rewards: p * (1 - p)
   for a reward of 0 or 1, the learnability of Foerster and others (arXiv 2502.12272).
 - The other half are tasks never seen, all alike. Where one half has too few, the other gets its places.
-- When every task has been seen, all are drawn by their last group. One that agreed has a tenth of the mean weight, so
-  it comes back now and then: the policy may have learned to solve it, or forgotten.
+- A task rests for some steps after it was drawn: a policy that sees it again at once learns its answer by heart.
+- When every task has been seen, all that have rested are drawn by their last group, or all if none has. One that agreed
+  has a tenth of the mean weight, so it comes back now and then: the policy may have learned to solve it, or forgotten.
 
 The outcomes are in the records of the steps in metrics.jsonl. A run that resumes reads them there, and draws the tasks
 that it would have drawn without the break.
@@ -26,42 +27,47 @@ from core.rollout.stream import TaskStream
 from core.types import Group, Task
 
 Outcomes = Mapping[str, tuple[float, float]]
-"""Maps the id of a task to the mean and the standard deviation of the rewards of its last group."""
+"""Maps the id of a task to the mean and the standard deviation of the rewards of its group."""
 
 AGREED_WEIGHT = 0.1
 """Weighs a task whose last group agreed, in mean weights of all tasks."""
 
+REST = 8
+"""Counts the steps that a task rests after it was drawn."""
+
 
 class Curriculum(TaskStream):
-    """Hands out tasks without end. Its state is `cursor` and `outcomes`."""
+    """Hands out tasks without end. Its state is `cursor`, and what `update` was given."""
 
     def __init__(self, tasks: Sequence[Task], *, seed: int):
         super().__init__(tasks, shuffle=True, seed=seed)
-        self.outcomes: dict[str, tuple[float, float]] = {}
-        self._step: set[str] = set()
+        self.outcomes: dict[str, tuple[float, float, int]] = {}
+        """Maps the id of a task to the mean and the standard deviation of its last group, and the step of that."""
+        self.step = 0
+        self._drawn: set[str] = set()
 
     def take(self, count: int) -> list[Task]:
         """Draw `count` tasks. None is drawn twice for one step while there are others."""
         chosen: list[Task] = []
         while len(chosen) < count:
-            if len(self._step) == len(self.tasks):
-                self._step.clear()
+            if len(self._drawn) == len(self.tasks):
+                self._drawn.clear()
             drawn = self._draw(count - len(chosen))
-            self._step |= {task.task_id for task in drawn}
+            self._drawn |= {task.task_id for task in drawn}
             self.cursor += len(drawn)
             chosen += drawn
         return chosen
 
     def _draw(self, count: int) -> list[Task]:
-        free = [task for task in self.tasks if task.task_id not in self._step]
+        free = [task for task in self.tasks if task.task_id not in self._drawn]
         new = [task for task in free if task.task_id not in self.outcomes]
         seen = [task for task in free if task.task_id in self.outcomes]
-        if new:
-            seen = [task for task in seen if self._variance(task)]
+        rested = [task for task in seen if self.step - self.outcomes[task.task_id][2] >= REST]
+        seen = [task for task in rested if self._variance(task)] if new else rested or seen
         again = min(len(seen), max(count // 2 if new else count, count - len(new)))
         # A clock that rings at a random time, sooner for a larger weight: the first to ring are drawn.
         rng = random.Random(f"{self.seed}-{self.cursor}")
-        least = AGREED_WEIGHT * fmean(std**2 for _, std in self.outcomes.values()) if self.outcomes else 0.0
+        least = AGREED_WEIGHT * fmean(std**2 for _, std, _ in self.outcomes.values()) if self.outcomes else 0.0
         clocks = {task.task_id: rng.expovariate(self._variance(task) + least or 1.0) for task in seen}
         drawn = sorted(seen, key=lambda task: clocks[task.task_id])[:again]
         return drawn + rng.sample(new, min(len(new), count - again))
@@ -71,8 +77,9 @@ class Curriculum(TaskStream):
 
     def update(self, outcomes: Outcomes) -> None:
         """Take the outcomes of a step; the next tasks are those of another step."""
-        self.outcomes |= {task: (average, std) for task, (average, std) in outcomes.items()}
-        self._step.clear()
+        self.step += 1
+        self.outcomes |= {task: (average, std, self.step) for task, (average, std) in outcomes.items()}
+        self._drawn.clear()
 
 
 def measure_outcomes(groups: Iterable[Group]) -> dict[str, tuple[float, float]]:

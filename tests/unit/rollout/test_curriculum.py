@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.rollout.curriculum import Curriculum, measure_outcomes
+from core.rollout.curriculum import REST, Curriculum, measure_outcomes
 from core.types import Task, Trajectory
 
 AGREED, HALF, RARE = (1.0, 0.0), (0.5, 0.5), (0.1, 0.3)
@@ -48,12 +48,23 @@ def test_half_of_a_step_are_tasks_that_disagreed_and_half_are_new(outcomes, agai
     """Of twenty tasks four are drawn; where too few are new, the others take their places."""
     for seed in range(40):
         stream = make_stream(20, seed)
-        stream.update(outcomes)
+        for step in range(REST + 1):
+            stream.update({} if step else outcomes)
         drawn = ids(stream.take(4))
         seen = [task for task in drawn if task in outcomes]
         assert len(set(drawn)) == 4
         assert len(seen) == again
         assert all(outcomes[task][1] for task in seen)
+
+
+def test_a_task_rests_after_it_was_drawn():
+    """All disagree. None comes again within eight steps while there are others, and four of eight do afterwards."""
+    stream, steps = make_stream(200), []
+    for _ in range(REST + 2):
+        steps.append(ids(stream.take(8)))
+        stream.update({task: HALF for task in steps[-1]})
+    assert len({task for drawn in steps[: REST + 1] for task in drawn}) == 8 * (REST + 1)
+    assert len({*steps[0]} & {*steps[REST + 1]}) == 4
 
 
 def test_known_tasks_are_drawn_by_their_variance_and_one_that_agreed_a_little():
