@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from core.report.summary import REWARD_STEPS
 from core.report.table import (
     Table,
+    describe_kept,
     describe_signs,
     format_data,
     format_failures,
@@ -34,6 +35,8 @@ def print_summary(summary: Mapping[str, Any], console: Console | None = None, *,
                 f"seed {seed}: mean training reward {reward['first']:.3f} in the first {REWARD_STEPS} steps, "
                 f"{reward['last']:.3f} in the last"
             )
+    for line in describe_kept(summary):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     if summary["seconds"]:
         parts = (f"{part.replace('_', ' ')} {value:,.0f} s" for part, value in summary["seconds"].items())
         console.print(f"time by the clock: {', '.join(parts)}")

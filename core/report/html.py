@@ -19,6 +19,7 @@ from core.report.table import (
     Table,
     Variants,
     data_sections,
+    describe_kept,
     describe_signs,
     format_data,
     format_failures,
@@ -285,6 +286,7 @@ def _render_events(summary: Mapping[str, Any]) -> str:
         ["failed tasks in evaluation", format_failures(in_evaluation)],
         *([f"{name} in training", format_failures(summary["counts"][name])] for name in COUNTED_METRICS),
     ]
+    table += [["trained policy", line] for line in describe_kept(summary)]
     table += [["sign of bad health", line] for line in describe_signs(summary)]
     note = "Drift means that a prompt did not extend the token ids of the turn before it."
     return f'{_render_table(table)}<p class="note">{note}</p>'

@@ -13,6 +13,7 @@
      "counts": {"failures": {kind: n}, "drift": {kind: n}},
      "health": {seed: [{"sign", "first": step, "last": step, "steps": n, "text", "fix"}]},
      "checkpoints": {seed: [paths inside the folder]}, "trained": {seed: path of the trained policy},
+     "kept": {seed: {"step", "rewards": {step: held-out reward}}},
      "departures": [...]}
 
 - `variants` belongs to the data set `data`; the other data sets of the run are under `other_data`.
@@ -23,6 +24,7 @@
 - `seconds` are by the clock: what ran at the same time counts once. The evaluations of a training belong to `train`.
 - `health` lists the signs that something was wrong with the training (core/runs/health.py). `text` is that of the last
   step; a seed without any has an empty list, and one that was not looked at is missing.
+- `kept` is there with `run.keep: best` alone: the step of the trained policy, and the evaluations that chose it.
 - `counts` holds failures and every metric of `core.types.COUNTED_METRICS`.
 - A measure is a mean over the tasks that have it. A failed task has none: its cost is not known. `cost_per_solved` is
   the known cost of all tasks, divided by the sum of the official scores.
@@ -88,6 +90,7 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         },
         "checkpoints": {str(seed): checkpoint_paths(folder, seed) for seed in folder.seeds},
         "trained": {str(seed): _trained_path(folder, seed) for seed in folder.seeds},
+        "kept": {str(seed): kept for seed, records in metrics.items() if (kept := _find_kept(folder, seed, records))},
         "departures": folder.published["departures"],
     }
 
@@ -173,6 +176,16 @@ def _trained_path(folder: RunFolder, seed: int) -> str | None:
     """Return the checkpoint that `run.keep` chooses, relative to the run folder."""
     path = folder.find_trained(seed)
     return None if path is None else str(path.relative_to(folder.path))
+
+
+def _find_kept(folder: RunFolder, seed: int, records: Sequence[Record]) -> dict[str, Any] | None:
+    """Return which step `run.keep: best` chose and by which rewards; None where it chose none."""
+    path = folder.find_trained(seed)
+    rewards = {r["step"]: r["reward"] for r in records if r["stage"] == "eval" and "reward" in r}
+    step = None if path is None else int(path.name.removeprefix("step-"))
+    if step not in rewards or folder.config.get("run", {}).get("keep") != "best":
+        return None
+    return {"step": step, "rewards": {str(step): reward for step, reward in rewards.items()}}
 
 
 def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:

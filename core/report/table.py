@@ -121,6 +121,14 @@ def describe_signs(summary: Mapping[str, Any]) -> Iterator[str]:
             yield f"seed {seed}, {steps}, {sign['sign'].replace('_', ' ')}: {sign['text']}. Try: {sign['fix']}"
 
 
+def describe_kept(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each seed whose trained policy is the best evaluated one, beside the first and the last."""
+    for seed, kept in summary["kept"].items():
+        first, *_, last = (f"step {step}: {reward:.3f}" for step, reward in [*kept["rewards"].items()] * 2)
+        reward = kept["rewards"][str(kept["step"])]
+        yield f"seed {seed}: step {kept['step']} has the best held-out reward, {reward:.3f} ({first}, {last})"
+
+
 def _changes_tables(data: str, section: Mapping[str, Any]) -> list[tuple[str, Table]]:
     title = f"{format_data(data)} · trained minus each other variant, in points, paired by task, 95% CI"
     return [(title, changes_table(section))] if section["changes"] else []

@@ -225,6 +225,21 @@ def measure_health(tasks: Sequence[Task], trajectories: Sequence[Trajectory]) ->
     }
 
 
+def describe_lengths(trajectories: Sequence[Trajectory]) -> str:
+    """Say how long the trained replies of the first step are, and what it means where many are cut off."""
+    valid = [trajectory for trajectory in trajectories if trajectory.status != "failed"]
+    replies = [turn.completion for trajectory in valid for turn in trajectory.turns if turn.trained]
+    if not replies:
+        return "no rollout has a trained reply"
+    lengths = sorted(len(reply.token_ids) for reply in replies)
+    half, most = lengths[(len(lengths) - 1) // 2], lengths[-(-9 * len(lengths) // 10) - 1]
+    cut = fmean(reply.finish_reason == "length" for reply in replies)
+    text = f"half of the untrained replies have at most {half} tokens, 90% at most {most}; {cut:.0%} are cut off"
+    if cut <= 0.1:
+        return text
+    return f"{text}, and short ones earn more at first. Raise the limit of new tokens, or set algorithm.overlong_filter"
+
+
 def share_cut_off(trajectory: Trajectory) -> float | None:
     """Return the share of the trained replies that ran to their limit; None without a trained reply."""
     replies = [turn.completion for turn in trajectory.turns if turn.trained]

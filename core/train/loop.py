@@ -32,7 +32,7 @@ from core.rollout.rows import count_trained_tokens, rows_from_groups
 from core.rollout.runner import EmptyStepGuard, EmptyStepsError, Failures, Runner, has_signal, regrade_group
 from core.rollout.stream import TaskStream
 from core.runs.files import Record, read_jsonl
-from core.runs.health import Health, describe_sign, measure_health
+from core.runs.health import Health, describe_lengths, describe_sign, measure_health
 from core.runs.progress import Progress, Show, show_rollout
 from core.runs.record import RolloutLog, TrainedRow, record_rollout
 from core.runs.run_folder import RunFolder
@@ -354,7 +354,8 @@ class GRPOLoop:
                 records.append(record_rollout("train", self.step, number, task, trajectory, trained))
         self.rollouts.append(records)
         if self.step == 1:
-            self.progress.note(show_rollout(batch.trajectories, self.token_bytes))
+            shown = show_rollout(batch.trajectories, self.token_bytes)
+            self.progress.note(f"{shown}\n  {describe_lengths(batch.trajectories)}")
 
 
 def make_trainer(recipe: Recipe, model: CausalLM, seed: int, start: Path) -> Trainer:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -118,3 +119,25 @@ def test_signs_of_bad_health_are_in_the_summary_the_page_and_the_terminal(empty:
     console = Console(file=StringIO())
     print_summary(summary, console)
     assert f"warning: {line}\n" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_kept_step_is_in_the_summary_the_page_and_the_terminal(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, {"method": "memagent", "preset": "tiny", "run": {"keep": "best"}})
+    for seed, rewards in {3: {0: 0.25, 2: 0.75, 4: 0.5}, 4: {2: 0.5}}.items():
+        metrics = run.open_metrics(seed)
+        for step, reward in rewards.items():
+            metrics.append({"stage": "eval", "step": step, "reward": reward})
+            (run.checkpoints_path(seed) / f"step-{step:06d}").mkdir(parents=True)
+    (run.checkpoints_path(5) / "step-000007").mkdir(parents=True)  # never evaluated
+    summary = write_report(run)
+    assert summary["kept"]["3"] == {"step": 2, "rewards": {"0": 0.25, "2": 0.75, "4": 0.5}}
+    lines = [
+        "seed 3: step 2 has the best held-out reward, 0.750 (step 0: 0.250, step 4: 0.500)",
+        "seed 4: step 2 has the best held-out reward, 0.500 (step 2: 0.500, step 2: 0.500)",
+    ]
+    console = Console(file=StringIO())
+    print_summary(summary, console)
+    for line in lines:
+        assert line in (run.path / "report.html").read_text()
+        assert f"{line}\n" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert summary["kept"].keys() == {"3", "4"}

@@ -62,7 +62,7 @@ def test_a_task_rests_after_it_was_drawn():
     stream, steps = make_stream(200), []
     for _ in range(REST + 2):
         steps.append(ids(stream.take(8)))
-        stream.update({task: HALF for task in steps[-1]})
+        stream.update(dict.fromkeys(steps[-1], HALF))
     assert len({task for drawn in steps[: REST + 1] for task in drawn}) == 8 * (REST + 1)
     assert len({*steps[0]} & {*steps[REST + 1]}) == 4
 

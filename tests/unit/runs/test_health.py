@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from core.config import HealthSection
-from core.runs.health import FIXES, SIGNS, Health, measure_health
+from core.runs.health import FIXES, SIGNS, Health, describe_lengths, measure_health
 from core.types import Completion, Task, Trajectory, Turn
 
 WELL: dict[str, Any] = {
@@ -114,3 +115,26 @@ def test_rollouts_are_measured_by_task_and_kind() -> None:
         "task_rewards": {"sum": [0.5], "": [0.25]},
         "cut_off": 0.25,  # half of one rollout's trained replies, none of another's
     }
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cut", "text"),
+    [
+        (range(1, 11), 1, "half of the untrained replies have at most 5 tokens, 90% at most 9; 10% are cut off"),
+        ([3], 0, "half of the untrained replies have at most 3 tokens, 90% at most 3; 0% are cut off"),
+        ([8, 2, 8, 8], 3, "at most 8 tokens, 90% at most 8; 75% are cut off, and short ones earn more at first. Raise"),
+        ([], 0, "no rollout has a trained reply"),
+    ],
+)
+def test_the_lengths_of_the_first_replies_are_told(lengths: Iterable[int], cut: int, text: str) -> None:
+    """The longest `cut` replies are cut off; what others said, and failed rollouts, do not count."""
+    sizes = sorted(lengths)
+    turns = [
+        Turn("act", (1,), Completion((5,) * n, (0.0,) * n, "length" if place >= len(sizes) - cut else "stop"), True)
+        for place, n in enumerate(sizes)
+    ]
+    other = Turn("judge", (1,), Completion((5,) * 90, (0.0,) * 90, "length"), False)
+    failed = Trajectory("t", tuple(turns[:1]) * 9, status="failed", failure="timeout")
+    said = describe_lengths([Trajectory("t", (*turns, other), reward=1.0), failed])
+    assert text in said
+    assert ("overlong_filter" in said) == (cut > 1)

@@ -107,6 +107,7 @@ async def test_a_healthy_run_says_nothing_but_its_first_rollout(qwen2: Path, tmp
     (first,) = said
     assert first.startswith("the first rollout, completed, reward 0.")
     assert "turn 1, prompt: <|im_end|><|im_start|>" in first
+    assert "\n  half of the untrained replies have at most " in first
     rewards = [record["reward"] for record in RunFolder(tmp_path).read_metrics(0)]
     assert rewards[-1] > rewards[0] + 0.1, "it learns"
     assert build_summary(RunFolder(tmp_path))["health"] == {"0": []}
