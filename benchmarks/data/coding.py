@@ -17,14 +17,14 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from itertools import chain
 from random import Random
 from typing import Any
 
 from agentic.coding.repairs.generate import WORKDIR, write_patch
 from agentic.coding.repairs.mutations import draw_mutation, list_mutations
 from benchmarks.data.sets import Benchmark, Convert, Located, Record
-from core.data.files import DataError, SourceLocation
+from core.data.files import DataError
+from core.data.splits import Split
 from core.sandbox import Sandbox, SandboxLimits, SandboxUnavailable
 from core.types import Task
 
@@ -32,6 +32,9 @@ SOURCE, TESTS = "solution.py", "tests/test_solution.py"
 MUTANTS, TRIES = 4, 16
 """Limit the bugs of a training function (others have one), and the mutations that are tried for a function."""
 TEST_SECONDS = 5.0
+
+ConvertOne = Callable[[Sandbox, str, Located], Coroutine[Any, Any, list[Task] | str]]
+"""Converts one record into tasks, or says why there is none."""
 
 # Prints which tests pass. Each starts from the names that the source defined.
 _RUNNER = """
@@ -56,27 +59,30 @@ async def run_tests(sandbox: Sandbox, source: str, tests: Sequence[str]) -> list
     return json.loads(result.stdout.splitlines()[-1]) if result.status == "ok" else None
 
 
-def convert_in_sandbox(convert: Callable[..., Coroutine[Any, Any, list[Task]]]) -> Convert:
+def convert_in_sandbox(convert: ConvertOne) -> Convert:
     """Return the conversion of all records by one of a single record; as many run at once as the sandbox lets."""
 
     def convert_all(prefix: str, records: Iterable[Located], told: Counter[str]) -> Iterator[Task]:
-        async def run() -> list[list[Task]]:
-            return await asyncio.gather(*(convert(sandbox, prefix, *located, told) for located in records))
+        async def run() -> list[list[Task] | str]:
+            return await asyncio.gather(*(convert(sandbox, prefix, located) for located in records))
 
         try:
             sandbox = Sandbox(SandboxLimits(timeout_s=TEST_SECONDS))
         except SandboxUnavailable as error:
             raise DataError(f"the tests of this set run in the sandbox: {error}") from None
-        yield from chain.from_iterable(asyncio.run(run()))
+        for made in asyncio.run(run()):
+            if isinstance(made, str):
+                told[f"left out: {made}"] += 1
+            else:
+                yield from made
 
     return convert_all
 
 
 @convert_in_sandbox
-async def convert_humanevalfix(
-    sandbox: Sandbox, prefix: str, location: SourceLocation, record: Record, told: Counter[str]
-) -> list[Task]:
+async def convert_humanevalfix(sandbox: Sandbox, prefix: str, located: Located) -> list[Task] | str:
     """Convert HumanEvalPack's Python. As in HumanEvalFix, the tests say what is right, and there is no docstring."""
+    location, record = located
     name, call = record["entry_point"], f"check({record['entry_point']})"
     right, broken = (record["declaration"] + record[field] for field in ("canonical_solution", "buggy_solution"))
     head, found, rest = record["test"].rpartition(call)
@@ -84,32 +90,29 @@ async def convert_humanevalfix(
         raise location.error("test", f"does not end with {call}", "is this HumanEvalPack's Python?")
     passes = [await run_tests(sandbox, source, [record["test"]]) == [True] for source in (right, broken)]
     if passes != [True, False]:
-        told["left out: the solution fails, or the bug does not"] += 1
-        return []
+        return "the solution fails, or the bug does not"
     task_id, statement = f"humanevalfix-{record['task_id'].rpartition('/')[2]}", state_bug(name)
     statement += f" Its tests are in `{TESTS}`."
-    sources, kind = (right, broken), record["bug_type"]
-    return [write_task(task_id, record["docstring"], statement, kind, sources, head, [call], [False])]
+    kind, sources = record["bug_type"], (right, broken)
+    return [write_task(task_id, record["docstring"], statement, kind, sources, head, {call: False})]
 
 
 @convert_in_sandbox
-async def convert_mbpp(
-    sandbox: Sandbox, prefix: str, location: SourceLocation, record: Record, told: Counter[str]
-) -> list[Task]:
+async def convert_mbpp(sandbox: Sandbox, prefix: str, located: Located) -> list[Task] | str:
     """Break a function of MBPP: one bug, in training up to MUTANTS tasks with one each."""
+    _, record = located
     tests, head = record["test_list"], record["test_setup_code"]
     module = ast.parse(record["code"])
     called = {node.id for test in tests for node in ast.walk(ast.parse(test)) if isinstance(node, ast.Name)}
     function = next((n for n in module.body if isinstance(n, ast.FunctionDef) and n.name in called), None)
     if function is None:
-        told["left out: the tests call no function of the code"] += 1
-        return []
+        return "the tests call no function of the code"
     if ast.get_docstring(function) is None:
         function.body.insert(0, ast.Expr(ast.Constant(record["text"])))
     place, right = module.body.index(function), ast.unparse(module) + "\n"
     if await run_tests(sandbox, f"{head}\n{right}", tests) != [True] * len(tests):
-        told["left out: the published solution fails its tests here"] += 1
-        return []
+        return "the published solution fails its tests here"
+    statement = f"{state_bug(function.name)} It should do this: {record['text'].strip()}"
     rng, mutations, made = Random(f"mbpp-{record['task_id']}"), list_mutations(ast.unparse(function)), list[Task]()
     for _ in range(min(TRIES, len(mutations))):
         mutations.remove(mutation := draw_mutation(rng, mutations))
@@ -118,14 +121,11 @@ async def convert_mbpp(
         passed = await run_tests(sandbox, f"{head}\n{broken}", tests)
         if passed is None or all(passed):  # it never ends, or nothing shows
             continue
-        statement = f"{state_bug(function.name)} It should do this: {record['text'].strip()}"
-        task_id, sources = f"mbpp-{record['task_id']}-{len(made) + 1}", (right, broken)
-        made.append(write_task(task_id, record["text"], statement, mutation.kind, sources, head, tests, passed))
+        task_id, results = f"mbpp-{record['task_id']}-{len(made) + 1}", dict(zip(tests, passed, strict=True))
+        made.append(write_task(task_id, record["text"], statement, mutation.kind, (right, broken), head, results))
         if len(made) == (MUTANTS if prefix.endswith("train") else 1):
             break
-    if not made:
-        told["left out: no mutation of the function fails a test"] += 1
-    return made
+    return made or "no mutation of the function fails a test"
 
 
 def state_bug(function: str) -> str:
@@ -133,33 +133,25 @@ def state_bug(function: str) -> str:
 
 
 def write_task(
-    task_id: str,
-    question: str,
-    statement: str,
-    kind: str,
-    sources: tuple[str, str],
-    head: str,
-    tests: Sequence[str],
-    passed: Sequence[bool],
+    task_id: str, question: str, statement: str, kind: str, sources: tuple[str, str], head: str, tests: dict[str, bool]
 ) -> Task:
-    """Write a repository around the (right, broken) source; `passed` says which tests the broken one passes.
+    """Write a repository around the (right, broken) source, and each test with whether the broken one passes it.
 
     The agent is told the `statement`; the `question` is what splits are compared by.
     """
     right, broken = sources
-    functions = (f"def test_{n}():\n    {test.strip()}\n" for n, test in enumerate(tests, 1))
-    text = "\n\n".join(["from solution import *", *filter(str.strip, [head.strip()]), *functions])
-    names = [f"test_{n}" for n in range(1, len(tests) + 1)]
-    files = {SOURCE: broken, TESTS: text}
-    metadata: dict[str, Any] = {
+    functions = [f"def test_{n}():\n    {test.strip()}\n" for n, test in enumerate(tests, 1)]
+    text = "\n\n".join(["from solution import *", *filter(None, [head.strip()]), *functions])
+    results = {f"test_{n}": passed for n, passed in enumerate(tests.values(), 1)}
+    metadata = {
         "instance_id": task_id,
         "kind": kind,
         "workdir": WORKDIR,
         "problem_statement": statement,
-        "repository": files,
-        "FAIL_TO_PASS": [f"{TESTS}::{name}" for name, fine in zip(names, passed, strict=True) if not fine],
-        "PASS_TO_PASS": [f"{TESTS}::{name}" for name, fine in zip(names, passed, strict=True) if fine],
-        "cases": [{"function": f"tests.test_solution.{name}", "arguments": [], "returns": None} for name in names],
+        "repository": {SOURCE: broken, TESTS: text},
+        "FAIL_TO_PASS": [f"{TESTS}::{name}" for name, passed in results.items() if not passed],
+        "PASS_TO_PASS": [f"{TESTS}::{name}" for name, passed in results.items() if passed],
+        "cases": [{"function": f"tests.test_solution.{name}", "arguments": [], "returns": None} for name in results],
         "patch": write_patch(SOURCE, broken, right),
     }
     return Task(task_id=task_id, question=question, answers=(task_id,), metadata=metadata)
@@ -172,20 +164,11 @@ def find_mbpp_split(record: Record) -> str:
 
 MBPP = "google-research-datasets/mbpp@4bb6404fdc6cacfda99d4ac4205087b89d32030c:full"
 MBPP_LAST = {10: "prompt", 510: "test", 600: "validation", 974: "train"}
+MBPP_SPLITS: dict[str, Split | None] = {"train": "train", "validation": "eval", "test": "test", "prompt": None}
+HUMANEVAL = "bigcode/humanevalpack:data/python/data/humanevalpack.jsonl"
 CODING_BENCHMARKS = {
-    "humanevalfix": Benchmark(
-        (("bigcode/humanevalpack:data/python/data/humanevalpack.jsonl", "test"),),
-        {"humanevalpack*.jsonl": "test"},
-        {"test": "test"},
-        convert_humanevalfix,
-        164,
-    ),
-    "mbpp": Benchmark(
-        tuple((f"{MBPP}:{split}", split) for split in MBPP_LAST.values()),
-        {"mbpp.jsonl": "", "*.parquet": ""},
-        {"train": "train", "validation": "eval", "test": "test", "prompt": None},
-        convert_mbpp,
-        974,
-        find_split=find_mbpp_split,
-    ),
-}
+    "humanevalfix": Benchmark(((HUMANEVAL, "test"),), {"humanevalpack*.jsonl": "test"}, {"test": "test"},
+                              convert_humanevalfix, 164),
+    "mbpp": Benchmark(tuple((f"{MBPP}:{split}", split) for split in MBPP_SPLITS), {"mbpp.jsonl": "", "*.parquet": ""},
+                      MBPP_SPLITS, convert_mbpp, 974, find_split=find_mbpp_split),
+}  # fmt: skip

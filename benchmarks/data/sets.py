@@ -1,4 +1,4 @@
-"""This module writes published benchmarks as tasks for training and testing, in train.jsonl, eval.jsonl and test.jsonl.
+"""This module reads published benchmarks as tasks for training and testing, in the splits train, eval and test.
 
 | name | hub, at a pinned commit | train, eval | test |
 |---|---|---|---|
@@ -27,10 +27,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.ruler.documents import number_documents
-from core.data.files import DataError, SourceLocation, read_records, write_jsonl
+from core.data.files import DataError, SourceLocation, read_records
 from core.data.git_files import check_out
-from core.data.sets import GITHUB, fetch_hub_file, write_sha256
-from core.data.splits import Split, draw_split, drop_overlaps, refuse_shown
+from core.data.sets import GITHUB, fetch_hub_file
+from core.data.splits import Split, draw_split, drop_overlaps
 from core.data.tasks import convert_records
 from core.rewards.answers import find_box
 from core.types import Task
@@ -41,13 +41,18 @@ Convert = Callable[[str, Iterable[Located], "Counter[str]"], Iterator[Task]]
 """Converts the records of a split, whose name begins the ids of tasks without one; the counter tells what it drops."""
 
 
+AS_PUBLISHED = "as published; without an eval, 1 of 16 training questions, chosen by the sha256 of the question"
+RESPLIT = "by the sha256 of the question: 1 of 16 is eval and 2 are test, whatever is published"
+BY_SUBJECT = "a quarter of the subjects is test, by the sha256 of their names; of the other prompts 1 of 16 is eval"
+
+
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """Describes where the published splits of a benchmark lie, and which of ours each becomes (None: left out).
 
     `hub` pairs a set of the hub, `owner/name:file` or `github.com/owner/name@commit` with its split. `files` maps the
     pattern of a file's name to its split; the field `split` of a record or `find_split` comes first. `choose` chooses
-    among our splits where nothing is published.
+    among our splits where nothing is published; `rule` says what divides the tasks.
     """
 
     hub: tuple[tuple[str, str], ...]
@@ -57,24 +62,18 @@ class Benchmark:
     rows: int
     find_split: Callable[[Record], str | None] = lambda record: record.get("split")
     choose: Callable[[Task], Split] | None = None
+    rule: str = AS_PUBLISHED
 
 
-def prepare_benchmark(
-    name: str,
-    benchmark: Benchmark,
-    out: Path,
-    source: Path | None = None,
-    *,
-    few_shot: Path | None = None,
-    resplit: bool = False,
-) -> tuple[dict[Path, int], Counter[str]]:
-    """Write `out`/`name`/{train,eval,test}.jsonl, as far as there are such tasks; return their counts and what to tell.
+def read_benchmark(
+    name: str, benchmark: Benchmark, source: Path | None = None, resplit: bool = False
+) -> tuple[dict[Split, list[Task]], Counter[str]]:
+    """Return the tasks of each split, and the counts of what is dropped.
 
-    `source` is a file, or a folder that is searched, instead of the hub. `few_shot` is a text that must hold nothing of
-    eval and test. `resplit` divides all records by hash, also those of published splits.
+    `source` is a file, or a folder that is searched, instead of the hub. `resplit` divides all records by hash.
 
     Raises:
-        DataError: the hub is not reached, a record is wrong, a split is not known, or the few-shot text holds a task.
+        DataError: the hub is not reached, a record is wrong, or its split is not known.
     """
     told: Counter[str] = Counter()
     splits: dict[Split, list[Task]] = {"train": [], "eval": [], "test": []}
@@ -92,33 +91,11 @@ def prepare_benchmark(
             told[f"left out: the published split {published}"] += sum(1 for _ in group)
             continue
         for task in benchmark.convert(f"{name}-{published}", (located for _, located in group), told):
-            split: Split = ours
-            if benchmark.choose:
-                split = benchmark.choose(task)
+            split: Split = benchmark.choose(task) if benchmark.choose else ours
             if resplit or (split == "train" and not has_eval and draw_split(task.question) == "eval"):
                 split = draw_split(task.question)
             splits[split].append(task)
-    splits = drop_overlaps(splits, told)
-    if few_shot is not None:
-        refuse_shown(splits["eval"] + splits["test"], few_shot)
-    written = {}
-    for split, tasks in splits.items():
-        if tasks:
-            path = out / name / f"{split}.jsonl"
-            written[path] = write_jsonl(path, tasks)
-            write_sha256(path)
-    return written, told
-
-
-def describe_splits(benchmark: Benchmark, resplit: bool) -> str:
-    """Say what divides the tasks."""
-    if resplit:
-        return "splits: the sha256 of the question gives 1 of 16 to eval and 2 to test, whatever is published"
-    if "eval" in benchmark.splits.values() or "train" not in {benchmark.splits[split] for _, split in benchmark.hub}:
-        own = "as published"
-    else:
-        own = "as published, less 1 of 16 training questions for eval, by the sha256 of the question"
-    return f"splits: {own if benchmark.choose is None else choose_by_subject.__doc__}"
+    return drop_overlaps(splits, told), told
 
 
 def _read_hub(benchmark: Benchmark, scratch: Path) -> Iterator[tuple[str, Located]]:
@@ -132,57 +109,42 @@ def _read_hub(benchmark: Benchmark, scratch: Path) -> Iterator[tuple[str, Locate
             yield from _read_files(hub, benchmark, scratch)
             continue
         owner, _, file = hub.partition(":")
-        is_file = file.endswith(".jsonl")
-        for located in read_records(fetch_hub_file(owner, file) if is_file else hub):
-            yield benchmark.find_split(located[1]) or published, located
+        for located in read_records(fetch_hub_file(owner, file) if file.endswith(".jsonl") else hub):
+            yield published, located
 
 
 def _read_files(name: str, benchmark: Benchmark, source: Path) -> Iterator[tuple[str, Located]]:
     """Yield the records of a file or folder with their published splits."""
-    if source.is_dir():
-        files = sorted(path for pattern in benchmark.files for path in source.rglob(pattern.rpartition("/")[2]))
-        if not files:
-            raise DataError(f"{source}: has no file named {', '.join(benchmark.files)}. Fix: give the file of {name}.")
-    else:
-        files = [source]
+    names = {pattern.rpartition("/")[2]: split for pattern, split in benchmark.files.items()}
+    files = sorted(path for pattern in names for path in source.rglob(pattern)) if source.is_dir() else [source]
+    if not files:
+        raise DataError(f"{source}: has no file named {', '.join(names)}. Fix: give the file of {name}.")
     only = {published for _, published in benchmark.hub}
     for path in files:
-        named = (split for pattern, split in benchmark.files.items() if fnmatch(path.name, pattern.rpartition("/")[2]))
+        named = (split for pattern, split in names.items() if fnmatch(path.name, pattern))
         by_name = next(named, min(only) if len(only) == 1 else None)
         for location, record in read_records(path):
             published = benchmark.find_split(record) or by_name
             if published not in benchmark.splits:
-                known = ", ".join(benchmark.splits)
-                fix = f"write one of {known}, or name the file so: {', '.join(benchmark.files)}"
+                fix = f"write one of {', '.join(benchmark.splits)}, or name the file so: {', '.join(names)}"
                 raise location.error("split", f"is {published!r}", fix)
             yield str(published), (location, record)
 
 
-def rename(**names: str) -> Convert:
-    """Return a conversion for which some fields of a record have other names."""
-
-    def convert(prefix: str, records: Iterable[Located], told: Counter[str]) -> Iterator[Task]:
-        renamed = (
-            (where, {names.get(name, name): value for name, value in record.items()}) for where, record in records
-        )
-        return convert_records(renamed, prefix, require_context=False)
-
-    return convert
-
-
-def convert_math(prefix: str, records: Iterable[Located], told: Counter[str]) -> Iterator[Task]:
-    """Convert problems of MATH: the answer is the last box of the solution, where no field holds it."""
+def convert_questions(prefix: str, records: Iterable[Located], told: Counter[str]) -> Iterator[Task]:
+    """Convert problems of GSM8K, GSM-Hard and MATH, whose answer is the last box of the solution."""
 
     def read(location: SourceLocation, record: Record) -> Located:
-        answer = record.get("answer") or find_box(str(record.get("solution")))
-        if answer is None:
+        question = next((record[name] for name in ("question", "problem", "input") if name in record), None)
+        answer = next((record[name] for name in ("answer", "target") if name in record), None)
+        if answer is None and (answer := find_box(str(record.get("solution")))) is None:
             raise location.error("solution", "has no box", "is this the published data set?")
-        kind = record.get("type") or record.get("subject")
-        question = record.get("problem") or record.get("question")
-        metadata = {"kind": kind, "level": record.get("level")}
-        return location, {"question": question, "answer": answer, "metadata": {k: v for k, v in metadata.items() if v}}
+        kind = {"kind": record.get("type") or record.get("subject"), "level": record.get("level")}
+        metadata = {name: value for name, value in kind.items() if value}
+        return location, {"id": record.get("id"), "question": question, "answer": answer, "metadata": metadata}
 
-    return convert_records((read(*located) for located in records), prefix, require_context=False, short_answers=False)
+    read_all = (read(*located) for located in records)
+    return convert_records(read_all, prefix, require_context=False, short_answers=False)
 
 
 def convert_multihop(prefix: str, records: Iterable[Located], told: Counter[str]) -> Iterator[Task]:
@@ -198,18 +160,14 @@ def convert_multihop(prefix: str, records: Iterable[Located], told: Counter[str]
             found = [sentence for n, sentence in enumerate(sentences) if n in chosen]
             needles.append({"key": title, "value": _join(found or sentences)})
         answers = (record["answer"], *(record.get("answers") or ()), *(record.get("answer_aliases") or ()))
-        documents = [f"{title}\n{_join(sentences)}" for title, sentences in paragraphs]
-        yield Task(
-            task_id=str(record.get("id") or record.get("_id") or f"{prefix}-{number}"),
-            question=record["question"],
-            answers=tuple(dict.fromkeys(answers)),
-            context=number_documents(documents)[0],
-            metadata={
-                "kind": record.get("type") or str(record.get("id")).partition("__")[0],
-                "paragraphs": [{"title": title, "sentences": list(texts)} for title, texts in paragraphs],
-                "needles": needles,
-            },
-        )
+        task_id = str(record.get("id") or record.get("_id") or f"{prefix}-{number}")
+        metadata = {
+            "kind": record.get("type") or task_id.partition("__")[0],
+            "paragraphs": [{"title": title, "sentences": list(texts)} for title, texts in paragraphs],
+            "needles": needles,
+        }
+        context, _ = number_documents([f"{title}\n{_join(sentences)}" for title, sentences in paragraphs])
+        yield Task(task_id, record["question"], tuple(dict.fromkeys(answers)), context, metadata)
 
 
 def _join(sentences: Iterable[str]) -> str:
@@ -246,7 +204,7 @@ def _read_paragraphs(
 
 ROUTELLM_BROKEN = "mmlu_high_school_mathematics"
 """Names a subject in which the published data has GPT-4 right in 3 % of 270 prompts, and Mixtral in 32 %."""
-WEAK, STRONG = "mistralai/Mixtral-8x7B-Instruct-v0.1", "gpt-4-1106-preview"
+ROLES = (("weak", "mistralai/Mixtral-8x7B-Instruct-v0.1"), ("strong", "gpt-4-1106-preview"))
 
 
 def convert_routellm(prefix: str, records: Iterable[Located], told: Counter[str]) -> Iterator[Task]:
@@ -259,16 +217,12 @@ def convert_routellm(prefix: str, records: Iterable[Located], told: Counter[str]
         if subject == ROUTELLM_BROKEN:
             told[f"left out: {subject}, whose answers of GPT-4 are broken in the published data"] += 1
             continue
-        right = {
-            role: str(record[role] if role in record else record.get(model)) == "True"
-            for role, model in (("weak", WEAK), ("strong", STRONG))
-        }
-        yield Task(
-            task_id=f"{prefix}-{number}",
-            question=record["prompt"],
-            answers=("strong" if right["strong"] and not right["weak"] else "weak",),
-            metadata={"kind": subject, **right},
+        weak, strong = (str(record[role] if role in record else record[model]) == "True" for role, model in ROLES)
+        answer, metadata = (
+            "strong" if strong and not weak else "weak",
+            {"kind": subject, "weak": weak, "strong": strong},
         )
+        yield Task(f"{prefix}-{number}", record["prompt"], (answer,), metadata=metadata)
 
 
 def choose_by_subject(task: Task) -> Split:
@@ -277,69 +231,40 @@ def choose_by_subject(task: Task) -> Split:
 
 
 TRAIN_TEST: Mapping[str, Split | None] = {"train": "train", "test": "test"}
-TRAIN_DEV: Mapping[str, Split | None] = {"train": "train", "dev": "test", "validation": "test"}
+TRAIN_DEV: Mapping[str, Split | None] = {"train": "train", "dev": "test"}
 DEV_FILES = {"*train*": "train", "*dev*": "dev", "*validation*": "dev"}
+ROUTELLM_FILES = {
+    "routellm/evals/mmlu/responses/mmlu_*.csv": "test", "routellm/evals/gsm8k/gsm8k_responses.csv": "test",
+    "routellm*.jsonl": "test",
+}  # fmt: skip
 MATH = "EleutherAI/hendrycks_math@21a5633873b6a120296cce3e2df9d5550074f4a3"
-MATH_SUBJECTS = (
-    "algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra",
-    "precalculus",
-)  # fmt: skip
+MATH_500 = "HuggingFaceH4/MATH-500@6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be"
+MATH_SUBJECTS = "algebra counting_and_probability geometry intermediate_algebra number_theory prealgebra precalculus"
 GSM8K = "openai/gsm8k@e53f048856ff4f594e959d75785d2c2d37b678ee:main"
 HOTPOTQA = "hotpotqa/hotpot_qa@1908d6afbbead072334abe2965f91bd2709910ab:distractor"
 WIKI2 = "framolfese/2WikiMultihopQA@fe713bfbd1afbca1a65246741a75890405d56a3a"
+MUSIQUE = "dgslibisey/MuSiQue"
 
+
+def _hub(name: str, **splits: str) -> tuple[tuple[str, str], ...]:
+    """Pair the hub's splits of one set with what they are published as."""
+    return tuple((f"{name}:{split}", published) for split, published in splits.items())
+
+
+_DEV = {"train": "train", "validation": "dev"}
+_MATH = tuple((f"{MATH}:{subject}:train", "train") for subject in MATH_SUBJECTS.split())
 BENCHMARKS = {
-    "gsm8k": Benchmark(
-        ((f"{GSM8K}:train", "train"), (f"{GSM8K}:test", "test")),
-        {"*train*": "train", "*test*": "test"},
-        TRAIN_TEST,
-        rename(),
-        8792,
-    ),
-    "math": Benchmark(
-        (
-            *((f"{MATH}:{subject}:train", "train") for subject in MATH_SUBJECTS),
-            ("HuggingFaceH4/MATH-500@6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be:test", "test"),
-        ),
-        {"math_train*": "train", "train*": "train", "math_500*": "test", "test*": "test"},
-        TRAIN_TEST,
-        convert_math,
-        8000,
-    ),
-    "gsm-hard": Benchmark(
-        (("reasoning-machines/gsm-hard:train", "test"),),
-        {"gsm*hard*": "test"},
-        TRAIN_TEST,
-        rename(input="question", target="answer"),
-        1319,
-    ),
-    "hotpotqa-tasks": Benchmark(
-        ((f"{HOTPOTQA}:train", "train"), (f"{HOTPOTQA}:validation", "dev")),
-        DEV_FILES,
-        TRAIN_DEV,
-        convert_multihop,
-        97852,
-    ),
-    "2wiki": Benchmark(
-        ((f"{WIKI2}:train", "train"), (f"{WIKI2}:validation", "dev")), DEV_FILES, TRAIN_DEV, convert_multihop, 180030
-    ),
-    "musique": Benchmark(
-        (("dgslibisey/MuSiQue:train", "train"), ("dgslibisey/MuSiQue:validation", "dev")),
-        DEV_FILES,
-        TRAIN_DEV,
-        convert_multihop,
-        22355,
-    ),
-    "routellm": Benchmark(
-        ((f"{GITHUB}lm-sys/RouteLLM@0b64fdafe049e596a3f5657c219329f24af24198", "test"),),
-        {
-            "routellm/evals/mmlu/responses/mmlu_*.csv": "test",
-            "routellm/evals/gsm8k/gsm8k_responses.csv": "test",
-            "routellm*.jsonl": "test",
-        },
-        TRAIN_TEST,
-        convert_routellm,
-        15361,
-        choose=choose_by_subject,
-    ),
-}
+    "gsm8k": Benchmark(_hub(GSM8K, train="train", test="test"), {"*train*": "train", "*test*": "test"}, TRAIN_TEST,
+                       convert_questions, 8792),
+    "math": Benchmark((*_MATH, *_hub(MATH_500, test="test")),
+                      {"math_train*": "train", "train*": "train", "math_500*": "test", "test*": "test"}, TRAIN_TEST,
+                      convert_questions, 8000),
+    "gsm-hard": Benchmark(_hub("reasoning-machines/gsm-hard", train="test"), {"gsm*hard*": "test"}, TRAIN_TEST,
+                          convert_questions, 1319),
+    "hotpotqa-tasks": Benchmark(_hub(HOTPOTQA, **_DEV), DEV_FILES, TRAIN_DEV, convert_multihop, 97852),
+    "2wiki": Benchmark(_hub(WIKI2, **_DEV), DEV_FILES, TRAIN_DEV, convert_multihop, 180030),
+    "musique": Benchmark(_hub(MUSIQUE, **_DEV), DEV_FILES, TRAIN_DEV, convert_multihop, 22355),
+    "routellm": Benchmark(((f"{GITHUB}lm-sys/RouteLLM@0b64fdafe049e596a3f5657c219329f24af24198", "test"),),
+                          ROUTELLM_FILES, TRAIN_TEST, convert_routellm, 15361, choose=choose_by_subject,
+                          rule=BY_SUBJECT),
+}  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ import pytest
 from agentic.coding.grading import grade
 from agentic.coding.records import read_task
 from benchmarks.data.coding import CODING_BENCHMARKS, MUTANTS, convert_humanevalfix, convert_mbpp
-from benchmarks.data.sets import Located, prepare_benchmark
-from core.data import read_tasks
+from benchmarks.data.sets import Located, read_benchmark
 from core.data.files import DataError, SourceLocation, write_records
 from core.sandbox.workspace import IsolatedWorkspace
 from core.types import Task
@@ -103,25 +101,12 @@ def test_a_function_of_mbpp_that_gives_no_bug_is_left_out_and_counted(change: di
 
 
 def test_mbpp_keeps_its_published_splits(tmp_path: Path) -> None:
-    numbers = {"prompt": 10, "test": 510, "eval": 600, "train": 974}
-    records = [
-        {**MBPP, "task_id": number, "text": f"Write a function for number {number}."} for number in numbers.values()
-    ]
-    write_records(tmp_path / "mbpp.jsonl", records)
-    written, told = prepare_benchmark("mbpp", CODING_BENCHMARKS["mbpp"], tmp_path, tmp_path / "mbpp.jsonl")
-    found = {path.stem: [task.task_id for task in read_tasks(path, require_context=False)] for path in written}
-    assert found["test"] == ["mbpp-510-1"]
-    assert found["eval"] == ["mbpp-600-1"]
+    texts = {number: f"Write a function for number {number}." for number in (10, 510, 600, 974)}
+    write_records(
+        tmp_path / "mbpp.jsonl", [{**MBPP, "task_id": number, "text": text} for number, text in texts.items()]
+    )
+    splits, told = read_benchmark("mbpp", CODING_BENCHMARKS["mbpp"], tmp_path / "mbpp.jsonl")
+    found = {split: [task.task_id for task in tasks] for split, tasks in splits.items()}
+    assert (found["test"], found["eval"]) == (["mbpp-510-1"], ["mbpp-600-1"])
     assert {name.rpartition("-")[0] for name in found["train"]} == {"mbpp-974"}
     assert told == {"left out: the published split prompt": 1}
-
-
-def test_real_functions_are_broken_and_repaired(shared_data: Path) -> None:
-    lines = (shared_data / "code/mbpp.jsonl").read_text().splitlines()[600:604]
-    fixes = (shared_data / "code/humanevalpack_python.jsonl").read_text().splitlines()[:3]
-    told: Counter[str] = Counter()
-    tasks = [*convert_mbpp("mbpp-test", _locate(*map(json.loads, lines)), told),
-             *convert_humanevalfix("humanevalfix-test", _locate(*map(json.loads, fixes)), told)]  # fmt: skip
-    assert len(tasks) + told.total() == 7
-    assert len(tasks) >= 5
-    assert [_verdicts(task) for task in tasks[:2]] == [("solved", "tests_failed")] * 2
