@@ -81,7 +81,7 @@ def convert_in_sandbox(convert: ConvertOne) -> Convert:
 
 @convert_in_sandbox
 async def convert_humanevalfix(sandbox: Sandbox, prefix: str, located: Located) -> list[Task] | str:
-    """Convert HumanEvalPack's Python. As in HumanEvalFix, the tests say what is right, and there is no docstring."""
+    """Convert HumanEvalPack's Python. As in HumanEvalFix, the prompt has the tests, and the function no docstring."""
     location, record = located
     name, call = record["entry_point"], f"check({record['entry_point']})"
     right, broken = (record["declaration"] + record[field] for field in ("canonical_solution", "buggy_solution"))
@@ -91,8 +91,8 @@ async def convert_humanevalfix(sandbox: Sandbox, prefix: str, located: Located) 
     passes = [await run_tests(sandbox, source, [record["test"]]) == [True] for source in (right, broken)]
     if passes != [True, False]:
         return "the solution fails, or the bug does not"
-    task_id, statement = f"humanevalfix-{record['task_id'].rpartition('/')[2]}", state_bug(name)
-    statement += f" Its tests are in `{TESTS}`."
+    task_id = f"humanevalfix-{record['task_id'].rpartition('/')[2]}"
+    statement = f"{state_bug(name)} It should pass these tests:\n{record['test'].strip()}"
     kind, sources = record["bug_type"], (right, broken)
     return [write_task(task_id, record["docstring"], statement, kind, sources, head, {call: False})]
 
