@@ -26,7 +26,7 @@ class Subcommand(NamedTuple):
 
 
 GROUPS = {
-    "evaluate": "Compare models",
+    "evaluate": "Scores",
     "serve": "Start servers",
     "inspect": "Look into rollouts",
     "data": "Download, generate or rewrite data sets",
@@ -42,6 +42,7 @@ COMMANDS = {
     "evaluate aime": Subcommand("benchmarks.aime.evaluate", "AIME, as a single call and as AgentFlow's planner"),
     "evaluate tau2": Subcommand("benchmarks.tau2.evaluate", "Conversations of tau2-bench"),
     "evaluate questions": Subcommand("benchmarks.questions.evaluate", "FRAMES or HLE, as ToolOrchestra's evaluation"),
+    "evaluate routing": Subcommand("benchmarks.routing.evaluate", "RouteLLM's measures of routers, with baselines"),
     "evaluate table": Subcommand("benchmarks.table.command", "Every published score: run what is missing, and compare"),
     "serve model": Subcommand("core.engine.server", "A model behind SGLang's endpoints"),
     "serve gateway": Subcommand("scripts.serve_gateway", "OpenAI's and Anthropic's protocols, for agents of any kind"),
@@ -59,6 +60,7 @@ COMMANDS = {
     "data download": Subcommand("scripts.download_data", "A published data set, checked"),
     "data world": Subcommand("core.worlds.command", "The start model and tasks of a method's made-up world"),
     "data ruler": Subcommand("benchmarks.ruler.generate", "RULER tasks of any length"),
+    "data routes": Subcommand("agentic.toolorchestra.routellm", "RouteLLM's prompts as tasks, with subjects kept out"),
     "data tau2": Subcommand("scripts.fetch_tau2_data", "The data of tau2-bench, checked"),
     "data tau2-tasks": Subcommand("benchmarks.tau2.tasks", "The tasks of tau2-bench as a data file"),
     "data slime": Subcommand("core.backends.slime.records", "A data set as the JSONL that slime reads"),

@@ -3,9 +3,10 @@
 Paper: "ToolOrchestra: Elevating Intelligence via Efficient Model and Tool Orchestration", arXiv 2511.21689.
 Ports studied: the released trainer (verl) and what slime-agentic's README states.
 
-There are two kinds of tasks (`metadata.category`). `qa` is a question for the tools search, enhance_reasoning,
+There are three kinds of tasks (`metadata.category`). `qa` is a question for the tools search, enhance_reasoning,
 call_expert and answer; qa.py runs it. `func_call` is a conversation with a simulated user and tools; func_call.py runs
-it. reward.py compares the rollouts of a group.
+it. `route` is a question for one of two models, whose outcomes are known; routing.py runs it. reward.py compares the
+rollouts of a group.
 
 Departures from both, on purpose:
 1. The reward is the paper's (eq. 1-3). The released code has the sign of cost and latency reversed and ignores tools
@@ -34,6 +35,7 @@ from agentic.toolorchestra.func_call import FuncCallRollout
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.qa import QaRollout, QaTools
 from agentic.toolorchestra.reward import preference_weights, regrade
+from agentic.toolorchestra.routing import run_route
 from core.config import RecipeError
 from core.policy.base import Roles
 from core.rewards.answer_grader import AnswerGrader
@@ -70,8 +72,10 @@ class ToolOrchestra(Method):
                 return await self.run_qa(task, models, experts, orchestrator)
             case "func_call":
                 return await self.run_func_call(task, models, experts, orchestrator)
+            case "route":
+                return await run_route(self.config, self.renderer, task, orchestrator)
             case other:
-                raise RolloutError("bad_task", f"task {task.task_id}: category {other!r} is neither qa nor func_call")
+                raise RolloutError("bad_task", f"task {task.task_id}: category {other!r} is not qa, func_call or route")
 
     async def run_qa(
         self, task: Task, models: RolloutModels, experts: Experts, orchestrator: Orchestrator
@@ -176,5 +180,9 @@ def build(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) -> ToolOrchestra:
     return ToolOrchestra(recipe, tokenizer)
 
 
-SPEC = MethodSpec("toolorchestra", ToolOrchestraRecipe, PRESETS, build, short_answers=False, regrade=regrade)
+LEFT_OUT = {"tokens_cut": "tokens at the beginning of the question; toolorchestra.budget.total is too small for it"}
+
+SPEC = MethodSpec(
+    "toolorchestra", ToolOrchestraRecipe, PRESETS, build, short_answers=False, regrade=regrade, left_out=LEFT_OUT
+)
 __getattr__ = find_hook  # by these names a backend imports its hooks from here

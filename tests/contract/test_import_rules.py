@@ -51,12 +51,14 @@ backends backends.slime engine gateway inspect report retrieval rewards runs san
 """
 LIBRARIES = tuple(f"core.{name}" for name in INSIDE_CORE.split())
 
-WORLD_FILES = {"facts", "gold", "hotpotqa", "laptop", "scripted_experts", "scripted_roles", "test_rollout", "world"}
+WORLD_FILES = {
+    "facts", "gold", "hotpotqa", "laptop", "routellm", "scripted_experts", "scripted_roles", "test_rollout", "world",
+}  # fmt: skip
 """Names the modules of a method that serve its made-up world, or are no part of it."""
 
 MAX_METHOD_LINES = 600
 """What one reads in a sitting."""
-LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1500}
+LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1600}
 """Methods that take more than one sitting, with their own bounds."""
 MAX_CORE_LINES = 7500
 """Limits what a method needs of core: all of it but the libraries, with blank lines and docstrings."""

@@ -82,7 +82,7 @@ async def test_the_record_decides_model_and_price(tell: Tell, services: Services
         ({"pref_vec": {"cost": "high"}}, "pref_vec must map features"),
         ({"pref_vec": {"cost": float("nan")}}, "pref_vec must map features"),
         ({"pref_vec": {"cost": -1}}, "pref_vec must map features"),
-        ({"category": "poem"}, "neither qa nor func_call"),
+        ({"category": "poem"}, "not qa, func_call or route"),
     ],
 )
 async def test_a_record_that_cannot_be_used_fails_by_name(tell: Tell, metadata: Any, message: str) -> None:

@@ -1,0 +1,177 @@
+"""Makes the tasks of the preset `desk` from RouteLLM's data: prompts of MMLU and GSM8K, and which model answers right.
+
+    tokentrue data routes --data data/routellm --split train --out train.jsonl
+
+`weak` is Mixtral-8x7B, `strong` is GPT-4. Each of the FOLDS keeps another quarter of MMLU's subjects out of training,
+and a quarter of GSM8K's prompts. Each prompt comes once for each of the PRICES of a strong call.
+
+Most prompts are answered right by both models or by neither. They teach only that a call costs something, so a share of
+them is enough in training; a test has them all.
+
+One subject is broken in the published data and left out: GPT-4 is right in 3 % of high_school_mathematics, Mixtral in
+32 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from agentic.toolorchestra.config import ToolOrchestraRecipe
+from agentic.toolorchestra.routing import route_messages
+from core.data import DataError, read_records, read_tasks, write_jsonl
+from core.text.conversation import Renderer
+from core.text.tokenizer import Tokenizer, encode_text
+from core.types import Task
+from core.worlds import SPLITS, Example, World
+
+FOLDS = 4
+BROKEN = "mmlu_high_school_mathematics"
+GSM8K = "gsm8k"
+DEV_SUBJECTS = 3
+PRICES: Mapping[float, str] = {0.05: "very cheap", 0.15: "cheap", 0.3: "expensive", 0.5: "very expensive"}
+"""Maps what a strong call costs, in right answers, to its words."""
+
+Records = Sequence[Mapping[str, Any]]
+
+
+def read_routes(path: Path) -> list[dict[str, Any]]:
+    """Read the records that can be used, each with set, prompt, weak and strong, and say what is left out.
+
+    `path` is a file of such records, or the folder with the tasks of `tokentrue data download routellm`, whose own
+    splits are put together: a fold makes others.
+
+    Raises:
+        DataError: a record lacks a field, or the folder is empty.
+    """
+    records: list[dict[str, Any]] = []
+    for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
+        for location, record in read_records(file):
+            known = {**record, **record.get("metadata", {})}
+            found = {
+                "set": known.get("set", known.get("kind")),
+                "prompt": known.get("prompt", known.get("question")),
+                "weak": known.get("weak"),
+                "strong": known.get("strong"),
+            }
+            for name, kind in {"set": str, "prompt": str, "weak": bool, "strong": bool}.items():
+                if not isinstance(found[name], kind):
+                    raise location.error(
+                        name, f"must be a {kind.__name__}", "download it: tokentrue data download routellm"
+                    )
+            records.append(found)
+    if not records:
+        raise DataError(f"{path}: no records. Fix: download them: tokentrue data download routellm")
+    kept = [record for record in records if record["set"] != BROKEN]
+    unique = list({record["prompt"]: record for record in reversed(kept)}.values())[::-1]
+    print(
+        f"note: {path}: {len(records) - len(kept)} prompts of {BROKEN} are left out, whose published outcomes are "
+        f"broken, and {len(kept) - len(unique)} that are there twice",
+        file=sys.stderr,
+    )
+    return unique
+
+
+def split_routes(records: Records, fold: int) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the records of train, dev and test. No subject of MMLU is in two of them."""
+    subjects = sorted({record["set"] for record in records} - {GSM8K})
+    Random(0).shuffle(subjects)
+    test = set(subjects[fold::FOLDS])
+    dev = set([subject for subject in subjects if subject not in test][:DEV_SUBJECTS])
+    parts: dict[str, list[Mapping[str, Any]]] = {split: [] for split in SPLITS}
+    for record in records:
+        if record["set"] == GSM8K:
+            held_out = hashlib.sha256(record["prompt"].encode()).digest()[0] % FOLDS == fold
+        else:
+            held_out = record["set"] in test
+        parts["test" if held_out else "dev" if record["set"] in dev else "train"].append(record)
+    return parts
+
+
+def draw_agreeing(records: Records, share: float) -> list[Mapping[str, Any]]:
+    """Return the records on which the models differ, and `share` times as many on which they agree."""
+    differ = [record for record in records if record["weak"] != record["strong"]]
+    agree = [record for record in records if record["weak"] == record["strong"]]
+    return differ + Random(0).sample(agree, min(len(agree), round(share * len(differ))))
+
+
+def make_tasks(records: Records, split: str) -> Iterator[Task]:
+    """Yield a task for each prompt and price: in a test the prices of a prompt follow each other, else all is mixed."""
+    records = Random(0).sample(records, len(records))
+    made = [make_task(record, f"{split}-{i:05d}", price) for i, record in enumerate(records) for price in PRICES]
+    yield from made if split == "test" else Random(1).sample(made, len(made))
+
+
+def make_task(record: Mapping[str, Any], name: str, price: float) -> Task:
+    """Make a task; its answer is the model with the best reward."""
+    right, cost = {model: record[model] for model in ("weak", "strong")}, {"weak": 0.0, "strong": price}
+    best = max(right, key=lambda model: right[model] - cost[model])
+    wish = f"A right answer is worth 1. Asking strong costs {price:g}, which is {PRICES[price]}; weak is free."
+    metadata = {
+        "category": "route",
+        "set": record["set"],
+        "price": f"{price:g}",
+        "instruction": wish,
+        "right": right,
+        "cost": cost,
+    }
+    return Task(f"{name}-{price:g}", record["prompt"], (best,), metadata=metadata)
+
+
+def demonstrate(rng: Random, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer) -> Iterator[list[Example]]:
+    """Yield the form of a reply and no route: chance draws the model."""
+    tasks = read_tasks(recipe.data.train, require_context=False)
+    while True:
+        task = rng.choice(tasks)
+        yield [encode(recipe, tokenizer, task, rng.choice(list(task.metadata["right"])))]
+
+
+def solve(rng: Random, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer, tasks: Sequence[Task]) -> Iterator[Example]:
+    """Yield the better choice of every task, for the supervised baseline."""
+    return (encode(recipe, tokenizer, task, task.answers[0]) for task in tasks)
+
+
+def encode(recipe: ToolOrchestraRecipe, tokenizer: Tokenizer, task: Task, choice: str) -> Example:
+    """Encode a turn just as the rollout asks for it. The first token of the model's name is what is trained."""
+    renderer = Renderer(tokenizer, {"enable_thinking": recipe.toolorchestra.thinking})
+    messages, _ = route_messages(recipe.toolorchestra, renderer, task)
+    return renderer.render(messages), encode_text(tokenizer, choice)[: recipe.toolorchestra.max_tokens]
+
+
+WORLD = World(demonstrate=demonstrate, in_order=True, solve=solve)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    try:
+        records = split_routes(read_routes(options.data), options.fold)[options.split]
+    except (DataError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if options.split == "train":
+        records = draw_agreeing(records, options.agreeing)
+    tasks = list(make_tasks(records, options.split))
+    write_jsonl(options.out, tasks)
+    print(f"{options.out}: {len(tasks):,} tasks, {len(records):,} prompts of {len({r['set'] for r in records})} sets")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue data routes", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, metavar="PATH", help="of tokentrue data download routellm")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--split", choices=SPLITS, required=True)
+    parser.add_argument("--fold", type=int, choices=range(FOLDS), default=0, help="which subjects are kept out")
+    parser.add_argument(
+        "--agreeing", type=float, default=1.0, metavar="X", help="train: X times as many prompts on which both agree"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Routing between a weak and a strong model: quality against calls, with RouteLLM's measures."""

@@ -1,0 +1,192 @@
+"""Evaluate routers between a weak and a strong model on RouteLLM's data, on subjects kept out of training.
+
+    tokentrue evaluate routing --data data/routellm                     # what needs no language model
+    tokentrue evaluate routing --data data/routellm --folds 0 --run runs/toolorchestra-desk
+    tokentrue evaluate routing --data data/routellm --split random      # a random split, beside it
+
+--run names the run of each fold, in the order of --folds. Its rows are what `tokentrue evaluate heldout` saved there
+for the data `test`: the score of a prompt is the mean probability of `strong` over the prices of its user. Prompts that
+the heldout evaluation did not reach are left out of every row.
+
+A value is the mean over the folds. Its interval, and that of the difference to `ridge`, are bootstrapped over prompts.
+The table goes to --out as table.md, with all values and curves as routing.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import yaml
+
+from agentic.toolorchestra.routellm import FOLDS, GSM8K, read_routes, split_routes
+from benchmarks.harness.plan import EvaluationError
+from benchmarks.harness.samples import samples_path
+from benchmarks.routing.baselines import BASELINES, Prompts
+from benchmarks.routing.curve import Measured, Numbers, Outcomes, average, measure_router
+from core.data import DataError
+from core.runs.evaluation import EvalResult, file_name
+from core.runs.files import write_json
+from core.runs.record import read_rollouts
+from core.runs.run_folder import RunFolder
+
+PUBLISHED = Path(__file__).with_name("published.yaml")
+REFERENCE = "ridge"
+SETS = ("mmlu", GSM8K)
+HEAD = """\
+| router | APGR | above ridge | CPT(50), % | CPT(80), % | quality at 25, 50, 75 % of calls |
+|---|---|---|---|---|---|"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    try:
+        if options.run and len(options.run) != len(options.folds):
+            raise EvaluationError(f"{len(options.run)} runs for {len(options.folds)} folds; give one run for each fold")
+        records = read_routes(options.data)
+        rows: dict[str, dict[str, list[Measured]]] = {name: defaultdict(list) for name in SETS}
+        notes: list[str] = []
+        for place, fold in enumerate(options.folds):
+            parts = split_at_random(records, fold) if options.split == "random" else split_routes(records, fold)
+            found = read_scores(RunFolder(options.run[place]), notes) if options.run else {}
+            for name in SETS:
+                train, test = ([r for r in parts[part] if (r["set"] == GSM8K) == (name == GSM8K)] for part in PARTS)
+                for router, measured in measure_routers(train, test, found, seed=fold):
+                    rows[name][router].append(measured)
+                print(f"fold {fold}, {name}: {len(train):,} prompts of training, {len(test):,} kept out", flush=True)
+    except (DataError, EvaluationError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    text = "\n\n".join([*(write_table(name, rows[name], options) for name in SETS), *notes])
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "table.md").write_text(f"{text}\n", encoding="utf-8")
+    averages = {name: {router: average(of).to_json() for router, of in rows[name].items()} for name in SETS}
+    write_json(options.out / "routing.json", averages)
+    print(f"\n{text}\n\n{options.out / 'table.md'}, {options.out / 'routing.json'}")
+    return 0
+
+
+PARTS = ("train", "test")
+
+
+def split_at_random(records: Prompts, fold: int) -> dict[str, list[Mapping[str, Any]]]:
+    """Return three quarters of the prompts as train and one as test, of every subject some in both."""
+    mixed = Random(0).sample(records, len(records))
+    return {"train": [r for i, r in enumerate(mixed) if i % FOLDS != fold], "test": mixed[fold::FOLDS]}
+
+
+def measure_routers(
+    train: Prompts, test: Prompts, found: Mapping[str, Mapping[str, float]], seed: int
+) -> Iterator[tuple[str, Measured]]:
+    """Yield each router, measured on those prompts of `test` that all of `found`, variant -> prompt -> score, have.
+
+    Raises:
+        EvaluationError: a variant has scores of no such prompt.
+    """
+    for variant, scores in found.items():
+        test = [r for r in test if r["prompt"] in scores]
+        if not test:
+            raise EvaluationError(f"variant {variant} has no prompt of this fold's test; is --folds that of its data?")
+    outcomes = Outcomes(*(np.array([float(r[model]) for r in test]) for model in ("weak", "strong")))
+    scored: dict[str, Numbers] = {name: score(train, test) for name, score in BASELINES.items()}
+    scored |= {variant: np.array([scores[r["prompt"]] for r in test]) for variant, scores in found.items()}
+    for name, values in scored.items():
+        yield name, measure_router(values, outcomes, seed)
+
+
+def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, float]]:
+    """Return variant -> prompt -> mean probability of `strong`, from the saved results; note what each price bought.
+
+    Raises:
+        EvaluationError: the run has no result of the data `test`.
+    """
+    results = [result for result in folder.evaluations() if result.data == "test"]
+    if not results:
+        raise EvaluationError(
+            f"{folder.path}: no result of the data `test`; run tokentrue evaluate heldout toolorchestra --run "
+            f"{folder.path} --data test.jsonl --by set price"
+        )
+    found: dict[str, dict[str, list[float]]] = {}
+    for result in results:
+        file = file_name(result.variant, result.data, result.length, result.seed)
+        questions = {sample.task_id: sample.question for sample in read_rollouts(samples_path(folder, file))}
+        prompts = found.setdefault(f"{result.variant} (policy)", defaultdict(list))
+        for task_id, p in zip(result.notes["task_ids"], result.measures["p_strong"], strict=True):
+            prompts[questions[task_id]].append(0.5 if p is None else p)
+        notes.append(describe_prices(result))
+    return {variant: {prompt: float(np.mean(ps)) for prompt, ps in of.items()} for variant, of in found.items()}
+
+
+def describe_prices(result: EvalResult) -> str:
+    """Return a table of what the sampled choices were at each price, all sets together."""
+    lines = [
+        f"{result.variant}, seed {result.seed}, {result.n:,} choices, "
+        f"{100 * mean(result.measures['malformed']):.1f} % malformed:",
+        "",
+        "| price of strong | strong calls, % | right, % | reward |",
+        "|---|---|---|---|",
+    ]
+    columns = (result.measures["calls_strong"], result.scores["official"], result.measures["reward"])
+    for price in sorted(set(result.labels["price"]), key=float):
+        at = [i for i, label in enumerate(result.labels["price"]) if label == price]
+        calls, right, reward = (mean([column[i] for i in at]) for column in columns)
+        lines.append(f"| {price} | {100 * calls:.1f} | {100 * right:.1f} | {reward:.3f} |")
+    return "\n".join(lines)
+
+
+def mean(values: Sequence[float | None]) -> float:
+    """Return the mean over the rollouts that did not fail."""
+    return float(np.mean([value for value in values if value is not None]))
+
+
+def write_table(name: str, rows: Mapping[str, Sequence[Measured]], options: argparse.Namespace) -> str:
+    """Return the table of one set: our rows, then the published ones."""
+    kept = (
+        "prompts kept out at random"
+        if options.split == "random"
+        else ("prompts kept out" if name == GSM8K else "subjects kept out")
+    )
+    lines = [f"{name}: {kept}, folds {', '.join(map(str, options.folds))}; in brackets the 95 % interval", "", HEAD]
+    reference = average(rows[REFERENCE])
+    for router, measured in rows.items():
+        row = average(measured)
+        quality = ", ".join(
+            f"{100 * np.interp(share, np.linspace(0, 1, 11), row.quality):.1f}" for share in (0.25, 0.5, 0.75)
+        )
+        above = row.draws[:, 0] - reference.draws[:, 0]
+        low, high = np.quantile(above, [0.025, 0.975])
+        difference = row.values[0] - reference.values[0]
+        beside = "" if router == REFERENCE else f"{difference:+.3f} ({low:+.3f} to {high:+.3f})"
+        shown = [show(row, 0, 1, 3), beside, show(row, 1, 100, 1), show(row, 2, 100, 1), quality]
+        lines.append(f"| {router} | {' | '.join(shown)} |")
+    for found in yaml.safe_load(PUBLISHED.read_text(encoding="utf-8")):
+        if found["set"] == name:
+            router = f"published: {found['router']}{', ' if found['data'] else ''}{found['data']}"
+            lines.append(f"| {router} | {found['apgr']:.3f} | | {found['cpt_50']:.1f} | {found['cpt_80']:.1f} | |")
+    return "\n".join(lines)
+
+
+def show(measured: Measured, place: int, factor: float, digits: int) -> str:
+    numbers = (measured.values[place], *measured.interval(place))
+    value, low, high = (f"{factor * number:.{digits}f}" for number in numbers)
+    return f"{value} ({low} to {high})"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tokentrue evaluate routing", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, metavar="PATH", help="of tokentrue data download routellm")
+    parser.add_argument("--folds", type=int, nargs="+", choices=range(FOLDS), default=[0, 1, 2], metavar="N")
+    parser.add_argument("--run", type=Path, nargs="+", default=[], metavar="RUN_DIR", help="one for each fold")
+    parser.add_argument("--split", choices=("subjects", "random"), default="subjects", help="what is kept out of MMLU")
+    parser.add_argument("--out", type=Path, default=Path("runs/routing"), metavar="DIR")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

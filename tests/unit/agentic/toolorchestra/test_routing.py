@@ -1,0 +1,152 @@
+"""A task `route`: the look-up reward, the probability of a choice, and tasks whose subjects are in one split alone."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic.toolorchestra.routellm import (
+    BROKEN,
+    GSM8K,
+    PRICES,
+    draw_agreeing,
+    encode,
+    make_task,
+    make_tasks,
+    read_routes,
+    split_routes,
+)
+from agentic.toolorchestra.routing import choice_probabilities, route_messages
+from core.data import DataError, read_tasks, write_jsonl
+from core.data.files import write_records
+from core.text.conversation import Renderer
+from core.types import Task
+from tests.unit.agentic.toolorchestra.conftest import Tell, recipe
+
+RECORD = {"set": "mmlu_law", "prompt": "Who may sue?", "weak": False, "strong": True}
+
+
+def route(**changes: Any) -> Task:
+    return make_task({**RECORD, **changes}, "t", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("text", "weak", "strong", "reward"),
+    [
+        ("strong", False, True, 0.7),
+        ("strong", True, False, -0.3),
+        ("weak", True, True, 1.0),
+        ("weak", False, True, 0.0),
+        ("perhaps", True, True, -0.3),  # no model is named: nothing is answered, at the dearest price
+    ],
+)
+async def test_reward_is_right_minus_price(tell: Tell, text: str, weak: bool, strong: bool, reward: float) -> None:
+    story = await tell([text], route(weak=weak, strong=strong), reward="outcome")
+    assert story.trajectory.reward == pytest.approx(reward)
+    assert story.metrics["calls_strong"] == (text == "strong")
+    assert story.metrics["malformed"] == (text == "perhaps")
+    assert len(story.trajectory.turns) == 1
+
+
+def test_probability_of_a_choice_is_exact_for_one_token() -> None:
+    assert choice_probabilities("strong", ["weak", "strong"], (math.log(0.2),)) == pytest.approx(
+        {"p_strong": 0.2, "p_weak": 0.8}
+    )
+    assert choice_probabilities("weak", ["weak", "strong"], (math.log(0.9),)) == pytest.approx(
+        {"p_strong": 0.1, "p_weak": 0.9}
+    )
+    assert choice_probabilities("weak", ["weak", "strong"], (-0.1, -0.1)) == {}
+
+
+async def test_prompt_shows_question_price_and_names(tell: Tell) -> None:
+    story = await tell(["weak"], route())
+    (prompt,) = story.prompts
+    assert prompt.index("Who may sue?") < prompt.index("costs 0.3, which is expensive") < prompt.index("weak or strong")
+
+
+async def test_long_questions_keep_their_end_and_the_cut_is_counted(tell: Tell, tokenizer: Any) -> None:
+    story = await tell(["weak"], route(prompt="word " * 400 + "the end?"), budget={"total": 20})
+    assert "the end?" in story.prompts[0]
+    assert story.metrics["tokens_cut"] == len(tokenizer.encode("word " * 400 + "the end?")) - 20
+
+
+@pytest.mark.parametrize("broken", [{"right": {"weak": True}}, {"cost": {"weak": 0.0}}, {"right": None}])
+async def test_a_record_without_outcomes_is_a_bad_task(tell: Tell, broken: dict[str, Any]) -> None:
+    task = Task("t", "q", ("weak",), metadata={**route().metadata, **broken})
+    with pytest.raises(Exception, match=r"metadata\.right"):
+        await tell(["weak"], task)
+
+
+def make_records() -> list[dict[str, Any]]:
+    subjects = [GSM8K, *(f"mmlu_{i}" for i in range(12))]
+    return [
+        {"set": subject, "prompt": f"{subject} {i}", "weak": i % 3 == 0, "strong": i % 2 == 0}
+        for subject in subjects
+        for i in range(20)
+    ]
+
+
+@pytest.mark.parametrize("fold", range(4))
+def test_splits_have_no_subject_and_no_prompt_in_common(fold: int) -> None:
+    parts = split_routes(make_records(), fold)
+    subjects = {split: {r["set"] for r in records} - {GSM8K} for split, records in parts.items()}
+    assert len(subjects["train"]) + len(subjects["dev"]) + len(subjects["test"]) == 12
+    assert not subjects["train"] & subjects["test"]
+    assert not subjects["dev"] & (subjects["train"] | subjects["test"])
+    assert len({r["prompt"] for records in parts.values() for r in records}) == len(make_records())
+
+
+def test_each_subject_is_kept_out_by_one_fold() -> None:
+    kept_out = [{r["set"] for r in split_routes(make_records(), fold)["test"]} - {GSM8K} for fold in range(4)]
+    assert sorted(subject for each in kept_out for subject in each) == sorted(f"mmlu_{i}" for i in range(12))
+
+
+def test_training_takes_all_that_differ_and_a_share_of_the_others() -> None:
+    records = make_records()
+    differ = sum(r["weak"] != r["strong"] for r in records)
+    drawn = draw_agreeing(records, 0.5)
+    assert sum(r["weak"] != r["strong"] for r in drawn) == differ
+    assert len(drawn) == differ + round(differ / 2)
+
+
+def test_tasks_have_every_price_and_the_best_choice(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "t.jsonl", make_tasks(make_records()[:4], "test"))
+    tasks = read_tasks(tmp_path / "t.jsonl", require_context=False)
+    assert len(tasks) == 4 * len(PRICES)
+    assert len({task.task_id for task in tasks}) == len(tasks)
+    assert [task.metadata["price"] for task in tasks[:4]] == [f"{price:g}" for price in PRICES]
+    assert (route().answers, route(weak=True).answers, route(strong=False).answers) == (
+        ("strong",), ("weak",), ("weak",),
+    )  # fmt: skip
+
+
+def test_the_broken_subject_and_repeated_prompts_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.jsonl"
+    write_records(path, [RECORD, {**RECORD, "weak": True}, {**RECORD, "set": BROKEN, "prompt": "2 + 2?"}])
+    assert read_routes(path) == [RECORD]
+    assert "1 prompts of mmlu_high_school_mathematics are left out" in capsys.readouterr().err
+    write_records(path, [{**RECORD, "weak": "no"}])
+    with pytest.raises(DataError, match="weak"):
+        read_routes(path)
+
+
+def test_downloaded_tasks_are_read_from_all_files_of_their_folder(tmp_path: Path) -> None:
+    for i, name in enumerate(("test", "train")):
+        task = Task(name, f"Question {i}", ("weak",), metadata={"kind": "mmlu_law", "weak": True, "strong": False})
+        write_jsonl(tmp_path / f"{name}.jsonl", [task])
+    fields = {"set": "mmlu_law", "weak": True, "strong": False}
+    assert read_routes(tmp_path) == [{"prompt": f"Question {i}", **fields} for i in range(2)]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no records"):
+        read_routes(tmp_path / "empty")
+
+
+def test_a_demonstration_is_the_prompt_of_the_rollout_and_one_token(tokenizer: Any) -> None:
+    config = recipe(max_tokens=1)
+    prompt, reply = encode(config, tokenizer, route(), "strong")
+    renderer = Renderer(tokenizer, {"enable_thinking": True})
+    assert prompt == renderer.render(route_messages(config.toolorchestra, renderer, route())[0])
+    assert len(reply) == 1

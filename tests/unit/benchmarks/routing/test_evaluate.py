@@ -1,0 +1,65 @@
+"""The command on made-up prompts: its baselines, and the rows of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.routing.baselines import score_by_ridge, score_by_subject
+from benchmarks.routing.evaluate import main, measure_routers
+
+WORDS = ("proof", "poem")
+
+
+def make_records() -> list[dict[str, Any]]:
+    """Prompts with `proof` need the strong model, prompts with `poem` do not; every subject has both."""
+    records = []
+    for i in range(400):
+        word = WORDS[i % 2]
+        subject = "gsm8k" if i % 3 == 0 else f"mmlu_{i // 2 % 8}"
+        prompt = f"number{i} asks for a {word} of kind{i % 7}"
+        records.append({"set": subject, "prompt": prompt, "weak": word == "poem", "strong": True})
+    return records
+
+
+def test_ridge_finds_the_word_that_matters_on_new_prompts() -> None:
+    records = make_records()
+    scores = score_by_ridge(records[:300], records[300:])
+    assert min(scores[0::2]) > max(scores[1::2])
+
+
+def test_a_subject_that_is_kept_out_has_the_mean_of_all() -> None:
+    train = [
+        {"set": "a", "prompt": "1", "weak": False, "strong": True},
+        {"set": "b", "prompt": "2", "weak": True, "strong": True},
+    ]
+    assert score_by_subject(train, [*train, {**train[0], "set": "c"}]).tolist() == [1.0, 0.0, 0.5]
+
+
+def test_all_rows_are_measured_on_the_prompts_that_the_policy_has() -> None:
+    records = make_records()
+    found = {"trained": {r["prompt"]: float(not r["weak"]) for r in records[300:350]}}
+    rows = dict(measure_routers(records[:300], records[300:], found, seed=0))
+    assert rows["trained"].values[0] == rows["oracle"].values[0]
+    # Half of the prompts gain: the best curve is straight to 1 at half of the calls, 0.75 under it.
+    assert rows["oracle"].values[0] == pytest.approx(0.75)
+    assert np.array_equal(rows["trained"].draws, rows["oracle"].draws)
+
+
+def test_command_writes_both_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(record) + "\n" for record in make_records()))
+    assert main(["--data", str(data), "--folds", "0", "1", "--out", str(tmp_path / "out")]) == 0
+    saved = json.loads((tmp_path / "out/routing.json").read_text())
+    assert saved["mmlu"]["ridge"]["apgr"][0] == pytest.approx(saved["mmlu"]["oracle"]["apgr"][0], abs=0.02)
+    assert "published: SW ranking, arena + gold | 0.603 | | 35.4 | 71.5" in (tmp_path / "out/table.md").read_text()
+    assert "fold 1, gsm8k" in capsys.readouterr().out
+
+
+def test_command_wants_a_run_for_each_fold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--data", "x", "--folds", "0", "1", "--run", str(tmp_path)]) == 1
+    assert "one run for each fold" in capsys.readouterr().err
