@@ -41,6 +41,17 @@ Convert = Callable[[str, Iterable[Located], "Counter[str]"], Iterator[Task]]
 """Converts the records of a split, whose name begins the ids of tasks without one; the counter tells what it drops."""
 
 
+class PublishedRecord(dict[str, Any]):
+    """Holds a record; to ask for a field that it has not raises a DataError with its place."""
+
+    def __init__(self, location: SourceLocation, record: Record):
+        super().__init__(record)
+        self.location = location
+
+    def __missing__(self, name: str) -> Any:
+        raise self.location.error(name, "is missing", "is this the published data set?")
+
+
 AS_PUBLISHED = "as published; without an eval, 1 of 16 training questions, chosen by the sha256 of the question"
 RESPLIT = "by the sha256 of the question: 1 of 16 is eval and 2 are test, whatever is published"
 BY_SUBJECT = "a quarter of the subjects is test, by the sha256 of their names; of the other prompts 1 of 16 is eval"
@@ -90,7 +101,8 @@ def read_benchmark(
         if (ours := benchmark.splits[published]) is None:
             told[f"left out: the published split {published}"] += sum(1 for _ in group)
             continue
-        for task in benchmark.convert(f"{name}-{published}", (located for _, located in group), told):
+        located = ((location, PublishedRecord(location, record)) for _, (location, record) in group)
+        for task in benchmark.convert(f"{name}-{published}", located, told):
             split: Split = benchmark.choose(task) if benchmark.choose else ours
             if resplit or (split == "train" and not has_eval and draw_split(task.question) == "eval"):
                 split = draw_split(task.question)
@@ -218,10 +230,8 @@ def convert_routellm(prefix: str, records: Iterable[Located], told: Counter[str]
             told[f"left out: {subject}, whose answers of GPT-4 are broken in the published data"] += 1
             continue
         weak, strong = (str(record[role] if role in record else record[model]) == "True" for role, model in ROLES)
-        answer, metadata = (
-            "strong" if strong and not weak else "weak",
-            {"kind": subject, "weak": weak, "strong": strong},
-        )
+        answer = "strong" if strong and not weak else "weak"
+        metadata = {"kind": subject, "weak": weak, "strong": strong}
         yield Task(f"{prefix}-{number}", record["prompt"], (answer,), metadata=metadata)
 
 

@@ -100,6 +100,12 @@ def test_multihop_records_of_any_form_are_the_same_task(record: dict[str, Any]) 
     assert [paragraph["title"] for paragraph in task.metadata["paragraphs"]] == ["A", "C", "B"]
 
 
+def test_a_field_that_is_missing_is_named(tmp_path: Path) -> None:
+    source = _write(tmp_path / "x.jsonl", [{name: value for name, value in LISTED.items() if name != "answer"}])
+    with pytest.raises(DataError, match=r"x\.jsonl:1: field 'answer': is missing"):
+        _read("2wiki", source)
+
+
 def test_musique_tells_two_paragraphs_of_one_title_apart() -> None:
     texts = ("About food.", "About kings.")
     record = {
