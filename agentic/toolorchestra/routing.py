@@ -1,8 +1,8 @@
 """Runs a `route` rollout: the orchestrator names the model that shall answer a question, in one call.
 
 No model is asked. The record says in `metadata.right` which models answer right, and in `metadata.cost` what a call of
-each costs this user, in right answers. The reward is right minus cost. A reply that names no model answers nothing and
-costs as much as the dearest.
+each costs this user, in right answers. The reward is right minus cost. A reply that names no model gets one less than
+the worst choice, so that an entropy bonus does not spread over all other tokens.
 
 A name that is one token, with `max_tokens: 1`, is the whole reply, and its log-prob tells how much the policy wants it:
 of two models, the named one has p, the other one 1 - p. This is exact but for the probability of all further tokens,
@@ -36,13 +36,13 @@ async def run_route(
     if choice not in right:
         orchestrator.refuse(CallError("no_call", f"write one of: {', '.join(right)}"))
     correct = float(right.get(choice, False))
-    paid = cost.get(choice, max(cost.values()))
+    paid = cost.get(choice, 0.0)
     reply = orchestrator.turns[-1].completion
     return Trajectory(
         task_id=task.task_id,
         turns=tuple(orchestrator.turns),
         status="completed" if choice in right else "truncated",
-        reward=correct - paid,
+        reward=correct - paid if choice in right else -1.0 - max(cost.values()),
         metrics={
             "turns": 1,
             "correct": correct,

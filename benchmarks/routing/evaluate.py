@@ -5,8 +5,8 @@
     tokentrue evaluate routing --data data/routellm --split random      # a random split, beside it
 
 --run names the run of each fold, in the order of --folds. Its rows are what `tokentrue evaluate heldout` saved there
-for the data `test`: the score of a prompt is the mean probability of `strong` over the prices of its user. Prompts that
-the heldout evaluation did not reach are left out of every row.
+for the data `test`: the score of a prompt is the mean probability of `strong` over the prices of its user, 0 where a
+reply named no model. Prompts that the heldout evaluation did not reach are left out of every row.
 
 A value is the mean over the folds. Its interval, and that of the difference to `ridge`, are bootstrapped over prompts.
 The table goes to --out as table.md, with all values and curves as routing.json.
@@ -118,7 +118,7 @@ def read_scores(folder: RunFolder, notes: list[str]) -> dict[str, dict[str, floa
         questions = {sample.task_id: sample.question for sample in read_rollouts(samples_path(folder, file))}
         prompts = found.setdefault(f"{result.variant} (policy)", defaultdict(list))
         for task_id, p in zip(result.notes["task_ids"], result.measures["p_strong"], strict=True):
-            prompts[questions[task_id]].append(0.5 if p is None else p)
+            prompts[questions[task_id]].append(p or 0.0)
         notes.append(describe_prices(result))
     return {variant: {prompt: float(np.mean(ps)) for prompt, ps in of.items()} for variant, of in found.items()}
 

@@ -40,7 +40,7 @@ def route(**changes: Any) -> Task:
         ("strong", True, False, -0.3),
         ("weak", True, True, 1.0),
         ("weak", False, True, 0.0),
-        ("perhaps", True, True, -0.3),  # no model is named: nothing is answered, at the dearest price
+        ("perhaps", True, True, -1.3),  # no model is named: one less than the worst choice
     ],
 )
 async def test_reward_is_right_minus_price(tell: Tell, text: str, weak: bool, strong: bool, reward: float) -> None:

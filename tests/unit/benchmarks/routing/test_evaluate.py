@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.harness.plan import EvaluationError
 from benchmarks.routing.baselines import score_by_ridge, score_by_subject
-from benchmarks.routing.evaluate import main, measure_routers
+from benchmarks.routing.evaluate import main, measure_routers, read_scores
+from core.runs.evaluation import EvalResult
+from core.runs.run_folder import RunFolder
 
 WORDS = ("proof", "poem")
 
@@ -63,3 +67,42 @@ def test_command_writes_both_tables(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_command_wants_a_run_for_each_fold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--data", "x", "--folds", "0", "1", "--run", str(tmp_path)]) == 1
     assert "one run for each fold" in capsys.readouterr().err
+
+
+def test_a_policy_scores_a_prompt_by_its_mean_probability_over_the_prices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(tmp_path / "run", {})
+    ids = ["test-0-0.1", "test-0-0.5", "test-1-0.1", "test-1-0.5"]
+    result = EvalResult(
+        variant="trained",
+        data="test",
+        length=0,
+        seed=0,
+        n=4,
+        scores={"official": [1.0, 0.0, 1.0, 1.0]},
+        turns=[1] * 4,
+        document_tokens=[0] * 4,
+        seconds=1.0,
+        notes={"task_ids": ids},
+        measures={
+            "p_strong": [0.8, 0.4, 0.2, None],
+            "malformed": [0.0, 0.0, 0.0, 1.0],
+            "calls_strong": [1.0, 0.0, 0.0, 0.0],
+            "reward": [0.9, 0.0, 1.0, -0.5],
+        },
+        labels={"price": ["0.1", "0.5", "0.1", "0.5"]},
+    )
+    folder.save_evaluation(result)
+    samples = [SimpleNamespace(task_id=task_id, question=f"prompt {task_id[5]}") for task_id in ids]
+    monkeypatch.setattr("benchmarks.routing.evaluate.read_rollouts", lambda path: samples)
+    notes: list[str] = []
+    assert read_scores(folder, notes) == {"trained (policy)": pytest.approx({"prompt 0": 0.6, "prompt 1": 0.1})}
+    assert "25.0 % malformed" in notes[0]
+    assert "| 0.1 | 50.0 | 100.0 | 0.950 |" in notes[0]
+    assert "| 0.5 | 0.0 | 50.0 | -0.250 |" in notes[0]
+
+
+def test_a_run_without_results_is_told_which_command_makes_them(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="evaluate heldout toolorchestra"):
+        read_scores(RunFolder.create(tmp_path / "run", {}), [])
