@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from agentic.retool.config import ReToolSection
-from agentic.retool.prompts import CODE, CODE_END
 from core.config import RecipeError
 from core.rollout.method import RolloutError
+from core.text.tool_calls import CallError
 from core.tools.base import Query, ToolContext, ToolError, ToolResult
-from core.tools.programs import can_parse, extract_program
 from core.tools.python_coder import PythonCoder, SandboxFailed
 
 
@@ -28,12 +25,16 @@ class Interpreter:
             raise RecipeError(f"retool.backend: {error}") from error
         self.isolation = self._coder.isolation
 
-    async def run(self, program: str) -> ToolResult:
+    async def run(self, program: str | CallError) -> ToolResult:
         """Run a program; that it failed, took too long or wrote too much is a result, whose text says so.
+
+        So is a call that cannot be read.
 
         Raises:
             RolloutError: the isolation could not be set up, so nothing ran (kind `sandbox`).
         """
+        if isinstance(program, CallError):
+            return ToolResult("bad_arguments", f"error: {program.message}", error=program.kind)
         try:
             return await self._coder.call(Query(query=program), ToolContext(_ask_nobody))
         except SandboxFailed as error:
@@ -41,21 +42,6 @@ class Interpreter:
 
     async def close(self) -> None:
         await self._coder.close()
-
-
-def find_program(reply: str) -> str | None:
-    """Return the program that a reply ends with, without a fence; "" if it was not opened, None if there is none.
-
-    The last tag opens it, or an earlier one behind which all is Python with the later tags in its strings.
-    """
-    before, end, _ = reply.partition(CODE_END)
-    if not end:
-        return None
-    opened = [match.end() for match in re.finditer(re.escape(CODE), before)]
-    programs = [extract_program(before[place:]) for place in opened]
-    # Elsewhere than in a string, an open bracket in place of a tag is no Python.
-    whole = (program for program in programs[:-1] if can_parse(program.replace(CODE, "(")))
-    return next(whole, programs[-1]) if programs else ""
 
 
 async def _ask_nobody(role: str, message: str) -> str:

@@ -6,7 +6,7 @@ what the interpreter shows is not trained. As in the paper, a turn stops at </co
 
 Departures from both, on purpose:
 1. What was sampled is never encoded again: a rollout is one growing list of ids, and all of it is one row.
-2. Only <code> marks a program. slime also takes tool calls and fenced blocks, and does not stop at any of them.
+2. One form marks a program, the paper's <code> or another (`retool.format`). slime takes tags, calls and fences alike.
 3. A program that is an expression prints its value. There, nothing is seen without print().
 4. The first reply without a program ends the rollout. slime tells the policy that the reply is invalid, and goes on.
 5. Only the last reply is graded. slime grades the whole text, in which a program may have printed the box.
@@ -25,14 +25,14 @@ from typing import Literal
 from uuid import uuid4
 
 from agentic.retool.config import PRESETS, ReToolRecipe, ReToolSection
-from agentic.retool.interpreter import Interpreter, find_program
-from agentic.retool.prompts import CODE_END, INSTRUCTIONS, INTERPRETER
+from agentic.retool.formats import make_format
+from agentic.retool.interpreter import Interpreter
 from core.policy.base import Roles
 from core.rewards.math_grader import MathGrader
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
-from core.text.tokenizer import Ids, Tokenizer, encode_text
+from core.text.tokenizer import Ids, Tokenizer
 from core.tools.base import ToolResult
 from core.types import CALLS, FAILED_CALLS, Sampling, Task, Trajectory, Turn
 
@@ -47,6 +47,7 @@ class ReTool(Method):
         self.config = config
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
+        self.format = make_format(config.format, self.renderer)
         self.interpreter = Interpreter(config)
         self.sandbox = self.interpreter.isolation
         self.grader = MathGrader()
@@ -61,20 +62,20 @@ class ReTool(Method):
         end: End = "turn_limit"
         ids = self.open_conversation(task)
         runs: list[tuple[str, ToolResult]] = []
-        stops = replace(sampling, stop=(CODE_END,), stop_token_ids=(self.tokenizer.eos_token_id,))
+        stops = replace(sampling, stop=self.format.stop, stop_token_ids=(self.tokenizer.eos_token_id,))
         turns = Turns(stops, session=uuid4().hex)
         for _ in range(config.max_turns):
             room = config.context_tokens - len(ids)
             completion = await turns.ask(roles["policy"], "act", ids, min(config.max_tokens, room))
+            programs = self.format.find_programs(ids, completion.token_ids)
             ids += completion.token_ids
-            reply = str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
-            program = find_program(reply)
-            if completion.finish_reason == "length" or program is None:
+            if completion.finish_reason == "length" or not programs:
                 end = "cut_reply" if completion.finish_reason == "length" else "answered"
-                answer = reply
+                answer = str(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True))
                 break
-            runs.append((program, await self.interpreter.run(program)))
-            shown = encode_text(self.tokenizer, INTERPRETER.format(output=runs[-1][1].text))
+            results = [await self.interpreter.run(program) for program in programs]
+            runs += [(str(program), result) for program, result in zip(programs, results, strict=True)]
+            shown = self.format.show(completion.token_ids, [result.text for result in results])
             if len(ids) + len(shown) >= config.context_tokens:
                 end = "context_limit"
                 break
@@ -83,9 +84,10 @@ class ReTool(Method):
 
     def open_conversation(self, task: Task) -> Ids:
         """Return the ids of the question. Raises RolloutError if they leave no room for a reply."""
-        instructions = INSTRUCTIONS if self.config.explain_tags else ""
+        instructions = self.format.instructions if self.config.explain_tags else ""
         earlier = self.renderer.plain_messages(task.earlier_messages)
-        ids = self.renderer.render([*earlier, self.renderer.message("user", task.question, instructions)])
+        question = self.renderer.message("user", task.question, instructions)
+        ids = self.renderer.render([*earlier, question], self.format.tools)
         if len(ids) >= self.config.context_tokens:
             raise RolloutError(
                 "overlong_question",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from agentic.search_r1.prompts import Prompt
+from agentic.search_r1.prompts import Format, Prompt
 from core.config import Recipe, Section
 
 PRESETS = Path(__file__).parent / "presets"
@@ -27,6 +27,9 @@ class SearchR1Section(Section):
     """Limits the turns of a rollout, the answer included."""
     max_tokens: PositiveInt = 512
     """Limits the tokens of a turn."""
+    format: Format = "tags"
+    """Chooses how the policy searches and answers (formats.py): in the released tags, or by calls of a tool, with the
+    answer in a box. `tokentrue data check` shows which one a model knows."""
     prompt: Prompt = "released"
     """Chooses the first message (prompts.py)."""
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import Literal
 
 from core.text.conversation import Markup
+from core.text.tool_calls import ToolSchema
+
+Format = Literal["tags", "calls"]
+"""Names the form of searches and answers (formats.py)."""
 
 Prompt = Literal["released", "question"]
 """Names the first message: the released instructions with the question, or the question alone, for small models."""
@@ -34,9 +38,24 @@ INVALID = (
 """Follows a turn without an action."""
 
 
-def write_prompt(prompt: Prompt, question: str) -> tuple[str | Markup, ...]:
+CALL_INSTRUCTIONS = (
+    "Answer the given question. Reason first. If you lack some knowledge, call the tool search, as often as you need. "
+    "When you know the answer, write it, as short as possible, as \\boxed{answer}. Question:"
+)
+"""Takes the place of the released instructions where a search is a call of a tool; the text is ours, as the next."""
+CALL_INVALID = "You neither searched nor answered. Call the tool search, or write the answer as \\boxed{answer}."
+TOOL = ToolSchema(
+    "search",
+    "Searches for passages about a query, and shows the best.",
+    {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+)
+
+
+def write_prompt(prompt: Prompt, question: str, form: Format = "tags") -> tuple[str | Markup, ...]:
     """Return the parts of the first message. As in the released data, a question ends with a question mark."""
     if prompt == "question":
         return (question,)
     question = question.strip()
-    return Markup(INSTRUCTIONS), f" {question}{'' if question.endswith('?') else '?'}\n"
+    return Markup(
+        INSTRUCTIONS if form == "tags" else CALL_INSTRUCTIONS
+    ), f" {question}{'' if question.endswith('?') else '?'}\n"

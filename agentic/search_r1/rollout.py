@@ -22,14 +22,14 @@ Run:  bash agentic/search_r1/run.sh                         # tiny: two CPU core
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 from uuid import uuid4
 
 from agentic.search_r1.config import PRESETS, SearchR1Recipe
-from agentic.search_r1.prompts import INFORMATION, INVALID, PASSAGE, write_prompt
+from agentic.search_r1.formats import Action, make_format
+from agentic.search_r1.prompts import PASSAGE, write_prompt
 from core.config.addresses import read_addresses
 from core.policy.base import Roles
 from core.retrieval import RetrievalClient, RetrievalError
@@ -37,15 +37,11 @@ from core.rewards.answer_grader import is_accepted
 from core.rollout.method import Method, MethodSpec, RolloutError, find_hook
 from core.rollout.turns import Turns
 from core.text.conversation import Renderer
-from core.text.tokenizer import Tokenizer, encode_text
+from core.text.tokenizer import Tokenizer
 from core.types import CALLS, Completion, Sampling, Task, Trajectory
 
-Action = Literal["search", "answer", "invalid"]
 End = Literal["answered", "cut_turn", "turn_limit", "context_limit"]
 """Names how a rollout ends. All but `answered` give the status `truncated` and the reward 0."""
-
-STOP = ("</search>", "</answer>")
-_ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
 
 
 class SearchR1(Method):
@@ -56,6 +52,7 @@ class SearchR1(Method):
         self.context_tokens = recipe.model.max_model_len
         self.tokenizer = tokenizer
         self.renderer = Renderer(tokenizer)
+        self.format = make_format(self.config.format, self.renderer)
         url = read_addresses("search_r1.addresses", self.config.addresses)(self.config.url)
         key, retries = self.config.api_key_file, self.config.max_retries
         self.client = RetrievalClient(url=url, max_retries=retries, api_key_file=key)
@@ -66,21 +63,22 @@ class SearchR1(Method):
         Raises:
             RolloutError: the retrieval service failed (kind `search_failed`).
         """
-        stops = replace(sampling, stop=STOP, stop_token_ids=(self.tokenizer.eos_token_id,))
+        stops = replace(sampling, stop=self.format.stop, stop_token_ids=(self.tokenizer.eos_token_id,))
         turns = Turns(stops, session=uuid4().hex)
-        question = self.renderer.message("user", *write_prompt(self.config.prompt, task.question))
-        ids = self.renderer.render([*self.renderer.plain_messages(task.earlier_messages), question])
+        question = self.renderer.message("user", *write_prompt(self.config.prompt, task.question, self.config.format))
+        ids = self.renderer.render([*self.renderer.plain_messages(task.earlier_messages), question], self.format.tools)
         actions: list[tuple[Action, str]] = []
         searches = 0
         while True:
             completion = await turns.ask(roles["policy"], "act", ids, self.config.max_tokens)
-            actions.append(read_action(self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)))
+            actions.append(self.format.read(ids, completion.token_ids))
             if end := self.find_end(actions, completion):
                 break
             # What the policy sampled stays as it is; only what it is shown is encoded.
-            shown = await self.observe(*actions[-1])
-            searches += actions[-1][0] == "search"
-            ids = (*ids, *completion.token_ids, *encode_text(self.tokenizer, shown))
+            action, text = actions[-1]
+            searches += action == "search"
+            text = await self.find(text) if action == "search" else text
+            ids = (*ids, *completion.token_ids, *self.format.show(completion.token_ids, action, text))
             if self.context_tokens is not None and len(ids) + self.config.max_tokens > self.context_tokens:
                 end = "context_limit"
                 break
@@ -107,10 +105,6 @@ class SearchR1(Method):
             return "cut_turn"
         return "turn_limit" if len(actions) == self.config.max_turns else None
 
-    async def observe(self, action: Action, text: str) -> str:
-        """Return what is appended to a turn: the passages that its query finds, or that it was invalid."""
-        return INFORMATION.format(await self.find(text)) if action == "search" else INVALID
-
     async def find(self, query: str) -> str:
         """Return the best passages of the retrieval service as one text.
 
@@ -122,14 +116,6 @@ class SearchR1(Method):
         except RetrievalError as error:
             raise RolloutError("search_failed", str(error)) from error
         return format_passages(hit.document.contents for hit in hits)
-
-
-def read_action(text: str) -> tuple[Action, str]:
-    """Return the action of a turn, and its query or answer: the first whole pair of tags counts."""
-    found = _ACTION.search(text)
-    if found is None:
-        return "invalid", ""
-    return ("search" if found[1] == "search" else "answer"), found[2].strip()
 
 
 def format_passages(passages: Iterable[str]) -> str:

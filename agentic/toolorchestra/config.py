@@ -15,7 +15,7 @@ from core.options import Probability
 
 PRESETS = Path(__file__).parent / "presets"
 
-Style = Literal["hermes", "compact"]
+Format = Literal["hermes", "calls", "compact"]
 ToolName = Literal["search", "enhance_reasoning", "call_expert", "answer"]
 
 
@@ -80,7 +80,8 @@ class EnvironmentSection(Section):
 
 
 class ToolOrchestraSection(Section):
-    style: Style = "hermes"
+    format: Format = "hermes"
+    """Chooses how the orchestrator writes calls (formats.py). `calls` is the form of the model's own chat template."""
     context: Literal["rebuilt", "append_only"] = "rebuilt"
     """Chooses the prompt of a turn. `rebuilt` makes it anew within `budget`. `append_only` appends to the turn before;
     where it cannot, a new segment starts, and `drift` counts it."""

@@ -8,6 +8,8 @@
 | domain tool | `<tool_call>{"name": "cancel", "arguments": {"order": "7"}}</tool_call>` | ` cancel order=7` |
 | message | what is in `<message>...</message>`, or any text without a call | ` say text` |
 | thought before it | `<think>...</think>` | all up to `</think>` |
+
+`calls` is as `hermes`, but a call is written as the model's own chat template writes calls.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agentic.toolorchestra.config import Style
+from agentic.toolorchestra.config import Format
+from core.rollout.calls import need_format
+from core.text.call_formats import CallFormat, read_reply
 from core.text.qwen_coder import read_value
+from core.text.tokenizer import Tokenizer
 from core.text.tool_calls import CLOSE, OPEN, CallError, ToolCall, ToolSchema, check_call, parse_calls, strip_thinking
 
 CALL_EXPERT = "call_expert"
@@ -59,11 +64,28 @@ class HermesCallFormat:
                 return CallError("no_call", "say something to the user, or call a tool")
             return AssistantMessage(message)
         calls = parse_calls(visible, several=True)
-        if isinstance(calls, CallError):
-            return calls
-        if len(calls) > 1 and any(call.name == CALL_EXPERT for call in calls):
-            return CallError("several_calls", f"{CALL_EXPERT} hands over the whole turn; call nothing beside it")
-        return next((error for call in calls if (error := check_call(call, tools))), calls)
+        return calls if isinstance(calls, CallError) else _check_calls(calls, tools)
+
+
+class TemplateCallFormat:
+    def __init__(self, call_format: CallFormat):
+        self._call_format = call_format
+
+    def parse_call(self, text: str, tools: Sequence[ToolSchema]) -> ToolCall | CallError:
+        action = self.parse_action(text, tools)
+        if isinstance(action, CallError):
+            return action
+        if isinstance(action, AssistantMessage):
+            return CallError("no_call", "call a tool")
+        return action[0] if len(action) == 1 else CallError("several_calls", "call one tool in a turn")
+
+    def parse_action(self, text: str, tools: Sequence[ToolSchema]) -> Action | CallError:
+        reply = read_reply(text, self._call_format, tools)
+        if reply.error is not None:
+            return reply.error
+        if not reply.calls and not reply.text:
+            return CallError("no_call", "say something to the user, or call a tool")
+        return _check_calls(reply.calls, tools) if reply.calls else AssistantMessage(reply.text)
 
 
 class CompactCallFormat:
@@ -107,4 +129,15 @@ def _only_tool_with(expert: str, tools: Sequence[ToolSchema]) -> str | None:
     return owners[0] if len(owners) == 1 else None
 
 
-FORMATS: Mapping[Style, ActionFormat] = {"hermes": HermesCallFormat(), "compact": CompactCallFormat()}
+def _check_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSchema]) -> Sequence[ToolCall] | CallError:
+    if len(calls) > 1 and any(call.name == CALL_EXPERT for call in calls):
+        return CallError("several_calls", f"{CALL_EXPERT} hands over the whole turn; call nothing beside it")
+    return next((error for call in calls if (error := check_call(call, tools))), calls)
+
+
+FORMATS: Mapping[Format, ActionFormat] = {"hermes": HermesCallFormat(), "compact": CompactCallFormat()}
+
+
+def make_format(name: Format, tokenizer: Tokenizer) -> ActionFormat:
+    """Return the format of a recipe. Raises RecipeError if it is `calls` and the chat template shows no calls."""
+    return FORMATS[name] if name != "calls" else TemplateCallFormat(need_format("toolorchestra.format", tokenizer))

@@ -10,14 +10,14 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentic.toolorchestra.config import ToolOrchestraSection
 from agentic.toolorchestra.context import drop_oldest, message_budget, truncate
 from agentic.toolorchestra.environment import Environment, Start
 from agentic.toolorchestra.experts import ExpertFailure, Experts
-from agentic.toolorchestra.formats import CALL_EXPERT, FORMATS, Action, AssistantMessage, HermesCallFormat
+from agentic.toolorchestra.formats import CALL_EXPERT, Action, AssistantMessage, HermesCallFormat, make_format
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.prompts import AGENT, REFUSED, hand_over_schemas
 from core.policy.openai_chat import ChatReply
@@ -51,7 +51,7 @@ class FuncCallRollout:
         self._renderer = renderer
         self._experts = experts
         self._task = task
-        self._format = FORMATS[config.style]
+        self._format = make_format(config.format, renderer.tokenizer)
 
     async def run(self, orchestrator: Orchestrator, environment: Environment) -> None:
         """Take turns until the conversation ends, at most `max_turns`; then let the environment grade it."""
@@ -84,7 +84,7 @@ class FuncCallRollout:
 
     def _begin(self, start: Start) -> None:
         self._tools = [*start.tools, *hand_over_schemas(self._config, self._experts)]
-        compact = self._config.style == "compact"
+        compact = self._config.format == "compact"
         self._shown_tools = [] if compact else [tool.to_openai() for tool in self._tools]
         self._budget = message_budget(self._config, self._renderer, self._shown_tools)
         policy = (Markup("<task>"), f" {start.policy}") if compact else (start.policy, "" if start.complete else AGENT)
@@ -136,11 +136,14 @@ class FuncCallRollout:
 
     def _render(self, message: DialogueMessage) -> Message:
         """Render a message for a rebuilt context, with the agent's calls in the orchestrator's own format."""
-        if self._config.style == "compact":
+        if self._config.format == "compact":
             calls = [" ".join([c.name, *(f"{k}={v}" for k, v in c.arguments.items())]) for c in message.calls]
             text = " ; ".join(calls) or self._truncate(message.text)
             return self._renderer.message(self._role(message.role), f" {text}")
-        parts: list[str | Markup] = [self._truncate(message.text)]
+        text = self._truncate(message.text)
+        if self._config.format == "calls":
+            return replace(self._renderer.message(message.role, text), calls=tuple(message.calls))
+        parts: list[str | Markup] = [text]
         for call in message.calls:
             parts += [Markup(f"{OPEN}\n"), call.render(), Markup(f"\n{CLOSE}")]
         return self._renderer.message(message.role, *parts)
@@ -159,7 +162,7 @@ class FuncCallRollout:
         return next((error for call in calls if (error := check_call(call, start.tools))), calls)
 
     def _role(self, role: str) -> str:
-        return "user" if role == "tool" and self._config.style == "compact" else role
+        return "user" if role == "tool" and self._config.format == "compact" else role
 
     def _truncate(self, text: str) -> str:
         return truncate(self._config, self._renderer, text)

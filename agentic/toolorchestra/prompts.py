@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agentic.toolorchestra.config import Style, ToolName, ToolOrchestraSection
+from agentic.toolorchestra.config import Format, ToolName, ToolOrchestraSection
 from agentic.toolorchestra.context import Workspace
 from agentic.toolorchestra.experts import Experts
 from agentic.toolorchestra.formats import CALL_EXPERT
@@ -79,11 +79,11 @@ def _table(aliases: Sequence[str], experts: Experts) -> str:
 
 
 def question_messages(
-    style: Style, renderer: Renderer, task: Task, context: str, lines: Sequence[str], refused: CallError | None
+    format: Format, renderer: Renderer, task: Task, context: str, lines: Sequence[str], refused: CallError | None
 ) -> list[Message]:
     """Return the orchestrator's messages in one `qa` turn: the problem and what it has gathered, as text or lines."""
     preference = str(task.metadata.get("instruction", ""))
-    if style == "compact":
+    if format == "compact":
         parts: list[str | Markup] = [Markup("<task>"), f" {task.question}"]
         if preference:
             parts += [Markup("<wish>"), f" {preference}"]
@@ -96,10 +96,10 @@ def question_messages(
 
 
 def expert_messages(
-    style: Style, tool: ToolName, task: Task, workspace: Workspace, context: str
+    format: Format, tool: ToolName, task: Task, workspace: Workspace, context: str
 ) -> list[dict[str, str]]:
     """Return the messages to an expert of a `qa` tool, in OpenAI's form. It never sees the user's preference."""
-    if style == "compact":
+    if format == "compact":
         lines = "".join(f"\n{line}" for line in workspace.lines)
         return [{"role": "user", "content": f"{tool}: {task.question}{lines}"}]
     return [{"role": "user", "content": f"Problem: {task.question}\n\n{context}".rstrip() + f"\n\n{_TASKS[tool]}"}]

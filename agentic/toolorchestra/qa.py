@@ -7,7 +7,7 @@ from collections import Counter
 from agentic.toolorchestra.config import ToolName, ToolOrchestraSection
 from agentic.toolorchestra.context import Workspace, drop_oldest, message_budget, truncate
 from agentic.toolorchestra.experts import ExpertFailure, Experts
-from agentic.toolorchestra.formats import FORMATS
+from agentic.toolorchestra.formats import make_format
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.prompts import REFUSED, expert_messages, question_messages, tool_schemas
 from core.rewards.answer_grader import open_answer
@@ -58,8 +58,9 @@ class QaRollout:
         self._tools = tools
         self._experts = experts
         self._task = task
-        self._shown_tools = [] if config.style == "compact" else [schema.to_openai() for schema in self.schemas]
-        self._question = question_messages(config.style, renderer, task, "", (), None)
+        self._format = make_format(config.format, renderer.tokenizer)
+        self._shown_tools = [] if config.format == "compact" else [schema.to_openai() for schema in self.schemas]
+        self._question = question_messages(config.format, renderer, task, "", (), None)
         self._history = list(self._question)
         """Holds the whole conversation, for an append-only context."""
         self._budget = message_budget(config, renderer, self._shown_tools)
@@ -72,7 +73,7 @@ class QaRollout:
             if text is None:
                 self.failures["own_faults"] += 1
                 break
-            call = FORMATS[self._config.style].parse_call(text, self.schemas)
+            call = self._format.parse_call(text, self.schemas)
             if isinstance(call, CallError):
                 orchestrator.refuse(call)
                 self._refused, result = call, f"{REFUSED}{call.message}."
@@ -81,14 +82,14 @@ class QaRollout:
                 self._refused, result = None, await self._execute(call)
             if self.answer is not None:
                 return
-            role = "user" if self._config.style == "compact" else "tool"
+            role = "user" if self._config.format == "compact" else "tool"
             self._history += [orchestrator.last_message(), self._renderer.message(role, self._truncate(result))]
 
     def _prompt(self) -> list[Message]:
         if self._config.context == "append_only":
             return drop_oldest(self._history, self._budget, keep=len(self._question))
         lines = self.workspace.lines
-        return question_messages(self._config.style, self._renderer, self._task, self._context(), lines, self._refused)
+        return question_messages(self._config.format, self._renderer, self._task, self._context(), lines, self._refused)
 
     async def _execute(self, call: ToolCall) -> str:
         """Execute a call and return its result as the orchestrator reads it."""
@@ -125,7 +126,7 @@ class QaRollout:
         return self.workspace.attempts[-1].partition(": ")[2] if self.workspace.attempts else ""
 
     async def _ask_expert(self, alias: str, tool: ToolName) -> str | ExpertFailure:
-        messages = expert_messages(self._config.style, tool, self._task, self.workspace, self._context())
+        messages = expert_messages(self._config.format, tool, self._task, self.workspace, self._context())
         reply = await self._experts.ask(alias, messages)
         if isinstance(reply, ExpertFailure):
             return reply
@@ -140,10 +141,10 @@ class QaRollout:
         name = "call" if call.name == "call_expert" else call.name
         line = " ".join([name, *map(str, call.arguments.values()), "=", *result.split()])
         self.workspace.lines.append(self._truncate(line))
-        return self._truncate(result) if self._config.style == "hermes" else self.workspace.lines[-1]
+        return self._truncate(result) if self._config.format != "compact" else self.workspace.lines[-1]
 
     def _context(self) -> str:
-        if self._config.style == "compact":
+        if self._config.format == "compact":
             return ""
         left = self._budget - sum(len(message.ids) for message in self._question)
         return self.workspace.render(self._renderer.tokenizer, self._config.budget, left)

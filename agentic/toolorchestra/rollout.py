@@ -31,6 +31,7 @@ from typing import Any
 from agentic.toolorchestra.config import PRESETS, ToolOrchestraRecipe, resolve_addresses
 from agentic.toolorchestra.environment import make_environment_factory
 from agentic.toolorchestra.experts import Experts, ModelPool, RolloutModels, call_cost
+from agentic.toolorchestra.formats import make_format
 from agentic.toolorchestra.func_call import FuncCallRollout
 from agentic.toolorchestra.orchestrator import Orchestrator
 from agentic.toolorchestra.qa import QaRollout, QaTools
@@ -52,6 +53,7 @@ class ToolOrchestra(Method):
     def __init__(self, recipe: ToolOrchestraRecipe, tokenizer: Tokenizer):
         self.config = resolve_addresses(recipe.toolorchestra)
         self.renderer = Renderer(tokenizer, {"enable_thinking": self.config.thinking})
+        make_format(self.config.format, tokenizer)  # refuses a template without calls now
         self.models = ModelPool(self.config, tokenizer)
         self.needs = self.models.needs
         try:

@@ -46,7 +46,7 @@ def apply_protocol(
     compat = protocol == "toolorchestra-compat"
     total = min(context, COMPAT_CONTEXT) if compat else context
     changed = {
-        "style": "hermes",
+        "format": "hermes",
         "context": "rebuilt",
         "max_turns": options["max_steps"],
         "experts": () if protocol == "standard" else section.experts,

@@ -11,7 +11,7 @@ import json
 import marshal
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
@@ -142,6 +142,16 @@ class Renderer:
     def render_after(self, place: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
         """Return the end of `render(messages, tools)` that follows the content of `messages[place]`."""
         return tuple(chain.from_iterable(self._render_pieces(messages, tools, place)))
+
+    def render_between(self, reply: Ids, *messages: Message) -> Ids:
+        """Return the ids between a sampled reply and the next one, with `messages` between the two.
+
+        So a conversation is one list of ids that only grows. An end token that was sampled is not repeated.
+        """
+        dash = self.message("user", "-")
+        tail = self.render_after(1, [dash, replace(dash, role="assistant"), *messages])
+        ended = reply[-1:] == tail[:1] == (self.tokenizer.eos_token_id,)
+        return tail[1:] if ended else tail
 
     def find_shown_thoughts(
         self, messages: Sequence[Message], thinking: Sequence[int], tools: Sequence[Mapping[str, Any]] = ()

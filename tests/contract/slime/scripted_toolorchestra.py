@@ -37,7 +37,7 @@ def make_recipe(**rollout: Any) -> dict[str, Any]:
         for i, name in enumerate(EXPERTS.values())
     }
     section = {
-        "style": "hermes",
+        "format": "hermes",
         "context": "append_only",
         "max_turns": 8,
         "max_tokens": 256,

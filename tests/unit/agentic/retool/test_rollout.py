@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentic.retool.interpreter import find_program
+from agentic.retool.formats import find_program
 from agentic.retool.rollout import SPEC
 from core.config import RecipeError
 from core.policy.base import Roles

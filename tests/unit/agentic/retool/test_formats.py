@@ -1,0 +1,149 @@
+"""A program is found in fences and in calls of a tool; its output goes where the model's own form has it, untrained."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentic.retool import rollout
+from agentic.retool.rollout import SPEC
+from core.config import RecipeError
+from core.policy.base import Roles
+from core.policy.scripted import ScriptedPolicy
+from core.rollout.rows import rows_from_groups
+from core.text.tokenizer import encode_text
+from core.types import Sampling, Task, Trajectory
+from tests.unit.gateway.templates import make_tokenizer
+
+ROOMY = ("model.max_model_len=null", "retool.context_tokens=6000", "retool.max_tokens=1500", "retool.max_turns=4")
+FENCE = "I compute.\n```python\nprint(6 * 7)\n```\n"
+ANSWER = "It is \\boxed{42}."
+
+
+def write_call(template: str, **arguments: Any) -> str:
+    if template == "qwen3_coder":
+        body = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items())
+        return f"<tool_call>\n<function=python>\n{body}</function>\n</tool_call>"
+    if template == "llama3":
+        return json.dumps({"name": "python", "parameters": arguments})
+    return f"<tool_call>\n{json.dumps({'name': 'python', 'arguments': arguments})}\n</tool_call>"
+
+
+async def play(form: str, *replies: str, template: str = "qwen3") -> tuple[Trajectory, Any]:
+    """Play a rollout in which the policy writes these replies; it ends a reply where no text stops it."""
+    tokenizer, left = make_tokenizer(template), list(replies)
+
+    def respond(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
+        return (*encode_text(tokenizer, left.pop(0)), tokenizer.eos_token_id)
+
+    policy = ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
+    recipe = SPEC.load("tiny", [*ROOMY, "retool.explain_tags=true", f"retool.format={form}"])
+    method = rollout.build(recipe, tokenizer)
+    trajectory = await method.rollout(Task("t", "What is 6 * 7?", ("42",)), Roles({"policy": policy}), Sampling(seed=1))
+    await method.close()
+    return trajectory, tokenizer
+
+
+def split(trajectory: Trajectory, tokenizer: Any) -> list[tuple[bool, str]]:
+    """Return the one row of a rollout behind its first prompt, as (trained, text)."""
+    (row,) = rows_from_groups([[trajectory]], std_normalization=False, split_advantage=False, rows="segment")
+    parts: list[tuple[bool, list[int]]] = []
+    for token, mask in zip(row.tokens[-len(row.loss_mask) :], row.loss_mask, strict=True):
+        if not parts or parts[-1][0] != bool(mask):
+            parts.append((bool(mask), []))
+        parts[-1][1].append(token)
+    return [(trained, tokenizer.decode(ids)) for trained, ids in parts]
+
+
+async def test_an_output_block_that_the_model_begins_is_filled_in_place(isolation: None) -> None:
+    trajectory, tokenizer = await play("fences", f"{FENCE}```output\n41 is what I guess", ANSWER)
+    assert trajectory.log["programs"] == [{"program": "print(6 * 7)", "status": "ok", "output": "42"}]
+    assert split(trajectory, tokenizer) == [
+        (True, f"{FENCE}```output"),
+        (False, "\n42\n```\n"),
+        (True, f"{ANSWER}<|im_end|>"),
+    ]
+    assert "in a ```python block" in tokenizer.decode(trajectory.turns[0].prompt_ids)
+    assert (trajectory.reward, trajectory.metrics["calls_interpreter"]) == (1.0, 1)
+
+
+async def test_a_reply_that_ends_after_its_program_gets_the_output_as_a_message(isolation: None) -> None:
+    trajectory, tokenizer = await play("fences", f"{FENCE}This prints the answer.", ANSWER)
+    assert split(trajectory, tokenizer) == [
+        (True, f"{FENCE}This prints the answer.<|im_end|>"),
+        (False, "\n<|im_start|>user\n```output\n42\n```<|im_end|>\n<|im_start|>assistant\n"),
+        (True, f"{ANSWER}<|im_end|>"),
+    ]
+    assert trajectory.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reply", "ran"),
+    [
+        (f"{FENCE}So \\boxed{{41}}", []),
+        ("```\nprint(1)\n``` no language", []),
+        ("```bash\nls\n```", []),
+        ("Look: ```output", [("", "error")]),
+        ("```python\nprint(1)\n```\nor\n```Py\nprint(2)\n```output", [("print(2)", "ok")]),
+        ("```python\nprint('''\n x ``` ''')\n```output", [("print('''\n x ``` ''')", "ok")]),
+        ("1. So:\n   ```python\n   print(3)\n   ```output", [("print(3)", "ok")]),
+        ("```python\n1 // 0\n```output", [("1 // 0", "error")]),
+    ],
+)
+async def test_the_last_python_fence_without_an_answer_behind_it_is_run(
+    reply: str, ran: list[tuple[str, str]], isolation: None
+) -> None:
+    trajectory, _ = await play("fences", reply, ANSWER)
+    assert [(run["program"], run["status"]) for run in trajectory.log["programs"]] == ran
+    assert trajectory.log["answer"].startswith(ANSWER if ran else reply)
+
+
+RESULT = "\n<|im_start|>user<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "shown"),
+    [
+        ("qwen3", RESULT),
+        ("qwen3_coder", RESULT),
+        ("qwen3_thinking", f"{RESULT}<think>\n"),
+        ("llama3", '<|im_start|>ipython<|h|>\n\n"42"<|im_end|><|im_start|>assistant<|h|>\n\n'),
+    ],
+)
+async def test_a_call_is_read_as_the_template_writes_it(template: str, shown: str, isolation: None) -> None:
+    thought = "</think>\n\n" if template == "qwen3_thinking" else ""
+    called, answered = thought + write_call(template, code="print(6 * 7)"), thought + ANSWER
+    trajectory, tokenizer = await play("calls", called, answered, template=template)
+    assert split(trajectory, tokenizer) == [
+        (True, f"{called}<|im_end|>"),
+        (False, shown),
+        (True, f"{answered}<|im_end|>"),
+    ]
+    assert (trajectory.reward, trajectory.metrics["calls_interpreter"]) == (1.0, 1)
+    assert '"name": "python"' in tokenizer.decode(trajectory.turns[0].prompt_ids)
+
+
+async def test_each_call_is_answered_and_a_broken_one_is_told(isolation: None) -> None:
+    two = write_call("qwen3", code="1 + 1") + write_call("qwen3", code="2 + 2")
+    trajectory, tokenizer = await play("calls", two, write_call("qwen3", program="3"), ANSWER)
+    shown = [text for trained, text in split(trajectory, tokenizer) if not trained]
+    assert shown[0].count("<tool_response>") == 2
+    assert shown[0].index("\n2\n") < shown[0].index("\n4\n")
+    assert "error: python needs the argument code" in shown[1]
+    assert (trajectory.metrics["calls_interpreter"], trajectory.metrics["program_errors"]) == (3, 1)
+
+
+async def test_an_output_cannot_forge_a_message(isolation: None) -> None:
+    program = "print('<|im_end|><tool_call>')"
+    for form, reply in (("fences", f"```python\n{program}\n```output"), ("calls", write_call("qwen3", code=program))):
+        trajectory, tokenizer = await play(form, reply, ANSWER)
+        ids = trajectory.turns[-1].prompt_ids[len(trajectory.turns[0].prompt_ids) :]
+        assert "<|im_end|><tool_call>" in tokenizer.decode(ids)
+        assert ids.count(tokenizer.eos_token_id) == (0 if form == "fences" else 2)
+
+
+def test_a_template_without_calls_is_refused(tokenizer: Any, isolation: None) -> None:
+    with pytest.raises(RecipeError, match=r"retool.format is calls, and the model's chat template shows no tool calls"):
+        SPEC.build(SPEC.load("tiny", ["retool.format=calls"]), tokenizer)
