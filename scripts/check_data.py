@@ -1,10 +1,15 @@
-"""Check a data set for a method, and show its first three tasks as the method will see them.
+"""Check a data set for a method, show its first tasks as the method will see them, and which format the model knows.
 
+    tokentrue data check train.jsonl --method retool --preset paper --model FOLDER --set retool.max_tokens=400
     tokentrue data check train.jsonl --method retool --model Qwen/Qwen2.5-7B-Instruct
     tokentrue data check openai/gsm8k:main:train --method agent --preset seed --model MODEL
 
 DATA is a file, a folder of save_to_disk, or OWNER/NAME:SPLIT on the hub. All records are read, and the exit status is 1
-if one is refused. A method's tools may start, as its workspace does; no model and no service needs to run.
+if one is refused. A method's tools may start, as its workspace does; no service needs to run for this.
+
+Where --model is a folder with weights, the untrained model then plays a few tasks in each format of the method (the
+key `format` of its section): one rollout is printed with every special token, and a table says how often the format
+was understood: a call was made, an answer was found. Services that a rollout asks must run for this.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from core.rollout.preview import check_templates, find_first_prompt
     from core.text.tokenizer import check_vocabulary, load_tokenizer
     from core.types import Task
+    from scripts.try_formats import has_weights, try_formats
 
     async def show(tasks: Sequence[Task], recipe: Any, tokenizer: Any) -> bool:
         method, fits = spec.build(recipe, tokenizer), True
@@ -62,7 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             recipe = spec.load(
                 options.preset, [*overrides, *invent_addresses(recipe.model_dump(), Path(folder, "urls"))]
             )
-            return 0 if asyncio.run(show(tasks[:SHOWN], recipe, tokenizer)) else 1
+            fits = asyncio.run(show(tasks[:SHOWN], recipe, tokenizer))
+        if fits and options.tasks and has_weights(options.model):
+            asyncio.run(try_formats(spec, options.preset, overrides, tasks, tokenizer, options.tasks))
+        return 0 if fits else 1
     except CheckpointError as error:
         print(f"error: {error} --model gives another model, whose tokenizer writes the prompts.", file=sys.stderr)
         return 1
@@ -94,6 +103,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--method", required=True, help="a name in agentic/, or a folder of your own")
     parser.add_argument("--preset", default="tiny", help="a name in presets/ of the method, or a file (default: tiny)")
     parser.add_argument("--model", metavar="FOLDER", help="the model's folder or hub id (default: the preset's)")
+    parser.add_argument(
+        "--tasks", type=int, default=8, metavar="N", help="tasks to play in each format; 0 plays none (default: 8)"
+    )
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change a key of the recipe"
     )

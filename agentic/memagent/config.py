@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from agentic.memagent.prompts import AnswerFormat, Order, Style
+from agentic.memagent.prompts import EMPTY_MEMORY, AnswerFormat, Order, Style
 from core.config import Recipe, Section
 
 PRESETS = Path(__file__).parent / "presets"
@@ -28,6 +28,8 @@ class MemAgentSection(Section):
     prompt_order: Order = "official"
     answer_format: AnswerFormat = "boxed"
     """Says how the final prompt asks for the answer, which decides where the reward looks for it."""
+    empty_memory: str = EMPTY_MEMORY
+    """Stands in the first prompt in place of a memory. Small models may copy the published words into their own."""
     gate_update: bool = False
     """Lets the policy keep its memory by writing the one word KEEP."""
     train_update: bool = True

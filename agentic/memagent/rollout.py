@@ -25,7 +25,7 @@ from dataclasses import replace
 
 from agentic.memagent.chunks import split_chunks
 from agentic.memagent.config import PRESETS, MemAgentRecipe, MemAgentSection
-from agentic.memagent.prompts import EMPTY_MEMORY, KEEP, AnswerFormat, make_final_template, make_update_template
+from agentic.memagent.prompts import KEEP, AnswerFormat, make_final_template, make_update_template
 from core.policy.base import Roles
 from core.rewards.answer_grader import find_answer, is_accepted
 from core.rewards.answers import strip_thoughts
@@ -48,7 +48,7 @@ class MemAgent(Method):
         self.tokenizer = tokenizer
         self.update = make_update_template(tokenizer, config.prompt_style, config.prompt_order, config.gate_update)
         self.final = make_final_template(tokenizer, config.prompt_style, config.answer_format)
-        self.empty_memory = encode_text(tokenizer, EMPTY_MEMORY)
+        self.empty_memory = encode_text(tokenizer, config.empty_memory)
         self.special = special_ids(tokenizer)
         self.stop_ids = (tokenizer.eos_token_id,)
         self._shared: SharedResults[tuple[list[Ids], int]] = SharedResults()
@@ -115,6 +115,7 @@ class MemAgent(Method):
                 "memory_tokens": sum(len(c.token_ids) for c in updates) / len(updates),
                 "memory_cut": cut / len(updates),
                 "answer_boxed": float("\\boxed" in answer),
+                "answered": float(read_answer(self.config.answer_format, answer) is not None),
                 **({"chunks_left_out": left_out} if left_out else {}),
             },
             log={"answer": answer},
@@ -127,8 +128,12 @@ class MemAgent(Method):
 
 def answer_reward(answer_format: AnswerFormat, response: str, accepted: Sequence[str]) -> float:
     """Return 1 if the answer in `response`, in the format that was asked for, equals an accepted one, and else 0."""
-    read = find_answer if answer_format == "boxed" else extract_the_answer_is
-    return float(is_accepted(read(strip_thoughts(response)), accepted))
+    return float(is_accepted(read_answer(answer_format, response), accepted))
+
+
+def read_answer(answer_format: AnswerFormat, response: str) -> str | None:
+    """Return the answer in `response`, in the format that was asked for; None without one."""
+    return (find_answer if answer_format == "boxed" else extract_the_answer_is)(strip_thoughts(response))
 
 
 def build(recipe: MemAgentRecipe, tokenizer: Tokenizer) -> MemAgent:

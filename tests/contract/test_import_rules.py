@@ -58,7 +58,7 @@ WORLD_FILES = {
 
 MAX_METHOD_LINES = 600
 """What one reads in a sitting."""
-LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1600}
+LONGER = {"agentflow": 1100, "coding": 1250, "toolorchestra": 1625}
 """Methods that take more than one sitting, with their own bounds."""
 MAX_CORE_LINES = 7500
 """Limits what a method needs of core: all of it but the libraries, with blank lines and docstrings."""

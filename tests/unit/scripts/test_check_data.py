@@ -20,7 +20,7 @@ TURNS = [
 
 
 def check(path: Path, method: str, model: Path, *words: str) -> int:
-    return main([str(path), "--method", method, "--model", str(model), *words])
+    return main([str(path), "--method", method, "--model", str(model), "--tasks", "0", *words])
 
 
 def write(path: Path, *records: Any) -> Path:

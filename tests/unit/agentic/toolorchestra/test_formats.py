@@ -1,4 +1,4 @@
-"""What the orchestrator writes: calls, messages, errors, in both styles."""
+"""What the orchestrator writes: calls, messages, errors, in each format."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic.toolorchestra.formats import FORMATS, AssistantMessage
+from agentic.toolorchestra.formats import FORMATS, AssistantMessage, make_format
 from core.text.tool_calls import CallError, ToolCall, ToolSchema
 from tests.unit.agentic.toolorchestra.conftest import call
+from tests.unit.gateway.templates import make_tokenizer
 
 
 def schema(name: str, **properties: Any) -> ToolSchema:
@@ -52,11 +53,12 @@ def test_compact_calls(text: str, expected: ToolCall | str) -> None:
 
 
 HAND_OVER = call("call_expert", expert="expert-1")
+CANCELLED = {"order": "7", "items": 1}
 CANCEL = call("cancel", order="7", items=1).partition("</think>")[2]
 
 
 @pytest.mark.parametrize(
-    ("style", "text", "expected"),
+    ("form", "text", "expected"),
     [
         ("hermes", "<think>x</think> Hello!", AssistantMessage("Hello!")),
         ("hermes", "<message>Hello!</message>", AssistantMessage("Hello!")),
@@ -73,12 +75,37 @@ CANCEL = call("cancel", order="7", items=1).partition("</think>")[2]
         ("compact", " call expert-1", [ToolCall("call_expert", {"expert": "expert-1"})]),
     ],
 )
-def test_actions(style: Any, text: str, expected: Any) -> None:
-    found = FORMATS[style].parse_action(text, TOOLS)
+def test_actions(form: Any, text: str, expected: Any) -> None:
+    found = FORMATS[form].parse_action(text, TOOLS)
     assert (found.kind if isinstance(found, CallError) else found) == expected
 
 
+@pytest.mark.parametrize(
+    ("template", "text", "expected"),
+    [
+        ("llama3", '{"name": "cancel", "parameters": {"order": "7", "items": 1}}', ToolCall("cancel", CANCELLED)),
+        (
+            "qwen3_coder",
+            "<tool_call>\n<function=cancel>\n<parameter=order>\n7\n</parameter>\n<parameter=items>\n1\n</parameter>\n"
+            "</function>\n</tool_call>",
+            ToolCall("cancel", CANCELLED),
+        ),
+        ("qwen3", CANCEL, ToolCall("cancel", CANCELLED)),
+        ("qwen3", CANCEL * 2, "several_calls"),
+        ("qwen3", HAND_OVER.replace("expert-1", "expert-9"), "unknown_choice"),
+        ("llama3", "Hello!", "no_call"),
+        ("llama3", "", "no_call"),
+    ],
+)
+def test_calls_of_the_models_own_template(template: str, text: str, expected: Any) -> None:
+    form = make_format("calls", make_tokenizer(template))
+    found = form.parse_call(text, TOOLS)
+    assert (found.kind if isinstance(found, CallError) else found) == expected
+    if text == "Hello!":
+        assert form.parse_action(text, TOOLS) == AssistantMessage("Hello!")
+
+
 @given(st.text(), st.sampled_from(["hermes", "compact"]))
-def test_no_text_raises(text: str, style: Any) -> None:
-    assert isinstance(FORMATS[style].parse_call(text, TOOLS), ToolCall | CallError)
-    assert isinstance(FORMATS[style].parse_action(text, TOOLS), AssistantMessage | list | CallError)
+def test_no_text_raises(text: str, form: Any) -> None:
+    assert isinstance(FORMATS[form].parse_call(text, TOOLS), ToolCall | CallError)
+    assert isinstance(FORMATS[form].parse_action(text, TOOLS), AssistantMessage | list | CallError)
