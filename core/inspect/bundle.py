@@ -120,7 +120,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="which seed, if there are several")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -384,7 +384,3 @@ def make_parser() -> argparse.ArgumentParser:
         "--temperature", type=float, help="of the rollouts, for --weights (default: that of the run, or 1)"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -325,7 +325,3 @@ def make_parser() -> argparse.ArgumentParser:
         help="change a key of the recipe, such as algorithm.clip_ratio_high=0.3",
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

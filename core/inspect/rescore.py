@@ -75,7 +75,9 @@ async def open_score(
                     if old.status == "failed":
                         scored.append(old)
                         continue
-                    recorded = _find_completions(old)
+                    recorded: defaultdict[tuple[int, ...], deque[Completion]] = defaultdict(deque)
+                    for turn in old.turns:
+                        recorded[turn.prompt_ids].append(turn.completion)
                     roles = {role: RecordedPolicy(recorded, other) for role, other in opened.items()}
                     roles["policy"] = RecordedPolicy(recorded)
                     runner = Runner(method, Roles(roles), concurrency=1, deadline_s=settings.deadline_s)
@@ -129,10 +131,3 @@ class RecordedPolicy(Policy):
         if self._other is not None:
             return await self._other.generate(prompt_ids, sampling, session)
         raise PolicyError("bad_request", "the method sends a prompt that the record does not have")
-
-
-def _find_completions(trajectory: Trajectory) -> Mapping[tuple[int, ...], deque[Completion]]:
-    completions: defaultdict[tuple[int, ...], deque[Completion]] = defaultdict(deque)
-    for turn in trajectory.turns:
-        completions[turn.prompt_ids].append(turn.completion)
-    return completions

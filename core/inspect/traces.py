@@ -109,27 +109,17 @@ def make_traces(rollouts: Sequence[RecordedRollout], ended: int) -> list[Trace]:
     spans = [make_spans(rollout) for rollout in rollouts]
     lengths = [1000 * (len(each) + 1) for each in spans]
     begins = accumulate(lengths, initial=ended - sum(lengths))
-    return [Trace(*parts) for parts in zip(_name_all(rollouts), rollouts, spans, begins, strict=False)]
-
-
-def _name_all(rollouts: Sequence[RecordedRollout]) -> list[str]:
-    """Name rollouts by their place in their group. A selection has whole groups, so names do not depend on it."""
     groups = Counter[str]()
-    names = []
-    for rollout in rollouts:
+    traces = []
+    for rollout, of_rollout, began in zip(rollouts, spans, begins, strict=False):
+        # A selection has whole groups, so a place in a group does not depend on it.
         group = f"{rollout.stage} step {rollout.step} group {rollout.group}"
-        names.append(f"{group} rollout {groups[group]}")
+        traces.append(Trace(f"{group} rollout {groups[group]}", rollout, of_rollout, began))
         groups[group] += 1
-    return names
+    return traces
 
 
-def write_otlp(path: Path, traces: Sequence[Trace], run_name: str) -> None:
-    """Write one line of OTLP's JSON for each rollout; the ids follow from the run and the rollout."""
-    lines = [json.dumps(_as_otlp(trace, run_name), ensure_ascii=False) for trace in traces]
-    write_text(path, "".join(f"{line}\n" for line in lines))
-
-
-def _as_otlp(trace: Trace, run_name: str) -> dict[str, Any]:
+def make_otlp(trace: Trace, run_name: str) -> dict[str, Any]:
     trace_id = hashlib.blake2b(f"{run_name}/{trace.name}".encode(), digest_size=16).hexdigest()
     ids = [hashlib.blake2b(f"{trace_id}/{i}".encode(), digest_size=8).hexdigest() for i in range(len(trace.spans))]
     spans = []
@@ -263,7 +253,8 @@ def main(arguments: list[str] | None = None) -> int:
             elif options.to == "wandb":
                 log_to_wandb(target, traces, name, folder.config["method"])
             else:
-                write_otlp(target / "traces.jsonl", traces, name)
+                lines = [json.dumps(make_otlp(trace, name), ensure_ascii=False) for trace in traces]
+                write_text(target / "traces.jsonl", "".join(f"{line}\n" for line in lines))
             count += len(traces)
     except (OSError, TrackerError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -281,7 +272,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--task", metavar="ID", help="the rollouts of this task, over all steps")
     parser.add_argument("--step", type=int, metavar="N", help="the rollouts of this step")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -53,7 +53,3 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"of these the N worst, first those whose reward looks wrong (at most {MAX_ROLLOUTS} are shown)",
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -33,7 +33,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -86,8 +85,16 @@ def build_summary(folder: RunFolder, headline: str | None = None) -> dict[str, A
         "health": {
             str(seed): list_signs(records) for seed, records in metrics.items() if any("health" in r for r in records)
         },
-        "checkpoints": {str(seed): checkpoint_paths(folder, seed) for seed in folder.seeds},
-        "trained": {str(seed): _trained_path(folder, seed) for seed in folder.seeds},
+        "checkpoints": {
+            str(seed): [
+                str(path.relative_to(folder.path)) for path in sorted(folder.checkpoints_path(seed).glob("step-*"))
+            ]
+            for seed in folder.seeds
+        },
+        "trained": {
+            str(seed): path and str(path.relative_to(folder.path))
+            for seed, path in ((seed, folder.find_trained(seed)) for seed in folder.seeds)
+        },
         "departures": folder.published["departures"],
     }
 
@@ -162,19 +169,6 @@ def list_signs(records: Sequence[Record]) -> list[dict[str, Any]]:
     return list(signs.values())
 
 
-def checkpoint_paths(folder: RunFolder, seed: int) -> list[str]:
-    """List the checkpoints of a seed, relative to the run folder, step-9 before step-10."""
-    base = folder.checkpoints_path(seed)
-    entries = [entry for entry in base.iterdir() if entry.is_dir()] if base.is_dir() else []
-    return [str(entry.relative_to(folder.path)) for entry in sorted(entries, key=_natural) if entry.name[0] != "."]
-
-
-def _trained_path(folder: RunFolder, seed: int) -> str | None:
-    """Return the checkpoint that `run.keep` chooses, relative to the run folder."""
-    path = folder.find_trained(seed)
-    return None if path is None else str(path.relative_to(folder.path))
-
-
 def _summarize_cell(results: Sequence[EvalResult]) -> dict[str, Any]:
     """Summarize one variant at one length over its seeds."""
     tasks = sum(result.n for result in results)
@@ -241,7 +235,3 @@ def _fit_lengths(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     turns = [cell["turns_per_task"] for cell in cells]
     scores = [cell["score"] for cell in cells]
     return asdict(fit_retention(turns, [score["mean"] for score in scores], [score["n"] for score in scores]))
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]

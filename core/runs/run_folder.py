@@ -137,8 +137,10 @@ class RunFolder:
         new_config = _normalize(config)
         if path.exists() and not path.is_dir():
             raise RunFolderError(f"{path} is a file; choose another --out")
-        strangers = (entry for entry in path.glob("*") if not _is_leftover(entry))
-        if not config_path.is_file() and any(strangers):
+        # The lock, and the half-written file of a process that died, are of a run that has not begun.
+        names = [entry.name for entry in path.glob("*") if entry.name != LOCK]
+        strangers = [name for name in names if not (name.startswith(".") and name.endswith(".tmp"))]
+        if strangers and not config_path.is_file():
             raise RunFolderError(f"{path} is not empty and not a run folder (no config.yaml); choose another --out")
         with _lock(path, CREATE_WAIT_S):
             changes: list[str] = []
@@ -394,11 +396,6 @@ def _normalize(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_config(path: Path, config: Mapping[str, Any]) -> None:
     write_text(path, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-
-
-def _is_leftover(entry: Path) -> bool:
-    """Recognize the lock, and the half-written file of a process that died."""
-    return entry.name == LOCK or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
 
 
 def _delete_run(path: Path) -> None:

@@ -334,7 +334,3 @@ async def _open_method(
 
 def _read_tasks(spec: MethodSpec, recipe: Recipe, path: str, distinct: bool = False) -> list[Task]:
     return read_tasks(path, distinct=distinct, **spec.reading_options(recipe))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -216,7 +216,8 @@ class GRPOLoop:
         ahead = self.recipe.rollout.ahead
         if not ahead:
             self.engine.release_cache()  # the update needs the memory, and makes the cache worthless
-        recorded = self._is_recorded(self.step + 1)
+        every, step = self.recipe.run.record_every, self.step + 1
+        recorded = bool(every) and (step % every == 0 or step == 1)
         watched: Watched = {}
 
         def keep(row: Row, logprobs: Sequence[float], scale: float) -> None:
@@ -324,11 +325,6 @@ class GRPOLoop:
         for log in (self.metrics, self.rollouts):
             log.sync()  # a checkpoint must not outlive the records of the steps before it
         checkpoint.save(self.checkpoints, self.step, self.model, self.start, state)
-
-    def _is_recorded(self, step: int) -> bool:
-        """Say whether the rollouts of a step are recorded: of every `record_every`-th step and of the first."""
-        every = self.recipe.run.record_every
-        return bool(every) and (step % every == 0 or step == 1)
 
     def _record_batch(self, batch: SampledBatch, rows: Sequence[Row], watched: Watched) -> None:
         """Record all rollouts of a step with their rows."""

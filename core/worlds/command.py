@@ -71,7 +71,3 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, default=64, help="how many tasks (default: 64)")
     parser.add_argument("--seed", type=int, default=0)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

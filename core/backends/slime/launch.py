@@ -92,7 +92,3 @@ def start_job(
         if no_ray and subprocess.run(shlex.split(ray.start_head)).returncode:
             raise LaunchError(f"Ray did not start, see above: {ray.start_head}")
         return subprocess.run(["bash", str(paths.script)]).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

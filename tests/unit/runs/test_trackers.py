@@ -66,9 +66,7 @@ def test_a_tracker_that_cannot_start_is_counted(
     assert "has no attribute 'init'" in capsys.readouterr().err
 
 
-def test_unknown_and_missing_trackers_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TrackerError, match=r"run\.trackers: unknown tracker 'wandbb'; known: wandb, tensorboard"):
-        open_trackers(["wandbb"], tmp_path, run_name="r", project="p", config={})
+def test_a_missing_tracker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(TrackerError, match="pip install wandb"):
         open_trackers(["wandb"], tmp_path, run_name="r", project="p", config={})
