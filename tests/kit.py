@@ -116,7 +116,10 @@ def make_recipe(kind: type[R], **sections: Any) -> R:
 
 
 def script_policy(tokenizer: Any, answers: Sequence[str | Sequence[int] | Exception], *, last: bool = True) -> Any:
-    """Make a policy that gives its answers (texts, ids, exceptions) in order, and with `last` the last one for ever."""
+    """Make a policy that gives its answers (texts, ids, exceptions) in order, and with `last` the last one for ever.
+
+    It stops at stop texts, as a real one does.
+    """
     left = list(answers)
 
     def respond(prompt: tuple[int, ...], sampling: Sampling) -> Sequence[int] | Exception:
@@ -126,7 +129,7 @@ def script_policy(tokenizer: Any, answers: Sequence[str | Sequence[int] | Except
         ids = encode_text(tokenizer, answer) if isinstance(answer, str) else tuple(answer)
         return (*ids, tokenizer.eos_token_id)
 
-    return ScriptedPolicy(respond, logprob=-0.5)
+    return ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
 
 
 @contextmanager

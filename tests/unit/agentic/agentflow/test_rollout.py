@@ -307,18 +307,6 @@ async def test_the_compact_form(tell):
 JUDGE = {"executor": {"role": "executor"}, "verifier": {"role": "verifier"}, "judge": {"role": "judge"}}
 
 
-async def test_integers_are_graded_without_the_judge(tell):
-    story = await tell(
-        {**ROLES, "policy": ["a", NEXT.format("x"), "\\boxed{73} no, \\boxed{073}"], "judge": ["VERDICT: SAME"]},
-        task=Task("t", "q", ("73",)),
-        reward="math",
-        roles=JUDGE,
-    )
-    assert story.trajectory.reward == 1.0
-    assert story.trajectory.log["graded_by"] == "number"
-    assert story.engines["judge"].calls == []
-
-
 @pytest.mark.parametrize("failure", [PolicyError("unavailable", "down"), PolicyError("engine", "out of memory")])
 async def test_an_answer_that_its_judge_does_not_see_fails_the_rollout(tell, failure):
     """A reward of 0 would blame the policy for it; what the rules settle needs no judge."""

@@ -16,12 +16,11 @@ from agentic.search_r1.world import find_facts, write_passage
 from core.config import RecipeError
 from core.data import DataError, read_tasks
 from core.policy.base import Roles
-from core.policy.scripted import ScriptedPolicy
 from core.rollout.method import RolloutError
 from core.rollout.rows import make_rows, rows_from_groups
 from core.text.tokenizer import encode_text
 from core.types import Sampling, Task, Trajectory
-from tests.kit import serve_app
+from tests.kit import script_policy, serve_app
 from tests.unit.agentic.search_r1.conftest import load
 
 THING = "blue lamp"
@@ -30,18 +29,8 @@ TASK = Task("t", f"Who is the owner of the {THING}?", (OWNER, "nobody else"))
 SEARCH, RIGHT = f"<search> {THING}</search>", f"<answer> {OWNER}</answer>"
 
 
-def script(tokenizer: Any, turns: Sequence[str]) -> ScriptedPolicy:
-    """A policy that writes the turns in order; each goes on behind its tag, where a real policy would be stopped."""
-    left = list(turns)
-
-    def respond(prompt: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
-        return (*encode_text(tokenizer, left.pop(0)), tokenizer.eos_token_id)
-
-    return ScriptedPolicy(respond, logprob=-0.5, decode=tokenizer.decode)
-
-
 async def play(method: SearchR1, *turns: str, task: Task = TASK) -> Trajectory:
-    policy = script(method.tokenizer, turns)
+    policy = script_policy(method.tokenizer, turns, last=False)
     trajectory = await method.rollout(task, Roles({"policy": policy}), Sampling(seed=1))
     assert len({call.session for call in policy.calls}) == 1
     assert len({call.sampling.seed for call in policy.calls}) == len(policy.calls)

@@ -344,8 +344,3 @@ def test_regrade_follows_the_records_preferences() -> None:
     assert regrade(recipe(reward="outcome"), cheap, group) == group
     broken = Task("q", "?", ("x",), metadata={"pref_vec": [1]})
     assert regrade(recipe(), broken, group[3:]) == group[3:]
-
-
-async def test_measured_latency_is_the_clocks(tell: Tell) -> None:
-    story = await tell([call("answer", model="answer-1")], latency="measured")
-    assert 0 < story.metrics["latency"] < 20
