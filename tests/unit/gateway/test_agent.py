@@ -172,32 +172,3 @@ async def test_a_command_that_is_cancelled_leaves_no_process(tmp_path):
             return
         await asyncio.sleep(0.02)
     pytest.fail("the process still runs")
-
-
-def give(value: object):
-    def grade_by_mistake(task: Task, answer: str) -> float:
-        if isinstance(value, Exception):
-            raise value
-        return value
-
-    return grade_by_mistake
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (float("nan"), "gave nan, and must give a finite number"),
-        (float("inf"), "gave inf"),
-        (None, "gave None"),
-        (KeyError("answer"), "raised KeyError: 'answer'"),
-    ],
-)
-async def test_a_reward_function_without_a_number_fails_its_rollout_by_name(value: object, words: str):
-    model = make_model()
-    method = AgentMethod(talk, give(value), model.tokenizer, SessionSettings(max_context=10_000))
-    runner = Runner(method, Roles({"policy": model.policy}), concurrency=1, deadline_s=60)
-    trajectory = await runner.run_one(TASKS[0], Sampling())
-    await method.close()
-    assert (trajectory.status, trajectory.failure) == ("failed", "bad_reward")
-    assert "task t0: the reward function" in trajectory.log["error"]
-    assert f"grade_by_mistake {words}" in trajectory.log["error"]

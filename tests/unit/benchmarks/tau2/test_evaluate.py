@@ -122,24 +122,18 @@ def test_a_model_under_each_protocol(tmp_path: Path, model: str, protocol: str) 
     assert official["info"]["user"] == {"implementation": "user_simulator", "llm": "scripted"}
 
 
-@pytest.mark.parametrize(
-    ("changed", "key"),
-    [
-        (["--user", "gpt-5"], "user"),
-        (["--user", "scripted", "--judge", "gpt-5"], "judge"),
-        (["--user", "scripted", "--max-errors", "3"], "max_errors"),
-    ],
-)
 def test_who_played_and_how_long_cannot_change_in_a_folder(
-    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str], changed: list[str], key: str
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
     assert with_model(out, model, "standard", "--user", "scripted", "--trials", "1") == 0
     official = {path.name: path.read_text() for path in (out / "official").iterdir()}
-    assert with_model(out, model, "standard", "--trials", "2", *changed) == 1
-    message = capsys.readouterr().err
-    assert f"recipe.toolorchestra.environment.options.{key}: " in message
-    assert "Choose another --out" in message
+    changed = {"user": ["--user", "gpt-5"], "judge": ["--judge", "gpt-5"], "max_errors": ["--max-errors", "3"]}
+    for key, words in changed.items():
+        assert with_model(out, model, "standard", "--trials", "2", "--user", "scripted", *words) == 1
+        message = capsys.readouterr().err
+        assert f"recipe.toolorchestra.environment.options.{key}: " in message
+        assert "Choose another --out" in message
     assert {path.name: path.read_text() for path in (out / "official").iterdir()} == official
 
 
