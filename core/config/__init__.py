@@ -1,6 +1,5 @@
 """Recipes: a run described as typed data."""
 
-from core.config.load import load, replace_keys
 from core.config.recipe import (
     AlgorithmSection,
     ExperimentSection,
@@ -28,6 +27,4 @@ __all__ = [
     "WarmStartSection",
     "import_function",
     "import_functions",
-    "load",
-    "replace_keys",
 ]

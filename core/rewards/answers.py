@@ -6,6 +6,7 @@ Every grader of ours reads with these functions. The published scorers (qa.py, b
 from __future__ import annotations
 
 import re
+import string
 import unicodedata
 
 LAYERS = 8
@@ -26,6 +27,8 @@ _WRAPPED = re.compile(
     r"\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*"
     r"|(?:\\(?:boxed|text(?:bf|rm|it)?|mathbf|mathrm|boldsymbol|bf))? ?\{(.*)\}",
 )
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _THINK, _END_THINK = "<think>", "</think>"
 
 
@@ -42,6 +45,11 @@ def fold_text(text: str) -> str:
         for each in _HIDDEN.sub("", text).translate(_SAME)
     )
     return unicodedata.normalize("NFC", text).translate(_SAME)
+
+
+def normalize_answer(text: str) -> str:
+    """Return `text` as SQuAD does: lower case, no ASCII punctuation, English articles and surplus white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def strip_thoughts(text: str) -> str:

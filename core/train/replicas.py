@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from core.config import Recipe, RecipeError, replace_keys
+from core.config import Recipe, RecipeError
+from core.config.load import replace_keys
 from core.engine import ModelConfig
 from core.engine.footprint import cache_bytes, format_bytes, parameter_bytes
 from core.engine.weights import find_device

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from core.config import Recipe, RecipeError, replace_keys
+from core.config import Recipe, RecipeError
+from core.config.load import replace_keys
 from core.engine import CausalLM, EmbeddedPolicy, Engine, lora, weights
 from core.hub import resolve
 from core.policy.base import Policy, PolicyError

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from core.algorithms.named import ALGORITHMS
-from core.config import AlgorithmSection, Recipe, RecipeError, Section, load
+from core.config import AlgorithmSection, Recipe, RecipeError, Section
+from core.config.load import load
 from tests.kit import make_recipe
 
 PRESET = """

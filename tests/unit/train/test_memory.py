@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen3Config
 
-from core.config import Recipe, RecipeError, replace_keys
+from core.config import Recipe, RecipeError
+from core.config.load import replace_keys
 from core.engine import footprint, weights
 from core.engine.engine import Engine
 from core.engine.lora import add_adapters, find_trained_parameters
