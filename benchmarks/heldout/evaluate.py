@@ -24,6 +24,7 @@ killed one stopped, and more --tasks add to what is there.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -265,3 +266,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 EVALUATOR = Evaluator(make_parser, prepare, evaluate)
 main = EVALUATOR.main
+
+if __name__ == "__main__":
+    sys.exit(main())
