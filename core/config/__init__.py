@@ -2,6 +2,7 @@
 
 from core.config.recipe import (
     AlgorithmSection,
+    ConversationRecipe,
     ExperimentSection,
     HealthSection,
     LoRASection,
@@ -15,6 +16,7 @@ from core.options import RecipeError, Section, import_function, import_functions
 
 __all__ = [
     "AlgorithmSection",
+    "ConversationRecipe",
     "ExperimentSection",
     "HealthSection",
     "LoRASection",

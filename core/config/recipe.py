@@ -401,6 +401,18 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _model_takes_the_context(self) -> Self:
+        limit = self.model.max_model_len
+        for name in type(self).model_fields:
+            tokens = getattr(getattr(self, name), "context_tokens", None)
+            if limit is not None and tokens is not None and limit < tokens:
+                raise ValueError(
+                    f"{name}.context_tokens is {tokens}, and model.max_model_len={limit} refuses longer calls; lower "
+                    "the first or raise the second"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _rate_lasts_to_the_end(self) -> Self:
         optimizer, steps = self.optimizer, self.run.steps * self.algorithm.num_steps_per_rollout
         if optimizer.lr_scheduler_type == "constant":
@@ -472,3 +484,16 @@ class Recipe(Section):
     def dump(self) -> dict[str, Any]:
         """Return what a run follows from as plain data, which loads again to the same recipe without `experiment`."""
         return self.model_dump(mode="json", exclude={"experiment"})
+
+
+class ConversationRecipe(Recipe):
+    """Describes a run whose rollouts are conversations: they are trained as segments."""
+
+    @model_validator(mode="after")
+    def _rows_are_segments(self) -> Self:
+        if self.algorithm.rows != "segment":
+            raise ValueError(
+                f"algorithm.rows is {self.algorithm.rows}, and the conversations of {self.method} are trained as "
+                "segments; set algorithm.rows=segment"
+            )
+        return self
