@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.engine import attention, graphs
-from core.engine.engine import Engine
-from core.engine.graphs import DecodeGraphs
+from core.engine import attention
 from tests import kit
 from tests.unit.conftest import MODEL_CONFIG
 from tests.unit.engine.test_attention import check

@@ -85,77 +85,32 @@ def test_a_bfloat16_model_never_takes_the_size_of_a_float32_one(qwen2, monkeypat
     assert allocations.dtypes == {torch.bfloat16}
 
 
-def damage(folder: Path, how: str) -> str:
-    """Break `folder` in one way; returns the name that the error must hold."""
-    file = folder / "model.safetensors"
-    tensors = load_file(file)
-    match how:
-        case "absent":
-            file.unlink()
-        case "empty":
-            file.write_bytes(b"")
-        case "truncated":
-            file.write_bytes(file.read_bytes()[:-100])
-        case "garbage":
-            file.write_bytes(b"\xff" * 1000)
-        case "tensor missing":
-            del tensors["model.norm.weight"]
-            save_file(tensors, file)
-            return "model.norm.weight"
-        case "shape":
-            tensors["model.norm.weight"] = torch.zeros(7)
-            save_file(tensors, file)
-            return r"model.norm.weight has shape \(7,\), config.json says \(32,\)"
-        case "tensor left over":
-            tensors["model.layers.9.mlp.scale"] = torch.zeros(2)
-            save_file(tensors, file)
-            return "1 tensors have no place in the model of config.json: model.layers.9.mlp.scale"
-        case "int8":
-            tensors["model.norm.weight"] = torch.zeros(32, dtype=torch.int8)
-            save_file(tensors, file)
-            return "model.norm.weight is torch.int8"
-        case "float8":
-            tensors["model.norm.weight"] = torch.zeros(32, dtype=torch.float8_e4m3fn)
-            save_file(tensors, file)
-            return "model.norm.weight is torch.float8_e4m3fn"
-        case "fp8 config":
-            config = json.loads((folder / "config.json").read_text())
-            config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-            (folder / "config.json").write_text(json.dumps(config))
-            return "quantized .*quant_method fp8"
-        case "gptq file":
-            (folder / "quantize_config.json").write_text("{}")
-            return "quantized .quantize_config.json"
-        case "twice":
-            names = shard(folder)
-            save_file(tensors, folder / names[0])
-            return names[1]
-        case "whole beside shards":
-            shard(folder)
-            save_file(tensors, file)
-            return "model.safetensors is none of the files of model.safetensors.index.json"
-        case "shard missing":
-            names = shard(folder)
-            (folder / names[1]).unlink()
-            return names[1]
-        case "shard truncated":
-            names = shard(folder)
-            (folder / names[1]).write_bytes(b"\x00" * 50)
-            return names[1]
-        case "index":
-            (folder / "model.safetensors.index.json").write_text("{broken")
-            return "model.safetensors.index.json"
-        case "index without map":
-            (folder / "model.safetensors.index.json").write_text("{}")
-            return "model.safetensors.index.json"
-    return "model.safetensors"
-
-
-DAMAGES = [
-    "absent", "empty", "truncated", "garbage", "tensor missing", "shape", "shard missing", "shard truncated", "index",
-    "index without map", "tensor left over", "int8", "float8", "fp8 config", "gptq file", "twice",
-    "whole beside shards",
-]  # fmt: skip
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+NORM = "model.norm.weight"
+FP8 = '{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}'
+DAMAGES: dict[str, tuple[dict[str, bytes | dict[str, torch.Tensor | None] | None], str]] = {
+    "absent": ({WEIGHTS: None}, WEIGHTS),
+    "empty": ({WEIGHTS: b""}, WEIGHTS),
+    "truncated": ({WEIGHTS: b"\x00" * 50}, WEIGHTS),
+    "garbage": ({WEIGHTS: b"\xff" * 1000}, WEIGHTS),
+    "tensor missing": ({WEIGHTS: {NORM: None}}, NORM),
+    "shape": ({WEIGHTS: {NORM: torch.zeros(7)}}, rf"{NORM} has shape \(7,\), config.json says \(32,\)"),
+    "tensor left over": (
+        {WEIGHTS: {"model.layers.9.mlp.scale": torch.zeros(2)}},
+        "1 tensors have no place in the model of config.json: model.layers.9.mlp.scale",
+    ),
+    "int8": ({WEIGHTS: {NORM: torch.zeros(32, dtype=torch.int8)}}, f"{NORM} is torch.int8"),
+    "float8": ({WEIGHTS: {NORM: torch.zeros(32, dtype=torch.float8_e4m3fn)}}, f"{NORM} is torch.float8_e4m3fn"),
+    "fp8 config": ({"config.json": FP8.encode()}, "quantized .*quant_method fp8"),
+    "gptq file": ({"quantize_config.json": b"{}"}, "quantized .quantize_config.json"),
+    "index": ({INDEX: b"{broken"}, INDEX),
+    "index without map": ({INDEX: b"{}"}, INDEX),
+    "twice": ({SHARDS[0]: {}}, SHARDS[1]),
+    "whole beside shards": ({SHARDS[0]: {}, WEIGHTS: {}}, f"{WEIGHTS} is none of the files of {INDEX}"),
+    "shard missing": ({SHARDS[1]: None}, SHARDS[1]),
+    "shard truncated": ({SHARDS[1]: b"\x00" * 50}, SHARDS[1]),
+}
+"""For each damage: what its files become (bytes, all tensors but for these, none), and what the error must hold."""
 
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
