@@ -13,6 +13,7 @@ from agentic.memagent.rollout import SPEC
 from agentic.memagent.world import WORLD
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.plan import EvalCell
+from benchmarks.harness.samples import Sample
 from core.policy.base import Policy
 from core.policy.scripted import ScriptedPolicy
 from core.runs.run_folder import RunFolder
@@ -36,6 +37,15 @@ CELL = EvalCell(
     repeats=2,
     stream="test",
 )
+
+
+def make_sample(task_id: str, repeat: int, **fields: Any) -> Sample:
+    """Return a sample of one turn; `fields` are those that differ."""
+    known: dict[str, Any] = {
+        "status": "completed", "failure": None, "reward": 0.0, "turns": 1, "sampled_tokens": 0, "policy_tokens": 0,
+        "metrics": {}, "log": {}, "graded": {}, "session": 1, "elapsed": 0.0, "cpu_elapsed": 0.0,
+    }  # fmt: skip
+    return Sample(task_id, repeat, **{**known, **fields})
 
 
 class ScriptedModels(EvalModels):

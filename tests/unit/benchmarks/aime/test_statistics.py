@@ -10,14 +10,11 @@ import pytest
 from benchmarks.aime.statistics import aime_statistics, score_majority
 from benchmarks.harness.samples import Sample
 from core.report.stats import wilson
+from tests.unit.benchmarks.conftest import make_sample
 
 
 def sample(task_id: str, repeat: int, correct: bool, answer: str | None, **fields: Any) -> Sample:
-    known: dict[str, Any] = {
-        "status": "completed", "failure": None, "turns": 1, "sampled_tokens": 0, "policy_tokens": 0, "metrics": {},
-        "log": {}, "session": 1, "elapsed": 0.0, "cpu_elapsed": 0.0,
-    }  # fmt: skip
-    return Sample(task_id, repeat, reward=float(correct), graded={"answer": answer}, **{**known, **fields})
+    return make_sample(task_id, repeat, reward=float(correct), graded={"answer": answer}, **fields)
 
 
 def graded(task_id: str, answers: list[str | None], label: str) -> list[Sample]:
