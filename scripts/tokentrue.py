@@ -66,7 +66,7 @@ COMMANDS = {
     "convert to-hub": Subcommand(
         "scripts.export_checkpoint", "Checkpoint of a run to a folder for the hub, with its card"
     ),
-    "speed engines": Subcommand("benchmarks.speed.rollout", "Rollouts beside transformers and vLLM"),
+    "speed engines": Subcommand("benchmarks.speed.__main__", "Rollouts and training steps beside TRL and others"),
     "speed gpu": Subcommand("benchmarks.speed.gpu", "Decode, serving and training on a GPU, beside what it allows"),
     "speed memory": Subcommand("benchmarks.speed.memory", "The plan of memory beside what processes take"),
     "sandbox": Subcommand("core.sandbox.__main__", "Run a Python file in the sandbox and print its result"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.runs.versions import collect_versions
+from core.runs.versions import collect_versions, package_version
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,34 @@ class Timing:
         }
 
 
+class Stopwatch:
+    """Collects laps and drops the first `warmup` of them."""
+
+    def __init__(self, warmup: int = 1):
+        self.warmup = warmup
+        self.laps: list[tuple[float, float]] = []
+
+    def start(self) -> None:
+        self._began = time.process_time(), time.perf_counter()
+
+    def stop(self) -> None:
+        cpu, wall = self._began
+        self.laps.append((time.process_time() - cpu, time.perf_counter() - wall))
+
+    def timing(self) -> Timing:
+        cpu, wall = zip(*self.laps[self.warmup :], strict=True)
+        return Timing(cpu, wall)
+
+
 def repeat(call: Callable[[], Any], repeats: int, before: Callable[[], Any] = lambda: None) -> tuple[Any, Timing]:
     """Return the last result of `call` and the time of `repeats` calls after a warm-up; `before` is not timed."""
-    laps = []
+    watch = Stopwatch()
     for _ in range(repeats + 1):
         before()
-        cpu, wall = time.process_time(), time.perf_counter()
+        watch.start()
         result = call()
-        laps.append((time.process_time() - cpu, time.perf_counter() - wall))
-    cpu_s, wall_s = zip(*laps[1:], strict=True)
-    return result, Timing(cpu_s, wall_s)
+        watch.stop()
+    return result, watch.timing()
 
 
 def ratio(ours: Timing, other: Timing) -> dict[str, float]:
@@ -52,6 +70,8 @@ def describe_environment(threads: int) -> dict[str, Any]:
     """Return versions, machine and load, for the file of results."""
     return {
         **collect_versions(),
+        "trl": package_version("trl"),
+        "accelerate": package_version("accelerate"),
         "threads": threads,
         "load_average": list(os.getloadavg()),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -43,13 +43,21 @@ class GenerationSample:
 
 
 def make_checkpoint(size: str, folder: Path, seed: int = 0) -> Path:
-    """Save a random Qwen2 of `size`."""
+    """Save a random Qwen2 of `size`, with a tokenizer that has one word, `t<i>`, for each token id i."""
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+    sizes = SIZES[size]
+    tokenizer = Tokenizer(models.WordLevel({spell(i): i for i in range(sizes["vocab_size"])}, unk_token=spell(PAD)))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=spell(PAD), eos_token=spell(EOS)).save_pretrained(
+        folder
+    )
     config = Qwen2Config(
-        **SIZES[size], max_position_embeddings=2048, tie_word_embeddings=True, initializer_range=0.05,
-        bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        **sizes, max_position_embeddings=2048, tie_word_embeddings=True, initializer_range=0.05,
+        bos_token_id=None, eos_token_id=None,
+        pad_token_id=None,  # else Hugging Face's embedding has no gradient for a sampled PAD
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -57,6 +65,11 @@ def make_checkpoint(size: str, folder: Path, seed: int = 0) -> Path:
     model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
     return folder
+
+
+def spell(token_id: int) -> str:
+    """Return the word of a token id. No word begins with a special word, since tokenizers find these inside words."""
+    return {PAD: "<pad>", EOS: "<eos>"}.get(token_id, f"t{token_id}")
 
 
 def make_regimes(vocab_size: int, *, scale: float = 1.0, seed: int = 0) -> dict[str, list[GenerationRequest]]:
@@ -129,3 +142,31 @@ def run_turns(
         samples = generate(continue_sessions(samples, vocab_size, turn))
         everything += samples
     return everything
+
+
+def make_step_requests(
+    kind: str, vocab_size: int, groups: int, group_size: int, seed: int = 0
+) -> list[GenerationRequest]:
+    """Return the requests of one GRPO step, group after group.
+
+    `equal`: prompts of 300 tokens, 64 new ones. `uneven`: prompts of 100 to 500 tokens, heavy-tailed completions.
+    `distinct`: uneven, and every rollout has a prompt of its own, so that nothing can be shared.
+    """
+    rng = random.Random(seed)
+
+    def draw() -> tuple[int, ...]:
+        return draw_prompt(rng, vocab_size, 300 if kind == "equal" else rng.randint(100, 500))
+
+    requests: list[GenerationRequest] = []
+    for _ in range(groups):
+        ids = draw()
+        for _ in range(group_size):
+            ids = draw() if kind == "distinct" else ids
+            requests.append(GenerationRequest(ids, 64 if kind == "equal" else min(128, draw_length(rng))))
+    return requests
+
+
+def grade(token_ids: Sequence[int]) -> float:
+    """Return the reward: the share of even ids among the first eight tokens, on which random models score too."""
+    first = token_ids[:8]
+    return sum(token % 2 == 0 for token in first) / len(first)

@@ -77,7 +77,7 @@ ALLOWED = parse_table(IMPORTS)
 
 
 def find_modules() -> dict[str, Path]:
-    """Return the project's own modules by name. A folder such as .venv holds other people's."""
+    """Return the project's own modules by name. A folder such as benchmarks/speed/.venv holds other people's."""
     paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py")))
     parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in paths}
     own = {path: names for path, names in parts.items() if not any(name.startswith(".") for name in names)}

@@ -1,0 +1,136 @@
+"""Compare a whole GRPO step of our trainer with TRL's: first loss and gradient norm on the same rollouts, then time.
+
+`train` covers rewards, advantages, loss, backward and optimizer on given rollouts; `whole` adds generation.
+The loss is DAPO's token mean, with advantages without the standard deviation and no KL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed.engines import EmbeddedSide
+from benchmarks.speed.measure import Stopwatch, Timing, align_columns, ratio
+from benchmarks.speed.trl_side import run_trl
+from benchmarks.speed.workload import (
+    GenerationRequest,
+    GenerationSample,
+    grade,
+    make_step_requests,
+)
+from core.algorithms.advantages import group_advantages
+from core.config import OptimizerSection
+from core.engine import CausalLM, weights
+from core.train import Trainer
+from core.types import Row
+
+LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-4
+LR = 1e-6
+KINDS = ("equal", "uneven", "distinct")
+
+
+def compare(
+    folder: Path, vocab_size: int, output: Path, *, repeats: int, groups: int, group_size: int
+) -> dict[str, Any]:
+    """Time every kind of rollouts and return JSON; raise RuntimeError if the two trainers compute different steps."""
+    result: dict[str, Any] = {}
+    for kind in KINDS:
+        requests = make_step_requests(kind, vocab_size, groups, group_size)
+        samples = sample_rollouts(folder, requests)
+        theirs = run_trl(folder, requests, group_size, samples, steps=repeats, lr=LR, output=output)
+        ours, ours_timing = run_embedded(folder, requests, group_size, samples, steps=repeats)
+        check_equal(kind, ours, {"loss": theirs.losses[0], "grad_norm": theirs.gradient_norms[0]})
+        sides = {"train": (ours_timing, theirs.watch.timing())}
+        if kind == "equal":  # without EOS, TRL has no way to sample uneven lengths
+            whole = run_trl(folder, requests, group_size, None, steps=repeats, lr=LR, output=output)
+            sides["whole"] = run_embedded(folder, requests, group_size, None, steps=repeats)[1], whole.watch.timing()
+        result[kind] = {
+            "rollouts": len(requests),
+            "tokens": sum(len(s.prompt_ids) + len(s.token_ids) for s in samples),
+            "loss": {"ours": ours["loss"], "trl": theirs.losses[0]},
+            "grad_norm": {"ours": ours["grad_norm"], "trl": theirs.gradient_norms[0]},
+            **{part: _compare_timings(*timings) for part, timings in sides.items()},
+        }
+    return result
+
+
+def sample_rollouts(folder: Path, requests: Sequence[GenerationRequest]) -> list[GenerationSample]:
+    return _engine(weights.load(folder), requests).generate(requests)
+
+
+def run_embedded(
+    folder: Path,
+    requests: Sequence[GenerationRequest],
+    group_size: int,
+    samples: Sequence[GenerationSample] | None,
+    *,
+    steps: int,
+) -> tuple[dict[str, float], Timing]:
+    """Return statistics of the first step and the time of `steps` more; without `samples` each step generates."""
+    model = weights.load(folder)
+    trainer = make_trainer(model)
+    engine = _engine(model, requests) if samples is None else None
+    watch = Stopwatch()
+    first: dict[str, float] = {}
+    for _ in range(steps + 1):
+        watch.start()
+        rollouts = samples if engine is None else engine.generate(requests)
+        assert rollouts is not None
+        stats = trainer.grpo_step(make_rows(rollouts, group_size))
+        if engine is not None:
+            engine.engine.adopt_weights(str(trainer.steps))
+        watch.stop()
+        first = first or stats
+    return first, watch.timing()
+
+
+def make_trainer(model: CausalLM) -> Trainer:
+    """Make a trainer that computes what TRL computes with the settings of trl_side.py."""
+    optimizer = OptimizerSection(lr=LR, beta2=0.999, weight_decay=0.0, clip_grad=1.0, max_tokens_per_pack=4096)
+    return Trainer(model, optimizer, loss_agg="token")
+
+
+def _engine(model: CausalLM, requests: Sequence[GenerationRequest]) -> EmbeddedSide:
+    return EmbeddedSide(model, len(requests), max(len(r.prompt_ids) + r.max_new_tokens for r in requests))
+
+
+def make_rows(samples: Sequence[GenerationSample], group_size: int) -> list[Row]:
+    rows: list[Row] = []
+    for start in range(0, len(samples), group_size):
+        group = samples[start : start + group_size]
+        advantages = group_advantages([grade(s.token_ids) for s in group], std_normalization=False)
+        rows += [
+            Row((*s.prompt_ids, *s.token_ids), (1,) * len(s.token_ids), s.logprobs, advantage or 0.0, start + i)
+            for i, (s, advantage) in enumerate(zip(group, advantages, strict=True))
+        ]
+    return rows
+
+
+def check_equal(kind: str, ours: dict[str, float], theirs: dict[str, float]) -> None:
+    """Raise RuntimeError unless both trainers computed the same loss and gradient norm."""
+    for name, tolerance in (("loss", LOSS_TOLERANCE), ("grad_norm", GRADIENT_TOLERANCE)):
+        if not abs(ours[name] - theirs[name]) <= tolerance:
+            raise RuntimeError(
+                f"{kind}: {name} is {ours[name]:.8f} here and {theirs[name]:.8f} in TRL; not the same step, not timed"
+            )
+
+
+def _compare_timings(ours: Timing, trl: Timing) -> dict[str, Any]:
+    return {"ours": ours.as_json(), "trl": trl.as_json(), "ratio": ratio(ours, trl)}
+
+
+def format_table(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            kind,
+            part,
+            *(f"{entry[part][side][clock]:.2f}" for clock in ("cpu_s", "wall_s") for side in ("ours", "trl")),
+            f"{entry[part]['ratio']['cpu_s']:.2f} / {entry[part]['ratio']['wall_s']:.2f}",
+        ]
+        for kind, entry in result.items()
+        for part in ("train", "whole")
+        if part in entry
+    ]
+    header = ["rollouts", "part", "ours CPU s", "TRL CPU s", "ours wall s", "TRL wall s", "ours faster by (CPU / wall)"]
+    return align_columns(header, rows)
