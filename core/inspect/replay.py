@@ -20,7 +20,6 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,24 +68,23 @@ class Comparison(NamedTuple):
         return bool(abs(self.run - self.replay) <= tolerance * max(1.0, abs(self.run)))
 
 
-@dataclass
-class ReplayedStep:
+class ReplayedStep(NamedTuple):
     """Holds what one step gave: all statistics of the trainer, and the rollouts before and after they were scored."""
 
     step: int
-    numbers: list[Comparison] = field(default_factory=list)
-    recorded: list[RecordedRollout] = field(default_factory=list)
-    scored: list[Trajectory] = field(default_factory=list)
+    numbers: list[Comparison]
+    recorded: list[RecordedRollout]
+    scored: list[Trajectory]
 
-    def changes(self) -> Iterator[tuple[RecordedRollout, Trajectory, str]]:
-        """Yield the rollouts that are others now, with what changed."""
+    def changes(self) -> Iterator[tuple[str, str]]:
+        """Yield the tasks of the rollouts that are others now, with what changed."""
         for old, new in zip(self.recorded, self.scored, strict=True):
             before = old.trajectory()
             if (new.reward, new.status) != (old.reward, old.status):
                 why = f" ({new.failure}: {new.log.get('error', '')})" if new.failure and not old.failure else ""
-                yield old, new, f"reward {old.reward} -> {new.reward}{why}"
+                yield old.task_id, f"reward {old.reward} -> {new.reward}{why}"
             elif [_ids(turn) for turn in new.turns] != [_ids(turn) for turn in before.turns]:
-                yield old, new, f"{len(before.turns)} turns -> {len(new.turns)} turns, or in another order"
+                yield old.task_id, f"{len(before.turns)} turns -> {len(new.turns)} turns, or in another order"
 
 
 class Replay:
@@ -141,15 +139,14 @@ class Replay:
             rows = make_rows(self.recipe, scored)
             stats = jsonable(trainer.grpo_step(rows))
             record: Record = logged.get(step, {})
-            found = ReplayedStep(step, [Comparison(name, record.get(name), value) for name, value in stats.items()])
-            found.recorded = [rollout for group in groups for rollout in group]
-            found.scored = [trajectory for group in scored for trajectory in group]
+            numbers = [Comparison(name, record.get(name), value) for name, value in stats.items()]
             if step == self.last:
                 with tempfile.TemporaryDirectory() as target:
                     weights.save(model, Path(target), self.start, lora.merge_weights(model))
                     after = sha256(Path(target) / "model.safetensors")
-                found.numbers.append(Comparison("weights", self._expected_weights(), after))
-            yield found
+                numbers.append(Comparison("weights", self._expected_weights(), after))
+            flat = itertools.chain.from_iterable
+            yield ReplayedStep(step, numbers, list(flat(groups)), list(flat(scored)))
 
     def _check_rows(self, groups: Sequence[Sequence[RecordedRollout]]) -> None:
         """Make the rows of the recorded rewards under the run's own recipe, and compare them with those recorded."""
@@ -280,8 +277,8 @@ async def replay_and_print(replay: Replay, spec: MethodSpec, reward: str | None,
 def print_changes(step: ReplayedStep, scored: bool) -> bool:
     """Print the rollouts that scoring has changed; return whether there are any."""
     changes = list(step.changes())
-    for old, _, text in changes:
-        print(f"step {step.step} task {old.task_id!r}: {text}")
+    for task_id, text in changes:
+        print(f"step {step.step} task {task_id!r}: {text}")
     if scored:
         total = len(step.recorded)
         rewards = [
