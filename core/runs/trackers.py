@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from core.config import Recipe
 from core.runs.files import jsonable
 
 
@@ -146,27 +147,19 @@ class TrackerError(ValueError):
     """Says that a tracker is not available; the message names the fix."""
 
 
-def open_trackers(
-    names: Sequence[str],
-    folder: Path,
-    *,
-    run_name: str,
-    project: str,
-    config: Mapping[str, Any],
-    wandb_mode: str = "offline",
-) -> Trackers:
-    """Start the trackers `names`, which write to `folder/<name>`; packages of other trackers are not imported.
+def open_trackers(recipe: Recipe, folder: Path, run_name: str) -> Trackers:
+    """Start the recipe's trackers, which write to `folder/<name>`; packages of other trackers are not imported.
 
     Raises:
-        TrackerError: a name is unknown, or its package is not installed.
+        TrackerError: a package is not installed.
     """
-    trackers = Trackers({})
+    trackers, project, config = Trackers({}), recipe.method, recipe.dump()
     makers: dict[str, Callable[[], Tracker]] = {
-        "wandb": lambda: WandbTracker(folder, run_name, project, config, wandb_mode),
+        "wandb": lambda: WandbTracker(folder, run_name, project, config, recipe.run.tracker_mode),
         "tensorboard": lambda: TensorBoardTracker(folder / "tensorboard"),
         "mlflow": lambda: MLflowTracker(folder / "mlflow", run_name, project, config),
     }
-    for name in names:
+    for name in recipe.run.trackers:
         require_package(name)
         trackers.start(name, makers[name])
     return trackers

@@ -267,14 +267,7 @@ def _set_threads(recipe: Recipe, processes: int = 1) -> None:
 
 
 async def _train_seed(spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, show: Show) -> Path:
-    trackers = open_trackers(
-        recipe.run.trackers,
-        folder.seed_path(seed),
-        run_name=f"{folder.path.name}-seed-{seed}",
-        project=spec.name,
-        config=recipe.dump(),
-        wandb_mode=recipe.run.tracker_mode,
-    )
+    trackers = open_trackers(recipe, folder.seed_path(seed), f"{folder.path.name}-seed-{seed}")
     try:
         async with _open_method(spec, recipe, start) as (method, tokenizer, roles):
             loop = GRPOLoop(
@@ -301,11 +294,9 @@ async def _train_seed(spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed:
 async def _train_rejection(
     spec: MethodSpec, recipe: Recipe, folder: RunFolder, seed: int, start: Path, show: Show
 ) -> Path:
-    assert recipe.rejection is not None, "check_baseline has seen to it"
     async with _open_method(spec, recipe, start) as (method, tokenizer, roles):
         return await run_rejection(
             recipe,
-            recipe.rejection,
             method,
             tokenizer,
             _read_tasks(spec, recipe, recipe.data.train),

@@ -26,14 +26,13 @@ from core.text.tokenizer import Tokenizer
 from core.train.loop import sample_batch
 from core.train.rollout_engine import open_engine
 from core.train.trainer import TrainingError
-from core.train.warm_start import make_schedule, train_supervised
+from core.train.warm_start import train_supervised
 from core.types import Task, Trajectory
 from core.worlds import Example
 
 
 async def run_rejection(
     recipe: Recipe,
-    config: RejectionSection,
     method: Method,
     tokenizer: Tokenizer,
     tasks: Sequence[Task],
@@ -52,7 +51,8 @@ async def run_rejection(
     Raises:
         TrainingError: no rollout has reward 1.
     """
-    model = folder / "model"
+    config, model = recipe.rejection, folder / "model"
+    assert config is not None, "check_baseline has seen to it"
     if model.is_dir():
         return model
     log = JsonlLog(folder / "rollouts.jsonl")
@@ -65,11 +65,8 @@ async def run_rejection(
     steps = config.epochs * -(-len(examples) // config.batch_size)
     batches = _draw_batches(examples, config, seed)
     metrics = StepLog(folder / "metrics.jsonl")
-    schedule = make_schedule(recipe, config.lr, config.lr_warmup_steps, steps)
     label = f"seed {seed} rejection, training"
-    train_supervised(
-        recipe, start, batches, model, metrics, stage="rejection", schedule=schedule, label=label, show=show
-    )
+    train_supervised(recipe, config, steps, start, batches, model, metrics, stage="rejection", label=label, show=show)
     return model
 
 

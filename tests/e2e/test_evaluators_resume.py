@@ -25,7 +25,8 @@ from core.runs.files import read_batches, read_json
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
 from core.text.tokenizer import load_tokenizer
-from core.worlds.start_model import build, train_tokenizer
+from core.worlds import World
+from core.worlds.start_model import build
 
 from .conftest import REPOSITORY, Launcher, environment
 
@@ -98,7 +99,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     (folder / "sums.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
     long = folder / "long"
     long.mkdir()
-    build(long, train_tokenizer(["hello"], words=[], tags=[], vocab_size=300), seed=0)
+    build(long, World(corpus=lambda: ["hello"], vocab_size=300).train_tokenizer(), seed=0)
     config = long / "config.json"
     config.write_text(json.dumps({**read_json(config), "max_position_embeddings": 8192}))
     small = ["--threads", "1", "--set", "model.device=cpu"]

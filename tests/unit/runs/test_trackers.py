@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from core.config import Recipe
 from core.runs.trackers import TrackerError, Trackers, open_trackers
+from tests import kit
+
+RECIPE = kit.make_recipe(Recipe, run={"steps": 1, "trackers": ["wandb"], "tracker_mode": "online"})
 
 
 class Recorder:
@@ -48,7 +52,7 @@ def test_a_tracker_that_cannot_start_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(Settings=dict))  # type: ignore[arg-type]
-    trackers = open_trackers(["wandb"], tmp_path, run_name="r", project="p", config={}, wandb_mode="online")
+    trackers = open_trackers(RECIPE, tmp_path, "r")
     trackers.log(1, {"loss": 1.0})
     assert trackers.failures == {"wandb": 1}
     assert "has no attribute 'init'" in capsys.readouterr().err
@@ -57,4 +61,4 @@ def test_a_tracker_that_cannot_start_is_counted(
 def test_a_missing_tracker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(TrackerError, match="pip install wandb"):
-        open_trackers(["wandb"], tmp_path, run_name="r", project="p", config={})
+        open_trackers(RECIPE, tmp_path, "r")

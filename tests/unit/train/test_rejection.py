@@ -44,6 +44,7 @@ def make_recipe(model: Path, steps: int) -> Recipe:
         rollout={"tasks_per_step": 2, "group_size": 3},
         inference={"kv_tokens": 1024},
         run={"steps": steps},
+        rejection=CONFIG,
     )
 
 
@@ -53,7 +54,7 @@ async def reject(
     tasks = [Task(name, "?", ("x",)) for name in names]
     recipe = make_recipe(model, steps)
     method = TwoTurnMethod()
-    return await rejection.run_rejection(recipe, CONFIG, method, None, tasks, folder, 0, model, roles={}, show=show)
+    return await rejection.run_rejection(recipe, method, None, tasks, folder, 0, model, roles={}, show=show)
 
 
 async def test_only_trained_turns_of_right_rollouts_are_kept(qwen2: Path, tmp_path: Path) -> None:

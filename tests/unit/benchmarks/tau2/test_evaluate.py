@@ -16,7 +16,8 @@ from benchmarks.tau2.tasks import BLOBS, COMMIT, list_departures
 from benchmarks.tau2.tasks import main as write_tasks
 from core.runs.record import read_rollouts
 from core.runs.run_folder import RunFolder
-from core.worlds.start_model import build, train_tokenizer
+from core.worlds import World
+from core.worlds.start_model import build
 
 FAKE = Path(__file__).parents[2] / "agentic" / "toolorchestra" / "tau2" / "fake_worker.py"
 
@@ -86,7 +87,7 @@ def test_what_is_missing_is_said_before_anything_runs(
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Untrained, so that it writes nonsense; with a context that is long enough."""
     folder = tmp_path_factory.mktemp("model")
-    build(folder, train_tokenizer(["hello"], words=[], tags=[], vocab_size=300), seed=0)
+    build(folder, World(corpus=lambda: ["hello"], vocab_size=300).train_tokenizer(), seed=0)
     config = folder / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 8192}))
     return str(folder)
