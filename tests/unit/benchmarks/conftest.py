@@ -62,7 +62,7 @@ class ScriptedModels(EvalModels):
         return self.scripted_tokenizer or super().tokenizer(model)
 
     def limit(self, model: str) -> int:
-        return self._context or 1024
+        return self.context or 1024
 
     @asynccontextmanager
     async def policy(self, model: str, context: int) -> AsyncIterator[Policy]:
