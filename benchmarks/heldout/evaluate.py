@@ -103,7 +103,6 @@ def prepare(options: argparse.Namespace) -> HeldoutPlan:
             settings={"data": {"file": file_fingerprint(Path(path))}, **_method_sections(recipe)},
             variant=variant,
             data=Path(path).stem,
-            length=0,
             seed=seed,
             n=len(tasks),
             **sampling_fields(options, variant),

@@ -25,7 +25,7 @@ from benchmarks.speed.measure import describe_environment
 from benchmarks.speed.workload import SIZES, make_checkpoint
 from core.engine import weights
 from core.options import argparse_type
-from core.runs.files import read_json, write_json
+from core.runs.files import write_json
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -50,12 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
     }
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.model or make_checkpoint(options.size, Path(scratch) / "model")
-        vocab_size = int(read_json(folder / "config.json")["vocab_size"])
         if options.only != "grpo":
             print(f"rollout ({name}, {options.dtype})")
             result["rollout"] = rollout.compare(
                 folder,
-                vocab_size,
                 repeats=result["repeats"],
                 scale=0.25 if options.quick or options.model else 1.0,
                 dtype=options.dtype,
@@ -67,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"GRPO step ({name}, float32)")
             groups = 2 if options.quick else 8
             result["grpo_step"] = grpo_step.compare(
-                folder, vocab_size, Path(scratch) / "trl", repeats=result["repeats"], groups=groups, group_size=8
+                folder, Path(scratch) / "trl", repeats=result["repeats"], groups=groups, group_size=8
             )
             print(grpo_step.format_table(result["grpo_step"]), flush=True)
     words = ["quick" if options.quick else "full", name, f"{options.threads}t", options.only]

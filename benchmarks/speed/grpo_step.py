@@ -30,13 +30,11 @@ LR = 1e-6
 KINDS = ("equal", "uneven", "distinct")
 
 
-def compare(
-    folder: Path, vocab_size: int, output: Path, *, repeats: int, groups: int, group_size: int
-) -> dict[str, Any]:
+def compare(folder: Path, output: Path, *, repeats: int, groups: int, group_size: int) -> dict[str, Any]:
     """Time every kind of rollouts and return JSON; raise RuntimeError if the two trainers compute different steps."""
     result: dict[str, Any] = {}
     for kind in KINDS:
-        requests = make_step_requests(kind, vocab_size, groups, group_size)
+        requests = make_step_requests(kind, weights.load_config(folder).vocab_size, groups, group_size)
         samples = sample_rollouts(folder, requests)
         theirs = run_trl(folder, requests, group_size, samples, steps=repeats, lr=LR, output=output)
         ours, ours_timing = run_embedded(folder, requests, group_size, samples, steps=repeats)

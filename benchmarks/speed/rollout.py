@@ -31,7 +31,6 @@ OURS = "ours"
 
 def compare(
     folder: Path,
-    vocab_size: int,
     *,
     repeats: int,
     scale: float,
@@ -47,6 +46,7 @@ def compare(
 
     hf = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
     model = weights.load(folder, dtype).eval()
+    vocab_size = model.config.vocab_size
     result: dict[str, Any] = {}
     for regime, requests in make_regimes(vocab_size, scale=scale).items():
         if only and regime not in only:
