@@ -31,6 +31,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from benchmarks.harness.command import MODEL_VARIANTS, EvalPlan, Evaluator, fill_defaults, open_target, sampling_fields
 from benchmarks.harness.models import EvalModels
 from benchmarks.harness.options import make_evaluator_parser
@@ -184,9 +186,11 @@ def heldout_result(plan: HeldoutPlan, cell: EvalCell, samples: Samples) -> EvalR
             measures={name: column for name, column in values.items() if name not in SCORES},
             labels=label_tasks(plan.labels, plan.tasks),
         )
-    except ValueError as error:
+    except ValidationError as error:
+        problem = error.errors()[0]
         raise EvaluationError(
-            f"{cell}: {error}. A method whose reward is no score in [0, 1] gives one as trajectory.metrics['official']."
+            f"{cell}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}. A method whose reward is no score in "
+            "[0, 1] gives one as trajectory.metrics['official']."
         ) from error
 
 

@@ -146,7 +146,7 @@ async def test_a_reward_that_is_no_score_is_refused_with_its_fix(setup):
         async def rollout(self, task: Task, roles: Roles, sampling: Sampling) -> Trajectory:
             return replace(await super().rollout(task, roles, sampling), reward=3.0)
 
-    with pytest.raises(EvaluationError, match=r"must lie between 0 and 1.*metrics\['official'\]"):
+    with pytest.raises(EvaluationError, match=r"scores\.official\.0: .* equal to 1\. .*metrics\['official'\]"):
         await setup.evaluate({"trained": "green"}, build=lambda recipe, tokenizer: Paid(tokenizer, "green"))
 
 
