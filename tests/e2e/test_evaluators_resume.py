@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +26,7 @@ from core.text.tokenizer import load_tokenizer
 from core.worlds import World
 from core.worlds.start_model import build
 
-from .conftest import REPOSITORY, Launcher, environment
+from .conftest import REPOSITORY, Launcher, start_launcher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -75,16 +73,8 @@ while line := sys.stdin.readline():
 @pytest.fixture(scope="module")
 def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
     """Starts evaluators as processes of their own, which note each rollout that they start."""
-    log = tmp_path_factory.mktemp("launcher") / "output.txt"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCH, str(FAKE_TAU2)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, text=True, cwd=REPOSITORY, env=environment(),
-        )  # fmt: skip
-        yield Launcher(process, log)
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(timeout=120)
+    with start_launcher(LAUNCH, tmp_path_factory.mktemp("launcher") / "output.txt", str(FAKE_TAU2)) as launcher:
+        yield launcher
 
 
 @pytest.fixture(scope="module")
